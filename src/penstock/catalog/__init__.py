@@ -1,0 +1,1 @@
+"""What exists: `api` is the contract, `memory` and `sqlite` keep it."""

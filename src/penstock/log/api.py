@@ -1,0 +1,98 @@
+"""The contract of a partition's commit log.
+
+Threads: everything is called on the owner's thread (the event loop) unless a docstring says
+"any thread". Callbacks are run on the owner's thread too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from penstock.model.errors import PenstockError
+from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.positions import Position
+
+AppendDone = Callable[[Receipt | PenstockError], None]
+"""Called once per append, in the order of appending within a partition, after the bytes are as
+durable as the store promises; or with the error that kept them from being so."""
+
+Unsubscribe = Callable[[], None]
+
+
+class PartitionStatus(msgspec.Struct, frozen=True, gc=False):
+    """A consistent view of the committed log (protocol.md 3.2, 13: -1 when never written)."""
+
+    begin_sequence: int  # of the oldest retained event; -1 when empty
+    last_sequence: int  # of the newest committed event ever; -1 when never written
+    last_offset: int  # of the newest committed event; -1 when never written
+    last_enqueued_ms: int  # 0 when never written
+    size_bytes: int
+    failed: str | None  # why the partition takes nothing any more, None while it is well
+
+    @property
+    def is_empty(self) -> bool:
+        return self.begin_sequence < 0
+
+
+class PartitionLog(Protocol):
+    """One partition: an ordered, append-only sequence of batches."""
+
+    def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
+        """Queue a batch behind all earlier ones; sequence numbers, offsets and the enqueued time
+        (never before the previous batch's) are assigned now. Never blocks; `done` never runs
+        before this returns. Once the log has failed, `done` gets LogFailed."""
+        ...
+
+    def status(self) -> PartitionStatus:
+        """Committed state. Never blocks."""
+        ...
+
+    def locate(self, position: Position) -> int:
+        """The sequence number of the first event to deliver: at least `begin`, at most
+        last_sequence + 1 (nothing yet). Positions before the retained log start at its oldest
+        event. Raises ArgumentError for an offset or sequence number beyond the end, worded as in
+        protocol.md 13 ("The supplied offset 'N' is invalid. The last offset in the system is
+        'M'"). May read the disk: any thread."""
+        ...
+
+    def cached(self, sequence: int) -> list[StoredBatch] | None:
+        """Committed batches from the one that holds `sequence` on, if memory has them; [] at the
+        committed end; None if the disk must be asked. Never blocks."""
+        ...
+
+    def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
+        """The same from the disk: at least one batch unless at the committed end, then as many as
+        fit into bytes_max. A `sequence` that retention has dropped reads on from the oldest event.
+        Raises LogCorrupt where a checksum does not fit. Any thread."""
+        ...
+
+    def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
+        """Call `on_commit` after each commit that made more readable."""
+        ...
+
+    def producer(self, producer_id: int) -> Producer | None:
+        """The newest stamp appended (not necessarily committed) under this producer id."""
+        ...
+
+
+class LogStore(Protocol):
+    """All partitions of one data directory."""
+
+    def partition(self, hub_id: str, index: int) -> PartitionLog:
+        """Open (or create) a partition; the same object every time."""
+        ...
+
+    def drop(self, hub_id: str) -> None:
+        """Remove a hub's partitions and their bytes; pending appends end in OperationCancelled."""
+        ...
+
+    def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
+        """Drop whole segments whose newest event is older than the retention; the bytes freed."""
+        ...
+
+    def close(self) -> None:
+        """Commit what is queued, call its `done`s, release the lock. Blocks; nothing may follow."""
+        ...

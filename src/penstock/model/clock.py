@@ -1,0 +1,52 @@
+"""Time as a dependency: nothing below `service` reads the machine's clock by itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where `now` comes from. Wall time may jump either way; monotonic time never goes back."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch (UTC), for enqueued times and token expiry."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since an arbitrary start, for deadlines and rates."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until a test turns it."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic_ms = 0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass: both clocks move forward together."""
+        assert milliseconds >= 0
+        self._now_ms += milliseconds
+        self._monotonic_ms += milliseconds
+
+    def jump(self, milliseconds: int) -> None:
+        """The wall clock is set by somebody: it alone moves, backwards too."""
+        self._now_ms += milliseconds

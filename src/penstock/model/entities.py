@@ -1,0 +1,108 @@
+"""What exists: namespaces, hubs, consumer groups, authorization rules. Plain frozen records."""
+
+from __future__ import annotations
+
+from enum import IntFlag, StrEnum
+
+import msgspec
+
+from penstock.model import limits
+from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
+
+
+class Right(IntFlag):
+    """What a policy allows. Manage includes the other two (protocol.md 7.3)."""
+
+    NONE = 0
+    LISTEN = 1
+    SEND = 2
+    MANAGE = 4
+    ALL = 7
+
+
+class Tier(StrEnum):
+    STANDARD = "Standard"
+    DEDICATED = "Dedicated"
+
+
+class HubStatus(StrEnum):
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+
+class Namespace(msgspec.Struct, frozen=True, kw_only=True):
+    """`hosts` are the names it is reached by, lower-case, without port (design.md 7)."""
+
+    name: NamespaceName
+    created_ms: int
+    updated_ms: int
+    hosts: tuple[str, ...] = ()
+    tier: Tier = Tier.STANDARD
+    throughput_units: int | None = None  # None: counted, not enforced ("unlimited")
+
+    @property
+    def publication_bytes_max(self) -> int:
+        if self.tier is Tier.DEDICATED:
+            return limits.PUBLICATION_BYTES_DEDICATED
+        return limits.PUBLICATION_BYTES_STANDARD
+
+
+class Hub(msgspec.Struct, frozen=True, kw_only=True):
+    """`id`, random hex, names the log's directory: a hub deleted and made again is a new one."""
+
+    id: str
+    namespace: NamespaceName
+    name: HubName
+    partition_count: int
+    created_ms: int
+    updated_ms: int
+    retention_hours: int = limits.RETENTION_HOURS_DEFAULT
+    status: HubStatus = HubStatus.ACTIVE
+    user_metadata: str = ""
+
+
+class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: NamespaceName
+    hub: HubName
+    name: GroupName
+    created_ms: int
+    updated_ms: int
+    user_metadata: str = ""
+
+
+class Secret:
+    """A key that must not reach a log, a repr or an error; `reveal()` is easy to grep for."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class AuthorizationRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A shared access policy of a namespace (`hub` None) or of one hub."""
+
+    namespace: NamespaceName
+    hub: HubName | None
+    name: RuleName
+    rights: Right
+    primary_key: Secret
+    secondary_key: Secret
+    created_ms: int
+    updated_ms: int

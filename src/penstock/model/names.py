@@ -1,0 +1,81 @@
+"""Names and their rules (protocol.md 10.3). Names are case-insensitive: compare by `key()`."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from penstock.model import limits
+from penstock.model.errors import ArgumentError
+
+NamespaceName = NewType("NamespaceName", str)
+HubName = NewType("HubName", str)
+GroupName = NewType("GroupName", str)
+RuleName = NewType("RuleName", str)
+PublisherName = NewType("PublisherName", str)
+
+DEFAULT_GROUP = GroupName("$Default")
+ROOT_RULE = RuleName("RootManageSharedAccessKey")
+
+_NAMESPACE = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9]")
+_ENTITY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?")
+_RULE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_SHOWN_MAX = 80
+
+
+def key(name: str) -> str:
+    """The form in which two spellings of one entity's name are equal."""
+    return name.casefold()
+
+
+def shown(text: str) -> str:
+    """A peer's text cut and escaped so that it may stand in a message or a log line."""
+    cut = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
+
+
+def namespace_name(text: str) -> NamespaceName:
+    return NamespaceName(
+        _checked(
+            text, _NAMESPACE, "namespace", limits.NAMESPACE_NAME_MIN, limits.NAMESPACE_NAME_MAX
+        )
+    )
+
+
+def hub_name(text: str) -> HubName:
+    return HubName(_checked(text, _ENTITY, "event hub", 1, limits.HUB_NAME_MAX))
+
+
+def group_name(text: str) -> GroupName:
+    if key(text) == key(DEFAULT_GROUP):
+        return DEFAULT_GROUP
+    return GroupName(_checked(text, _ENTITY, "consumer group", 1, limits.GROUP_NAME_MAX))
+
+
+def rule_name(text: str) -> RuleName:
+    return RuleName(_checked(text, _RULE, "authorization rule", 1, limits.RULE_NAME_MAX))
+
+
+def publisher_name(text: str) -> PublisherName:
+    """Publishers need no creation; any printable name is one."""
+    if not 1 <= len(text) <= limits.PUBLISHER_NAME_MAX or not text.isprintable():
+        raise ArgumentError(
+            f"The publisher name '{shown(text)}' is invalid: "
+            f"1 to {limits.PUBLISHER_NAME_MAX} printable characters are allowed."
+        )
+    return PublisherName(text)
+
+
+def _checked(text: str, pattern: re.Pattern[str], what: str, least: int, most: int) -> str:
+    if not least <= len(text) <= most:
+        raise ArgumentError(
+            f"The {what} name '{shown(text)}' has {len(text)} characters: "
+            f"{least} to {most} are allowed."
+        )
+    if pattern.fullmatch(text) is None:
+        raise ArgumentError(
+            f"The {what} name '{shown(text)}' is invalid: it starts with a letter"
+            f"{'' if what == 'namespace' else ' or digit'}, ends with a letter or digit, and holds "
+            f"only letters, digits and {'hyphens' if what == 'namespace' else '_ - . /'} between."
+        )
+    return text
