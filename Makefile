@@ -1,0 +1,47 @@
+# Every task of a Penstock developer. Each begins with `setup`, which is quick when nothing changed.
+#
+#   make serve ARGS="--hub orders:8"     a broker on this machine
+#   make check                           style, types, import contracts, tidiness: seconds
+#   make quick                           check and the tests that need no server: before each commit
+#   make test                            everything; what CI runs
+#   make test ARGS="tests/unit -k hash"  check, then that selection
+
+.PHONY: setup serve check quick test bench fmt lock clean
+.DEFAULT_GOAL := check
+
+BIN := .venv/bin
+CODE := $(wildcard src tests benchmarks tools)
+QUICK := $(wildcard tests/unit tests/contract tests/protocol tests/faults tests/docs)
+ARGS ?=
+
+setup:
+	@tools/setup.sh
+
+serve: setup
+	@exec $(BIN)/penstock serve $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/tidy
+
+quick: check
+	$(BIN)/pytest -q $(QUICK) $(ARGS)
+
+test: check
+	$(BIN)/pytest $(ARGS)
+
+bench: setup
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+fmt: setup
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+lock: setup
+	@tools/lock.sh
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,181 @@
+"""`make setup`: the whole environment into .venv, exactly as requirements.lock names it.
+
+Uses the standard library only, since nothing else is there yet. A stamp inside .venv holds a digest
+of everything the environment is made from; when it still fits, there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOCK = ROOT / "requirements.lock"
+STAMP = VENV / "setup-stamp"
+PYTHON = VENV / "bin" / "python"
+
+INSTALLER = "uv"
+# Packages without wheels. A machine without a compiler does without them: only tests need them.
+BUILT_HERE = ("python-qpid-proton",)
+# What is in the environment but not in the lock.
+NOT_LOCKED = ("pip", "penstock")
+
+
+def main() -> int:
+    # Two makes at once (serve beside test) must not fill one directory together.
+    guard = os.open(ROOT / "tools", os.O_RDONLY)
+    fcntl.flock(guard, fcntl.LOCK_EX)
+    try:
+        if not is_up_to_date():
+            build_environment()
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def is_up_to_date() -> bool:
+    complete = (VENV / "bin" / "penstock").exists() and STAMP.is_file()
+    return complete and STAMP.read_text() == environment_digest()
+
+
+class SetupError(Exception):
+    """One sentence for whoever typed `make setup`."""
+
+
+def environment_digest() -> str:
+    sources = [LOCK, ROOT / "pyproject.toml", Path(__file__).resolve(), *node_locks()]
+    digest = hashlib.sha256(str(VENV).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def build_environment() -> None:
+    print(f"Setting up {VENV} from {LOCK.name} (a minute or so) ...", flush=True)
+    STAMP.unlink(missing_ok=True)
+    create_venv()
+    wheels, built_here = split_lock(LOCK.read_text())
+    installer = choose_installer(wheels)
+    install(installer, wheels.values(), "wheels")
+    install_project(installer)
+    install_built_here(installer, built_here)
+    remove_strangers({*wheels, *built_here, *NOT_LOCKED})
+    install_node_packages()
+    STAMP.write_text(environment_digest())
+
+
+def create_venv() -> None:
+    if PYTHON.exists() and run([PYTHON, "-m", "pip", "--version"], quiet=True):
+        return
+    if not run([sys.executable, "-m", "venv", "--clear", VENV], quiet=True):
+        raise SetupError(
+            f"{sys.executable} cannot make a virtual environment with pip in it: install its venv "
+            "package (python3-venv on Debian and Ubuntu), then run 'make setup' again."
+        )
+
+
+def split_lock(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The lock's entries by package name: those that come as wheels, those that are built here."""
+    entries = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)[1:]
+    by_name = {canonical(re.split(r"[=\[; ]", entry, maxsplit=1)[0]): entry for entry in entries}
+    built_here = {name: by_name.pop(name) for name in BUILT_HERE if name in by_name}
+    return by_name, built_here
+
+
+def choose_installer(wheels: dict[str, str]) -> list[str | Path]:
+    """uv takes seconds where pip takes most of a minute, but pip knows every machine's mirror."""
+    uv = VENV / "bin" / INSTALLER
+    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check"]
+    try:
+        install([*pip, "--quiet"], [wheels[INSTALLER]], INSTALLER, quiet=True)
+    except SetupError:
+        return pip
+    # The compiled files are written now, so that the first start is as quick as the second.
+    fast: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", PYTHON]
+    fast += ["--compile-bytecode", "--link-mode", "copy"]
+    try:
+        install(fast, [wheels["setuptools"]], "probe", quiet=True)
+    except SetupError:
+        return pip
+    return fast
+
+
+def install(
+    installer: Sequence[str | Path], entries: Iterable[str], name: str, *, quiet: bool = False
+) -> None:
+    part = VENV / f"setup-{name}.txt"
+    part.write_text("".join(entries))
+    command = [*installer, "--no-deps", "--require-hashes", "--no-build-isolation", "-r", part]
+    if not run(command, quiet=quiet):
+        raise SetupError(
+            f"Installing {LOCK.name} into {VENV} failed, for the reason above: "
+            "put it right, then run 'make setup' again."
+        )
+    part.unlink()
+
+
+def install_project(installer: Sequence[str | Path]) -> None:
+    """Editable, with the setuptools of the lock: nothing is fetched for the build."""
+    options = ["--no-deps", "--no-build-isolation", "-e", ROOT]
+    if not run([*installer, *options]):
+        raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
+
+
+def install_built_here(installer: Sequence[str | Path], entries: dict[str, str]) -> None:
+    for name, entry in entries.items():
+        try:
+            install(installer, [entry], name, quiet=True)
+        except SetupError:
+            print(f"{name} not installed (needs a C compiler): its tests will be skipped")
+
+
+def remove_strangers(known: set[str]) -> None:
+    """What an older lock brought would hide a dependency that nobody declares any more."""
+    listed = subprocess.run(
+        [PYTHON, "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout.split()
+    strangers = {canonical(line.partition("==")[0]) for line in listed} - known
+    if strangers:
+        run([PYTHON, "-m", "pip", "uninstall", "--quiet", "--yes", *sorted(strangers)])
+
+
+def node_locks() -> list[Path]:
+    """JavaScript clients that tests drive: each has a package.json and a lock beside it."""
+    return sorted((ROOT / "tests" / "compatibility").glob("*/package-lock.json"))
+
+
+def install_node_packages() -> None:
+    for lock in node_locks():
+        where = lock.parent.relative_to(ROOT)
+        npm = shutil.which("npm")
+        command = [npm or "npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"]
+        if npm is None or not run([*command, "--prefix", lock.parent]):
+            print(f"{where}: npm packages not installed (needs npm): its tests will be skipped")
+
+
+def run(command: Sequence[str | Path], *, quiet: bool = False) -> bool:
+    output = subprocess.DEVNULL if quiet else None
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    environment.pop("VIRTUAL_ENV", None)
+    result = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False)
+    return result.returncode == 0
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
