@@ -125,8 +125,7 @@ def install(
 
 def install_project(installer: Sequence[str | Path]) -> None:
     """Editable, with the setuptools of the lock: nothing is fetched for the build."""
-    options = ["--no-deps", "--no-build-isolation", "-e", ROOT]
-    if not run([*installer, *options]):
+    if not run([*installer, "--no-deps", "--no-build-isolation", "--editable", ROOT]):
         raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
 
 
