@@ -1,0 +1,61 @@
+"""What a verified token, or a policy's name and key, allows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.auth.resource import Path, canonical, names_publisher, scope_covers, within_hub
+from penstock.model.entities import AuthorizationRule, Right, Secret
+from penstock.model.names import HubName, NamespaceName, RuleName
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """`scope` is the token's own resource, `audience` what the client asked it to be used for.
+
+    Both bound the grant: a token of a whole hub that was put for one publisher speaks for that
+    publisher alone (expectations.md H.2). `hub` is the level of the rule, None for the namespace.
+    `expires_ms` is None for SASL PLAIN, where the key itself was shown.
+    """
+
+    namespace: NamespaceName
+    rule_name: RuleName
+    hub: HubName | None
+    rights: Right
+    scope: Path
+    expires_ms: int | None
+    audience: Path = ()
+    key: Secret = Secret("")  # which key it was, so that rotation ends the grant
+
+    def covers(self, path: Path) -> bool:
+        """Whether the path, any spelling of case, lies in the grant."""
+        own = canonical(path)
+        if self.hub is not None and not within_hub(self.hub, own):
+            return False
+        return scope_covers(self.scope, own) and scope_covers(self.audience, own)
+
+    def allows(self, path: Path, right: Right) -> bool:
+        """Whether every right in `right` is granted on the path. Expiry is the caller's to time."""
+        return right & ~effective_rights(self.rights, self.scope) == 0 and self.covers(path)
+
+
+def effective_rights(rights: Right, scope: Path) -> Right:
+    """Manage includes Send and Listen (protocol.md 7.3); a publisher may only send (2.5)."""
+    granted = Right.ALL if rights & Right.MANAGE else rights
+    return granted & Right.SEND if names_publisher(scope) else granted
+
+
+def matches_key(rule: AuthorizationRule, key: Secret) -> bool:
+    return key in (rule.primary_key, rule.secondary_key)
+
+
+def missing_claim_text(right: Right, resource: str) -> str:
+    """The words of a refused attach (protocol.md 2.4); `resource` is the path below the host."""
+    claims = ", ".join(
+        name
+        for one, name in ((Right.SEND, "Send"), (Right.LISTEN, "Listen"), (Right.MANAGE, "Manage"))
+        if right & one
+    )
+    return (
+        f"Unauthorized access. '{claims}' claim(s) are required to perform this operation. "
+        f"Resource: '{resource}'."
+    )

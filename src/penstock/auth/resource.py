@@ -1,0 +1,152 @@
+"""Which resource a token or an audience names: host and path, brought to one spelling.
+
+Every spelling that the clients use (protocol.md 2.2, 2.5) becomes the same `Resource`; a spelling
+with two readings (`..`, empty segments, broken escapes, user names in the host) is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from penstock.model import limits
+from penstock.model.errors import AuthFailed
+from penstock.model.names import shown
+
+Path = tuple[str, ...]
+
+SCHEMES = frozenset({"sb", "amqp", "amqps", "http", "https", "ws", "wss"})
+PUBLISHERS = "publishers"
+# What may follow a hub's own name in a path (protocol.md 4.1, 5.1, 2.2). The catalog keeps these
+# words out of hub names, so the first of them ends the hub's part.
+WORDS_BELOW_HUB = frozenset({"partitions", "consumergroups", PUBLISHERS, "$management"})
+
+_BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+_PORT_CHARS_MAX = len("[]:65535")
+_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """`host` lower-case without port, None when the text has none; `path` folded segments."""
+
+    host: str | None
+    path: Path
+
+    @property
+    def uri(self) -> str:
+        return f"sb://{self.host or ''}/{'/'.join(self.path)}"
+
+
+def parse_resource(uri: str) -> Resource:
+    """Read `scheme://host[:port]/path`, `//host/path`, `host/path` or `/path`.
+
+    Percent escapes are decoded once, one trailing slash is dropped. Raises AuthFailed.
+    """
+    return read_resource(uri, fault="InvalidAudience")
+
+
+def read_resource(uri: str, *, fault: str) -> Resource:
+    """`parse_resource` whose errors begin with `fault`: an `sr` is part of a token's form."""
+    # A token holds its resource whole, so a longer one could never be covered.
+    if len(uri) > limits.SAS_TOKEN_BYTES_MAX:
+        raise AuthFailed(
+            f"{fault}: The resource has {len(uri)} characters, "
+            f"{limits.SAS_TOKEN_BYTES_MAX} are allowed."
+        )
+    text = unescaped(uri)
+    if not text or not text.isprintable():  # NUL, control characters, lone surrogates, bad escapes
+        raise AuthFailed(f"{fault}: The resource '{shown(uri)}' cannot be read.")
+    authority, path = _authority_and_path(text)
+    host = None if authority is None else _host(authority)
+    segments = _segments(path)
+    if host == "" or segments is None:
+        raise AuthFailed(f"{fault}: The resource '{shown(uri)}' cannot be read.")
+    return Resource(host, segments)
+
+
+def path_covers(prefix: Path, path: Path) -> bool:
+    """Whether `path` is `prefix` or lies below it, whole segments compared: hub1 is not hub10."""
+    return path[: len(prefix)] == prefix
+
+
+def scope_covers(scope: Path, path: Path) -> bool:
+    """`path_covers`, but one publisher's scope is that publisher alone (protocol.md 2.5).
+
+    A publisher's name may hold a slash, so a path below `publishers/a` is another publisher.
+    """
+    return path == scope or (path_covers(scope, path) and not names_publisher(scope))
+
+
+def names_publisher(path: Path) -> bool:
+    """Whether the path ends in one publisher: `hub/publishers/name`."""
+    for index in range(1, len(path) - 1):
+        if path[index] in WORDS_BELOW_HUB:
+            return path[index] == PUBLISHERS
+    return False
+
+
+def within_hub(hub: str, path: Path) -> bool:
+    """Whether the path is the hub or a part of it; hub `a/b` is no part of hub `a`."""
+    own = canonical((hub,))
+    return path_covers(own, path) and (len(path) == len(own) or path[len(own)] in WORDS_BELOW_HUB)
+
+
+def canonical(path: Path) -> Path:
+    """A door's path in the spelling of `Resource.path`: a slash inside a segment divides it."""
+    return tuple(fold("/".join(path)).split("/")) if path else ()
+
+
+def fold(text: str) -> str:
+    """Lower-case in ASCII alone: entity names are ASCII, and Unicode folding would make different
+    publishers equal (KELVIN SIGN and k)."""
+    return text.lower() if text.isascii() else text.translate(_ASCII_LOWER)
+
+
+def unescaped(text: str) -> str:
+    """Percent-decoded once; empty when an escape is broken or its bytes are not UTF-8."""
+    if "%" not in text:
+        return text
+    if _BROKEN_ESCAPE.search(text) is not None:
+        return ""
+    try:
+        return unquote_to_bytes(text).decode("utf-8")
+    except UnicodeError:
+        return ""
+
+
+def _authority_and_path(text: str) -> tuple[str | None, str]:
+    scheme, found, rest = text.partition("://")
+    if found and "/" not in scheme:
+        if scheme.lower() not in SCHEMES:
+            return "", ""
+    elif text.startswith("//"):
+        rest = text[2:]
+    elif text.startswith("/"):
+        return None, text[1:]
+    else:
+        rest = text
+    authority, _, path = rest.partition("/")
+    return authority, path
+
+
+def _host(authority: str) -> str:
+    """Without port and brackets; empty when it is no host name or address."""
+    if len(authority) > limits.HOST_NAME_MAX + _PORT_CHARS_MAX:
+        return ""
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        return ""
+    host: str = match[1] or match[2]
+    return host.lower() if len(host) <= limits.HOST_NAME_MAX else ""
+
+
+def _segments(path: str) -> Path | None:
+    if not path:
+        return ()
+    segments = tuple(fold(path.removesuffix("/")).split("/"))
+    if "" in segments or "." in segments or ".." in segments:
+        return None
+    return segments
