@@ -21,8 +21,8 @@ VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "setup-stamp"
 PYTHON = VENV / "bin" / "python"
+UV = VENV / "bin" / "uv"
 
-INSTALLER = "uv"
 # Packages without wheels. A machine without a compiler does without them: only tests need them.
 BUILT_HERE = ("python-qpid-proton",)
 # What is in the environment but not in the lock.
@@ -53,7 +53,9 @@ class SetupError(Exception):
 
 def environment_digest() -> str:
     sources = [LOCK, ROOT / "pyproject.toml", Path(__file__).resolve(), *node_locks()]
-    digest = hashlib.sha256(str(VENV).encode())
+    # A compiler or npm that came later lets more be installed than last time.
+    tools = [shutil.which(tool) is not None for tool in ("cc", "gcc", "npm")]
+    digest = hashlib.sha256(f"{VENV} {tools}".encode())
     for source in sources:
         digest.update(source.read_bytes())
     return digest.hexdigest()
@@ -64,10 +66,16 @@ def build_environment() -> None:
     STAMP.unlink(missing_ok=True)
     create_venv()
     wheels, built_here = split_lock(LOCK.read_text())
-    installer = choose_installer(wheels)
-    install(installer, wheels.values(), "wheels")
-    install_project(installer)
-    install_built_here(installer, built_here)
+    install_entries([wheels["uv"]], quiet=True)
+    if not install_entries(wheels.values()):
+        raise SetupError(
+            f"Installing {LOCK.name} into {VENV} failed, for the reason above: "
+            "put it right, then run 'make setup' again."
+        )
+    # With the setuptools of the lock: nothing is fetched for the build.
+    if not install("--editable", ROOT):
+        raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
+    install_built_here(built_here)
     remove_strangers({*wheels, *built_here, *NOT_LOCKED})
     install_node_packages()
     STAMP.write_text(environment_digest())
@@ -91,49 +99,28 @@ def split_lock(text: str) -> tuple[dict[str, str], dict[str, str]]:
     return by_name, built_here
 
 
-def choose_installer(wheels: dict[str, str]) -> list[str | Path]:
-    """uv takes seconds where pip takes most of a minute, but pip knows every machine's mirror."""
-    uv = VENV / "bin" / INSTALLER
-    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check"]
-    try:
-        install([*pip, "--quiet"], [wheels[INSTALLER]], INSTALLER, quiet=True)
-    except SetupError:
-        return pip
-    # The compiled files are written now, so that the first start is as quick as the second.
-    fast: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", PYTHON]
-    fast += ["--compile-bytecode", "--link-mode", "copy"]
-    try:
-        install(fast, [wheels["setuptools"]], "probe", quiet=True)
-    except SetupError:
-        return pip
-    return fast
+def install(*options: str | Path, quiet: bool = False) -> bool:
+    """uv takes seconds where pip takes most of a minute, but only pip knows this machine's mirror.
+
+    uv also writes the compiled files at once, so that a first start is as quick as the second.
+    """
+    common = ("install", "--quiet", "--no-deps", "--no-build-isolation")
+    only_uv = ("--python", PYTHON, "--compile-bytecode", "--link-mode", "copy")
+    if UV.exists() and run([UV, "pip", *common, *only_uv, *options], quiet=True):
+        return True
+    only_pip = ("--disable-pip-version-check",)
+    return run([PYTHON, "-m", "pip", *common, *only_pip, *options], quiet=quiet)
 
 
-def install(
-    installer: Sequence[str | Path], entries: Iterable[str], name: str, *, quiet: bool = False
-) -> None:
-    part = VENV / f"setup-{name}.txt"
+def install_entries(entries: Iterable[str], *, quiet: bool = False) -> bool:
+    part = VENV / "setup-part.txt"
     part.write_text("".join(entries))
-    command = [*installer, "--no-deps", "--require-hashes", "--no-build-isolation", "-r", part]
-    if not run(command, quiet=quiet):
-        raise SetupError(
-            f"Installing {LOCK.name} into {VENV} failed, for the reason above: "
-            "put it right, then run 'make setup' again."
-        )
-    part.unlink()
+    return install("--require-hashes", "--requirement", part, quiet=quiet)
 
 
-def install_project(installer: Sequence[str | Path]) -> None:
-    """Editable, with the setuptools of the lock: nothing is fetched for the build."""
-    if not run([*installer, "--no-deps", "--no-build-isolation", "--editable", ROOT]):
-        raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
-
-
-def install_built_here(installer: Sequence[str | Path], entries: dict[str, str]) -> None:
+def install_built_here(entries: dict[str, str]) -> None:
     for name, entry in entries.items():
-        try:
-            install(installer, [entry], name, quiet=True)
-        except SetupError:
+        if not install_entries([entry], quiet=True):
             print(f"{name} not installed (needs a C compiler): its tests will be skipped")
 
 
