@@ -1,0 +1,33 @@
+"""Event Hubs semantics without sockets or disks: routing, throughput units, ownership, publishing,
+reading. Sees `log.api` and `catalog.api` only; nothing here waits or starts a thread.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
+from penstock.broker.ownership import ReaderIdentity
+from penstock.broker.producers import ALREADY_STORED, ProducerLink
+from penstock.broker.reader import Fetched, OnEnd, OnReady, Reader, ReadState
+from penstock.broker.routing import hash16, partition_for_key
+from penstock.broker.throttle import BUSY_TEXT, Ingress, Throttle
+
+__all__ = [
+    "ALREADY_STORED",
+    "BUSY_TEXT",
+    "Broker",
+    "Fetched",
+    "HubRuntime",
+    "Ingress",
+    "OnEnd",
+    "OnReady",
+    "ProducerLink",
+    "ReadState",
+    "Reader",
+    "ReaderIdentity",
+    "ReaderView",
+    "SenderLink",
+    "Throttle",
+    "hash16",
+    "partition_for_key",
+]

@@ -1,0 +1,382 @@
+"""One event hub at work: its partitions, who publishes to them and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.broker import texts
+from penstock.broker.ownership import Ownership, ReaderIdentity
+from penstock.broker.producers import ProducerLink, Producers
+from penstock.broker.reader import OnEnd, OnReady, Reader
+from penstock.broker.routing import RoundRobin, partition_for_key
+from penstock.broker.throttle import Throttle
+from penstock.catalog.api import Catalog
+from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
+from penstock.model import limits
+from penstock.model.clock import Clock
+from penstock.model.entities import Hub, HubStatus, Namespace
+from penstock.model.errors import ArgumentError, PenstockError
+from penstock.model.events import EventBatch
+from penstock.model.names import GroupName, HubName, NamespaceName, key
+from penstock.model.positions import Position
+
+_SENDING_STOPS = (HubStatus.DISABLED, HubStatus.SEND_DISABLED)
+_RECEIVING_STOPS = (HubStatus.DISABLED, HubStatus.RECEIVE_DISABLED)
+
+Refusal = Callable[[], PenstockError]
+
+
+class ReaderView(msgspec.Struct, frozen=True):
+    """A reader as operators see it: who reads what, and how far behind."""
+
+    namespace: NamespaceName
+    hub: HubName
+    group: GroupName
+    partition: int
+    name: str | None
+    epoch: int | None
+    sequence: int
+    lag_events: int
+
+
+class SenderLink:
+    """A plain (not idempotent) sender's registration, so that it hears when the hub changes."""
+
+    __slots__ = ("_on_close", "_on_end")
+
+    def __init__(self, on_end: OnEnd, on_close: Callable[[SenderLink], None]) -> None:
+        self._on_end = on_end
+        self._on_close = on_close
+
+    def close(self) -> None:
+        """The link has gone. Harmless when done before."""
+        self._on_close(self)
+
+    def end(self, error: PenstockError) -> None:
+        self._on_close(self)
+        self._on_end(error)
+
+
+class _Partition:
+    """One partition's log with everybody who is attached to it."""
+
+    __slots__ = ("index", "log", "ownerships", "producers", "throttle")
+
+    def __init__(self, index: int, log: PartitionLog, throttle: Throttle) -> None:
+        self.index = index
+        self.log = log
+        self.throttle = throttle
+        self.ownerships: dict[str, Ownership[Reader]] = {}  # by the group's key
+        self.producers: Producers | None = None  # made for the first idempotent producer
+
+    def readers(self) -> list[Reader]:
+        return [
+            reader for ownership in self.ownerships.values() for _, reader in ownership.readers()
+        ]
+
+    def producer_links(self) -> list[ProducerLink]:
+        return [] if self.producers is None else self.producers.links()
+
+
+class HubRuntime:
+    """Lives as long as its entity; made by `Broker.hub`. `entity` and `namespace` are as the
+    catalog has them now."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        entity: Hub,
+        *,
+        catalog: Catalog,
+        logs: LogStore,
+        clock: Clock,
+        throttle: Throttle,
+        producer_ids: Callable[[], int],
+    ) -> None:
+        self.namespace = namespace
+        self.entity = entity
+        self.partition_count = entity.partition_count
+        self.partition_ids = tuple(str(index) for index in range(entity.partition_count))
+        self._catalog = catalog
+        self._clock = clock
+        self._producer_ids = producer_ids
+        self._deleted = False
+        self._indexes = {text: index for index, text in enumerate(self.partition_ids)}
+        self._partitions = [
+            _Partition(
+                index,
+                logs.partition(entity.id, index),
+                Throttle(_partition_units(throttle), parent=throttle),
+            )
+            for index in range(entity.partition_count)
+        ]
+        self._round_robin = RoundRobin(self.partition_count, self._has_failed)
+        self._senders: set[SenderLink] = set()
+        self._send_refusal: Refusal | None = None
+        self._receive_refusal: Refusal | None = None
+        self._set_refusals()
+
+    # --- What it is -----------------------------------------------------------------------------
+
+    def partition_index(self, text: str) -> int:
+        """The partition a client names, exactly as in `partition_ids`; else ArgumentOutOfRange."""
+        index = self._indexes.get(text)
+        if index is None:
+            raise texts.partition_out_of_range(text, self.partition_count)
+        return index
+
+    def status(self, index: int) -> PartitionStatus:
+        """The partition's committed state; ArgumentOutOfRange if there is no such partition."""
+        return self._partition(index).log.status()
+
+    def group(self, name: str) -> GroupName:
+        """The consumer group's name as it was given at creation, or NotFound."""
+        group = self._catalog.group(self.entity.namespace, self.entity.name, name)
+        if self._deleted or group is None:
+            raise texts.group_not_found(texts.authority(self.namespace), self.entity.name, name)
+        return group.name
+
+    def readers(self) -> list[ReaderView]:
+        return [
+            ReaderView(
+                namespace=self.entity.namespace,
+                hub=self.entity.name,
+                group=reader.group,
+                partition=reader.partition,
+                name=reader.identity.name,
+                epoch=reader.identity.epoch,
+                sequence=reader.sequence,
+                lag_events=reader.lag_events,
+            )
+            for partition in self._partitions
+            for reader in partition.readers()
+        ]
+
+    # --- Publishing -----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        batch: EventBatch,
+        *,
+        size_bytes: int,
+        partition: int | None,
+        done: AppendDone,
+    ) -> None:
+        """To the partition that is named, else by the batch's partition key, else in turn.
+
+        `size_bytes` is the publication as it came, for the throttle. Raises NotFound once the hub
+        is deleted, EntityDisabled, ArgumentError, ArgumentOutOfRange or ServerBusy, and then
+        `done` is not called; otherwise it is, after this has returned.
+        """
+        if partition is None:
+            partition_key = batch.partition_key
+            if partition_key is None:
+                partition = self._round_robin.next()
+            else:
+                _check_partition_key(partition_key)
+                partition = partition_for_key(partition_key, self.partition_count)
+        elif not 0 <= partition < self.partition_count:
+            raise texts.partition_out_of_range(str(partition), self.partition_count)
+        self._append(self._partitions[partition], batch, size_bytes, done)
+
+    def open_sender(self, *, on_end: OnEnd) -> SenderLink:
+        """Register a plain sender: `on_end` gets NotFound when the hub is deleted, EntityDisabled
+        or EntityUpdated when it changes. Raises NotFound or EntityDisabled."""
+        if self._send_refusal is not None:
+            raise self._send_refusal()
+        link = SenderLink(on_end, self._senders.discard)
+        self._senders.add(link)
+        return link
+
+    def open_producer(
+        self,
+        *,
+        partition: int,
+        producer_id: int | None,
+        epoch: int | None,
+        sequence: int | None,
+        on_end: OnEnd,
+    ) -> ProducerLink:
+        """Attach an idempotent producer (protocol.md 4.7); None lets the service choose. Raises
+        NotFound, EntityDisabled, ArgumentOutOfRange, ProducerEpochStolen."""
+        if self._send_refusal is not None:
+            raise self._send_refusal()
+        home = self._partition(partition)
+        if home.producers is None:
+
+            def append(batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
+                self._append(home, batch, size_bytes, done)
+
+            home.producers = Producers(home.log, append, self._producer_ids)
+        return home.producers.attach(
+            producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
+        )
+
+    def _append(
+        self, partition: _Partition, batch: EventBatch, size_bytes: int, done: AppendDone
+    ) -> None:
+        if self._send_refusal is not None:
+            raise self._send_refusal()
+        if not 0 < batch.count <= limits.BATCH_EVENTS_MAX:
+            raise ArgumentError(
+                f"A publication of {batch.count} events is invalid: "
+                f"1 to {limits.BATCH_EVENTS_MAX} are allowed."
+            )
+        clock = self._clock
+        partition.throttle.admit(size_bytes, batch.count, clock.monotonic_ms())
+        partition.log.append(batch, now_ms=clock.now_ms(), done=done)
+
+    def _has_failed(self, index: int) -> bool:
+        return self._partitions[index].log.status().failed is not None
+
+    # --- Reading --------------------------------------------------------------------------------
+
+    def open_reader(
+        self,
+        *,
+        group: str,
+        partition: int,
+        position: Position,
+        epoch: int | None,
+        name: str | None,
+        on_end: OnEnd,
+        on_ready: OnReady,
+    ) -> Reader:
+        """Take a reader's place (protocol.md 5.6). Whoever loses its own to it hears so, through
+        its `on_end`, before this returns. LATEST means the end as it is now. Raises NotFound,
+        EntityDisabled, ArgumentOutOfRange, ArgumentError, QuotaExceeded, LinkStolen."""
+        if self._receive_refusal is not None:
+            raise self._receive_refusal()
+        group_name = self.group(group)
+        home = self._partition(partition)
+        identity = _checked_identity(name, epoch)
+        reader = Reader(
+            home.log,
+            position,
+            group=group_name,
+            partition=partition,
+            identity=identity,
+            on_end=on_end,
+            on_ready=on_ready,
+            on_close=self._reader_closed,
+        )
+        ownership = home.ownerships.setdefault(key(group_name), Ownership())
+        for displaced in ownership.admit(identity, reader).displaced:
+            displaced.reader.end(displaced.error)
+        return reader
+
+    def _reader_closed(self, reader: Reader) -> None:
+        ownerships = self._partitions[reader.partition].ownerships
+        ownership = ownerships.get(key(reader.group))
+        if ownership is not None:
+            ownership.release(reader)
+            if not ownership:
+                del ownerships[key(reader.group)]
+
+    # --- Changes of the entity (called by Broker) -----------------------------------------------
+
+    def changed(self, namespace: Namespace, entity: Hub) -> None:
+        """The catalog has a new version of this hub, or of what is above or below it. With
+        another partition count this runtime is done for; the next one is made for the new."""
+        old = self.entity
+        self.namespace = namespace
+        self.entity = entity
+        for partition in self._partitions:
+            partition.throttle.units = _partition_units(partition.throttle.parent)
+        if entity.status is not old.status or entity.partition_count != old.partition_count:
+            self._set_refusals()
+            self._end_senders(self._send_refusal or texts.updated)
+            self._end_readers(self._receive_refusal or texts.updated)
+        self._end_readers_of_gone_groups()
+
+    def deleted(self) -> None:
+        """The hub is gone: everybody attached hears so, and nobody attaches again."""
+        self._deleted = True
+        self._set_refusals()
+        self._end_senders(self._not_found)
+        self._end_readers(self._not_found)
+
+    def failed_partitions(self) -> list[tuple[int, str]]:
+        """Partitions that take nothing any more, and why."""
+        return [
+            (partition.index, failed)
+            for partition in self._partitions
+            if (failed := partition.log.status().failed) is not None
+        ]
+
+    def _set_refusals(self) -> None:
+        if self._deleted:
+            self._send_refusal = self._receive_refusal = self._not_found
+            return
+        if self.entity.partition_count != self.partition_count:
+            self._send_refusal = self._receive_refusal = texts.updated
+            return
+        status = self.entity.status
+        self._send_refusal = self._sending_disabled if status in _SENDING_STOPS else None
+        self._receive_refusal = self._receiving_disabled if status in _RECEIVING_STOPS else None
+
+    def _not_found(self) -> PenstockError:
+        return texts.hub_not_found(texts.authority(self.namespace), self.entity.name)
+
+    def _sending_disabled(self) -> PenstockError:
+        return texts.disabled(self.entity, "sending")
+
+    def _receiving_disabled(self) -> PenstockError:
+        return texts.disabled(self.entity, "receiving")
+
+    def _end_senders(self, why: Refusal) -> None:
+        for partition in self._partitions:
+            for link in partition.producer_links():
+                link.end(why())
+        for sender in list(self._senders):
+            sender.end(why())
+
+    def _end_readers(self, why: Refusal) -> None:
+        for partition in self._partitions:
+            for reader in partition.readers():
+                reader.end(why())
+
+    def _end_readers_of_gone_groups(self) -> None:
+        groups = {
+            key(group.name)
+            for group in self._catalog.groups(self.entity.namespace, self.entity.name)
+        }
+        for partition in self._partitions:
+            for reader in partition.readers():
+                if key(reader.group) not in groups:
+                    reader.end(
+                        texts.group_not_found(
+                            texts.authority(self.namespace), self.entity.name, reader.group
+                        )
+                    )
+
+    def _partition(self, index: int) -> _Partition:
+        if not 0 <= index < self.partition_count:
+            raise texts.partition_out_of_range(str(index), self.partition_count)
+        return self._partitions[index]
+
+
+def _partition_units(namespace: Throttle | None) -> int | None:
+    """A partition takes at most one unit's worth, where units are enforced at all."""
+    return None if namespace is None or namespace.units is None else 1
+
+
+def _check_partition_key(partition_key: str) -> None:
+    if len(partition_key) > limits.PARTITION_KEY_MAX:
+        raise ArgumentError(
+            f"The partition key has {len(partition_key)} characters: "
+            f"at most {limits.PARTITION_KEY_MAX} are allowed."
+        )
+
+
+def _checked_identity(name: str | None, epoch: int | None) -> ReaderIdentity:
+    if epoch is not None and epoch < 0:
+        raise ArgumentError(f"The receiver epoch {epoch} is invalid: it must not be negative.")
+    if name is not None and len(name) > limits.RECEIVER_NAME_MAX:
+        raise ArgumentError(
+            f"The receiver name has {len(name)} characters: "
+            f"at most {limits.RECEIVER_NAME_MAX} are allowed."
+        )
+    return ReaderIdentity(name, epoch)

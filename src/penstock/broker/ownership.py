@@ -1,0 +1,196 @@
+"""Who may read a partition beside whom: exclusive (epoch) and shared readers (protocol.md 5.6).
+
+The scope of one `Ownership` is (hub, consumer group, partition). Only readers that are attached
+count: an epoch is forgotten with its reader.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+import msgspec
+
+from penstock.model import limits
+from penstock.model.errors import LinkStolen, QuotaExceeded
+from penstock.model.names import shown
+
+R = TypeVar("R")
+
+
+class ReaderIdentity(msgspec.Struct, frozen=True, gc=False):
+    """What a reader says of itself: its receiver name, and an epoch if it wants to be alone."""
+
+    name: str | None
+    epoch: int | None
+
+
+class Existing(IntEnum):
+    """Who reads already."""
+
+    NOBODY = 0
+    SHARED = 1  # one shared reader or more, and room for another
+    SHARED_FULL = 2  # as many shared readers as are allowed
+    EPOCH = 3
+
+
+class Asking(IntEnum):
+    """What the new reader is, measured against an epoch reader that is there."""
+
+    SHARED = 0
+    EPOCH_LOWER = 1
+    EPOCH_NOT_LOWER = 2  # equal, higher, or nobody there to compare with
+
+
+class Ruling(IntEnum):
+    ADMIT = 0
+    ADMIT_AND_DISPLACE = 1
+    REFUSE_FULL = 2
+    REFUSE_SHARED = 3
+    REFUSE_LOWER = 4
+
+
+# (row, who is there, who asks, what happens). One reader is never both; (nobody or shared, lower)
+# cannot arise, since there is no epoch to be lower than.
+DECISIONS = (
+    ("A1", Existing.NOBODY, Asking.SHARED, Ruling.ADMIT),
+    ("A2", Existing.NOBODY, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT),
+    # Shared readers are competing consumers; the documents bound them at five.
+    ("B1", Existing.SHARED, Asking.SHARED, Ruling.ADMIT),
+    ("B2", Existing.SHARED_FULL, Asking.SHARED, Ruling.REFUSE_FULL),
+    # An epoch reader wants the partition for itself, so all the shared ones leave.
+    ("C1", Existing.SHARED, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT_AND_DISPLACE),
+    ("C2", Existing.SHARED_FULL, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT_AND_DISPLACE),
+    # Event processors all attach with epoch 0: an equal epoch must win or none could take over.
+    ("D1", Existing.EPOCH, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT_AND_DISPLACE),
+    ("D2", Existing.EPOCH, Asking.EPOCH_LOWER, Ruling.REFUSE_LOWER),
+    ("D3", Existing.EPOCH, Asking.SHARED, Ruling.REFUSE_SHARED),
+)
+
+_RULINGS: list[list[Ruling | None]] = [[None] * len(Asking) for _ in Existing]
+for _row, _existing, _asking, _ruling in DECISIONS:
+    assert _RULINGS[_existing][_asking] is None, _row
+    _RULINGS[_existing][_asking] = _ruling
+
+
+class Displaced(msgspec.Struct, Generic[R], frozen=True):
+    """A reader that lost its place, and what it is to be told."""
+
+    reader: R
+    error: LinkStolen
+
+
+class Admission(msgspec.Struct, Generic[R], frozen=True):
+    """The new reader is in; these are out."""
+
+    displaced: list[Displaced[R]]
+
+
+class Ownership(Generic[R]):
+    """The readers of one partition in one consumer group."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self) -> None:
+        self._readers: list[tuple[ReaderIdentity, R]] = []
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def readers(self) -> list[tuple[ReaderIdentity, R]]:
+        """Who reads now, in the order of arrival."""
+        return list(self._readers)
+
+    def admit(self, new: ReaderIdentity, reader: R) -> Admission[R]:
+        """Seat the new reader and say who loses its seat to it; or raise QuotaExceeded or
+        LinkStolen, and nothing has changed."""
+        current = self._epoch_reader()
+        ruling = _RULINGS[self._existing(current)][_asking_of(new, current)]
+        assert ruling is not None
+        if ruling is Ruling.REFUSE_FULL:
+            raise QuotaExceeded(_full_text([identity.name for identity, _ in self._readers]))
+        if ruling is Ruling.REFUSE_SHARED:
+            assert current is not None
+            raise LinkStolen(_shared_refused_text(current))
+        if ruling is Ruling.REFUSE_LOWER:
+            assert current is not None
+            raise LinkStolen(_lower_refused_text(new, current))
+        displaced: list[Displaced[R]] = []
+        if ruling is Ruling.ADMIT_AND_DISPLACE:
+            displaced = [
+                Displaced(old, LinkStolen(_displaced_text(new, identity)))
+                for identity, old in self._readers
+            ]
+            self._readers.clear()
+        self._readers.append((new, reader))
+        return Admission(displaced)
+
+    def release(self, reader: R) -> None:
+        """The reader has gone; one that was displaced before is not here any more."""
+        self._readers = [seat for seat in self._readers if seat[1] is not reader]
+
+    def _existing(self, current: ReaderIdentity | None) -> Existing:
+        if current is not None:
+            return Existing.EPOCH
+        if not self._readers:
+            return Existing.NOBODY
+        if len(self._readers) < limits.SHARED_READERS_MAX:
+            return Existing.SHARED
+        return Existing.SHARED_FULL
+
+    def _epoch_reader(self) -> ReaderIdentity | None:
+        """An epoch reader is alone, so looking at the first is enough."""
+        if self._readers and self._readers[0][0].epoch is not None:
+            assert len(self._readers) == 1
+            return self._readers[0][0]
+        return None
+
+
+def _asking_of(new: ReaderIdentity, current: ReaderIdentity | None) -> Asking:
+    if new.epoch is None:
+        return Asking.SHARED
+    if current is not None and current.epoch is not None and new.epoch < current.epoch:
+        return Asking.EPOCH_LOWER
+    return Asking.EPOCH_NOT_LOWER
+
+
+# The service's own words: SDKs and users' tools match on them (protocol.md 5.6, 13).
+
+
+def _full_text(names: list[str | None]) -> str:
+    return (
+        "Exceeded the maximum number of allowed receivers per partition in a consumer group "
+        f"which is {limits.SHARED_READERS_MAX}. "
+        f"List of connected receivers - {', '.join(map(_name, names))}."
+    )
+
+
+def _shared_refused_text(current: ReaderIdentity) -> str:
+    return (
+        "At least one receiver for the endpoint is created with epoch of "
+        f"'{current.epoch}', and so non-epoch receiver is not allowed. Either reconnect with a "
+        "higher epoch, or make sure all epoch receivers are closed or disconnected."
+    )
+
+
+def _lower_refused_text(new: ReaderIdentity, current: ReaderIdentity) -> str:
+    return (
+        f"Receiver '{_name(current.name)}' with a higher epoch '{current.epoch}' already exists. "
+        f"Receiver '{_name(new.name)}' with epoch {new.epoch} cannot be created. Make sure you "
+        "are creating receiver with increasing epoch value to ensure connectivity, or ensure all "
+        "old epoch receivers are closed or disconnected."
+    )
+
+
+def _displaced_text(new: ReaderIdentity, old: ReaderIdentity) -> str:
+    # A shared reader's epoch is printed as '' (protocol.md 13, recorded on the real service).
+    epoch = "" if old.epoch is None else old.epoch
+    return (
+        f"New receiver '{_name(new.name)}' with higher epoch of '{new.epoch}' is created hence "
+        f"current receiver '{_name(old.name)}' with epoch '{epoch}' is getting disconnected. "
+        "If you are recreating the receiver, make sure a higher epoch is used."
+    )
+
+
+def _name(name: str | None) -> str:
+    return "nil" if name is None else shown(name)
