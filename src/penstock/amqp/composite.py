@@ -1,0 +1,453 @@
+"""Composite types (AMQP 1.4): a class with annotated fields is the declaration, the codec follows.
+
+    @composite("amqp:detach:list", 0x16)
+    class Detach(Composite, frozen=True, kw_only=True, gc=False):
+        handle: Uint                        # no default: mandatory
+        closed: Boolean = False             # null or absent on the wire: the default
+        error: ErrorField | None = None
+
+`Uint` is `Annotated[int, UINT]`: an int for Python and mypy, a `Kind` (reader and writer) for the
+wire. On the wire a composite is a described list of its fields in the order of declaration:
+
+    00 53 16  c0 <size> 03  <handle> <closed> <error>
+
+Writing follows protocol.md 0.2: descriptors as smallulong (E1), every field written (E2).
+Reading takes whatever AMQP allows: any form of descriptor and list, short lists, any integer type
+whose value fits the field.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeVar, get_args
+
+import msgspec
+
+from penstock.amqp import types as t
+from penstock.amqp.decoder import Budget, build_string, build_symbol, cut_short, read_value
+from penstock.amqp.encoder import (
+    close_compound,
+    open_compound,
+    write_binary,
+    write_string,
+    write_symbol,
+    write_uint,
+    write_ulong,
+    write_value,
+)
+from penstock.amqp.errors import DecodeError, LocalError
+
+# (data, pos, end, budget) -> (value, next position). A reader may look at bytes behind `end` but
+# still within `data`: its caller compares the position with `end` before it believes the value.
+# IndexError and struct.error mean that `data` itself ended.
+Reader = Callable[[bytes, int, int, Budget], tuple[Any, int]]
+# Any: a writer gets what the field's annotation promises.
+FieldWriter = Callable[[bytearray, Any], None]
+
+_u32_at: Final = struct.Struct(">I").unpack_from
+_u64_at: Final = struct.Struct(">Q").unpack_from
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How one type of field is read and written; null is handled by the composite."""
+
+    name: str
+    read: Reader
+    write: FieldWriter
+
+
+class Field(msgspec.Struct, frozen=True):
+    name: str
+    kind: Kind
+    mandatory: bool
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """One composite type: what `composite` derived from its class."""
+
+    name: str  # as the specification writes it: "sasl-init"
+    symbol: str
+    code: int
+    cls: type[Composite]
+    fields: tuple[Field, ...]
+    needed: int  # how long a list must be to reach the last mandatory field
+    head: bytes  # descriptor: 00 53 <code>
+    empty_as_list0: bool
+
+
+class Composite(msgspec.Struct, frozen=True, gc=False):
+    """Base of every composite; immutable, and never part of a cycle (hence gc=False)."""
+
+
+C = TypeVar("C", bound=Composite)
+
+SPECS: Final[dict[type[Composite], Spec]] = {}
+# The two forms a descriptor has on the wire: ulong code and symbol.
+SPECS_BY_DESCRIPTOR: Final[dict[int | str, Spec]] = {}
+
+
+def composite(
+    symbol: str, code: int, *, empty_as_list0: bool = False
+) -> Callable[[type[C]], type[C]]:
+    """Derive and register the codec of the decorated class.
+
+    `empty_as_list0` is for composites without fields that are no performatives (E3).
+    """
+
+    def derive(cls: type[C]) -> type[C]:
+        fields = tuple(_field(info) for info in msgspec.structs.fields(cls))
+        needed = max((i + 1 for i, field in enumerate(fields) if field.mandatory), default=0)
+        name = symbol.removeprefix("amqp:").removesuffix(":list")
+        head = bytes((t.DESCRIBED, t.SMALL_ULONG, code))
+        spec = Spec(name, symbol, code, cls, fields, needed, head, empty_as_list0)
+        SPECS[cls] = spec
+        SPECS_BY_DESCRIPTOR[code] = SPECS_BY_DESCRIPTOR[symbol] = spec
+        return cls
+
+    return derive
+
+
+def _field(info: msgspec.structs.FieldInfo) -> Field:
+    kinds = [part for part in _annotation_parts(info.type) if isinstance(part, Kind)]
+    assert len(kinds) == 1, f"{info.name} needs exactly one wire kind"
+    return Field(info.name, kinds[0], info.required)
+
+
+def _annotation_parts(hint: Any) -> list[object]:
+    """`Annotated[X, kind] | None` -> [..., kind, ...]"""
+    parts: list[object] = []
+    for part in get_args(hint):
+        parts.append(part)
+        parts.extend(getattr(part, "__metadata__", ()))
+    return parts
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def write_composite(out: bytearray, value: Composite) -> None:
+    spec = SPECS[type(value)]
+    out += spec.head
+    if not spec.fields and spec.empty_as_list0:
+        out.append(t.LIST_0)
+        return
+    start = open_compound(out, t.LIST_8)
+    for field, field_value in zip(spec.fields, msgspec.structs.astuple(value), strict=True):
+        if field_value is None:
+            if field.mandatory:
+                raise LocalError(f"{spec.name}.{field.name} is mandatory")
+            out.append(t.NULL)
+            continue
+        try:
+            field.kind.write(out, field_value)
+        except LocalError as error:
+            raise LocalError(f"{spec.name}.{field.name}: {error}") from None
+        except (AttributeError, TypeError, struct.error):
+            raise LocalError(
+                f"{spec.name}.{field.name} must be {field.kind.name},"
+                f" not {type(field_value).__name__}"
+            ) from None
+    close_compound(out, start, len(spec.fields))
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def read_descriptor(data: bytes, pos: int) -> tuple[int | str | None, int]:
+    """The descriptor of the described value at `pos`; None if it is neither ulong nor symbol."""
+    if data[pos] != t.DESCRIBED:
+        raise DecodeError(f"constructor {data[pos]:#04x} where a described list must be")
+    code = data[pos + 1]
+    if code == t.SMALL_ULONG:
+        return data[pos + 2], pos + 3
+    if code == t.ULONG:
+        return _u64_at(data, pos + 2)[0], pos + 10
+    if code == t.SYMBOL_8 or code == t.SYMBOL_32:
+        return _read_symbol(data, pos + 1, len(data), None)
+    return None, pos + 1
+
+
+def read_composite(
+    spec: Spec, data: bytes, pos: int, end: int, budget: Budget
+) -> tuple[Composite, int]:
+    """The list after the descriptor of a `spec`."""
+    pos, stop, count = _list_header(data, pos, end)
+    if count > len(spec.fields):
+        raise DecodeError(f"{spec.name} has {len(spec.fields)} fields, {count} came")
+    values: dict[str, Any] = {}
+    name = spec.name
+    try:
+        for field in spec.fields[:count]:
+            name = field.name
+            if data[pos] == t.NULL:
+                pos += 1
+            else:
+                values[name], pos = field.kind.read(data, pos, stop, budget)
+    except DecodeError as error:
+        raise DecodeError(f"{spec.name}.{name}: {error}") from None
+    except (IndexError, struct.error):
+        raise DecodeError(f"{spec.name}.{name}: cut short") from None
+    if pos != stop:
+        raise DecodeError(f"{spec.name} ends at position {stop}, its fields at {pos}")
+    if spec.needed:
+        _check_mandatory(spec, values)
+    return spec.cls(**values), stop
+
+
+def _list_header(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
+    """(first element, end of the list, count) of the list at `pos`."""
+    code = data[pos]
+    if code == t.LIST_8:
+        start, stop, count = pos + 3, pos + 2 + data[pos + 1], data[pos + 2]
+    elif code == t.LIST_32:
+        start, stop = pos + 9, pos + 5 + _u32_at(data, pos + 1)[0]
+        count = _u32_at(data, pos + 5)[0]
+    elif code == t.LIST_0:
+        start, stop, count = pos + 1, pos + 1, 0
+    else:
+        raise DecodeError(f"constructor {code:#04x} where a list must be")
+    if stop > end:
+        raise DecodeError(f"list declares to end at position {stop}, the data ends at {end}")
+    if start > stop:
+        raise DecodeError(f"list at position {pos} is too short for its count")
+    return start, stop, count
+
+
+def _check_mandatory(spec: Spec, values: dict[str, Any]) -> None:
+    for field in spec.fields[: spec.needed]:
+        if field.mandatory and field.name not in values:
+            raise DecodeError(f"{spec.name}.{field.name} is mandatory and absent")
+
+
+# --- kinds: integers -------------------------------------------------------------------------
+
+# Clients differ in which integer type they choose, so a field takes all of them: (width, signed).
+_INTEGERS: Final[dict[int, tuple[int, bool]]] = {
+    t.UINT_0: (0, False),
+    t.ULONG_0: (0, False),
+    t.UBYTE: (1, False),
+    t.SMALL_UINT: (1, False),
+    t.SMALL_ULONG: (1, False),
+    t.BYTE: (1, True),
+    t.SMALL_INT: (1, True),
+    t.SMALL_LONG: (1, True),
+    t.USHORT: (2, False),
+    t.SHORT: (2, True),
+    t.UINT: (4, False),
+    t.INT: (4, True),
+    t.ULONG: (8, False),
+    t.LONG: (8, True),
+}
+
+
+def _read_integer(data: bytes, pos: int, name: str, maximum: int) -> tuple[int, int]:
+    form = _INTEGERS.get(data[pos])
+    if form is None:
+        raise _wrong_type(data, pos, name)
+    start, stop = pos + 1, pos + 1 + form[0]
+    if stop > len(data):
+        raise cut_short(pos)
+    value = int.from_bytes(data[start:stop], "big", signed=form[1])
+    if not 0 <= value <= maximum:
+        raise DecodeError(f"{value} does not fit {name}")
+    return value, stop
+
+
+def _read_uint(data: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+    code = data[pos]
+    if code == t.SMALL_UINT:
+        return data[pos + 1], pos + 2
+    if code == t.UINT_0:
+        return 0, pos + 1
+    if code == t.UINT:
+        return _u32_at(data, pos + 1)[0], pos + 5
+    return _read_integer(data, pos, "uint", 0xFFFFFFFF)
+
+
+def _integer_reader(name: str, maximum: int) -> Reader:
+    def read(data: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+        return _read_integer(data, pos, name, maximum)
+
+    return read
+
+
+def _fixed_writer(code: int, name: str, width: int) -> FieldWriter:
+    def write(out: bytearray, value: int) -> None:
+        if not 0 <= value < 1 << (8 * width):
+            raise LocalError(f"value does not fit {name}")
+        out.append(code)
+        out += value.to_bytes(width, "big")
+
+    return write
+
+
+# --- kinds: the other scalars ----------------------------------------------------------------
+
+
+def _read_boolean(data: bytes, pos: int, end: int, budget: Budget) -> tuple[bool, int]:
+    code = data[pos]
+    if code == t.TRUE:
+        return True, pos + 1
+    if code == t.FALSE:
+        return False, pos + 1
+    if code == t.BOOLEAN and data[pos + 1] <= 1:
+        return data[pos + 1] == 1, pos + 2
+    raise _wrong_type(data, pos, "boolean")
+
+
+def _write_boolean(out: bytearray, value: bool) -> None:
+    if value is True:
+        out.append(t.TRUE)
+    elif value is False:
+        out.append(t.FALSE)
+    else:
+        raise TypeError
+
+
+def _read_timestamp(data: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+    if data[pos] != t.TIMESTAMP:
+        raise _wrong_type(data, pos, "timestamp")
+    stop = pos + 9
+    return int.from_bytes(data[pos + 1 : stop], "big", signed=True), stop
+
+
+def _write_timestamp(out: bytearray, value: int) -> None:
+    write_value(out, t.Timestamp(value), 0)
+
+
+def _chunk(data: bytes, pos: int, code_8: int, code_32: int, name: str) -> tuple[bytes, int]:
+    """The contents of a variable-width value; shorter than declared only where `data` ends."""
+    code = data[pos]
+    if code == code_8:
+        start = pos + 2
+        stop = start + data[pos + 1]
+    elif code == code_32:
+        start = pos + 5
+        stop = start + _u32_at(data, pos + 1)[0]
+    else:
+        raise _wrong_type(data, pos, name)
+    if stop > len(data):
+        raise cut_short(pos)
+    return data[start:stop], stop
+
+
+def _read_binary(data: bytes, pos: int, end: int, budget: Budget) -> tuple[bytes, int]:
+    return _chunk(data, pos, t.BINARY_8, t.BINARY_32, "binary")
+
+
+def _read_string(data: bytes, pos: int, end: int, budget: Budget) -> tuple[str, int]:
+    chunk, pos = _chunk(data, pos, t.STRING_8, t.STRING_32, "string")
+    return build_string(chunk), pos
+
+
+def _read_symbol(data: bytes, pos: int, end: int, budget: Budget | None) -> tuple[str, int]:
+    chunk, pos = _chunk(data, pos, t.SYMBOL_8, t.SYMBOL_32, "symbol")
+    return build_symbol(chunk), pos
+
+
+def _wrong_type(data: bytes, pos: int, name: str) -> DecodeError:
+    return DecodeError(f"constructor {data[pos]:#04x} where {name} must be")
+
+
+# --- kinds: symbols, maps, anything ----------------------------------------------------------
+
+
+def _read_symbols(data: bytes, pos: int, end: int, budget: Budget) -> tuple[list[str], int]:
+    """A `multiple` field (AMQP 1.4): one symbol alone, or an array; a list is forgiven."""
+    value, pos = read_value(data, pos, end, budget)
+    values = value if isinstance(value, list) else [value]
+    if any(type(each) is not t.Symbol for each in values):
+        raise DecodeError("something else where symbols must be")
+    return [str(each) for each in values], pos
+
+
+def _write_symbols(out: bytearray, value: list[str]) -> None:
+    if isinstance(value, str):
+        raise TypeError  # one str is an iterable of str too, and never what was meant
+    if not value:
+        out.append(t.NULL)  # AMQP 1.4: null and an empty array mean the same
+        return
+    write_value(out, t.Array([t.Symbol(each) for each in value]), 0)
+
+
+def _read_map(data: bytes, pos: int, end: int, budget: Budget) -> tuple[dict[Any, object], int]:
+    if data[pos] != t.MAP_8 and data[pos] != t.MAP_32:
+        raise _wrong_type(data, pos, "map")
+    value, pos = read_value(data, pos, end, budget)
+    assert isinstance(value, dict)
+    return value, pos
+
+
+def _write_map(out: bytearray, value: dict[object, object]) -> None:
+    if not isinstance(value, dict):
+        raise TypeError
+    write_value(out, value, 0)
+
+
+def _read_symbol_map(
+    data: bytes, pos: int, end: int, budget: Budget
+) -> tuple[dict[str, object], int]:
+    value, pos = _read_map(data, pos, end, budget)
+    if not all(isinstance(key, str) for key in value):
+        raise DecodeError("map key that is no symbol")
+    return value, pos
+
+
+def _write_symbol_map(out: bytearray, value: dict[str, object]) -> None:
+    _write_map(out, {t.Symbol(key): each for key, each in value.items()})
+
+
+def one_of(*classes: type[Composite], name: str, or_described: bool = False) -> Kind:
+    """A field that holds one of these composites; another described value if `or_described`."""
+    allowed = {SPECS[cls].code for cls in classes}
+
+    def read(data: bytes, pos: int, end: int, budget: Budget) -> tuple[object, int]:
+        descriptor, start = read_descriptor(data, pos)
+        spec = None if descriptor is None else SPECS_BY_DESCRIPTOR.get(descriptor)
+        if spec is not None and spec.code in allowed:
+            return read_composite(spec, data, start, end, budget)
+        if or_described:
+            return read_value(data, pos, end, budget)
+        raise DecodeError(f"another described type where {name} must be")
+
+    def write(out: bytearray, value: object) -> None:
+        if isinstance(value, classes):
+            write_composite(out, value)
+        elif or_described and isinstance(value, t.Described):
+            write_value(out, value, 0)
+        else:
+            raise TypeError
+
+    return Kind(name, read, write)
+
+
+# --- the kinds by name, and the annotations that carry them ----------------------------------
+
+UBYTE: Final = Kind("ubyte", _integer_reader("ubyte", 0xFF), _fixed_writer(t.UBYTE, "ubyte", 1))
+USHORT: Final = Kind(
+    "ushort", _integer_reader("ushort", 0xFFFF), _fixed_writer(t.USHORT, "ushort", 2)
+)
+UINT: Final = Kind("uint", _read_uint, write_uint)
+ULONG: Final = Kind("ulong", _integer_reader("ulong", 0xFFFF_FFFF_FFFF_FFFF), write_ulong)
+BOOLEAN: Final = Kind("boolean", _read_boolean, _write_boolean)
+TIMESTAMP: Final = Kind("timestamp", _read_timestamp, _write_timestamp)
+BINARY: Final = Kind("binary", _read_binary, write_binary)
+STRING: Final = Kind("string", _read_string, write_string)
+SYMBOL: Final = Kind("symbol", _read_symbol, write_symbol)
+SYMBOLS: Final = Kind("symbols", _read_symbols, _write_symbols)
+MAP: Final = Kind("map", _read_map, _write_map)
+SYMBOL_MAP: Final = Kind("map with symbol keys", _read_symbol_map, _write_symbol_map)
+
+Ubyte = Annotated[int, UBYTE]
+Ushort = Annotated[int, USHORT]
+Uint = Annotated[int, UINT]
+Ulong = Annotated[int, ULONG]
+Boolean = Annotated[bool, BOOLEAN]
+Timestamp = Annotated[int, TIMESTAMP]
+Binary = Annotated[bytes, BINARY]
+String = Annotated[str, STRING]
+SymbolText = Annotated[str, SYMBOL]
+Symbols = Annotated[list[str], SYMBOLS]
+Map = Annotated[dict[object, object], MAP]
+SymbolMap = Annotated[dict[str, object], SYMBOL_MAP]

@@ -1,0 +1,442 @@
+"""Bytes to values: every constructor of AMQP 1.6, written for hostile input.
+
+A declared size or count is compared with the bytes that are there before anything is made of it; a
+compound must consume exactly the size it declared; nesting and counts have limits. Whatever the
+bytes are, the outcome is a value or a DecodeError.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from penstock.amqp import types as t
+from penstock.amqp.errors import DecodeError, LocalError
+
+# Decoding recurses two Python calls per level: this keeps far from the interpreter's own limit.
+_DEPTH_LIMIT: Final = 128
+
+
+class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one call may build, whatever the bytes say."""
+
+    depth_max: int = 32
+    count_max: int = 65536  # elements of one compound; also bounds elements of zero width
+    elements_max: int = 100_000  # of all compounds together: nested zero-width arrays multiply
+    # hash(UUID) is not keyed: a peer can send thousands that collide, and a dict of them takes
+    # quadratic time. No AMQP map that we know is keyed by uuid.
+    uuid_keys_max: int = 256
+
+    def __post_init__(self) -> None:
+        if self.depth_max > _DEPTH_LIMIT:
+            raise LocalError(f"depth_max {self.depth_max} is above {_DEPTH_LIMIT}")
+
+
+DEFAULT: Final = DecodeLimits()
+
+
+class Budget:
+    """What is left of the limits during one call."""
+
+    __slots__ = ("count_max", "depth_max", "elements", "uuid_keys")
+
+    def __init__(self, limits: DecodeLimits) -> None:
+        self.depth_max = limits.depth_max
+        self.count_max = limits.count_max
+        self.elements = limits.elements_max
+        self.uuid_keys = limits.uuid_keys_max
+
+    def take(self, count: int) -> None:
+        if count > self.count_max:
+            raise DecodeError(f"compound of {count} elements; at most {self.count_max} are allowed")
+        self.elements -= count
+        if self.elements < 0:
+            raise DecodeError("value has more elements in all than are allowed")
+
+    def take_uuid_key(self) -> None:
+        self.uuid_keys -= 1
+        if self.uuid_keys < 0:
+            raise DecodeError("value has more uuid map keys than are allowed")
+
+    def enter(self, depth: int) -> int:
+        if depth >= self.depth_max:
+            raise DecodeError(f"value is nested deeper than {self.depth_max}")
+        return depth + 1
+
+
+def decode(
+    data: bytes, start: int = 0, end: int | None = None, *, limits: DecodeLimits = DEFAULT
+) -> tuple[object, int]:
+    """The value at `start` and the position after it; nothing at or behind `end` is read.
+
+    >>> decode(bytes.fromhex("c0 08 03 40 41 a1 03 68 75 62"))
+    ([None, True, 'hub'], 10)
+    """
+    return read_value(data, start, span_end(data, start, end), Budget(limits), 0)
+
+
+def skip(
+    data: bytes, start: int = 0, end: int | None = None, *, limits: DecodeLimits = DEFAULT
+) -> int:
+    """The position after the value at `start`: lengths, depth and counts are checked as `decode`
+    does, contents (UTF-8, map keys) are not; nothing is built."""
+    return _skip_value(data, start, span_end(data, start, end), Budget(limits), 0)
+
+
+def span_end(data: bytes, start: int, end: int | None) -> int:
+    stop = len(data) if end is None else end
+    if not 0 <= start <= stop <= len(data):
+        raise LocalError(f"span {start}..{stop} is not within {len(data)} bytes")
+    return stop
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+def read_value(
+    data: bytes, pos: int, end: int, budget: Budget, depth: int = 0
+) -> tuple[object, int]:
+    if pos >= end:
+        raise cut_short(pos)
+    code = data[pos]
+    if code != t.DESCRIBED:
+        return _read_body(data, pos + 1, end, code, budget, depth)
+    deeper = budget.enter(depth)
+    descriptor, pos = read_value(data, pos + 1, end, budget, deeper)
+    value, pos = read_value(data, pos, end, budget, deeper)
+    return t.Described(descriptor, value), pos
+
+
+def _read_body(
+    data: bytes, pos: int, end: int, code: int, budget: Budget, depth: int
+) -> tuple[object, int]:
+    """What follows a constructor; in an array also what follows the constructor they share."""
+    fixed = _FIXED.get(code)
+    if fixed is not None:
+        width, build = fixed
+        stop = pos + width
+        if stop > end:
+            raise cut_short(pos)
+        return build(data[pos:stop]), stop
+    length_width = _LENGTH_WIDTH[code >> 4]
+    if length_width == 0:
+        raise _unknown_code(code, pos)
+    start, stop = _sized(data, pos, end, length_width)
+    build_variable = _VARIABLE.get(code)
+    if build_variable is not None:
+        return build_variable(data[start:stop]), stop
+    build_compound = _COMPOUND.get(code)
+    if build_compound is None:
+        raise _unknown_code(code, pos)
+    deeper = budget.enter(depth)
+    count, start = _count(data, start, stop, length_width, budget)
+    return build_compound(data, start, stop, count, budget, deeper), stop
+
+
+def _sized(data: bytes, pos: int, end: int, width: int) -> tuple[int, int]:
+    """The span that a length of `width` bytes at `pos` declares."""
+    start = pos + width
+    if start > end:
+        raise cut_short(pos)
+    stop = start + int.from_bytes(data[pos:start], "big")
+    if stop > end:
+        raise DecodeError(
+            f"length at position {pos} declares {stop - start} bytes, {end - start} are there"
+        )
+    return start, stop
+
+
+def _count(data: bytes, pos: int, stop: int, width: int, budget: Budget) -> tuple[int, int]:
+    """The count of a compound, taken from the budget; and the position after it."""
+    start = pos + width
+    if start > stop:
+        raise DecodeError(f"compound at position {pos} is too short for its count")
+    count = int.from_bytes(data[pos:start], "big")
+    budget.take(count)
+    return count, start
+
+
+def _read_list(
+    data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int
+) -> list[object]:
+    _check_room(pos, stop, count)
+    values: list[object] = []
+    for _ in range(count):
+        value, pos = read_value(data, pos, stop, budget, depth)
+        values.append(value)
+    _check_consumed(pos, stop)
+    return values
+
+
+def _read_map(
+    data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int
+) -> dict[object, object]:
+    _check_room(pos, stop, count)
+    _check_even(count)
+    pairs: dict[object, object] = {}
+    for _ in range(count // 2):
+        key, pos = read_value(data, pos, stop, budget, depth)
+        value, pos = read_value(data, pos, stop, budget, depth)
+        _check_key(key, pairs, budget)
+        pairs[key] = value
+    _check_consumed(pos, stop)
+    return pairs
+
+
+def _check_key(key: object, pairs: dict[object, object], budget: Budget) -> None:
+    if type(key) is uuid.UUID:
+        budget.take_uuid_key()
+    try:
+        duplicate = key in pairs
+    except TypeError:
+        raise DecodeError(f"{type(key).__name__} as a map key is not supported") from None
+    if duplicate:  # AMQP 1.6.23: a map with two identical keys is invalid
+        raise DecodeError(f"map has the same {type(key).__name__} key twice")
+
+
+def _read_array(
+    data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int
+) -> t.Array:
+    descriptors: list[object] = []
+    code, pos = _code_at(data, pos, stop)
+    while code == t.DESCRIBED:
+        depth = budget.enter(depth)
+        descriptor, pos = read_value(data, pos, stop, budget, depth)
+        descriptors.append(descriptor)
+        code, pos = _code_at(data, pos, stop)
+    _check_array_room(pos, stop, count, code)
+    array = t.Array((), code, tuple(descriptors))
+    for _ in range(count):
+        value, pos = _read_body(data, pos, stop, code, budget, depth)
+        array.append(value)
+    _check_consumed(pos, stop)
+    return array
+
+
+def _code_at(data: bytes, pos: int, stop: int) -> tuple[int, int]:
+    if pos >= stop:
+        raise cut_short(pos)
+    return data[pos], pos + 1
+
+
+# --- checks shared by reading and skipping ---------------------------------------------------
+
+
+def _check_room(pos: int, stop: int, count: int) -> None:
+    # Outside arrays every value has at least its constructor byte.
+    if count > stop - pos:
+        raise DecodeError(
+            f"compound at position {pos} declares {count} elements in {stop - pos} bytes"
+        )
+
+
+def _check_even(count: int) -> None:
+    if count % 2:
+        raise DecodeError(f"map has a key without a value: count {count} is odd")
+
+
+def _check_array_room(pos: int, stop: int, count: int, code: int) -> None:
+    """Compare what `count` elements need at least with what is there."""
+    fixed = _FIXED.get(code)
+    needed = count * (fixed[0] if fixed is not None else _LENGTH_WIDTH[code >> 4])
+    present = stop - pos
+    if needed > present or (fixed is not None and needed != present):
+        raise DecodeError(
+            f"array of {count} elements {code:#04x} needs {needed} bytes, {present} are there"
+        )
+
+
+def _check_consumed(pos: int, stop: int) -> None:
+    if pos != stop:
+        raise DecodeError(f"compound ends at position {stop}, its elements at {pos}")
+
+
+def cut_short(pos: int) -> DecodeError:
+    return DecodeError(f"value is cut short at position {pos}")
+
+
+def _unknown_code(code: int, pos: int) -> DecodeError:
+    return DecodeError(f"unknown constructor {code:#04x} before position {pos}")
+
+
+# --- skipping --------------------------------------------------------------------------------
+
+
+def _skip_value(data: bytes, pos: int, end: int, budget: Budget, depth: int) -> int:
+    if pos >= end:
+        raise cut_short(pos)
+    code = data[pos]
+    if code != t.DESCRIBED:
+        return _skip_body(data, pos + 1, end, code, budget, depth)
+    deeper = budget.enter(depth)
+    pos = _skip_value(data, pos + 1, end, budget, deeper)
+    return _skip_value(data, pos, end, budget, deeper)
+
+
+def _skip_body(data: bytes, pos: int, end: int, code: int, budget: Budget, depth: int) -> int:
+    fixed = _FIXED.get(code)
+    if fixed is not None:
+        if pos + fixed[0] > end:
+            raise cut_short(pos)
+        return pos + fixed[0]
+    length_width = _LENGTH_WIDTH[code >> 4]
+    if length_width == 0:
+        raise _unknown_code(code, pos)
+    start, stop = _sized(data, pos, end, length_width)
+    if code in _VARIABLE:
+        return stop
+    if code not in _COMPOUND:
+        raise _unknown_code(code, pos)
+    deeper = budget.enter(depth)
+    count, start = _count(data, start, stop, length_width, budget)
+    if code in (t.ARRAY_8, t.ARRAY_32):
+        start = _skip_elements(data, start, stop, count, budget, deeper)
+    else:
+        if code in (t.MAP_8, t.MAP_32):
+            _check_even(count)
+        _check_room(start, stop, count)
+        for _ in range(count):
+            start = _skip_value(data, start, stop, budget, deeper)
+    _check_consumed(start, stop)
+    return stop
+
+
+def _skip_elements(data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int) -> int:
+    code, pos = _code_at(data, pos, stop)
+    while code == t.DESCRIBED:
+        depth = budget.enter(depth)
+        pos = _skip_value(data, pos, stop, budget, depth)
+        code, pos = _code_at(data, pos, stop)
+    _check_array_room(pos, stop, count, code)
+    if code in _FIXED:
+        return stop
+    for _ in range(count):
+        pos = _skip_body(data, pos, stop, code, budget, depth)
+    return pos
+
+
+# --- builders: the bytes of one value to the value --------------------------------------------
+
+
+def _integer(kind: Callable[[int], object], *, signed: bool) -> Callable[[bytes], object]:
+    def build(chunk: bytes) -> object:
+        return kind(int.from_bytes(chunk, "big", signed=signed))
+
+    return build
+
+
+def _constant(value: object) -> Callable[[bytes], object]:
+    def build(chunk: bytes) -> object:
+        return value
+
+    return build
+
+
+def _new_list(chunk: bytes) -> object:
+    return []
+
+
+def _boolean(chunk: bytes) -> bool:
+    if chunk[0] > 1:
+        raise DecodeError(f"boolean of value {chunk[0]}; only 0 and 1 are defined")
+    return chunk[0] == 1
+
+
+def _float(chunk: bytes) -> object:
+    return t.Float(struct.unpack(">f", chunk)[0])
+
+
+def _double(chunk: bytes) -> object:
+    return struct.unpack(">d", chunk)[0]
+
+
+def _char(chunk: bytes) -> t.Char:
+    code_point = int.from_bytes(chunk, "big")
+    if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
+        raise DecodeError(f"char {code_point:#x} is no Unicode scalar value")
+    return t.Char(chr(code_point))
+
+
+def _uuid(chunk: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=chunk)
+
+
+def build_string(chunk: bytes) -> str:
+    try:
+        return chunk.decode()
+    except UnicodeDecodeError as error:
+        # `from None`: the cause would carry the whole string.
+        raise DecodeError(f"string is not UTF-8 at its byte {error.start}") from None
+
+
+def build_symbol(chunk: bytes) -> str:
+    try:
+        return chunk.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"symbol is not ASCII at its byte {error.start}") from None
+
+
+def _symbol(chunk: bytes) -> t.Symbol:
+    return t.Symbol(build_symbol(chunk))
+
+
+def _binary(chunk: bytes) -> bytes:
+    return chunk
+
+
+_FIXED: Final[dict[int, tuple[int, Callable[[bytes], object]]]] = {
+    t.NULL: (0, _constant(None)),
+    t.TRUE: (0, _constant(True)),
+    t.FALSE: (0, _constant(False)),
+    t.UINT_0: (0, _constant(t.Uint(0))),
+    t.ULONG_0: (0, _constant(t.Ulong(0))),
+    t.LIST_0: (0, _new_list),
+    t.UBYTE: (1, _integer(t.Ubyte, signed=False)),
+    t.BYTE: (1, _integer(t.Byte, signed=True)),
+    t.SMALL_UINT: (1, _integer(t.Uint, signed=False)),
+    t.SMALL_ULONG: (1, _integer(t.Ulong, signed=False)),
+    t.SMALL_INT: (1, _integer(t.Int, signed=True)),
+    t.SMALL_LONG: (1, _integer(t.Long, signed=True)),
+    t.BOOLEAN: (1, _boolean),
+    t.USHORT: (2, _integer(t.Ushort, signed=False)),
+    t.SHORT: (2, _integer(t.Short, signed=True)),
+    t.UINT: (4, _integer(t.Uint, signed=False)),
+    t.INT: (4, _integer(t.Int, signed=True)),
+    t.FLOAT: (4, _float),
+    t.CHAR: (4, _char),
+    t.DECIMAL32: (4, t.Decimal32),
+    t.ULONG: (8, _integer(t.Ulong, signed=False)),
+    t.LONG: (8, _integer(t.Long, signed=True)),
+    t.DOUBLE: (8, _double),
+    t.TIMESTAMP: (8, _integer(t.Timestamp, signed=True)),
+    t.DECIMAL64: (8, t.Decimal64),
+    t.DECIMAL128: (16, t.Decimal128),
+    t.UUID: (16, _uuid),
+}
+
+_VARIABLE: Final[dict[int, Callable[[bytes], object]]] = {
+    t.BINARY_8: _binary,
+    t.STRING_8: build_string,
+    t.SYMBOL_8: _symbol,
+    t.BINARY_32: _binary,
+    t.STRING_32: build_string,
+    t.SYMBOL_32: _symbol,
+}
+
+_CompoundReader = Callable[[bytes, int, int, int, Budget, int], object]
+
+_COMPOUND: Final[dict[int, _CompoundReader]] = {
+    t.LIST_8: _read_list,
+    t.LIST_32: _read_list,
+    t.MAP_8: _read_map,
+    t.MAP_32: _read_map,
+    t.ARRAY_8: _read_array,
+    t.ARRAY_32: _read_array,
+}
+
+# Bytes of the length field by the constructor's high nibble: Ax, Cx, Ex narrow; Bx, Dx, Fx wide.
+_LENGTH_WIDTH: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 1, 4, 1, 4)

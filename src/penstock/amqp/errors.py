@@ -1,0 +1,31 @@
+"""Errors of the AMQP engine: the class says whose fault, `condition` is what a peer is told.
+
+Messages name types, positions and limits, never the bytes themselves: a value on the wire may be a
+token or a password.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AmqpError(Exception):
+    """Anything the AMQP engine refuses."""
+
+    condition: ClassVar[str] = "amqp:internal-error"
+
+
+class DecodeError(AmqpError):
+    """The peer's bytes are not a valid AMQP value, or exceed what we are ready to decode."""
+
+    condition = "amqp:decode-error"
+
+
+class FramingError(AmqpError):
+    """The peer's bytes are not a valid frame; the stream cannot be followed any further."""
+
+    condition = "amqp:connection:framing-error"
+
+
+class LocalError(AmqpError):
+    """Our own caller asked for something AMQP cannot carry; nothing was sent."""

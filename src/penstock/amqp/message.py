@@ -1,0 +1,300 @@
+"""Whole messages (AMQP 3.2), for the small ones of `$cbs` and `$management`.
+
+Events are not decoded like this: they stay sealed bytes from publisher to reader.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from penstock.amqp import types as t
+from penstock.amqp.composite import (
+    SPECS,
+    Binary,
+    Composite,
+    Kind,
+    String,
+    SymbolText,
+    Timestamp,
+    Uint,
+    composite,
+    read_composite,
+    read_descriptor,
+    write_composite,
+)
+from penstock.amqp.decoder import DEFAULT, Budget, DecodeLimits, read_value
+from penstock.amqp.encoder import write_binary, write_ulong, write_value
+from penstock.amqp.errors import DecodeError
+
+# What a message-id may be. The AMQP type stays with the value (a ulong is a types.Ulong), so that
+# a request's message-id becomes the answer's correlation-id with its type (protocol.md E16).
+MessageId: TypeAlias = int | str | bytes | uuid.UUID
+
+
+def _read_message_id(data: bytes, pos: int, end: int, budget: Budget) -> tuple[MessageId, int]:
+    value, pos = read_value(data, pos, end, budget)
+    if isinstance(value, bool) or not isinstance(value, int | str | bytes | uuid.UUID):
+        raise DecodeError(f"{type(value).__name__} where ulong, uuid, binary or string must be")
+    return value, pos
+
+
+def _write_message_id(out: bytearray, value: MessageId) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | str | bytes | uuid.UUID):
+        raise TypeError
+    if type(value) is int:
+        write_ulong(out, value)
+    else:
+        write_value(out, value, 0)
+
+
+MessageIdField = Annotated[MessageId, Kind("message-id", _read_message_id, _write_message_id)]
+
+
+@composite("amqp:properties:list", 0x73)
+class Properties(Composite, frozen=True, kw_only=True, gc=False):
+    message_id: MessageIdField | None = None
+    user_id: Binary | None = None
+    to: String | None = None
+    subject: String | None = None
+    reply_to: String | None = None
+    correlation_id: MessageIdField | None = None
+    content_type: SymbolText | None = None
+    content_encoding: SymbolText | None = None
+    absolute_expiry_time: Timestamp | None = None
+    creation_time: Timestamp | None = None
+    group_id: String | None = None
+    group_sequence: Uint | None = None
+    reply_to_group_id: String | None = None
+
+
+class DataBody(msgspec.Struct):
+    """One or more data sections."""
+
+    chunks: list[bytes]
+
+    def __repr__(self) -> str:
+        return f"DataBody({len(self.chunks)} sections)"
+
+
+class ValueBody(msgspec.Struct):
+    """One amqp-value section."""
+
+    value: object
+
+    def __repr__(self) -> str:
+        return f"ValueBody({type(self.value).__name__})"
+
+
+class SequenceBody(msgspec.Struct):
+    """One or more amqp-sequence sections."""
+
+    lists: list[list[object]]
+
+    def __repr__(self) -> str:
+        return f"SequenceBody({len(self.lists)} sections)"
+
+
+Body: TypeAlias = DataBody | ValueBody | SequenceBody
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """A message's sections; None where there is none.
+
+    Keys of annotations are written as symbols, those of application properties as strings. A body
+    may be a token and `security_token` is one, hence a repr that shows no contents.
+    """
+
+    header: list[object] | None = None
+    delivery_annotations: dict[Any, object] | None = None
+    message_annotations: dict[Any, object] | None = None
+    properties: Properties | None = None
+    application_properties: dict[str, object] | None = None
+    body: Body | None = None
+    footer: dict[Any, object] | None = None
+
+    def __repr__(self) -> str:
+        present = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        return f"Message({', '.join(present)})"
+
+
+_HEADER: Final = 0x70
+_DELIVERY_ANNOTATIONS: Final = 0x71
+_MESSAGE_ANNOTATIONS: Final = 0x72
+_PROPERTIES: Final = 0x73
+_APPLICATION_PROPERTIES: Final = 0x74
+_DATA: Final = 0x75
+_SEQUENCE: Final = 0x76
+_VALUE: Final = 0x77
+_FOOTER: Final = 0x78
+
+# Section code -> (attribute of Message, symbolic descriptor), in the order of AMQP 3.2.
+_SECTIONS: Final[dict[int, tuple[str, str]]] = {
+    _HEADER: ("header", "amqp:header:list"),
+    _DELIVERY_ANNOTATIONS: ("delivery_annotations", "amqp:delivery-annotations:map"),
+    _MESSAGE_ANNOTATIONS: ("message_annotations", "amqp:message-annotations:map"),
+    _PROPERTIES: ("properties", "amqp:properties:list"),
+    _APPLICATION_PROPERTIES: ("application_properties", "amqp:application-properties:map"),
+    _DATA: ("body", "amqp:data:binary"),
+    _SEQUENCE: ("body", "amqp:amqp-sequence:list"),
+    _VALUE: ("body", "amqp:amqp-value:*"),
+    _FOOTER: ("footer", "amqp:footer:map"),
+}
+_CODES: Final[dict[str, int]] = {symbol: code for code, (_, symbol) in _SECTIONS.items()}
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def encode_message(message: Message) -> bytes:
+    """The sections in the order of AMQP 3.2, descriptors as smallulong (E1). Raises LocalError."""
+    out = bytearray()
+    if message.header is not None:
+        _append(out, _HEADER, message.header)
+    _append_annotations(out, _DELIVERY_ANNOTATIONS, message.delivery_annotations)
+    _append_annotations(out, _MESSAGE_ANNOTATIONS, message.message_annotations)
+    if message.properties is not None:
+        write_composite(out, message.properties)
+    if message.application_properties is not None:
+        named = {str(key): value for key, value in message.application_properties.items()}
+        _append(out, _APPLICATION_PROPERTIES, named)
+    _append_body(out, message.body)
+    _append_annotations(out, _FOOTER, message.footer)
+    return bytes(out)
+
+
+def _append(out: bytearray, code: int, value: object) -> None:
+    out += bytes((t.DESCRIBED, t.SMALL_ULONG, code))
+    write_value(out, value, 0)
+
+
+def _append_annotations(out: bytearray, code: int, value: dict[Any, object] | None) -> None:
+    if value is None:
+        return
+    keyed = {t.Symbol(key) if isinstance(key, str) else key: each for key, each in value.items()}
+    _append(out, code, keyed)
+
+
+def _append_body(out: bytearray, body: Body | None) -> None:
+    if body is None:
+        return
+    if isinstance(body, ValueBody):
+        _append(out, _VALUE, body.value)
+    elif isinstance(body, DataBody):
+        for chunk in body.chunks:
+            out += bytes((t.DESCRIBED, t.SMALL_ULONG, _DATA))
+            write_binary(out, chunk)
+    else:
+        for each in body.lists:
+            _append(out, _SEQUENCE, each)
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def decode_message(data: bytes, *, limits: DecodeLimits = DEFAULT) -> Message:
+    """The message that `data` is, its sections in any order (protocol.md 4.6).
+
+    A section that comes twice is refused, but for data and sequence; so is a mixed body. The limits
+    bound all sections together.
+    """
+    budget = Budget(limits)
+    message = Message()
+    pos, end = 0, len(data)
+    while pos < end:
+        code, pos = _read_section_code(data, pos)
+        try:
+            pos = _READERS[code](message, data, pos, end, code, budget)
+        except DecodeError as error:
+            raise DecodeError(f"section {_SECTIONS[code][1]}: {error}") from None
+        except (IndexError, struct.error):
+            raise DecodeError(f"section {_SECTIONS[code][1]} is cut short") from None
+    return message
+
+
+def _read_section_code(data: bytes, pos: int) -> tuple[int, int]:
+    try:
+        descriptor, next_pos = read_descriptor(data, pos)
+    except (IndexError, struct.error):
+        raise DecodeError(f"section at position {pos} is cut short") from None
+    code = _CODES.get(descriptor) if isinstance(descriptor, str) else descriptor
+    if code not in _SECTIONS:
+        raise DecodeError(f"no message section at position {pos}")
+    return code, next_pos
+
+
+def _read_once(message: Message, data: bytes, pos: int, end: int, code: int, budget: Budget) -> int:
+    attribute = _SECTIONS[code][0]
+    if getattr(message, attribute) is not None:
+        raise DecodeError("comes twice, or beside another kind of body")
+    value: object
+    if code == _PROPERTIES:
+        value, pos = read_composite(SPECS[Properties], data, pos, end, budget)
+    else:
+        value, pos = read_value(data, pos, end, budget)
+        value = _ACCEPT[code](value)
+    setattr(message, attribute, value)
+    return pos
+
+
+def _read_data(message: Message, data: bytes, pos: int, end: int, code: int, budget: Budget) -> int:
+    chunk, pos = read_value(data, pos, end, budget)
+    if type(chunk) is not bytes:
+        raise DecodeError(f"{type(chunk).__name__} where binary must be")
+    if message.body is None:
+        message.body = DataBody([])
+    if not isinstance(message.body, DataBody):
+        raise DecodeError("comes beside another kind of body")
+    message.body.chunks.append(chunk)
+    return pos
+
+
+def _read_sequence(
+    message: Message, data: bytes, pos: int, end: int, code: int, budget: Budget
+) -> int:
+    value, pos = read_value(data, pos, end, budget)
+    values = _as_list(value)
+    if message.body is None:
+        message.body = SequenceBody([])
+    if not isinstance(message.body, SequenceBody):
+        raise DecodeError("comes beside another kind of body")
+    message.body.lists.append(values)
+    return pos
+
+
+def _as_list(value: object) -> list[object]:
+    if type(value) is not list:
+        raise DecodeError(f"{type(value).__name__} where a list must be")
+    return value
+
+
+def _as_map(value: object) -> dict[object, object]:
+    if type(value) is not dict:
+        raise DecodeError(f"{type(value).__name__} where a map must be")
+    return value
+
+
+def _as_named_map(value: object) -> dict[object, object]:
+    pairs = _as_map(value)
+    if not all(isinstance(key, str) for key in pairs):
+        raise DecodeError("key that is no string")
+    return pairs
+
+
+_ACCEPT: Final[dict[int, Callable[[object], object]]] = {
+    _HEADER: _as_list,
+    _DELIVERY_ANNOTATIONS: _as_map,
+    _MESSAGE_ANNOTATIONS: _as_map,
+    _APPLICATION_PROPERTIES: _as_named_map,
+    _VALUE: ValueBody,
+    _FOOTER: _as_map,
+}
+
+_READERS: Final = dict.fromkeys(_SECTIONS, _read_once) | {
+    _DATA: _read_data,
+    _SEQUENCE: _read_sequence,
+}
