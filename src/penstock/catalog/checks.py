@@ -1,0 +1,123 @@
+"""Whether one record may be in the catalog at all, judged by itself (design.md 6)."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.model import limits, names
+from penstock.model.entities import AuthorizationRule, ConsumerGroup, Hub, Namespace, Right, Secret
+from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceeded
+
+# In an address these words end the hub's name (protocol.md 4.1), so no name may go on with one.
+_WORDS_BELOW_HUB = frozenset({"partitions", "consumergroups", "publishers"})
+_NO_SEGMENTS = frozenset({"", ".", ".."})
+
+_HOST = re.compile(r"[a-z0-9._:-]+")
+_HUB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it names a directory of the log
+_TIME_MS_MAX = 2**63 - 1
+
+
+def check_namespace(namespace: Namespace) -> None:
+    names.namespace_name(namespace.name)
+    _check_times(namespace)
+    if namespace.throughput_units is not None:
+        _check_range(
+            "throughput units",
+            namespace.throughput_units,
+            limits.THROUGHPUT_UNITS_MIN,
+            limits.THROUGHPUT_UNITS_MAX,
+        )
+    if len(namespace.hosts) > limits.HOSTS_PER_NAMESPACE_MAX:
+        raise QuotaExceeded(
+            f"The namespace '{namespace.name}' is given {len(namespace.hosts)} host names: "
+            f"at most {limits.HOSTS_PER_NAMESPACE_MAX} are allowed."
+        )
+    for host in namespace.hosts:
+        _check_range("length of a host name", len(host), 1, limits.HOST_NAME_MAX)
+        if _HOST.fullmatch(host) is None:
+            raise ArgumentError(
+                f"The host name '{names.shown(host)}' is invalid: "
+                "lower-case letters, digits, . - _ and, for IPv6, : are allowed."
+            )
+
+
+def check_hub(hub: Hub, *, partition_count_min: int) -> None:
+    names.hub_name(hub.name)
+    _check_hub_segments(hub.name)
+    if _HUB_ID.fullmatch(hub.id) is None:
+        raise ArgumentError(
+            f"The hub id '{names.shown(hub.id)}' is invalid: "
+            "1 to 64 letters, digits, - and _ are allowed."
+        )
+    _check_times(hub)
+    _check_range(
+        "partition count", hub.partition_count, partition_count_min, limits.PARTITION_COUNT_MAX
+    )
+    _check_range(
+        "retention in hours",
+        hub.retention_hours,
+        limits.RETENTION_HOURS_MIN,
+        limits.RETENTION_HOURS_MAX,
+    )
+    _check_user_metadata(hub.user_metadata)
+
+
+def check_group(group: ConsumerGroup) -> None:
+    names.group_name(group.name)
+    _check_times(group)
+    _check_user_metadata(group.user_metadata)
+
+
+def check_rule(rule: AuthorizationRule) -> None:
+    names.rule_name(rule.name)
+    _check_times(rule)
+    if not rule.rights or rule.rights & ~Right.ALL:
+        raise ArgumentError(
+            f"The rights of the rule '{rule.name}' are invalid: "
+            "one or more of Listen, Send and Manage are allowed."
+        )
+    if rule.rights & Right.MANAGE and rule.rights != Right.ALL:  # protocol.md 7.3
+        raise ArgumentError(f"The rule '{rule.name}' has Manage: it needs Send and Listen too.")
+    _check_key("primary", rule.primary_key)
+    _check_key("secondary", rule.secondary_key)
+
+
+def _check_hub_segments(name: str) -> None:
+    segments = names.key(name).split("/")
+    if not _NO_SEGMENTS.isdisjoint(segments) or not _WORDS_BELOW_HUB.isdisjoint(segments[1:]):
+        raise ArgumentError(
+            f"The event hub name '{names.shown(name)}' is invalid: between slashes stands a name, "
+            "not '.' or '..', and after the first slash not Partitions, ConsumerGroups or "
+            "Publishers, which have a meaning in addresses."
+        )
+
+
+def _check_key(which: str, key: Secret) -> None:
+    text = key.reveal()
+    _check_range(f"length of the {which} key", len(text), 1, limits.SAS_KEY_MAX)
+    if not text.isprintable():
+        raise ArgumentError(f"The {which} key holds characters that cannot be printed.")
+
+
+def _check_user_metadata(text: str) -> None:
+    _check_range("length of the user metadata", len(text), 0, limits.USER_METADATA_MAX)
+    if not _is_storable(text):
+        raise ArgumentError("The user metadata is not valid Unicode text.")
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text  # SQLite's own functions would end the text there
+
+
+def _check_times(record: Namespace | Hub | ConsumerGroup | AuthorizationRule) -> None:
+    _check_range("creation time", record.created_ms, 0, _TIME_MS_MAX)
+    _check_range("update time", record.updated_ms, 0, _TIME_MS_MAX)
+
+
+def _check_range(what: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ArgumentOutOfRange(f"The {what} is {value}: {least} to {most} are allowed.")

@@ -1,0 +1,262 @@
+"""The catalog in memory: every read, every rule about counts and parents, for all backends.
+
+A backend adds only a `Store`, which makes each accepted write durable before it is seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from penstock.catalog import checks
+from penstock.catalog.api import Unsubscribe
+from penstock.model import limits
+from penstock.model.entities import AuthorizationRule, ConsumerGroup, Hub, Namespace
+from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
+from penstock.model.names import DEFAULT_GROUP, key, shown
+
+Record = Namespace | Hub | ConsumerGroup | AuthorizationRule
+
+_R = TypeVar("_R", Namespace, Hub, ConsumerGroup, AuthorizationRule)
+_Level = tuple[str, str | None]  # keys of namespace and hub; None: the namespace's own
+
+
+class Store(Protocol):
+    """Each call is one transaction: durable when it returns, without a trace when it raises."""
+
+    def put(self, records: tuple[Record, ...]) -> None:
+        """Insert or replace; a parent stands before its children."""
+        ...
+
+    def delete(self, record: Record) -> None:
+        """Remove it with all that is below it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CatalogIndex:
+    """Keeps the contract of `catalog.api.Catalog` over a store.
+
+    The spelling of a name is settled when it is created: later writes and children follow it.
+    """
+
+    def __init__(self, store: Store, records: Iterable[Record] = ()) -> None:
+        self._store = store
+        self._namespaces: dict[str, Namespace] = {}
+        self._hubs: dict[str, dict[str, Hub]] = {}
+        self._groups: dict[_Level, dict[str, ConsumerGroup]] = {}
+        self._rules: dict[_Level, dict[str, AuthorizationRule]] = {}
+        self._hub_ids: set[str] = set()
+        self._subscribers: dict[object, Callable[[], None]] = {}
+        for record in records:
+            self._apply(record)
+
+    # --- namespaces -----------------------------------------------------------------------------
+
+    def namespaces(self) -> list[Namespace]:
+        return _sorted(self._namespaces)
+
+    def namespace(self, name: str) -> Namespace | None:
+        return self._namespaces.get(key(name))
+
+    def put_namespace(self, namespace: Namespace) -> None:
+        checks.check_namespace(namespace)
+        old = self.namespace(namespace.name)
+        if old is not None:
+            namespace = msgspec.structs.replace(namespace, name=old.name)
+        self._put(namespace)
+
+    def delete_namespace(self, name: str) -> None:
+        namespace = self._parent_namespace(name)
+        self._store.delete(namespace)
+        for hub in self.hubs(name):
+            self._forget_hub(hub)
+        self._hubs.pop(key(name), None)
+        self._rules.pop((key(name), None), None)
+        del self._namespaces[key(name)]
+        self._notify()
+
+    # --- hubs -----------------------------------------------------------------------------------
+
+    def hubs(self, namespace: str) -> list[Hub]:
+        return _sorted(self._hubs.get(key(namespace), {}))
+
+    def hub(self, namespace: str, name: str) -> Hub | None:
+        return self._hubs.get(key(namespace), {}).get(key(name))
+
+    def put_hub(self, hub: Hub, *, partition_count_min: int = limits.PARTITION_COUNT_MIN) -> None:
+        namespace = self._parent_namespace(hub.namespace)
+        old = self.hub(hub.namespace, hub.name)
+        if old is None:
+            checks.check_hub(hub, partition_count_min=partition_count_min)
+            if hub.id in self._hub_ids:
+                raise AlreadyExists(f"The hub id '{hub.id}' belongs to another event hub.")
+            hub = msgspec.structs.replace(hub, namespace=namespace.name)
+            self._put(hub, _default_group(hub))
+            return
+        if hub.partition_count != old.partition_count:
+            raise NotAllowed(
+                f"The event hub '{old.name}' has {old.partition_count} partitions: "
+                f"the count is fixed at creation and cannot become {hub.partition_count}."
+            )
+        if hub.id != old.id:
+            raise NotAllowed(f"The event hub '{old.name}' keeps its id; delete it to make it anew.")
+        # A hub that was made with one partition stays writable under the common minimum.
+        checks.check_hub(hub, partition_count_min=limits.PARTITION_COUNT_MIN_EMULATOR)
+        self._put(msgspec.structs.replace(hub, namespace=namespace.name, name=old.name))
+
+    def delete_hub(self, namespace: str, name: str) -> None:
+        hub = self._parent_hub(namespace, name)
+        self._store.delete(hub)
+        self._forget_hub(hub)
+        self._notify()
+
+    # --- consumer groups ------------------------------------------------------------------------
+
+    def groups(self, namespace: str, hub: str) -> list[ConsumerGroup]:
+        return _sorted(self._groups.get(_level(namespace, hub), {}))
+
+    def group(self, namespace: str, hub: str, name: str) -> ConsumerGroup | None:
+        return self._groups.get(_level(namespace, hub), {}).get(key(name))
+
+    def put_group(self, group: ConsumerGroup) -> None:
+        checks.check_group(group)
+        hub = self._parent_hub(group.namespace, group.hub)
+        old = self.group(group.namespace, group.hub, group.name)
+        beside_default = len(self._groups.get(_level(group.namespace, group.hub), {})) - 1
+        if old is None and beside_default >= limits.CONSUMER_GROUPS_MAX:
+            raise QuotaExceeded(
+                f"The event hub '{hub.name}' has {beside_default} consumer groups beside "
+                f"{DEFAULT_GROUP}: at most {limits.CONSUMER_GROUPS_MAX} are allowed."
+            )
+        name = group.name if old is None else old.name
+        self._put(msgspec.structs.replace(group, namespace=hub.namespace, hub=hub.name, name=name))
+
+    def delete_group(self, namespace: str, hub: str, name: str) -> None:
+        self._parent_hub(namespace, hub)
+        group = self.group(namespace, hub, name)
+        if group is None:
+            raise _not_found("consumer group", name)
+        if group.name == DEFAULT_GROUP:
+            raise NotAllowed(f"The consumer group {DEFAULT_GROUP} cannot be deleted.")
+        self._store.delete(group)
+        del self._groups[_level(namespace, hub)][key(name)]
+        self._notify()
+
+    # --- authorization rules --------------------------------------------------------------------
+
+    def rules(self, namespace: str, hub: str | None = None) -> list[AuthorizationRule]:
+        return _sorted(self._rules.get(_level(namespace, hub), {}))
+
+    def rule(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule | None:
+        return self._rules.get(_level(namespace, hub), {}).get(key(name))
+
+    def put_rule(self, rule: AuthorizationRule) -> None:
+        checks.check_rule(rule)
+        namespace = self._parent_namespace(rule.namespace)
+        hub = None if rule.hub is None else self._parent_hub(rule.namespace, rule.hub).name
+        old = self.rule(rule.namespace, rule.hub, rule.name)
+        count = len(self._rules.get(_level(rule.namespace, rule.hub), {}))
+        if old is None and count >= limits.AUTHORIZATION_RULES_MAX:
+            raise QuotaExceeded(
+                f"'{hub or namespace.name}' has {count} authorization rules: "
+                f"at most {limits.AUTHORIZATION_RULES_MAX} are allowed."
+            )
+        name = rule.name if old is None else old.name
+        self._put(msgspec.structs.replace(rule, namespace=namespace.name, hub=hub, name=name))
+
+    def delete_rule(self, namespace: str, hub: str | None, name: str) -> None:
+        self._parent_namespace(namespace)
+        if hub is not None:
+            self._parent_hub(namespace, hub)
+        rule = self.rule(namespace, hub, name)
+        if rule is None:
+            raise _not_found("authorization rule", name)
+        self._store.delete(rule)
+        del self._rules[_level(namespace, hub)][key(name)]
+        self._notify()
+
+    # --------------------------------------------------------------------------------------------
+
+    def subscribe(self, on_change: Callable[[], None]) -> Unsubscribe:
+        ticket = object()
+        self._subscribers[ticket] = on_change
+
+        def unsubscribe() -> None:
+            self._subscribers.pop(ticket, None)
+
+        return unsubscribe
+
+    def close(self) -> None:
+        self._subscribers.clear()
+        self._store.close()
+
+    def _put(self, *records: Record) -> None:
+        """Durable first, visible second: a store that raises has changed nothing."""
+        self._store.put(records)
+        for record in records:
+            self._apply(record)
+        self._notify()
+
+    def _apply(self, record: Record) -> None:
+        match record:
+            case Namespace():
+                self._namespaces[key(record.name)] = record
+            case Hub():
+                self._hubs.setdefault(key(record.namespace), {})[key(record.name)] = record
+                self._hub_ids.add(record.id)
+            case ConsumerGroup():
+                groups = self._groups.setdefault(_level(record.namespace, record.hub), {})
+                groups[key(record.name)] = record
+            case AuthorizationRule():
+                rules = self._rules.setdefault(_level(record.namespace, record.hub), {})
+                rules[key(record.name)] = record
+
+    def _forget_hub(self, hub: Hub) -> None:
+        level = _level(hub.namespace, hub.name)
+        self._groups.pop(level, None)
+        self._rules.pop(level, None)
+        self._hub_ids.discard(hub.id)
+        del self._hubs[key(hub.namespace)][key(hub.name)]
+
+    def _parent_namespace(self, name: str) -> Namespace:
+        namespace = self.namespace(name)
+        if namespace is None:
+            raise _not_found("namespace", name)
+        return namespace
+
+    def _parent_hub(self, namespace: str, name: str) -> Hub:
+        self._parent_namespace(namespace)
+        hub = self.hub(namespace, name)
+        if hub is None:
+            raise _not_found("event hub", name)
+        return hub
+
+    def _notify(self) -> None:
+        for on_change in tuple(self._subscribers.values()):
+            on_change()
+
+
+def _level(namespace: str, hub: str | None) -> _Level:
+    return key(namespace), None if hub is None else key(hub)
+
+
+def _sorted(records: dict[str, _R]) -> list[_R]:
+    return [records[name] for name in sorted(records)]
+
+
+def _default_group(hub: Hub) -> ConsumerGroup:
+    return ConsumerGroup(
+        namespace=hub.namespace,
+        hub=hub.name,
+        name=DEFAULT_GROUP,
+        created_ms=hub.created_ms,
+        updated_ms=hub.created_ms,
+    )
+
+
+def _not_found(what: str, name: str) -> NotFound:
+    return NotFound(f"The {what} '{shown(name)}' does not exist.")

@@ -1,0 +1,207 @@
+"""Records as rows of the SQLite catalog: one statement to put, to delete and to load each kind."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from penstock.catalog.index import Record
+from penstock.model.entities import (
+    AuthorizationRule,
+    ConsumerGroup,
+    Hub,
+    HubStatus,
+    Namespace,
+    Right,
+    Secret,
+    Tier,
+)
+from penstock.model.names import GroupName, HubName, NamespaceName, RuleName, key
+
+Values = tuple[str | int | None, ...]
+
+_PUT_NAMESPACE = """
+    INSERT INTO namespaces (key, name, created_ms, updated_ms, hosts, tier, throughput_units)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET name = excluded.name, created_ms = excluded.created_ms,
+        updated_ms = excluded.updated_ms, hosts = excluded.hosts, tier = excluded.tier,
+        throughput_units = excluded.throughput_units
+"""
+_PUT_HUB = """
+    INSERT INTO hubs (namespace_key, key, id, name, partition_count, created_ms, updated_ms,
+        retention_hours, status, user_metadata)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (namespace_key, key) DO UPDATE SET name = excluded.name,
+        created_ms = excluded.created_ms, updated_ms = excluded.updated_ms,
+        retention_hours = excluded.retention_hours, status = excluded.status,
+        user_metadata = excluded.user_metadata
+"""
+_PUT_GROUP = """
+    INSERT INTO groups (namespace_key, hub_key, key, name, created_ms, updated_ms, user_metadata)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (namespace_key, hub_key, key) DO UPDATE SET name = excluded.name,
+        created_ms = excluded.created_ms, updated_ms = excluded.updated_ms,
+        user_metadata = excluded.user_metadata
+"""
+_PUT_RULE = """
+    INSERT INTO rules (namespace_key, hub_key, key, name, rights, primary_key, secondary_key,
+        created_ms, updated_ms)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (namespace_key, ifnull(hub_key, ''), key) DO UPDATE SET name = excluded.name,
+        rights = excluded.rights, primary_key = excluded.primary_key,
+        secondary_key = excluded.secondary_key, created_ms = excluded.created_ms,
+        updated_ms = excluded.updated_ms
+"""
+_LOAD_NAMESPACES = """
+    SELECT name, created_ms, updated_ms, hosts, tier, throughput_units FROM namespaces
+"""
+_LOAD_HUBS = """
+    SELECT n.name, h.id, h.name, h.partition_count, h.created_ms, h.updated_ms, h.retention_hours,
+        h.status, h.user_metadata
+    FROM hubs AS h JOIN namespaces AS n ON n.key = h.namespace_key
+"""
+_LOAD_GROUPS = """
+    SELECT n.name, h.name, g.name, g.created_ms, g.updated_ms, g.user_metadata
+    FROM groups AS g JOIN namespaces AS n ON n.key = g.namespace_key
+    JOIN hubs AS h ON h.namespace_key = g.namespace_key AND h.key = g.hub_key
+"""
+_LOAD_RULES = """
+    SELECT n.name, h.name, r.name, r.rights, r.primary_key, r.secondary_key, r.created_ms,
+        r.updated_ms
+    FROM rules AS r JOIN namespaces AS n ON n.key = r.namespace_key
+    LEFT JOIN hubs AS h ON h.namespace_key = r.namespace_key AND h.key = r.hub_key
+"""
+
+
+def put_statement(record: Record) -> tuple[str, Values]:
+    match record:
+        case Namespace() as n:
+            hosts = msgspec.json.encode(n.hosts).decode()
+            return _PUT_NAMESPACE, (
+                *(key(n.name), n.name, n.created_ms, n.updated_ms),
+                *(hosts, n.tier.value, n.throughput_units),
+            )
+        case Hub() as h:
+            return _PUT_HUB, (
+                *(key(h.namespace), key(h.name), h.id, h.name, h.partition_count),
+                *(h.created_ms, h.updated_ms, h.retention_hours, h.status.value, h.user_metadata),
+            )
+        case ConsumerGroup() as g:
+            return _PUT_GROUP, (
+                *(key(g.namespace), key(g.hub), key(g.name), g.name),
+                *(g.created_ms, g.updated_ms, g.user_metadata),
+            )
+        case AuthorizationRule() as r:
+            return _PUT_RULE, (
+                *(key(r.namespace), _key_or_none(r.hub), key(r.name), r.name, int(r.rights)),
+                *(r.primary_key.reveal(), r.secondary_key.reveal(), r.created_ms, r.updated_ms),
+            )
+
+
+def delete_statement(record: Record) -> tuple[str, Values]:
+    match record:
+        case Namespace() as n:
+            return "DELETE FROM namespaces WHERE key = ?", (key(n.name),)
+        case Hub() as h:
+            return (
+                "DELETE FROM hubs WHERE namespace_key = ? AND key = ?",
+                (key(h.namespace), key(h.name)),
+            )
+        case ConsumerGroup() as g:
+            return (
+                "DELETE FROM groups WHERE namespace_key = ? AND hub_key = ? AND key = ?",
+                (key(g.namespace), key(g.hub), key(g.name)),
+            )
+        case AuthorizationRule() as r:
+            return (
+                "DELETE FROM rules WHERE namespace_key = ? AND hub_key IS ? AND key = ?",
+                (key(r.namespace), _key_or_none(r.hub), key(r.name)),
+            )
+
+
+def load(connection: sqlite3.Connection) -> list[Record]:
+    """Everything there is, parents before children. ValueError when a value fits no type."""
+    run = connection.execute
+    return [
+        *(_namespace(*row) for row in run(_LOAD_NAMESPACES)),
+        *(_hub(*row) for row in run(_LOAD_HUBS)),
+        *(_group(*row) for row in run(_LOAD_GROUPS)),
+        *(_rule(*row) for row in run(_LOAD_RULES)),
+    ]
+
+
+def _key_or_none(name: str | None) -> str | None:
+    return None if name is None else key(name)
+
+
+def _namespace(
+    name: str, created_ms: int, updated_ms: int, hosts: str, tier: str, units: int | None
+) -> Namespace:
+    return Namespace(
+        name=NamespaceName(name),
+        created_ms=created_ms,
+        updated_ms=updated_ms,
+        hosts=msgspec.json.decode(hosts, type=tuple[str, ...]),
+        tier=Tier(tier),
+        throughput_units=units,
+    )
+
+
+def _hub(
+    namespace: str,
+    hub_id: str,
+    name: str,
+    partition_count: int,
+    created_ms: int,
+    updated_ms: int,
+    retention_hours: int,
+    status: str,
+    user_metadata: str,
+) -> Hub:
+    return Hub(
+        id=hub_id,
+        namespace=NamespaceName(namespace),
+        name=HubName(name),
+        partition_count=partition_count,
+        created_ms=created_ms,
+        updated_ms=updated_ms,
+        retention_hours=retention_hours,
+        status=HubStatus(status),
+        user_metadata=user_metadata,
+    )
+
+
+def _group(
+    namespace: str, hub: str, name: str, created_ms: int, updated_ms: int, user_metadata: str
+) -> ConsumerGroup:
+    return ConsumerGroup(
+        namespace=NamespaceName(namespace),
+        hub=HubName(hub),
+        name=GroupName(name),
+        created_ms=created_ms,
+        updated_ms=updated_ms,
+        user_metadata=user_metadata,
+    )
+
+
+def _rule(
+    namespace: str,
+    hub: str | None,
+    name: str,
+    rights: int,
+    primary_key: str,
+    secondary_key: str,
+    created_ms: int,
+    updated_ms: int,
+) -> AuthorizationRule:
+    return AuthorizationRule(
+        namespace=NamespaceName(namespace),
+        hub=None if hub is None else HubName(hub),
+        name=RuleName(name),
+        rights=Right(rights),
+        primary_key=Secret(primary_key),
+        secondary_key=Secret(secondary_key),
+        created_ms=created_ms,
+        updated_ms=updated_ms,
+    )

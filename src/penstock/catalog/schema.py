@@ -1,0 +1,72 @@
+"""The tables of the SQLite catalog, as the list of steps that led to them.
+
+A step is never edited after a release: `PRAGMA user_version` of a file is how many it has seen.
+Names are kept twice: `key` finds (case-folded), `name` shows. `STRICT` refuses other types.
+"""
+
+from __future__ import annotations
+
+# "PENS": tells a catalog from any other SQLite file that somebody put in its place.
+APPLICATION_ID = 0x50454E53
+
+_STEP_1 = (
+    """
+    CREATE TABLE namespaces (
+        key TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        hosts TEXT NOT NULL, -- JSON array
+        tier TEXT NOT NULL,
+        throughput_units INTEGER -- NULL: counted, not enforced
+    ) STRICT
+    """,
+    """
+    CREATE TABLE hubs (
+        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+        key TEXT NOT NULL,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        partition_count INTEGER NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        retention_hours INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        user_metadata TEXT NOT NULL,
+        PRIMARY KEY (namespace_key, key)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE groups (
+        namespace_key TEXT NOT NULL,
+        hub_key TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        user_metadata TEXT NOT NULL,
+        PRIMARY KEY (namespace_key, hub_key, key),
+        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+            ON DELETE CASCADE
+    ) STRICT
+    """,
+    """
+    CREATE TABLE rules (
+        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+        hub_key TEXT, -- NULL: a rule of the namespace
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        rights INTEGER NOT NULL,
+        primary_key TEXT NOT NULL,
+        secondary_key TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+            ON DELETE CASCADE
+    ) STRICT
+    """,
+    # NULL differs from NULL in a primary key, so the namespace's rules need an expression.
+    "CREATE UNIQUE INDEX rules_by_name ON rules (namespace_key, ifnull(hub_key, ''), key)",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1,)
