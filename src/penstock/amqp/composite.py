@@ -1,7 +1,7 @@
 """Composite types (AMQP 1.4): a class with annotated fields is the declaration, the codec follows.
 
     @composite("amqp:detach:list", 0x16)
-    class Detach(Composite, frozen=True, kw_only=True, gc=False):
+    class Detach(Composite, kw_only=True):
         handle: Uint                        # no default: mandatory
         closed: Boolean = False             # null or absent on the wire: the default
         error: ErrorField | None = None
@@ -76,8 +76,8 @@ class Spec(msgspec.Struct, frozen=True):
     empty_as_list0: bool
 
 
-class Composite(msgspec.Struct, frozen=True, gc=False):
-    """Base of every composite; immutable, and never part of a cycle (hence gc=False)."""
+class Composite(msgspec.Struct, gc=False):
+    """Base of every composite. None is ever part of a cycle, hence gc=False for all."""
 
 
 C = TypeVar("C", bound=Composite)

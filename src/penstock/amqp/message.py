@@ -56,7 +56,7 @@ MessageIdField = Annotated[MessageId, Kind("message-id", _read_message_id, _writ
 
 
 @composite("amqp:properties:list", 0x73)
-class Properties(Composite, frozen=True, kw_only=True, gc=False):
+class Properties(Composite, kw_only=True):
     message_id: MessageIdField | None = None
     user_id: Binary | None = None
     to: String | None = None

@@ -42,7 +42,7 @@ USHORT_MAX: Final = 0xFFFF
 
 
 @composite("amqp:error:list", 0x1D)
-class Error(Composite, frozen=True, kw_only=True, gc=False):
+class Error(Composite, kw_only=True):
     """Always three fields on the wire (protocol.md E12)."""
 
     condition: SymbolText
@@ -54,28 +54,28 @@ ErrorField = Annotated[Error, one_of(Error, name="error")]
 
 
 @composite("amqp:received:list", 0x23)
-class Received(Composite, frozen=True, kw_only=True, gc=False):
+class Received(Composite, kw_only=True):
     section_number: Uint
     section_offset: Ulong
 
 
 @composite("amqp:accepted:list", 0x24, empty_as_list0=True)
-class Accepted(Composite, frozen=True, kw_only=True, gc=False):
+class Accepted(Composite, kw_only=True):
     pass
 
 
 @composite("amqp:rejected:list", 0x25)
-class Rejected(Composite, frozen=True, kw_only=True, gc=False):
+class Rejected(Composite, kw_only=True):
     error: ErrorField | None = None
 
 
 @composite("amqp:released:list", 0x26, empty_as_list0=True)
-class Released(Composite, frozen=True, kw_only=True, gc=False):
+class Released(Composite, kw_only=True):
     pass
 
 
 @composite("amqp:modified:list", 0x27)
-class Modified(Composite, frozen=True, kw_only=True, gc=False):
+class Modified(Composite, kw_only=True):
     delivery_failed: Boolean | None = None
     undeliverable_here: Boolean | None = None
     message_annotations: SymbolMap | None = None
@@ -94,7 +94,7 @@ StateField = Annotated[DeliveryState, _STATE]
 
 
 @composite("amqp:source:list", 0x28)
-class Source(Composite, frozen=True, kw_only=True, gc=False):
+class Source(Composite, kw_only=True):
     address: String | None = None
     durable: Uint = 0
     expiry_policy: SymbolText = "session-end"
@@ -109,7 +109,7 @@ class Source(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:target:list", 0x29)
-class Target(Composite, frozen=True, kw_only=True, gc=False):
+class Target(Composite, kw_only=True):
     address: String | None = None
     durable: Uint = 0
     expiry_policy: SymbolText = "session-end"
@@ -120,7 +120,7 @@ class Target(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:coordinator:list", 0x30)
-class Coordinator(Composite, frozen=True, kw_only=True, gc=False):
+class Coordinator(Composite, kw_only=True):
     """A client that wants transactions attaches to this; known so that it can be refused."""
 
     capabilities: Symbols | None = None
@@ -134,7 +134,7 @@ TargetField = Annotated[Target | Coordinator, one_of(Target, Coordinator, name="
 
 
 @composite("amqp:open:list", 0x10)
-class Open(Composite, frozen=True, kw_only=True, gc=False):
+class Open(Composite, kw_only=True):
     container_id: String
     hostname: String | None = None
     max_frame_size: Uint = UINT_MAX
@@ -148,7 +148,7 @@ class Open(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:begin:list", 0x11)
-class Begin(Composite, frozen=True, kw_only=True, gc=False):
+class Begin(Composite, kw_only=True):
     remote_channel: Ushort | None = None
     next_outgoing_id: Uint
     incoming_window: Uint
@@ -160,7 +160,7 @@ class Begin(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:attach:list", 0x12)
-class Attach(Composite, frozen=True, kw_only=True, gc=False):
+class Attach(Composite, kw_only=True):
     """`role` is True for a receiver."""
 
     name: String
@@ -182,7 +182,7 @@ class Attach(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:flow:list", 0x13)
-class Flow(Composite, frozen=True, kw_only=True, gc=False):
+class Flow(Composite, kw_only=True):
     next_incoming_id: Uint | None = None
     incoming_window: Uint
     next_outgoing_id: Uint
@@ -197,7 +197,7 @@ class Flow(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:transfer:list", 0x14)
-class Transfer(Composite, frozen=True, kw_only=True, gc=False):
+class Transfer(Composite, kw_only=True):
     """`settled` None on a continuation means: as the frames before said (AMQP 2.7.5)."""
 
     handle: Uint
@@ -214,7 +214,7 @@ class Transfer(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:disposition:list", 0x15)
-class Disposition(Composite, frozen=True, kw_only=True, gc=False):
+class Disposition(Composite, kw_only=True):
     """`role` is True when a receiver speaks; `last` None means `first`."""
 
     role: Boolean
@@ -226,19 +226,19 @@ class Disposition(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:detach:list", 0x16)
-class Detach(Composite, frozen=True, kw_only=True, gc=False):
+class Detach(Composite, kw_only=True):
     handle: Uint
     closed: Boolean = False
     error: ErrorField | None = None
 
 
 @composite("amqp:end:list", 0x17)
-class End(Composite, frozen=True, kw_only=True, gc=False):
+class End(Composite, kw_only=True):
     error: ErrorField | None = None
 
 
 @composite("amqp:close:list", 0x18)
-class Close(Composite, frozen=True, kw_only=True, gc=False):
+class Close(Composite, kw_only=True):
     error: ErrorField | None = None
 
 
@@ -246,12 +246,12 @@ class Close(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:sasl-mechanisms:list", 0x40)
-class SaslMechanisms(Composite, frozen=True, kw_only=True, gc=False):
+class SaslMechanisms(Composite, kw_only=True):
     sasl_server_mechanisms: Symbols
 
 
 @composite("amqp:sasl-init:list", 0x41)
-class SaslInit(Composite, frozen=True, kw_only=True, gc=False):
+class SaslInit(Composite, kw_only=True):
     mechanism: SymbolText
     initial_response: Binary | None = None
     hostname: String | None = None
@@ -261,12 +261,12 @@ class SaslInit(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:sasl-challenge:list", 0x42)
-class SaslChallenge(Composite, frozen=True, kw_only=True, gc=False):
+class SaslChallenge(Composite, kw_only=True):
     challenge: Binary
 
 
 @composite("amqp:sasl-response:list", 0x43)
-class SaslResponse(Composite, frozen=True, kw_only=True, gc=False):
+class SaslResponse(Composite, kw_only=True):
     response: Binary
 
     def __repr__(self) -> str:
@@ -274,7 +274,7 @@ class SaslResponse(Composite, frozen=True, kw_only=True, gc=False):
 
 
 @composite("amqp:sasl-outcome:list", 0x44)
-class SaslOutcome(Composite, frozen=True, kw_only=True, gc=False):
+class SaslOutcome(Composite, kw_only=True):
     code: Ubyte
     additional_data: Binary | None = None
 
