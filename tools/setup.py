@@ -82,7 +82,9 @@ def build_environment() -> None:
 
 
 def create_venv() -> None:
-    if PYTHON.exists() and run([PYTHON, "-m", "pip", "--version"], quiet=True):
+    pip = VENV / "bin" / "pip"
+    # Its first line names the directory it was made in: a copied environment is made anew.
+    if pip.exists() and str(VENV) in pip.read_text() and run([pip, "--version"], quiet=True):
         return
     if not run([sys.executable, "-m", "venv", "--clear", VENV], quiet=True):
         raise SetupError(

@@ -1,0 +1,188 @@
+"""Who may know whom, beyond the floors of .importlinter: walls, banned modules, dependencies.
+
+Rooms that do not exist yet may stand in these tables: a rule about nobody is kept by everybody.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+# Bytes, records and `now` come in; events, bytes or decisions go out (design: the pure rooms).
+PURE_ROOMS = ("amqp", "kernels", "auth", "broker")
+IMPURE_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading"}
+
+# (who, what it may not import, except) – each with its reason beside it.
+WALLS = (
+    # A new engine or a new door changes one package.
+    ("broker", "log", ("log.api",)),
+    ("broker", "catalog", ("catalog.api",)),
+    ("broker", "amqp", ()),
+    ("broker", "auth", ()),
+    # Everything gets what it needs by constructor: only wiring names concrete classes.
+    ("gateway", "log", ("log.api",)),
+    ("gateway", "catalog", ("catalog.api",)),
+    ("management", "log", ("log.api",)),
+    ("management", "catalog", ("catalog.api",)),
+    ("service", "log", ("log.api",)),
+    ("service", "catalog", ("catalog.api",)),
+    ("testing", "log", ("log.api",)),
+    ("testing", "catalog", ("catalog.api",)),
+    ("cli", "log", ("log.api", "log.verify", "log.dump")),  # `penstock log verify|dump`
+    ("cli", "catalog", ("catalog.api",)),
+    # The same walk from the meter on, whichever door: neither knows the other.
+    ("gateway.amqp", "gateway.http", ()),
+    ("gateway.http", "gateway.amqp", ()),
+    # These come in by the front door, so that they work against Azure's own Event Hubs as well.
+    *(
+        (visitor, room, ())
+        for visitor in ("client", "spark", "checkpoints", "capture")
+        for room in ("broker", "log", "catalog", "gateway")
+    ),
+    # The portal acts as its users do.
+    *(("portal", room, ()) for room in ("broker", "log", "catalog", "gateway", "auth")),
+    ("portal", "management", ("management.client",)),
+)
+WALL_GATES = ("service.wiring",)  # the composition root
+
+# Heavy modules: (top-level module, rooms that may import it, and only inside functions).
+HEAVY = (
+    ("pyspark", ("spark", "cli", "testing")),
+    ("pyarrow", ("spark", "cli", "testing", "capture.avro")),
+)
+
+
+class Import(NamedTuple):
+    importer: str  # dotted, without "penstock."
+    target: str  # dotted, as absolute as Python would make it
+    where: str
+    at_top: bool
+
+
+@pytest.fixture(scope="module")
+def imports(source_files: list[Path], root: Path) -> list[Import]:
+    return [found for file in source_files for found in _imports(file, root / "src")]
+
+
+def test_pure_rooms_import_no_clock_no_chance_and_no_io(imports: list[Import]) -> None:
+    impure = [
+        f"{found.where} imports {found.target}"
+        for found in imports
+        if _within(found.importer, PURE_ROOMS) and _first(found.target) in IMPURE_MODULES
+    ]
+    assert impure == []
+
+
+@pytest.mark.parametrize(("who", "what", "but"), WALLS, ids=lambda part: str(part))
+def test_rooms_keep_to_their_side_of_the_wall(
+    who: str, what: str, but: tuple[str, ...], imports: list[Import]
+) -> None:
+    through_the_wall = [
+        f"{found.where} imports {found.target}"
+        for found in imports
+        if _within(found.importer, (who,)) and not _within(found.importer, WALL_GATES)
+        if _within(_in_penstock(found.target), (what,))
+        if not _within(_in_penstock(found.target), but)
+    ]
+    assert through_the_wall == []
+
+
+@pytest.mark.parametrize(("module", "rooms"), HEAVY)
+def test_heavy_modules_are_loaded_late_and_by_few(
+    module: str, rooms: tuple[str, ...], imports: list[Import]
+) -> None:
+    heavy = [found for found in imports if _first(found.target) == module]
+    wrong = [f.where for f in heavy if f.at_top or not _within(f.importer, rooms)]
+    assert wrong == []
+
+
+def test_private_names_stay_in_their_package(imports: list[Import]) -> None:
+    taken = [
+        f"{found.where} imports {found.target}"
+        for found in imports
+        if (target := _in_penstock(found.target))
+        and _first(target) != _first(found.importer)
+        and any(re.match(r"_(?!_)", part) for part in target.split("."))
+    ]
+    assert taken == []
+
+
+def test_every_import_is_a_declared_dependency(imports: list[Import], root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project.get("optional-dependencies", {})
+    declared = {
+        _canonical(requirement)
+        for group in (project["dependencies"], *(extras[e] for e in extras if e != "dev"))
+        for requirement in group
+    }
+    distributions = packages_distributions()
+    undeclared = [
+        f"{found.where} imports {found.target}"
+        for found in imports
+        if (top := _first(found.target)) not in sys.stdlib_module_names | {"penstock"}
+        if not declared & {_canonical(name) for name in distributions.get(top, [top])}
+    ]
+    assert undeclared == []
+
+
+def test_the_import_reader_resolves_each_form(tmp_path: Path) -> None:
+    file = tmp_path / "penstock" / "broker" / "reader.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "import os.path\nfrom penstock.log import api\nfrom .. import model\n"
+        "from .routing import hash_of\ndef f():\n    import ssl\n"
+    )
+    found = [(each.target, each.at_top) for each in _imports(file, tmp_path)]
+    assert found == [
+        ("os.path", True),
+        ("penstock.log.api", True),
+        ("penstock.model", True),
+        ("penstock.broker.routing.hash_of", True),
+        ("ssl", False),
+    ]
+
+
+def _imports(file: Path, source: Path) -> Iterator[Import]:
+    tree = ast.parse(file.read_text())
+    parts = file.relative_to(source).with_suffix("").parts
+    module = parts[:-1] if parts[-1] == "__init__" else parts
+    importer = ".".join(module[1:])
+    top_level = set(tree.body)
+    for node in ast.walk(tree):
+        where = f"{file.relative_to(source)}:{getattr(node, 'lineno', 0)}"
+        at_top = node in top_level
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(importer, alias.name, where, at_top)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(parts[: len(parts) - node.level]) if node.level else ""
+            prefix = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                yield Import(importer, f"{prefix}.{alias.name}", where, at_top)
+
+
+def _within(module: str | None, rooms: tuple[str, ...]) -> bool:
+    return module is not None and any(
+        module == room or module.startswith(room + ".") for room in rooms
+    )
+
+
+def _in_penstock(target: str) -> str | None:
+    return target.removeprefix("penstock.") if _first(target) == "penstock" else None
+
+
+def _first(dotted: str) -> str:
+    return dotted.partition(".")[0]
+
+
+def _canonical(requirement: str) -> str:
+    name = re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
