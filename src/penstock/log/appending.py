@@ -1,0 +1,79 @@
+"""What every backend does with a batch at its door, and with its outcome at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from penstock.log.api import AppendDone, Unsubscribe
+from penstock.model import limits
+from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError
+from penstock.model.events import EventBatch, Receipt, StoredBatch
+
+Wake = Callable[[Callable[[], None]], None]
+"""Runs a function on the owner's thread soon, in the order of asking."""
+
+_logger = logging.getLogger(__name__)
+
+
+def refusal(batch: EventBatch) -> PenstockError | None:
+    """Why a batch does not fit into one record; None when it does."""
+    if len(batch.sections) > limits.RECORD_PAYLOAD_BYTES_MAX:
+        return MessageTooLarge(
+            f"A batch of {len(batch.sections)} bytes does not fit into one record: "
+            f"{limits.RECORD_PAYLOAD_BYTES_MAX} are allowed."
+        )
+    if not 1 <= batch.count <= limits.BATCH_EVENTS_MAX:
+        return ArgumentError(
+            f"A batch of {batch.count} events does not fit into one record: "
+            f"1 to {limits.BATCH_EVENTS_MAX} are allowed."
+        )
+    return None
+
+
+def receipt_of(batch: StoredBatch) -> Receipt:
+    return Receipt(
+        batch.first_sequence,
+        batch.first_sequence + batch.count - 1,
+        batch.base_offset,
+        batch.enqueued_ms,
+    )
+
+
+def run_done(done: AppendDone, outcome: Receipt | PenstockError) -> None:
+    """One caller's fault must not keep the others from hearing of their outcome."""
+    try:
+        done(outcome)
+    except Exception:
+        _logger.exception("The callback of an append failed.")
+
+
+class Subscribers:
+    """Who wants to hear of commits; one may leave while they are being called."""
+
+    __slots__ = ("_callbacks", "_taken")
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._taken = 0
+
+    def add(self, on_commit: Callable[[], None]) -> Unsubscribe:
+        self._taken += 1
+        key = self._taken
+        self._callbacks[key] = on_commit
+
+        def unsubscribe() -> None:
+            self._callbacks.pop(key, None)
+
+        return unsubscribe
+
+    def announce(self) -> None:
+        if not self._callbacks:
+            return
+        for key, on_commit in list(self._callbacks.items()):
+            if key not in self._callbacks:
+                continue  # an earlier callback of this round unsubscribed it
+            try:
+                on_commit()
+            except Exception:
+                _logger.exception("A subscriber to a partition failed.")

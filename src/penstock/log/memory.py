@@ -1,0 +1,184 @@
+"""The log in memory: the same contract without a disk, for tests and simulation.
+
+Offsets are those of the embedded backend (each batch costs a record header), so that a history
+plays the same on both.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+
+from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
+from penstock.log.appending import Subscribers, Wake, receipt_of, refusal, run_done
+from penstock.log.locating import event_at_offset, is_at_or_after, resolve
+from penstock.log.producers import Producers
+from penstock.log.record import last_event_position, record_bytes
+from penstock.log.tail import CACHED_BATCHES_MAX
+from penstock.model.errors import LogFailed, OperationCancelled, PenstockError
+from penstock.model.events import EventBatch, Producer, StoredBatch
+from penstock.model.positions import Position, PositionKind
+
+
+class MemoryPartition:
+    """One partition; `commit` makes what was appended readable."""
+
+    def __init__(self, wake: Wake, wake_commit: Callable[[], None]) -> None:
+        self._wake = wake
+        self._wake_commit = wake_commit
+        self._batches: list[StoredBatch] = []
+        self._firsts: list[int] = []
+        self._pending: list[tuple[StoredBatch, AppendDone]] = []
+        self._subscribers = Subscribers()
+        self._producers = Producers()
+        self._next_sequence = 0
+        self._next_offset = 0
+        self._appended_ms = 0
+        self._newest: StoredBatch | None = None
+        self._error: PenstockError | None = None
+
+    def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
+        refused = self._error or refusal(batch)
+        if refused is not None:
+            self._wake(partial(run_done, done, refused))
+            return
+        self._appended_ms = max(self._appended_ms, now_ms)
+        taken = StoredBatch(
+            self._next_sequence, self._next_offset, self._appended_ms, batch.count, batch.sections
+        )
+        self._next_sequence += batch.count
+        self._next_offset += record_bytes(batch.sections)
+        if batch.producer is not None:
+            self._producers.note(batch.producer)
+        self._pending.append((taken, done))
+        self._wake_commit()
+
+    def status(self) -> PartitionStatus:
+        newest = self._newest
+        failed = None if self._error is None else str(self._error)
+        if newest is None:
+            return PartitionStatus(-1, -1, -1, 0, 0, failed)
+        end = newest.base_offset + record_bytes(newest.sections)
+        kept = bool(self._batches)
+        return PartitionStatus(
+            begin_sequence=self._firsts[0] if kept else -1,
+            last_sequence=newest.next_sequence - 1,
+            last_offset=newest.base_offset + last_event_position(newest.sections),
+            last_enqueued_ms=newest.enqueued_ms,
+            size_bytes=end - self._batches[0].base_offset if kept else 0,
+            failed=failed,
+        )
+
+    def locate(self, position: Position) -> int:
+        found = resolve(position, self.status())
+        if found is not None:
+            return found
+        for batch in self._batches:
+            if position.kind is PositionKind.OFFSET:
+                if batch.base_offset + record_bytes(batch.sections) > position.value:
+                    return event_at_offset(batch, position)
+            elif is_at_or_after(batch.enqueued_ms, position):
+                return batch.first_sequence
+        return self.status().last_sequence + 1
+
+    def cached(self, sequence: int) -> list[StoredBatch] | None:
+        if not self._batches or sequence >= self._batches[-1].next_sequence:
+            return []
+        start = self._index_of(sequence)
+        return self._batches[start : start + CACHED_BATCHES_MAX]
+
+    def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
+        if not self._batches or sequence >= self._batches[-1].next_sequence:
+            return []
+        found: list[StoredBatch] = []
+        size = 0
+        for batch in self._batches[self._index_of(sequence) :]:
+            size += len(batch.sections)
+            if found and size > bytes_max:
+                break
+            found.append(batch)
+        return found
+
+    def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
+        return self._subscribers.add(on_commit)
+
+    def producer(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def fail(self, error: LogFailed) -> None:
+        """For tests of what stands above: from now on every append ends in `error`."""
+        self._error = error
+
+    def commit(self) -> None:
+        """What is pending becomes readable, is acknowledged and announced, in this order."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        self._batches += [batch for batch, _ in pending]
+        self._firsts += [batch.first_sequence for batch, _ in pending]
+        self._newest = self._batches[-1]
+        for batch, done in pending:
+            run_done(done, receipt_of(batch))
+        self._subscribers.announce()
+
+    def cancel(self) -> None:
+        """The hub is dropped: nothing pending is kept and nothing more is taken."""
+        self._error = OperationCancelled("The event hub was deleted.")
+        pending, self._pending = self._pending, []
+        self._batches, self._firsts, self._newest = [], [], None
+        for _, done in pending:
+            self._wake(partial(run_done, done, self._error))
+
+    def drop_before(self, oldest_ms: int) -> int:
+        """Every batch stands for a segment here; the bytes freed."""
+        dropped = 0
+        while dropped < len(self._batches) and self._batches[dropped].enqueued_ms < oldest_ms:
+            dropped += 1
+        freed = sum(record_bytes(batch.sections) for batch in self._batches[:dropped])
+        del self._batches[:dropped], self._firsts[:dropped]
+        return freed
+
+    def _index_of(self, sequence: int) -> int:
+        return max(0, bisect_right(self._firsts, sequence) - 1)
+
+
+class MemoryLogStore:
+    """All partitions of a broker that forgets. `wake(fn)` runs fn soon on the owner's thread."""
+
+    def __init__(self, wake: Wake) -> None:
+        self._wake = wake
+        self._awake = False
+        self._partitions: dict[tuple[str, int], MemoryPartition] = {}
+
+    def partition(self, hub_id: str, index: int) -> MemoryPartition:
+        found = self._partitions.get((hub_id, index))
+        if found is None:
+            found = MemoryPartition(self._wake, self._wake_commit)
+            self._partitions[hub_id, index] = found
+        return found
+
+    def drop(self, hub_id: str) -> None:
+        for key in [key for key in self._partitions if key[0] == hub_id]:
+            self._partitions.pop(key).cancel()
+
+    def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
+        return sum(
+            partition.drop_before(now_ms - retention_ms)
+            for (hub, _), partition in self._partitions.items()
+            if hub == hub_id
+        )
+
+    def close(self) -> None:
+        self._commit()
+
+    def _wake_commit(self) -> None:
+        """One turn commits all that arrived before it, as the committer of a disk would."""
+        if not self._awake:
+            self._awake = True
+            self._wake(self._commit)
+
+    def _commit(self) -> None:
+        self._awake = False
+        for partition in list(self._partitions.values()):
+            partition.commit()

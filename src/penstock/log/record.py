@@ -1,0 +1,197 @@
+"""One record of the log: a fixed header, then a batch's sections verbatim, under one checksum.
+
+    byte  0  magic          4 bytes  "PnRc"; where to look for the next record after damage
+          4  checksum       u32      CRC-32C of bytes 8 to the end, seeded with the partition's salt
+          8  payload length u32
+         12  event count    u32
+         16  base offset    u64      where this record starts in the partition's log
+         24  first sequence u64
+         32  enqueued       i64      milliseconds since the epoch
+         40  producer id    i64  )
+         48  first number   i32  )   the idempotent producer's stamp, zeros without FLAG_PRODUCER
+         52  last number    i32  )
+         56  epoch          i16  )
+         58  flags          u16
+         60  unflushed      u32      bytes before this record that were not known to be flushed when
+                                     it was framed: what lies further back was on disk by then
+         64  payload                 the batch's data sections
+
+All numbers are little-endian. A record's base offset is its position in the log (the file headers
+do not count), so the next record's is this one's plus 64 plus the payload length: a record found
+at any other place is not one. The salt is random per partition and never leaves the disk, so that
+no publisher can plant bytes in a payload which a search after damage would take for a record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.model import limits
+from penstock.model.errors import LogCorrupt
+from penstock.model.events import EventBatch, Producer, StoredBatch
+
+RECORD_MAGIC = b"PnRc"
+RECORD_HEADER_BYTES = 64
+RECORD_BYTES_MAX = RECORD_HEADER_BYTES + limits.RECORD_PAYLOAD_BYTES_MAX
+FLAG_PRODUCER = 1
+
+_HEADER = struct.Struct("<4sIIIQQqqiihHI")
+_PREFIX = struct.Struct("<4sI")
+_REST = struct.Struct("<IIQQqqiihHI")
+_UNFLUSHED_MAX = 0xFFFF_FFFF  # a segment is far smaller, so saturating never reaches into one
+_CHECKED_FROM = _PREFIX.size
+
+assert _HEADER.size == RECORD_HEADER_BYTES == _PREFIX.size + _REST.size
+
+
+class Header(msgspec.Struct, frozen=True, gc=False):
+    """A record's header as it stands on disk; plausible, its checksum not yet compared."""
+
+    checksum: int
+    length: int
+    count: int
+    base_offset: int
+    first_sequence: int
+    enqueued_ms: int
+    producer: Producer | None
+    flushed_offset: int  # everything below was on disk when this record was framed
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + RECORD_HEADER_BYTES + self.length
+
+    @property
+    def next_sequence(self) -> int:
+        return self.first_sequence + self.count
+
+
+def record_bytes(sections: bytes) -> int:
+    """How far a batch moves the log's end."""
+    return RECORD_HEADER_BYTES + len(sections)
+
+
+def frame(
+    batch: EventBatch,
+    *,
+    first_sequence: int,
+    base_offset: int,
+    enqueued_ms: int,
+    flushed_offset: int,
+    salt: int,
+) -> bytes:
+    """The header to write before `batch.sections`."""
+    assert flushed_offset <= base_offset
+    stamp = batch.producer
+    unflushed = base_offset - flushed_offset
+    rest = _REST.pack(
+        len(batch.sections),
+        batch.count,
+        base_offset,
+        first_sequence,
+        enqueued_ms,
+        0 if stamp is None else stamp.id,
+        0 if stamp is None else stamp.first_sequence,
+        0 if stamp is None else stamp.last_sequence,
+        0 if stamp is None else stamp.epoch,
+        0 if stamp is None else FLAG_PRODUCER,
+        unflushed if unflushed <= _UNFLUSHED_MAX else _UNFLUSHED_MAX,
+    )
+    return _PREFIX.pack(RECORD_MAGIC, crc32c(batch.sections, crc32c(rest, salt))) + rest
+
+
+def peek(chunk: bytes, position: int, *, base_offset: int) -> Header | None:
+    """The header at `position`, or None where no record of that base offset can start."""
+    if position + RECORD_HEADER_BYTES > len(chunk):
+        return None
+    (
+        magic,
+        checksum,
+        length,
+        count,
+        base,
+        first_sequence,
+        enqueued_ms,
+        producer_id,
+        producer_first,
+        producer_last,
+        epoch,
+        flags,
+        unflushed,
+    ) = _HEADER.unpack_from(chunk, position)
+    if magic != RECORD_MAGIC or base != base_offset:
+        return None
+    if length > limits.RECORD_PAYLOAD_BYTES_MAX or not 1 <= count <= limits.BATCH_EVENTS_MAX:
+        return None
+    stamp = None
+    if flags & FLAG_PRODUCER:
+        stamp = Producer(producer_id, epoch, producer_first, producer_last)
+    return Header(
+        checksum,
+        length,
+        count,
+        base,
+        first_sequence,
+        enqueued_ms,
+        stamp,
+        base - unflushed if unflushed < base else 0,
+    )
+
+
+def is_intact(chunk: bytes, position: int, header: Header, salt: int) -> bool:
+    """Whether the whole record lies in `chunk` and its checksum fits."""
+    end = position + RECORD_HEADER_BYTES + header.length
+    if end > len(chunk):
+        return False
+    return crc32c(memoryview(chunk)[position + _CHECKED_FROM : end], salt) == header.checksum
+
+
+def stored(chunk: bytes, position: int, header: Header) -> StoredBatch:
+    """The record at `position`, found intact before, as readers get it."""
+    start = position + RECORD_HEADER_BYTES
+    return StoredBatch(
+        header.first_sequence,
+        header.base_offset,
+        header.enqueued_ms,
+        header.count,
+        chunk[start : start + header.length],
+    )
+
+
+def event_positions(sections: bytes) -> Iterator[int]:
+    """Where each event's data section starts (model/events.py draws them)."""
+    position, end = 0, len(sections)
+    while position < end:
+        yield position
+        size = _section_bytes(sections, position)
+        if size == 0 or position + size > end:
+            raise LogCorrupt(
+                f"a stored batch has no whole data section at byte {position} of {end}"
+            )
+        position += size
+
+
+def last_event_position(sections: bytes) -> int:
+    """Where the newest event of a batch starts, so that its offset can be told."""
+    position = 0
+    for position in event_positions(sections):  # noqa: B007 - the last one is what is asked for
+        pass
+    return position
+
+
+def _section_bytes(sections: bytes, position: int) -> int:
+    """The length of the data section at `position` with its 5 or 8 bytes before; 0 if it is none.
+
+    00 53 75 a0 <len u8> or 00 53 75 b0 <len u32, big-endian as all of AMQP>.
+    """
+    head = sections[position : position + 8]
+    if len(head) < 5 or head[:3] != b"\x00\x53\x75":
+        return 0
+    if head[3] == 0xA0:
+        return 5 + head[4]
+    if head[3] == 0xB0 and len(head) == 8:
+        return 8 + int.from_bytes(head[4:], "big")
+    return 0
