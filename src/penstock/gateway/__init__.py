@@ -1,0 +1,1 @@
+"""The doors: `amqp` and `http`. Each translates errors; neither knows the other."""

@@ -1,0 +1,88 @@
+"""`$cbs`: tokens are put here before anything else is allowed (protocol.md 2)."""
+
+from __future__ import annotations
+
+from penstock.amqp.message import Message, ValueBody
+from penstock.auth import Grant, parse_resource, verify
+from penstock.gateway.amqp.addresses import NodeKind
+from penstock.gateway.amqp.faults import tracked
+from penstock.gateway.amqp.nodes import Answer, RequestLink
+from penstock.model import limits
+from penstock.model.errors import ArgumentError, AuthFailed, NotFound, PenstockError
+
+_SAS_TYPES = frozenset({"servicebus.windows.net:sastoken"})
+
+
+class CbsLink(RequestLink):
+    """put-token: verify, remember for this connection, answer 202 or the reason."""
+
+    kind = NodeKind.CBS
+
+    def answer(self, request: Message) -> Answer:
+        try:
+            self._put_token(request)
+        except PenstockError as error:
+            return Answer.failed(error, self._text(error))
+        return Answer(202, "Accepted")
+
+    def _put_token(self, request: Message) -> None:
+        properties = request.application_properties or {}
+        operation = properties.get("operation")
+        if operation != "put-token":
+            raise ArgumentError("The operation is not put-token; $cbs knows no other.")
+        audience = properties.get("name")
+        token = request.body.value if isinstance(request.body, ValueBody) else None
+        if not isinstance(audience, str) or not isinstance(token, str):
+            raise AuthFailed(
+                "MalformedToken: put-token needs the application property 'name' and the token as "
+                "a string body."
+            )
+        if properties.get("type") not in _SAS_TYPES:
+            raise AuthFailed(
+                "MalformedToken: the token type is not supported; "
+                "servicebus.windows.net:sastoken is."
+            )
+        if max(len(audience), len(token)) > limits.SAS_TOKEN_BYTES_MAX:
+            raise AuthFailed(
+                f"MalformedToken: a token has at most {limits.SAS_TOKEN_BYTES_MAX} bytes."
+            )
+        self._check_namespace(audience)
+        connection = self.connection
+        grant = verify(
+            token,
+            audience=audience,
+            authorities=connection.context.authorities(),
+            now_s=connection.context.clock.now_ms() // 1000,
+        )
+        self._check_entity(grant)
+        connection.grants.put(grant.audience, grant)
+        connection.namespace = grant.namespace
+        connection.token_was_put()
+
+    def _check_namespace(self, audience: str) -> None:
+        host = parse_resource(audience).host
+        if not any(a.answers_to(host) for a in self.connection.context.authorities()):
+            raise NotFound(
+                f"The messaging entity 'Invalid audience: Namespace cannot be resolved "
+                f"'{audience[:200]}'' could not be found. To know more visit "
+                "https://aka.ms/sbResourceMgrExceptions."
+            )
+
+    def _check_entity(self, grant: Grant) -> None:
+        """An unknown hub is answered here, not at attach (protocol.md 13)."""
+        if not grant.audience:
+            return
+        for authority in self.connection.context.authorities():
+            if authority.namespace == grant.namespace:
+                if authority.hub_of(grant.audience) is None:
+                    # The broker words it; a path without any hub has its first segment named.
+                    self.connection.context.broker.hub(grant.namespace, grant.audience[0])
+                return
+
+    def _text(self, error: PenstockError) -> str:
+        return tracked(
+            str(error),
+            tracking_id=self.connection.id,
+            tracker=self.connection.namespace or "-",
+            now_ms=self.connection.context.clock.now_ms(),
+        )

@@ -1,0 +1,60 @@
+"""The tokens that one connection holds: they live and die with it (protocol.md 2.4)."""
+
+from __future__ import annotations
+
+from penstock.auth import Grant
+from penstock.model import limits
+from penstock.model.entities import Right
+from penstock.model.errors import QuotaExceeded
+
+
+class Grants:
+    """By audience: a later token for the same audience replaces the earlier one."""
+
+    def __init__(self) -> None:
+        self._by_audience: dict[tuple[str, ...], Grant] = {}
+        self._whole_connection: Grant | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._by_audience) or self._whole_connection is not None
+
+    def put(self, audience: tuple[str, ...], grant: Grant) -> None:
+        known = audience in self._by_audience
+        if not known and len(self._by_audience) >= limits.GRANTS_PER_CONNECTION_MAX:
+            raise QuotaExceeded(
+                f"This connection holds {len(self._by_audience)} tokens: "
+                f"at most {limits.GRANTS_PER_CONNECTION_MAX} are allowed."
+            )
+        self._by_audience[audience] = grant
+
+    def put_for_connection(self, grant: Grant) -> None:
+        """SASL PLAIN: the policy's rights hold for everything on this connection."""
+        self._whole_connection = grant
+
+    def find(self, path: tuple[str, ...], right: Right, *, now_ms: int) -> Grant | None:
+        """A valid grant for that path and right, the one that lasts longest."""
+        best = self._whole_connection
+        if best is not None and not best.allows(path, right):
+            best = None
+        for grant in self._by_audience.values():
+            if not grant.allows(path, right) or _expiry(grant) <= now_ms:
+                continue
+            if best is None or _expiry(grant) > _expiry(best):
+                best = grant
+        return best
+
+    def any_for(self, path: tuple[str, ...], *, now_ms: int) -> Grant | None:
+        """A valid grant that covers the path with whatever right (for $management reads)."""
+        for right in (Right.LISTEN, Right.SEND, Right.MANAGE):
+            grant = self.find(path, right, now_ms=now_ms)
+            if grant is not None:
+                return grant
+        return None
+
+    def drop_expired(self, *, now_ms: int) -> None:
+        for audience in [a for a, g in self._by_audience.items() if _expiry(g) <= now_ms]:
+            del self._by_audience[audience]
+
+
+def _expiry(grant: Grant) -> float:
+    return float("inf") if grant.expires_ms is None else grant.expires_ms

@@ -1,0 +1,208 @@
+"""Links on which a client publishes (protocol.md 4)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.amqp.events import TransfersReceived
+from penstock.amqp.link import Link
+from penstock.amqp.performatives import Accepted, Error
+from penstock.amqp.serial import serial_add, serial_distance
+from penstock.auth import missing_claim_text
+from penstock.broker import HubRuntime, ProducerLink, SenderLink
+from penstock.gateway.amqp.addresses import Address
+from penstock.gateway.amqp.links import LinkApp
+from penstock.kernels import (
+    KernelError,
+    KeyConflict,
+    Publication,
+    Refusal,
+    split_batch,
+    split_singles,
+)
+from penstock.model import limits
+from penstock.model.entities import Right
+from penstock.model.errors import (
+    ArgumentError,
+    DecodeError,
+    NotAllowed,
+    NotImplementedHere,
+    PenstockError,
+    Unauthorized,
+)
+from penstock.model.events import EventBatch, Producer, Receipt
+
+if TYPE_CHECKING:
+    from penstock.gateway.amqp.driver import AmqpConnection
+
+MESSAGE_FORMAT = 0
+BATCH_FORMAT = 0x80013700
+_ACCEPTED = Accepted()
+
+
+class PublisherLink(LinkApp):
+    """Transfers in, publications to the broker, dispositions back once they are on disk."""
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: Link,
+        *,
+        hub: HubRuntime,
+        address: Address,
+        partition: int | None,
+        expires_ms: int | None,
+    ) -> None:
+        super().__init__(connection, link)
+        self.expires_ms = expires_ms
+        self.hub = hub
+        self.producer: ProducerLink | None = None  # one of these two, set by attach
+        self.sender: SenderLink | None = None
+        self._address = address
+        self._partition = partition
+        self._tracker = f"{hub.namespace.name}:eventhub:{hub.entity.name}"
+        self._accepted: list[tuple[int, int]] = []
+        self._rejected: list[tuple[int, int, Error]] = []
+
+    def start(self) -> None:
+        self.link.grant(limits.SENDER_CREDIT)  # E10
+
+    def on_transfers(self, event: TransfersReceived) -> None:
+        if event.message_format == BATCH_FORMAT:
+            self._on_batches(event)
+        elif event.message_format == MESSAGE_FORMAT:
+            self._on_singles(event)
+        else:
+            error = NotImplementedHere(
+                f"The message format 0x{event.message_format:08x} is not supported: "
+                f"0 and 0x{BATCH_FORMAT:08x} are."
+            )
+            last = serial_add(event.first_delivery_id, event.count - 1)
+            self._refuse(event.first_delivery_id, last, error, event.settled)
+
+    def _on_batches(self, event: TransfersReceived) -> None:
+        bounds, delivery = event.bounds, event.first_delivery_id
+        for i in range(0, len(bounds), 2):
+            try:
+                publication = split_batch(
+                    event.data, bounds[i], bounds[i + 1], publisher=self._address.publisher
+                )
+            except KernelError as error:
+                self._refuse(delivery, delivery, _translated(error), event.settled)
+            else:
+                size = bounds[i + 1] - bounds[i]
+                self._publish(publication, delivery, delivery, size, event.settled)
+            delivery = serial_add(delivery, 1)
+
+    def _on_singles(self, event: TransfersReceived) -> None:
+        bounds, delivery, index = event.bounds, event.first_delivery_id, 0
+        for part in split_singles(event.data, bounds, publisher=self._address.publisher):
+            last = serial_add(delivery, part.count - 1)
+            if isinstance(part, Refusal):
+                self._refuse(delivery, last, _translated(part.error), event.settled)
+            else:
+                spans = range(index, index + 2 * part.count, 2)
+                size = sum(bounds[i + 1] - bounds[i] for i in spans)
+                self._publish(part, delivery, last, size, event.settled)
+            index += 2 * part.count
+            delivery = serial_add(last, 1)
+
+    def _publish(
+        self, publication: Publication, first: int, last: int, size: int, settled: bool
+    ) -> None:
+        done = partial(self._done, first, last, size, settled)
+        self.connection.hold(size)
+        self.connection.events_in += publication.count
+        try:
+            if self.producer is not None:
+                self.producer.publish(_stamped(publication), size_bytes=size, done=done)
+            else:
+                batch = EventBatch(
+                    publication.sections, publication.count, publication.partition_key
+                )
+                self.hub.publish(batch, size_bytes=size, partition=self._partition, done=done)
+        except PenstockError as error:
+            done(error)
+
+    def _done(
+        self, first: int, last: int, size: int, settled: bool, result: Receipt | PenstockError
+    ) -> None:
+        """The batch is on disk, or will not be."""
+        self.connection.release(size)
+        if isinstance(result, PenstockError):
+            self._refuse(first, last, result, settled)
+            return
+        if not settled:
+            self._accepted.append((first, last))
+        self.connection.dirty(self)
+
+    def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
+        if not settled:
+            wire = self.connection.wire_error(error, self._tracker)
+            self._rejected.append((first, last, wire))
+        self.connection.dirty(self)
+
+    def flush(self) -> None:
+        """One disposition per contiguous range, then credit (E11)."""
+        if not self.link.is_attached or not self.connection.engine.is_opened:
+            return
+        for first, last in _ranges(self._accepted):
+            self.link.settle(first, last, _ACCEPTED)
+        self._accepted.clear()
+        for first, last, error in self._rejected:
+            self.reject(first, last, error)
+        self._rejected.clear()
+        self.link.replenish(limits.SENDER_CREDIT)
+
+    def renew(self, now_ms: int) -> PenstockError | None:
+        grant = self.connection.grants.find(self._address.path, Right.SEND, now_ms=now_ms)
+        if grant is None:
+            return Unauthorized(missing_claim_text(Right.SEND, "/".join(self._address.path)))
+        self.expires_ms = grant.expires_ms
+        return None
+
+    def end(self, error: PenstockError) -> None:
+        """The broker ended this link: hub deleted, changed, or producer taken over."""
+        self.connection.detach(self.link, error, self._tracker)
+
+    def close(self) -> None:
+        if self.producer is not None:
+            self.producer.close()
+        if self.sender is not None:
+            self.sender.close()
+
+
+def _ranges(settled: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Contiguous delivery ids joined; partitions commit in any order, ids wrap at 2**32."""
+    if len(settled) < 2:
+        return settled
+    origin = settled[0][0]
+    ordered = sorted(settled, key=lambda range_: serial_distance(range_[0], origin))
+    ranges = [ordered[0]]
+    for first, last in ordered[1:]:
+        if first == serial_add(ranges[-1][1], 1):
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+    return ranges
+
+
+def _stamped(publication: Publication) -> EventBatch:
+    if publication.producer is None:
+        raise ArgumentError(
+            "Events on an idempotent producer's link need the three com.microsoft:producer-* "
+            "annotations; at least one event has none."
+        )
+    return EventBatch(
+        publication.sections,
+        publication.count,
+        publication.partition_key,
+        Producer(*publication.producer),
+    )
+
+
+def _translated(error: KernelError) -> PenstockError:
+    if isinstance(error, KeyConflict):
+        return NotAllowed(str(error))
+    return DecodeError(str(error))

@@ -1,0 +1,132 @@
+"""`$management`: facts of a hub and of a partition (protocol.md 3 and 13)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.amqp.link import Link
+from penstock.amqp.message import Message
+from penstock.amqp.types import Array, Int, Long, Timestamp
+from penstock.auth import Grant, verify
+from penstock.broker import HubRuntime
+from penstock.gateway.amqp.addresses import Address, NodeKind
+from penstock.gateway.amqp.faults import tracked
+from penstock.gateway.amqp.nodes import Answer, RequestLink
+from penstock.model import limits, names
+from penstock.model.errors import (
+    ArgumentError,
+    AuthFailed,
+    PenstockError,
+    Unauthorized,
+)
+
+if TYPE_CHECKING:
+    from penstock.gateway.amqp.driver import AmqpConnection
+
+HUB = "com.microsoft:eventhub"
+PARTITION = "com.microsoft:partition"
+NEVER_MS = -62_135_596_800_000  # 0001-01-01, the service's "never" (protocol.md 3.2)
+_STR32 = 0xB1
+_NAME_MAX = 1024
+
+
+class ManagementLink(RequestLink):
+    """READ of a hub or a partition; each request carries its own token (protocol.md 2.2)."""
+
+    kind = NodeKind.MANAGEMENT
+
+    def __init__(self, connection: AmqpConnection, link: Link, address: Address) -> None:
+        super().__init__(connection, link)
+        self._address = address
+
+    def answer(self, request: Message) -> Answer:
+        try:
+            body = self._read(request.application_properties or {})
+        except AuthFailed as error:
+            # The service names a bad token "unauthorized" here (protocol.md 3.3).
+            return Answer(401, self._text(error), condition=Unauthorized.condition)
+        except PenstockError as error:
+            return Answer.failed(error, self._text(error))
+        return Answer(200, "OK", properties={"operation": "READ"}, body=body)
+
+    def _read(self, asked: dict[str, object]) -> dict[str, object]:
+        operation, kind = asked.get("operation"), asked.get("type")
+        if operation != "READ":
+            raise ArgumentError("The operation is not READ; $management knows no other.")
+        name = asked.get("name") or self._address.hub
+        if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX:
+            raise ArgumentError("The application property 'name' must be the event hub's name.")
+        if kind not in (HUB, PARTITION):
+            raise ArgumentError(f"The type must be {HUB} or {PARTITION}.")
+        grant = self._authorise(name, asked.get("security_token"))
+        hub = self.connection.context.broker.hub(grant.namespace, name)
+        if kind == HUB:
+            return _hub_facts(hub)
+        partition = asked.get("partition")
+        if not isinstance(partition, str):
+            raise ArgumentError("The application property 'partition' must be a string.")
+        return self._partition_facts(hub, partition)
+
+    def _authorise(self, name: str, token: object) -> Grant:
+        """By the request's own token, else by one that the connection holds. Any right will do."""
+        connection = self.connection
+        clock = connection.context.clock
+        path = tuple(names.key(segment) for segment in name.strip("/").split("/"))
+        if isinstance(token, str) and token:
+            if len(token) > limits.SAS_TOKEN_BYTES_MAX:
+                raise AuthFailed("MalformedToken: the security_token is too long.")
+            grant = verify(
+                token,
+                audience="/" + name.strip("/"),
+                authorities=connection.context.authorities(),
+                now_s=clock.now_ms() // 1000,
+            )
+            connection.namespace = grant.namespace
+            connection.token_was_put()
+            return grant
+        found = connection.grants.any_for(path, now_ms=clock.now_ms()) or connection.grants.any_for(
+            (*path, "$management"), now_ms=clock.now_ms()
+        )
+        if found is None:
+            raise Unauthorized(
+                f"Unauthorized access. No valid token was given for '{names.shown(name)}'."
+            )
+        return found
+
+    def _partition_facts(self, hub: HubRuntime, partition: str) -> dict[str, object]:
+        index = hub.partition_index(partition)
+        status = hub.status(index)
+        written = status.last_sequence >= 0
+        return {
+            "name": str(hub.entity.name),
+            "partition": partition,
+            "type": PARTITION,
+            "begin_sequence_number_epoch": Int(-1),
+            "begin_sequence_number": Long(status.begin_sequence),
+            "last_enqueued_sequence_number_epoch": Int(-1),
+            "last_enqueued_sequence_number": Long(status.last_sequence),
+            "last_enqueued_offset": str(status.last_offset),
+            "last_enqueued_time_utc": Timestamp(status.last_enqueued_ms if written else NEVER_MS),
+            "is_partition_empty": status.is_empty,
+            "runtime_info_retrieval_time_utc": Timestamp(self.connection.context.clock.now_ms()),
+        }
+
+    def _text(self, error: PenstockError) -> str:
+        return tracked(
+            str(error),
+            tracking_id=self.connection.id,
+            tracker=self.connection.namespace or "-",
+            now_ms=self.connection.context.clock.now_ms(),
+        )
+
+
+def _hub_facts(hub: HubRuntime) -> dict[str, object]:
+    """In the recorded order; partition_ids is an array, not a list (E18)."""
+    return {
+        "name": str(hub.entity.name),
+        "type": HUB,
+        "created_at": Timestamp(hub.entity.created_ms),
+        "partition_count": Int(hub.partition_count),
+        "partition_ids": Array(list(hub.partition_ids), _STR32),
+        "georeplication_factor": Int(1),
+    }

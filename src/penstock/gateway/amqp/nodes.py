@@ -1,0 +1,155 @@
+"""Request and response over a pair of links: what `$cbs` and `$management` share (2.1, 3.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.amqp.errors import AmqpError
+from penstock.amqp.events import TransferOversized, TransfersReceived
+from penstock.amqp.link import Link
+from penstock.amqp.message import Message, Properties, ValueBody, decode_message, encode_message
+from penstock.amqp.performatives import Accepted
+from penstock.amqp.serial import serial_add
+from penstock.amqp.types import Int, Symbol
+from penstock.gateway.amqp.addresses import NodeKind
+from penstock.gateway.amqp.links import LinkApp
+from penstock.model import limits
+from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.gateway.amqp.driver import AmqpConnection
+
+_REPLIES_WAITING_MAX = 100
+_ACCEPTED = Accepted()
+
+
+class Answer:
+    """A response: status, its text, and an error condition or a body."""
+
+    def __init__(
+        self,
+        status: int,
+        description: str,
+        *,
+        condition: str | None = None,
+        properties: dict[str, object] | None = None,
+        body: dict[str, object] | None = None,
+    ) -> None:
+        self.status = status
+        self.description = description
+        self.condition = condition
+        self.properties = properties or {}
+        self.body = body
+
+    @staticmethod
+    def failed(error: PenstockError, description: str) -> Answer:
+        return Answer(error.http_status, description, condition=error.condition)
+
+
+class RequestLink(LinkApp):
+    """The client's sender to a node; subclasses answer one request."""
+
+    kind: NodeKind
+
+    def start(self) -> None:
+        self.link.grant(limits.NODE_CREDIT)  # E10
+
+    def on_transfers(self, event: TransfersReceived) -> None:
+        # Accepted first, whatever the request says: a rejected put-token hangs PY (E13).
+        if not event.settled:
+            last = serial_add(event.first_delivery_id, event.count - 1)
+            self.link.settle(event.first_delivery_id, last, _ACCEPTED)
+        for i in range(0, len(event.bounds), 2):
+            self._request(event.data[event.bounds[i] : event.bounds[i + 1]])
+        self.link.replenish(limits.NODE_CREDIT)
+
+    def on_oversized(self, event: TransferOversized) -> None:
+        if not event.settled:
+            self.link.settle(event.delivery_id, event.delivery_id, _ACCEPTED)
+        self.link.replenish(limits.NODE_CREDIT)
+
+    def _request(self, data: bytes) -> None:
+        try:
+            request = decode_message(data)
+        except AmqpError as error:
+            self._reply(None, Answer(400, str(error), condition=error.condition))
+            return
+        self._reply(request, self.answer(request))
+
+    def answer(self, request: Message) -> Answer:
+        raise NotImplementedError
+
+    def _reply(self, request: Message | None, answer: Answer) -> None:
+        properties = request.properties if request is not None else None
+        reply_to = properties.reply_to if properties is not None else None
+        link = self._reply_link(reply_to)
+        if link is not None:
+            link.reply(encode_message(_response(request, answer)))
+
+    def _reply_link(self, reply_to: object) -> ReplyLink | None:
+        """The receiver of the same session and node; reply-to chooses among several (2.1)."""
+        candidates = [
+            app
+            for link, app in self.connection.apps.items()
+            if isinstance(app, ReplyLink)
+            and app.kind is self.kind
+            and link.session is self.link.session
+        ]
+        for wanted in (_target_address, _link_name):
+            for app in candidates:
+                if reply_to is not None and wanted(app.link) == reply_to:
+                    return app
+        return candidates[-1] if candidates else None
+
+
+class ReplyLink(LinkApp):
+    """The client's receiver of responses. Replies wait here for credit, up to a bound."""
+
+    def __init__(self, connection: AmqpConnection, link: Link, kind: NodeKind) -> None:
+        super().__init__(connection, link)
+        self.kind = kind
+        self._waiting: deque[bytes] = deque(maxlen=_REPLIES_WAITING_MAX)
+
+    def reply(self, message: bytes) -> None:
+        self._waiting.append(message)
+        self.pump()
+
+    def on_flow(self) -> None:
+        self.pump()
+        if self.link.drain:
+            self.link.drained()
+
+    def pump(self) -> None:
+        while self._waiting and self.link.is_attached:
+            if self.link.send(self._waiting[0], settled=True) is None:
+                return
+            self._waiting.popleft()
+
+
+def _response(request: Message | None, answer: Answer) -> Message:
+    asked = request.properties if request is not None else None
+    properties = Properties(
+        # The same AMQP type as the request's message-id (E16).
+        correlation_id=asked.message_id if asked is not None else None,
+        to=asked.reply_to if asked is not None else None,
+    )
+    application = dict(answer.properties)
+    application["status-code"] = Int(answer.status)  # E17
+    application["status-description"] = answer.description
+    if answer.condition is not None:
+        application["error-condition"] = Symbol(answer.condition)
+    return Message(
+        properties=properties,
+        application_properties=application,
+        body=ValueBody(answer.body),
+    )
+
+
+def _target_address(link: Link) -> object:
+    target = link.attach.target if link.attach is not None else None
+    return getattr(target, "address", None)
+
+
+def _link_name(link: Link) -> object:
+    return link.name

@@ -1,0 +1,131 @@
+"""The listeners: plain TCP and TLS sockets, each accepted one driven by an AmqpConnection."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from penstock.gateway.amqp.context import Context
+from penstock.gateway.amqp.driver import AmqpConnection, Transport
+from penstock.model import limits
+
+_BACKLOG = 512
+
+
+class AmqpDoor:
+    """Every AMQP connection of the process, whatever socket it came by."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.connections: set[AmqpConnection] = set()
+        self._servers: list[asyncio.Server] = []
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def connect(self, transport: Transport) -> AmqpConnection:
+        """A peer has come in by `transport`; the door forgets it when it is over."""
+        connection = AmqpConnection(
+            self.context,
+            transport,
+            on_over=self._forget,
+            connection_count=len(self.connections) + 1,
+        )
+        self.connections.add(connection)
+        self._empty.clear()
+        return connection
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Open a listener; the port it got."""
+        server = await self.context.loop.create_server(
+            lambda: SocketTransport(self),
+            host,
+            port,
+            ssl=tls,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=limits.TLS_DEADLINE_S if tls is not None else None,
+        )
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def close(self, *, grace_s: float) -> None:
+        """Take nobody new, say goodbye to everybody, wait for their answers for a moment."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.shut_down()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.transport.close()
+
+    def _forget(self, connection: AmqpConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+
+class SocketTransport(asyncio.Protocol):
+    """asyncio's protocol on one side, the driver's Transport on the other."""
+
+    def __init__(self, door: AmqpDoor) -> None:
+        self._door = door
+        self._socket: asyncio.Transport | None = None
+        self._connection: AmqpConnection | None = None
+        self.peer = "-"
+
+    # asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._socket = transport  # type: ignore[assignment]  # uvloop's is no subclass of it
+        self.peer = _peer_text(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(  # type: ignore[attr-defined]  # stream transports have it
+            high=limits.OUTBOUND_BUFFER_BYTES
+        )
+        self._connection = self._door.connect(self)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._connection is not None
+        self._connection.data_received(data)
+
+    def pause_writing(self) -> None:
+        assert self._connection is not None
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        assert self._connection is not None
+        self._connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._connection is not None:
+            self._connection.connection_lost()
+
+    # the driver calls these
+
+    def write(self, data: bytes) -> None:
+        assert self._socket is not None
+        if not self._socket.is_closing():
+            self._socket.write(data)
+
+    def close(self) -> None:
+        assert self._socket is not None
+        self._socket.close()
+
+    def pause_reading(self) -> None:
+        assert self._socket is not None
+        if not self._socket.is_closing():
+            self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        assert self._socket is not None
+        if not self._socket.is_closing():
+            self._socket.resume_reading()
+
+
+def _peer_text(peername: object) -> str:
+    if isinstance(peername, tuple) and len(peername) >= 2:
+        host = f"[{peername[0]}]" if ":" in str(peername[0]) else peername[0]
+        return f"{host}:{peername[1]}"
+    return "-"
