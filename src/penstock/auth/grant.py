@@ -35,7 +35,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     def allows(self, path: Path, right: Right) -> bool:
         """Whether every right in `right` is granted on the path. Expiry is the caller's to time."""
-        return right & ~effective_rights(self.rights, self.scope) == 0 and self.covers(path)
+        return right & effective_rights(self.rights, self.scope) == right and self.covers(path)
 
 
 def effective_rights(rights: Right, scope: Path) -> Right:

@@ -71,7 +71,7 @@ def check_group(group: ConsumerGroup) -> None:
 def check_rule(rule: AuthorizationRule) -> None:
     names.rule_name(rule.name)
     _check_times(rule)
-    if not rule.rights or rule.rights & ~Right.ALL:
+    if not Right.NONE < rule.rights <= Right.ALL:
         raise ArgumentError(
             f"The rights of the rule '{rule.name}' are invalid: "
             "one or more of Listen, Send and Manage are allowed."

@@ -1,0 +1,395 @@
+"""What SQLite adds to the catalog: durability, privacy of the file, and refusing strange files."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.catalog import schema, sqlite
+from penstock.catalog.sqlite import SqliteCatalog
+from penstock.model.entities import (
+    AuthorizationRule,
+    ConsumerGroup,
+    Hub,
+    HubStatus,
+    Namespace,
+    Right,
+    Secret,
+    Tier,
+)
+from penstock.model.errors import DataDirectoryError
+from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
+
+NS = NamespaceName("Contoso")
+NAMESPACE = Namespace(
+    name=NS,
+    created_ms=1,
+    updated_ms=2,
+    hosts=("localhost", "contoso.example"),
+    tier=Tier.DEDICATED,
+    throughput_units=5,
+)
+HUB = Hub(
+    id="a1",
+    namespace=NS,
+    name=HubName("plant/Line"),
+    partition_count=4,
+    created_ms=3,
+    updated_ms=4,
+    retention_hours=72,
+    status=HubStatus.RECEIVE_DISABLED,
+    user_metadata="é\n'\"",
+)
+GROUP = ConsumerGroup(
+    namespace=NS, hub=HUB.name, name=GroupName("Audit"), created_ms=5, updated_ms=6
+)
+RULE = AuthorizationRule(
+    namespace=NS,
+    hub=None,
+    name=RuleName("Root"),
+    rights=Right.ALL,
+    primary_key=Secret("prim"),
+    secondary_key=Secret("sec"),
+    created_ms=7,
+    updated_ms=8,
+)
+HUB_RULE = msgspec.structs.replace(RULE, hub=HUB.name, rights=Right.SEND)
+
+
+def content(catalog: SqliteCatalog) -> list[object]:
+    seen: list[object] = []
+    for namespace in catalog.namespaces():
+        seen += [namespace, *catalog.rules(namespace.name)]
+        for hub in catalog.hubs(namespace.name):
+            seen += [hub, *catalog.groups(namespace.name, hub.name)]
+            seen += catalog.rules(namespace.name, hub.name)
+    return seen
+
+
+def fill(catalog: SqliteCatalog) -> None:
+    catalog.put_namespace(NAMESPACE)
+    catalog.put_hub(HUB)
+    catalog.put_group(GROUP)
+    catalog.put_rule(RULE)
+    catalog.put_rule(HUB_RULE)
+
+
+def filled(path: Path) -> list[object]:
+    catalog = SqliteCatalog(path)
+    fill(catalog)
+    seen = content(catalog)
+    catalog.close()
+    return seen
+
+
+def read(path: Path) -> list[object]:
+    catalog = SqliteCatalog(path)
+    seen = content(catalog)
+    catalog.close()
+    return seen
+
+
+def test_reopened_catalog_holds_everything(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    before = filled(path)
+    assert len(before) == 6
+    assert read(path) == before
+
+
+def test_deletions_survive_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    catalog = SqliteCatalog(path)
+    catalog.delete_group(NS, HUB.name, "audit")
+    catalog.delete_rule(NS, None, "root")
+    catalog.close()
+    assert [type(record) for record in read(path)] == [
+        Namespace,
+        Hub,
+        ConsumerGroup,
+        AuthorizationRule,
+    ]
+    catalog = SqliteCatalog(path)
+    catalog.delete_hub(NS, HUB.name)
+    catalog.close()
+    assert read(path) == [NAMESPACE]
+    catalog = SqliteCatalog(path)
+    catalog.delete_namespace(NS)
+    catalog.close()
+    assert read(path) == []
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
+def test_files_are_the_owners_alone(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "catalog.db"
+    catalog = SqliteCatalog(path)
+    fill(catalog)
+    assert stat.S_IMODE(Path(f"{path}{end}").stat().st_mode) == 0o600
+    catalog.close()
+
+
+def test_file_opened_to_others_is_closed_to_them_again(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    path.chmod(0o644)
+    read(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_file_is_written_with_full_synchronisation_and_wal(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    connection = catalog._store._connection  # type: ignore[attr-defined]  # only SQLite has one
+    pragmas = ("journal_mode", "synchronous", "foreign_keys", "user_version", "application_id")
+    values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
+    assert values == ["wal", 2, 1, len(schema.MIGRATIONS), schema.APPLICATION_ID]
+    catalog.close()
+
+
+WRITES: list[tuple[str, Callable[[SqliteCatalog], None]]] = [
+    ("new hub", lambda c: c.put_hub(msgspec.structs.replace(HUB, id="b", name=HubName("new")))),
+    ("hub changed", lambda c: c.put_hub(msgspec.structs.replace(HUB, retention_hours=1))),
+    ("hub deleted", lambda c: c.delete_hub(NS, HUB.name)),
+    ("namespace deleted", lambda c: c.delete_namespace(NS)),
+    ("rule changed", lambda c: c.put_rule(msgspec.structs.replace(RULE, primary_key=Secret("x")))),
+]
+
+
+@pytest.mark.parametrize("act", [act for _, act in WRITES], ids=[what for what, _ in WRITES])
+def test_crash_at_any_statement_leaves_the_old_or_the_new_state(
+    tmp_path: Path, act: Callable[[SqliteCatalog], None]
+) -> None:
+    """The files as they lie on disk before each statement are what a kill -9 leaves there."""
+    path = tmp_path / "catalog.db"
+    catalog = SqliteCatalog(path)
+    fill(catalog)
+    old = content(catalog)
+    copies: list[Path] = []
+
+    def snapshot(_statement: str) -> None:
+        copy = tmp_path / f"crash{len(copies)}.db"
+        copies.append(copy)
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{path}{end}", f"{copy}{end}")
+
+    connection = catalog._store._connection  # type: ignore[attr-defined]  # only SQLite has one
+    connection.set_trace_callback(snapshot)
+    act(catalog)
+    connection.set_trace_callback(None)
+    snapshot("after the commit")
+    new = content(catalog)
+    catalog.close()
+    assert old != new
+    states = [read(copy) for copy in copies]
+    assert len(states) >= 4  # BEGIN, one or more writes, COMMIT, and after it
+    assert all(state == old for state in states[:-1])
+    assert states[-1] == new
+
+
+def test_crash_during_the_first_start_leaves_a_usable_file(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    path.touch()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    assert filled(path) == read(path)
+
+
+def test_failed_write_leaves_memory_and_file_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    catalog = SqliteCatalog(path)
+    fill(catalog)
+    before = content(catalog)
+    calls: list[int] = []
+    catalog.subscribe(lambda: calls.append(1))
+    connection = catalog._store._connection  # type: ignore[attr-defined]  # only SQLite has one
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")  # a full disk, as SQLite sees it
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db cannot be used: .*full"):
+        for number in range(1000):
+            group = GroupName(f"g{number}")
+            catalog.put_group(msgspec.structs.replace(GROUP, name=group, user_metadata="m" * 1000))
+            before = content(catalog)
+            calls.clear()
+    assert content(catalog) == before
+    assert calls == []
+    catalog.close()
+    assert read(path) == before
+
+
+def test_failed_second_statement_takes_the_first_back(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    catalog = SqliteCatalog(path)
+    fill(catalog)
+    before = content(catalog)
+    connection = catalog._store._connection  # type: ignore[attr-defined]  # only SQLite has one
+    connection.execute(
+        "CREATE TEMP TRIGGER no_more BEFORE INSERT ON main.groups "
+        "BEGIN SELECT raise(ABORT, 'no more groups'); END"
+    )
+    with pytest.raises(DataDirectoryError, match="no more groups"):
+        catalog.put_hub(msgspec.structs.replace(HUB, id="b", name=HubName("new")))
+    assert content(catalog) == before
+    connection.execute("DROP TRIGGER no_more")
+    catalog.put_hub(msgspec.structs.replace(HUB, id="b", name=HubName("new")))
+    after = content(catalog)
+    catalog.close()
+    assert len(after) == len(before) + 2
+    assert read(path) == after
+
+
+def test_write_after_closing_is_refused_by_name(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.close()
+    catalog.close()
+    with pytest.raises(DataDirectoryError, match="closed"):
+        catalog.put_namespace(NAMESPACE)
+    assert catalog.namespaces() == []
+
+
+def test_file_locked_by_another_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_S", 0.0)
+    path = tmp_path / "catalog.db"
+    filled(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db cannot be used: database is locked"):
+        SqliteCatalog(path)
+    other.close()
+
+
+def test_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db has catalog version 99.*newer"):
+        SqliteCatalog(path)
+    assert path.read_bytes() == before
+
+
+def test_older_version_is_migrated_and_keeps_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "catalog.db"
+    before = filled(path)
+    later = (*schema.MIGRATIONS, ("ALTER TABLE hubs ADD COLUMN capture TEXT",))
+    monkeypatch.setattr(sqlite, "MIGRATIONS", later)
+    assert read(path) == before
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
+
+
+def test_failed_migration_leaves_the_older_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "catalog.db"
+    before = filled(path)
+    broken = ("ALTER TABLE hubs ADD COLUMN capture TEXT", "NONSENSE")
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite, "MIGRATIONS", (*schema.MIGRATIONS, broken))
+        with pytest.raises(DataDirectoryError, match="NONSENSE"):
+            SqliteCatalog(path)
+    assert read(path) == before
+
+
+def test_foreign_sqlite_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE cookies (name TEXT)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db is an SQLite file, but not"):
+        SqliteCatalog(path)
+    assert path.read_bytes() == before
+
+
+def test_file_of_other_bytes_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    path.write_bytes(b"no database at all " * 500)
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db cannot be used"):
+        SqliteCatalog(path)
+
+
+def test_directory_in_its_place_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    path.mkdir(0o755)
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db is not a file"):
+        SqliteCatalog(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+
+def test_missing_directory_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match=r"absent/catalog\.db cannot be opened: No such"):
+        SqliteCatalog(tmp_path / "absent" / "catalog.db")
+
+
+def test_damaged_page_is_refused_or_does_no_harm(tmp_path: Path) -> None:
+    """Every page overwritten in turn: either named as damage, or the content is untouched."""
+    path = tmp_path / "catalog.db"
+    before = filled(path)
+    whole = path.read_bytes()
+    refused = 0
+    for start in range(0, len(whole), 4096):
+        path.write_bytes(whole[:start] + b"\xa5" * 4096 + whole[start + 4096 :])
+        try:
+            assert read(path) == before
+        except DataDirectoryError as error:
+            refused += 1
+            assert "catalog.db" in str(error)
+    assert refused >= 9  # the header page, and each table and index
+
+
+def test_truncated_file_is_refused_or_empty_at_every_page(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    whole = path.read_bytes()
+    for size in range(4096, len(whole), 4096):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataDirectoryError, match=r"catalog\.db"):
+            SqliteCatalog(path)
+
+
+ROWS_SPOILED = [
+    ("unknown tier", "UPDATE namespaces SET tier = 'Gold'"),
+    ("unknown status", "UPDATE hubs SET status = 'Asleep'"),
+    ("hosts no JSON", "UPDATE namespaces SET hosts = 'localhost'"),
+    ("hosts of another type", "UPDATE namespaces SET hosts = '[1]'"),
+    ("lost parent", "DELETE FROM hubs"),
+    ("text no UTF-8", "UPDATE hubs SET name = CAST(x'ff' AS TEXT)"),
+]
+
+
+@pytest.mark.parametrize(
+    "statement", [case[1] for case in ROWS_SPOILED], ids=[case[0] for case in ROWS_SPOILED]
+)
+def test_spoiled_row_is_refused_by_name(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    with pytest.raises(DataDirectoryError, match=r"catalog\.db") as caught:
+        SqliteCatalog(path)
+    assert "prim" not in str(caught.value)
+
+
+def test_keys_stand_in_no_error_when_a_write_fails(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    fill(catalog)
+    catalog.close()
+    with pytest.raises(DataDirectoryError) as caught:
+        catalog.put_rule(msgspec.structs.replace(RULE, primary_key=Secret("swordfish")))
+    assert "swordfish" not in f"{caught.value!r}{caught.value.__cause__!r}"
