@@ -71,9 +71,12 @@ class Spec(msgspec.Struct, frozen=True):
     code: int
     cls: type[Composite]
     fields: tuple[Field, ...]
-    needed: int  # how long a list must be to reach the last mandatory field
-    head: bytes  # descriptor: 00 53 <code>
     empty_as_list0: bool
+    # The same, laid out for the two loops that every frame goes through.
+    head: bytes  # descriptor: 00 53 <code>
+    mandatory: tuple[str, ...]
+    readers: tuple[tuple[str, Reader], ...]
+    writers: tuple[tuple[str, FieldWriter], ...]
 
 
 class Composite(msgspec.Struct, gc=False):
@@ -97,10 +100,18 @@ def composite(
 
     def derive(cls: type[C]) -> type[C]:
         fields = tuple(_field(info) for info in msgspec.structs.fields(cls))
-        needed = max((i + 1 for i, field in enumerate(fields) if field.mandatory), default=0)
-        name = symbol.removeprefix("amqp:").removesuffix(":list")
-        head = bytes((t.DESCRIBED, t.SMALL_ULONG, code))
-        spec = Spec(name, symbol, code, cls, fields, needed, head, empty_as_list0)
+        spec = Spec(
+            name=symbol.removeprefix("amqp:").removesuffix(":list"),
+            symbol=symbol,
+            code=code,
+            cls=cls,
+            fields=fields,
+            empty_as_list0=empty_as_list0,
+            head=bytes((t.DESCRIBED, t.SMALL_ULONG, code)),
+            mandatory=tuple(field.name for field in fields if field.mandatory),
+            readers=tuple((field.name, field.kind.read) for field in fields),
+            writers=tuple((field.name, field.kind.write) for field in fields),
+        )
         SPECS[cls] = spec
         SPECS_BY_DESCRIPTOR[code] = SPECS_BY_DESCRIPTOR[symbol] = spec
         return cls
@@ -133,22 +144,23 @@ def write_composite(out: bytearray, value: Composite) -> None:
         out.append(t.LIST_0)
         return
     start = open_compound(out, t.LIST_8)
-    for field, field_value in zip(spec.fields, msgspec.structs.astuple(value), strict=True):
-        if field_value is None:
-            if field.mandatory:
-                raise LocalError(f"{spec.name}.{field.name} is mandatory")
-            out.append(t.NULL)
-            continue
-        try:
-            field.kind.write(out, field_value)
-        except LocalError as error:
-            raise LocalError(f"{spec.name}.{field.name}: {error}") from None
-        except (AttributeError, TypeError, struct.error):
-            raise LocalError(
-                f"{spec.name}.{field.name} must be {field.kind.name},"
-                f" not {type(field_value).__name__}"
-            ) from None
-    close_compound(out, start, len(spec.fields))
+    name, field_value = "", None
+    try:
+        for name, write in spec.writers:
+            field_value = getattr(value, name)
+            if field_value is None:
+                out.append(t.NULL)
+            else:
+                write(out, field_value)
+    except LocalError as error:
+        raise LocalError(f"{spec.name}.{name}: {error}") from None
+    except (AttributeError, TypeError, struct.error):
+        seen = type(field_value).__name__
+        raise LocalError(f"{spec.name}.{name} cannot be a {seen}") from None
+    for name in spec.mandatory:
+        if getattr(value, name) is None:
+            raise LocalError(f"{spec.name}.{name} is mandatory")
+    close_compound(out, start, len(spec.writers))
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -178,20 +190,20 @@ def read_composite(
     values: dict[str, Any] = {}
     name = spec.name
     try:
-        for field in spec.fields[:count]:
-            name = field.name
+        for name, read in spec.readers[:count]:
             if data[pos] == t.NULL:
                 pos += 1
             else:
-                values[name], pos = field.kind.read(data, pos, stop, budget)
+                values[name], pos = read(data, pos, stop, budget)
     except DecodeError as error:
         raise DecodeError(f"{spec.name}.{name}: {error}") from None
     except (IndexError, struct.error):
         raise DecodeError(f"{spec.name}.{name}: cut short") from None
     if pos != stop:
         raise DecodeError(f"{spec.name} ends at position {stop}, its fields at {pos}")
-    if spec.needed:
-        _check_mandatory(spec, values)
+    for name in spec.mandatory:
+        if name not in values:
+            raise DecodeError(f"{spec.name}.{name} is mandatory and absent")
     return spec.cls(**values), stop
 
 
@@ -212,12 +224,6 @@ def _list_header(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     if start > stop:
         raise DecodeError(f"list at position {pos} is too short for its count")
     return start, stop, count
-
-
-def _check_mandatory(spec: Spec, values: dict[str, Any]) -> None:
-    for field in spec.fields[: spec.needed]:
-        if field.mandatory and field.name not in values:
-            raise DecodeError(f"{spec.name}.{field.name} is mandatory and absent")
 
 
 # --- kinds: integers -------------------------------------------------------------------------
@@ -368,7 +374,7 @@ def _write_symbols(out: bytearray, value: list[str]) -> None:
     if not value:
         out.append(t.NULL)  # AMQP 1.4: null and an empty array mean the same
         return
-    write_value(out, t.Array([t.Symbol(each) for each in value]), 0)
+    write_value(out, t.Array([_as_symbol(each) for each in value]), 0)
 
 
 def _read_map(data: bytes, pos: int, end: int, budget: Budget) -> tuple[dict[Any, object], int]:
@@ -395,7 +401,13 @@ def _read_symbol_map(
 
 
 def _write_symbol_map(out: bytearray, value: dict[str, object]) -> None:
-    _write_map(out, {t.Symbol(key): each for key, each in value.items()})
+    _write_map(out, {_as_symbol(key): each for key, each in value.items()})
+
+
+def _as_symbol(text: str) -> t.Symbol:
+    if not isinstance(text, str):
+        raise TypeError
+    return t.Symbol(text)
 
 
 def one_of(*classes: type[Composite], name: str, or_described: bool = False) -> Kind:

@@ -16,10 +16,10 @@ from penstock.amqp.errors import LocalError
 
 # Any: each writer is only ever handed the type it is registered for.
 Writer = Callable[[bytearray, Any, int], None]
-ElementWriter = Callable[[bytearray, Any, int], None]
 
-# Values that come from decoding are at most DecodeLimits.depth_max deep; this stops cycles.
-ENCODE_DEPTH_MAX: Final = 200
+# As deep as DecodeLimits lets a decoded value be, and far from the interpreter's own limit (three
+# Python calls per level); it also stops a value that holds itself.
+ENCODE_DEPTH_MAX: Final = 128
 
 _pack_u32: Final = struct.Struct(">I").pack
 _pack_code_u32: Final = struct.Struct(">BI").pack
@@ -128,7 +128,7 @@ def _out_of_range(name: str, value: int) -> LocalError:
     return LocalError(f"{seen} does not fit {name}")
 
 
-def _integer(name: str, width: int, *, signed: bool) -> ElementWriter:
+def _integer(name: str, width: int, *, signed: bool) -> Writer:
     def write(out: bytearray, value: int, depth: int) -> None:
         _append_fixed(out, value, name, width, signed=signed)
 
@@ -153,14 +153,16 @@ def _write_char(out: bytearray, value: str, depth: int) -> None:
 
 
 def _write_boolean_byte(out: bytearray, value: bool, depth: int) -> None:
-    out.append(1 if value else 0)
+    if value is not True and value is not False:
+        raise TypeError
+    out.append(value)
 
 
 def _write_uuid(out: bytearray, value: uuid.UUID, depth: int) -> None:
     out += value.bytes
 
 
-def _decimal(width: int) -> ElementWriter:
+def _decimal(width: int) -> Writer:
     def write(out: bytearray, value: bytes, depth: int) -> None:
         if len(value) != width:
             raise LocalError(f"decimal{width * 8} has {width} bytes, not {len(value)}")
@@ -169,7 +171,7 @@ def _decimal(width: int) -> ElementWriter:
     return write
 
 
-def _with_constructor(code: int, write_element: ElementWriter) -> Writer:
+def _with_constructor(code: int, write_element: Writer) -> Writer:
     def write(out: bytearray, value: Any, depth: int) -> None:
         out.append(code)
         write_element(out, value, depth)
@@ -226,7 +228,7 @@ def _bytes(value: bytes) -> bytes:
     return value
 
 
-def _variable(width: int, to_bytes: Callable[[Any], bytes]) -> ElementWriter:
+def _variable(width: int, to_bytes: Callable[[Any], bytes]) -> Writer:
     def write(out: bytearray, value: Any, depth: int) -> None:
         chunk = to_bytes(value)
         _append_length(out, len(chunk), width)
@@ -355,7 +357,7 @@ def _choose_code(array: t.Array) -> int:
     return code
 
 
-def _zero_width(expected: object) -> ElementWriter:
+def _zero_width(expected: object) -> Writer:
     def write(out: bytearray, value: object, depth: int) -> None:
         if value != expected:
             raise LocalError(f"array element must be {expected!r} for its zero-width constructor")
@@ -363,11 +365,16 @@ def _zero_width(expected: object) -> ElementWriter:
     return write
 
 
-def _compound(narrow: bool, append: Callable[[bytearray, Any, int], None]) -> ElementWriter:
+def _compound(
+    width: int,
+    kind: type[list[Any] | dict[Any, Any]],
+    append: Callable[[bytearray, Any, int], None],
+) -> Writer:
     """An element that is itself a compound: size, count and contents, without constructor."""
-    width = 1 if narrow else 4
 
     def write(out: bytearray, value: Any, depth: int) -> None:
+        if not isinstance(value, kind):
+            raise TypeError
         contents = bytearray()
         append(contents, value, depth)
         count = 2 * len(value) if isinstance(value, dict) else len(value)
@@ -378,7 +385,7 @@ def _compound(narrow: bool, append: Callable[[bytearray, Any, int], None]) -> El
     return write
 
 
-_ELEMENT_WRITERS: Final[dict[int, ElementWriter]] = {
+_ELEMENT_WRITERS: Final[dict[int, Writer]] = {
     t.NULL: _zero_width(None),
     t.TRUE: _zero_width(True),
     t.FALSE: _zero_width(False),
@@ -412,12 +419,12 @@ _ELEMENT_WRITERS: Final[dict[int, ElementWriter]] = {
     t.BINARY_32: _variable(4, _bytes),
     t.STRING_32: _variable(4, _utf8),
     t.SYMBOL_32: _variable(4, _ascii),
-    t.LIST_8: _compound(True, _append_all),
-    t.MAP_8: _compound(True, _append_pairs),
-    t.LIST_32: _compound(False, _append_all),
-    t.MAP_32: _compound(False, _append_pairs),
-    t.ARRAY_8: _compound(True, _append_elements),
-    t.ARRAY_32: _compound(False, _append_elements),
+    t.LIST_8: _compound(1, list, _append_all),
+    t.MAP_8: _compound(1, dict, _append_pairs),
+    t.LIST_32: _compound(4, list, _append_all),
+    t.MAP_32: _compound(4, dict, _append_pairs),
+    t.ARRAY_8: _compound(1, t.Array, _append_elements),
+    t.ARRAY_32: _compound(4, t.Array, _append_elements),
 }
 
 # Types with one constructor only, which are also what an array of them uses.

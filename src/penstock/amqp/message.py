@@ -29,7 +29,7 @@ from penstock.amqp.composite import (
 )
 from penstock.amqp.decoder import DEFAULT, Budget, DecodeLimits, read_value
 from penstock.amqp.encoder import write_binary, write_ulong, write_value
-from penstock.amqp.errors import DecodeError
+from penstock.amqp.errors import DecodeError, LocalError
 
 # What a message-id may be. The AMQP type stays with the value (a ulong is a types.Ulong), so that
 # a request's message-id becomes the answer's correlation-id with its type (protocol.md E16).
@@ -160,8 +160,7 @@ def encode_message(message: Message) -> bytes:
     if message.properties is not None:
         write_composite(out, message.properties)
     if message.application_properties is not None:
-        named = {str(key): value for key, value in message.application_properties.items()}
-        _append(out, _APPLICATION_PROPERTIES, named)
+        _append(out, _APPLICATION_PROPERTIES, _named(message.application_properties))
     _append_body(out, message.body)
     _append_annotations(out, _FOOTER, message.footer)
     return bytes(out)
@@ -177,6 +176,12 @@ def _append_annotations(out: bytearray, code: int, value: dict[Any, object] | No
         return
     keyed = {t.Symbol(key) if isinstance(key, str) else key: each for key, each in value.items()}
     _append(out, code, keyed)
+
+
+def _named(pairs: dict[str, object]) -> dict[str, object]:
+    if not all(isinstance(key, str) for key in pairs):
+        raise LocalError("application-properties: every key must be a str")
+    return {str(key): value for key, value in pairs.items()}
 
 
 def _append_body(out: bytearray, body: Body | None) -> None:
