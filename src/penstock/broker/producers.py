@@ -261,8 +261,7 @@ class Producers:
 
     def _finished(self, producer_id: int, entry: _InFlight) -> None:
         in_flight = self._in_flight[producer_id]
-        assert in_flight[0] is entry  # the log finishes appends in their order
-        in_flight.popleft()
+        in_flight.remove(entry)  # the first one: the log finishes appends in their order
         if not in_flight:
             del self._in_flight[producer_id]
 
