@@ -13,6 +13,7 @@ PUBLICATION_BYTES_STANDARD = 256 * KB
 PUBLICATION_BYTES_DEDICATED = 1 * MB
 PARTITION_COUNT_MIN = 2
 PARTITION_COUNT_MAX = 32
+PARTITION_COUNT_DEFAULT = 4
 PARTITION_COUNT_MIN_EMULATOR = 1  # the emulator's Config.json alone may ask for one
 CONSUMER_GROUPS_MAX = 20  # beside $Default
 SHARED_READERS_MAX = 5  # non-epoch readers of one partition in one group
@@ -73,6 +74,11 @@ TOKEN_DEADLINE_MS = 30_000  # some valid token must have been put by then
 LINKLESS_FIRST_MS = 60_000  # connection that never made a link
 LINKLESS_LATER_MS = 300_000  # connection whose links are all closed
 CONNECTIONS_PER_NAMESPACE_MAX = 5_000
+
+# --- HTTP ---------------------------------------------------------------------------------------
+WEBSOCKET_MESSAGE_BYTES_MAX = 2 * MB  # frames are gathered; one message may hold many
+HTTP_HEAD_DEADLINE_S = 10
+HTTP_HEADERS_MAX = 100
 
 # --- Log ----------------------------------------------------------------------------------------
 SEGMENT_BYTES = 64 * MB
