@@ -122,19 +122,21 @@ def _read_body(
         if stop > end:
             raise cut_short(pos)
         return build(data[pos:stop]), stop
-    length_width = _LENGTH_WIDTH[code >> 4]
-    if length_width == 0:
-        raise _unknown_code(code, pos)
-    start, stop = _sized(data, pos, end, length_width)
+    width = _length_width(code, pos)
+    start, stop = _sized(data, pos, end, width)
     build_variable = _VARIABLE.get(code)
     if build_variable is not None:
         return build_variable(data[start:stop]), stop
-    build_compound = _COMPOUND.get(code)
-    if build_compound is None:
-        raise _unknown_code(code, pos)
     deeper = budget.enter(depth)
-    count, start = _count(data, start, stop, length_width, budget)
-    return build_compound(data, start, stop, count, budget, deeper), stop
+    count, start = _count(data, start, stop, width, budget)
+    return _COMPOUND[code](data, start, stop, count, budget, deeper), stop
+
+
+def _length_width(code: int, pos: int) -> int:
+    """Bytes of the length field after `code`, the constructor before `pos`."""
+    if code not in _VARIABLE and code not in _COMPOUND:
+        raise DecodeError(f"unknown constructor {code:#04x} before position {pos}")
+    return 4 if code & 0x10 else 1  # Ax, Cx, Ex are narrow; Bx, Dx, Fx wide
 
 
 def _sized(data: bytes, pos: int, end: int, width: int) -> tuple[int, int]:
@@ -242,7 +244,7 @@ def _check_even(count: int) -> None:
 def _check_array_room(pos: int, stop: int, count: int, code: int) -> None:
     """Compare what `count` elements need at least with what is there."""
     fixed = _FIXED.get(code)
-    needed = count * (fixed[0] if fixed is not None else _LENGTH_WIDTH[code >> 4])
+    needed = count * (fixed[0] if fixed is not None else _length_width(code, pos))
     present = stop - pos
     if needed > present or (fixed is not None and needed != present):
         raise DecodeError(
@@ -257,10 +259,6 @@ def _check_consumed(pos: int, stop: int) -> None:
 
 def cut_short(pos: int) -> DecodeError:
     return DecodeError(f"value is cut short at position {pos}")
-
-
-def _unknown_code(code: int, pos: int) -> DecodeError:
-    return DecodeError(f"unknown constructor {code:#04x} before position {pos}")
 
 
 # --- skipping --------------------------------------------------------------------------------
@@ -283,16 +281,12 @@ def _skip_body(data: bytes, pos: int, end: int, code: int, budget: Budget, depth
         if pos + fixed[0] > end:
             raise cut_short(pos)
         return pos + fixed[0]
-    length_width = _LENGTH_WIDTH[code >> 4]
-    if length_width == 0:
-        raise _unknown_code(code, pos)
-    start, stop = _sized(data, pos, end, length_width)
+    width = _length_width(code, pos)
+    start, stop = _sized(data, pos, end, width)
     if code in _VARIABLE:
         return stop
-    if code not in _COMPOUND:
-        raise _unknown_code(code, pos)
     deeper = budget.enter(depth)
-    count, start = _count(data, start, stop, length_width, budget)
+    count, start = _count(data, start, stop, width, budget)
     if code in (t.ARRAY_8, t.ARRAY_32):
         start = _skip_elements(data, start, stop, count, budget, deeper)
     else:
@@ -437,6 +431,3 @@ _COMPOUND: Final[dict[int, _CompoundReader]] = {
     t.ARRAY_8: _read_array,
     t.ARRAY_32: _read_array,
 }
-
-# Bytes of the length field by the constructor's high nibble: Ax, Cx, Ex narrow; Bx, Dx, Fx wide.
-_LENGTH_WIDTH: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 1, 4, 1, 4)

@@ -11,7 +11,7 @@ base does: `Uint(1) == 1`, `Symbol("a") == "a"`. Constructing one checks nothing
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -134,19 +134,13 @@ class Symbol(str):
 class Decimal32(bytes):
     """IEEE 754-2008 decimal32, its 4 bytes untouched."""
 
-    width: ClassVar[int] = 4
-
 
 class Decimal64(bytes):
     """IEEE 754-2008 decimal64, its 8 bytes untouched."""
 
-    width: ClassVar[int] = 8
-
 
 class Decimal128(bytes):
     """IEEE 754-2008 decimal128, its 16 bytes untouched."""
-
-    width: ClassVar[int] = 16
 
 
 class Raw(bytes):

@@ -1,0 +1,130 @@
+"""Frames: eight header bytes drawn by hand, and every way a peer can get them wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.amqp.errors import AmqpError, FramingError, LocalError
+from penstock.amqp.frames import (
+    AMQP_FRAME,
+    AMQP_HEADER,
+    EMPTY_FRAME,
+    FRAME_HEADER_BYTES,
+    SASL_FRAME,
+    SASL_HEADER,
+    TLS_HEADER,
+    encode_frame,
+    parse_frame_header,
+)
+
+
+def header(size: int, doff: int = 2, frame_type: int = 0, channel: int = 0) -> bytes:
+    return size.to_bytes(4, "big") + bytes((doff, frame_type)) + channel.to_bytes(2, "big")
+
+
+def test_protocol_headers_are_those_of_the_specification() -> None:
+    assert AMQP_HEADER == b"AMQP\x00\x01\x00\x00"
+    assert TLS_HEADER == b"AMQP\x02\x01\x00\x00"
+    assert SASL_HEADER == b"AMQP\x03\x01\x00\x00"
+    assert {len(AMQP_HEADER), len(TLS_HEADER), len(SASL_HEADER)} == {8}
+
+
+def test_empty_frame_is_eight_bytes_on_channel_zero() -> None:
+    assert bytes.fromhex("00000008 02 00 0000") == EMPTY_FRAME
+    assert encode_frame(0, b"") == EMPTY_FRAME
+
+
+def test_encode_frame_puts_size_doff_type_channel_body_payload() -> None:
+    frame = encode_frame(0x1234, b"\xaa\xbb", b"\xcc")
+    assert frame == bytes.fromhex("0000000b 02 00 1234 aabb cc")
+
+
+def test_encode_frame_marks_sasl_frames() -> None:
+    assert encode_frame(0, b"\xaa", frame_type=SASL_FRAME) == bytes.fromhex(
+        "00000009 02 01 0000 aa"
+    )
+
+
+@pytest.mark.parametrize("channel", [-1, 0x10000])
+def test_encode_frame_refuses_a_channel_outside_16_bits(channel: int) -> None:
+    with pytest.raises(LocalError, match=str(channel)):
+        encode_frame(channel, b"")
+
+
+def test_encode_frame_takes_the_last_channel() -> None:
+    assert encode_frame(0xFFFF, b"")[6:8] == b"\xff\xff"
+
+
+@given(
+    st.integers(0, 0xFFFF), st.binary(max_size=50), st.binary(max_size=50), st.sampled_from((0, 1))
+)
+def test_parse_frame_header_reads_what_encode_frame_wrote(
+    channel: int, body: bytes, payload: bytes, frame_type: int
+) -> None:
+    frame = encode_frame(channel, body, payload, frame_type=frame_type)
+    size, body_start, seen_type, seen_channel = parse_frame_header(frame, 0, frame_bytes_max=512)
+    assert size == len(frame)
+    assert frame[body_start:size] == body + payload
+    assert (seen_type, seen_channel) == (frame_type, channel)
+
+
+def test_parse_frame_header_works_in_the_middle_of_a_bytearray() -> None:
+    stream = bytearray(b"...." + encode_frame(7, b"body") + b"next")
+    size, body_start, frame_type, channel = parse_frame_header(stream, 4, frame_bytes_max=512)
+    assert (size, body_start, frame_type, channel) == (12, 12, AMQP_FRAME, 7)
+    assert bytes(stream[body_start : 4 + size]) == b"body"
+
+
+def test_parse_frame_header_skips_the_extended_header() -> None:
+    frame = header(16, doff=3) + b"EXT!" + b"body"
+    assert parse_frame_header(frame, 0, frame_bytes_max=512) == (16, 12, AMQP_FRAME, 0)
+
+
+def test_parse_frame_header_needs_only_the_header_to_judge_the_size() -> None:
+    assert parse_frame_header(header(512), 0, frame_bytes_max=512)[0] == 512
+
+
+@pytest.mark.parametrize(
+    ("data", "seen"),
+    [
+        (header(0), "size 0"),
+        (header(7), "size 7"),
+        (header(513), "size 513"),
+        (header(0xFFFFFFFF), "size 4294967295"),
+        (header(8, doff=0), "doff 0"),
+        (header(8, doff=1), "doff 1"),
+        (header(8, doff=3), "doff 3"),
+        (header(11, doff=3), "doff 3"),
+        (header(512, doff=255), "doff 255"),
+        (header(8, frame_type=2), "type 2"),
+        (header(8, frame_type=255), "type 255"),
+        (AMQP_HEADER, "size 1095586128"),  # a second protocol header where a frame must be
+        (b"GET / HT", "size"),
+    ],
+)
+def test_parse_frame_header_refuses_and_says_what_it_saw(data: bytes, seen: str) -> None:
+    with pytest.raises(FramingError, match=seen) as caught:
+        parse_frame_header(data, 0, frame_bytes_max=512)
+    assert caught.value.condition == "amqp:connection:framing-error"
+
+
+@pytest.mark.parametrize(("length", "start"), [(0, 0), (7, 0), (15, 8), (8, 1), (8, -1)])
+def test_parse_frame_header_blames_the_caller_when_the_header_is_not_there(
+    length: int, start: int
+) -> None:
+    with pytest.raises(LocalError):
+        parse_frame_header(bytes(length), start, frame_bytes_max=512)
+
+
+@given(st.binary(min_size=FRAME_HEADER_BYTES, max_size=16))
+def test_parse_frame_header_answers_or_refuses_any_bytes(data: bytes) -> None:
+    try:
+        size, body_start, frame_type, channel = parse_frame_header(data, 0, frame_bytes_max=4096)
+    except AmqpError as error:
+        assert isinstance(error, FramingError)
+    else:
+        assert 8 <= body_start <= size <= 4096
+        assert frame_type in (0, 1)
+        assert 0 <= channel <= 0xFFFF
