@@ -1,0 +1,1 @@
+"""The composition root: configuration, data directory, certificates, wiring, life and death."""

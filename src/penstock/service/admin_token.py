@@ -1,0 +1,97 @@
+"""The administrator's token: a signed JWT (RFC 7519, HS256) with a tenant and roles.
+
+Pure: the secret and the time come in. Only one algorithm exists here, so a token cannot choose
+a weaker one, and the header is compared as bytes instead of being believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import uuid
+
+import msgspec
+
+from penstock.model import limits
+from penstock.model.errors import AuthFailed
+
+ISSUER = "penstock"
+AUDIENCE = "penstock-administration"
+LIFETIME_S = 10 * 365 * 86_400  # kept in scripts and variables; ends when admin.secret is removed
+
+
+class AdminClaims(msgspec.Struct, frozen=True):
+    """What a verified token says."""
+
+    subject: str
+    tenant_id: str
+    roles: tuple[str, ...]
+    expires_s: int
+
+
+class AdminTokens:
+    """Issues and verifies under one secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        # The tenant belongs to the secret: the same over restarts, different elsewhere.
+        digest = hashlib.sha256(b"penstock tenant " + secret).digest()
+        self.tenant_id = str(uuid.UUID(bytes=digest[:16], version=4))
+
+    def issue(
+        self, *, now_ms: int, subject: str = "admin", roles: tuple[str, ...] = ("Owner",)
+    ) -> str:
+        now_s = now_ms // 1000
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": subject,
+            "tid": self.tenant_id,
+            "roles": roles,
+            "iat": now_s,
+            "exp": now_s + LIFETIME_S,
+        }
+        signed = f"{_HEADER}.{_encode(json.dumps(claims, separators=(',', ':')).encode())}"
+        return f"{signed}.{self._signature(signed)}"
+
+    def verify(self, token: str, *, now_ms: int) -> AdminClaims:
+        """Raises AuthFailed; the message never holds the token."""
+        if len(token) > limits.SAS_TOKEN_BYTES_MAX or not token.isascii():
+            raise AuthFailed(
+                f"The token has {len(token)} characters: "
+                f"at most {limits.SAS_TOKEN_BYTES_MAX} of ASCII are allowed."
+            )
+        signed, _, signature = token.rpartition(".")
+        header, _, body = signed.partition(".")
+        if header != _HEADER or not hmac.compare_digest(signature, self._signature(signed)):
+            raise AuthFailed("The token was not signed by this service.")
+        # Signed by us, so its claims are of our own making.
+        claims = json.loads(_decode(body))
+        if (claims.get("iss"), claims.get("aud")) != (ISSUER, AUDIENCE):
+            raise AuthFailed("The token was issued for another purpose.")
+        if claims["exp"] * 1000 <= now_ms:
+            raise AuthFailed("The token is expired.")
+        return AdminClaims(claims["sub"], claims["tid"], tuple(claims["roles"]), claims["exp"])
+
+    def __repr__(self) -> str:
+        return f"AdminTokens(tenant_id={self.tenant_id!r})"
+
+    def _signature(self, signed: str) -> str:
+        return _encode(hmac.digest(self._secret, signed.encode(), "sha256"))
+
+
+def _encode(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error as error:
+        raise AuthFailed("The token is not well formed.") from error
+
+
+_HEADER = _encode(b'{"alg":"HS256","typ":"JWT"}')

@@ -1,0 +1,331 @@
+"""Settings from flags, environment and file: flags win over environment, environment over file.
+
+`SETTINGS` is the list of all settings; docs/configuration.md is checked against it. The file is
+TOML, or the official emulator's Config.json, recognised by its content.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.model import limits, names
+from penstock.model.entities import Right, Secret, Tier
+from penstock.model.errors import ConfigurationError
+from penstock.service import config_values as values
+from penstock.service.config_namespaces import PARTITION_COUNT, NamespaceReader
+from penstock.service.config_values import Document, Table, Value
+from penstock.service.emulator import EMULATOR_KEY, is_emulator_config, read_namespaces
+from penstock.service.settings import (
+    DEFAULT_HUB,
+    DEFAULT_NAMESPACE,
+    HubSettings,
+    NamespaceSettings,
+    RuleSettings,
+    Settings,
+)
+
+__all__ = [
+    "DEFAULT_HUB",
+    "DEFAULT_NAMESPACE",
+    "SETTINGS",
+    "HubSettings",
+    "NamespaceSettings",
+    "RuleSettings",
+    "Setting",
+    "Settings",
+    "load_settings",
+]
+
+_FILE_BYTES_MAX = limits.MB
+_PORTS = ("amqp_port", "amqps_port", "https_port", "admin_port", "portal_port")
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting: its key in the file (dotted: in a table), and what else it can be given by."""
+
+    key: str
+    read: Callable[[Value], Any]
+    meaning: str
+    flag: str | None = None
+    in_file: bool = True
+
+    @property
+    def field(self) -> str:
+        """Its name in `flags` and, where it is one, in `Settings`."""
+        return self.key.replace(".", "_")
+
+    @property
+    def variable(self) -> str:
+        return f"PENSTOCK_{self.field.upper()}"
+
+
+def _hub_specs(value: Value) -> tuple[HubSettings, ...]:
+    """NAME[:PARTITIONS], several; a variable separates them by commas."""
+    raw = value.raw
+    specs = raw.split(",") if isinstance(raw, str) and not value.typed else raw
+    if not isinstance(specs, list | tuple):
+        value.refuse("a list of NAME or NAME:PARTITIONS is allowed")
+    hubs = [_hub_spec(Value(raw=spec, where=value.where)) for spec in specs]
+    return values.unique(hubs, lambda hub: hub.name, "event hub", value.where)
+
+
+def _hub_spec(value: Value) -> HubSettings:
+    spec = value.text("NAME or NAME:PARTITIONS is allowed").strip()
+    name, colon, count = spec.partition(":")
+    partitions = msgspec.structs.replace(value, raw=count)
+    return HubSettings(
+        name=values.name(names.hub_name)(msgspec.structs.replace(value, raw=name)),
+        partition_count=PARTITION_COUNT(partitions) if colon else None,
+    )
+
+
+_flush = values.choice({"disk": "disk", "os": "os"})
+_log_level = values.choice({word: word for word in ("debug", "info", "warning", "error")})
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        key="config",
+        read=values.path,
+        flag="--config",
+        in_file=False,
+        meaning="the configuration file: TOML, or the official emulator's `Config.json`",
+    ),
+    Setting(key="data", read=values.path, flag="--data", meaning="the data directory"),
+    Setting(
+        key="host",
+        read=values.host_name,
+        flag="--host",
+        meaning="the address that all doors are bound to",
+    ),
+    Setting(
+        key="amqp_port",
+        read=values.port,
+        flag="--amqp-port",
+        meaning="AMQP over plain TCP; beyond loopback it opens only when this is given",
+    ),
+    Setting(key="amqps_port", read=values.port, flag="--amqps-port", meaning="AMQP over TLS"),
+    Setting(
+        key="https_port",
+        read=values.port,
+        flag="--https-port",
+        meaning="HTTPS, and AMQP over WebSocket",
+    ),
+    Setting(
+        key="admin_port",
+        read=values.port,
+        flag="--admin-port",
+        meaning="health and administration; HTTP on loopback, HTTPS elsewhere",
+    ),
+    Setting(
+        key="hubs",
+        read=_hub_specs,
+        flag="--hub",
+        meaning="event hubs of the default namespace, `NAME` or `NAME:PARTITIONS`, made if absent",
+    ),
+    Setting(
+        key="throughput_units",
+        read=values.throughput_units,
+        flag="--throughput-units",
+        meaning="of the default namespace: 1 to 20, or `unlimited` (counted, not enforced)",
+    ),
+    Setting(
+        key="flush",
+        read=_flush,
+        flag="--flush",
+        meaning="when an event is acknowledged: on `disk`, or handed to the `os`",
+    ),
+    Setting(
+        key="json",
+        read=values.yes_or_no,
+        flag="--json",
+        meaning="one JSON object on standard output instead of the banner",
+    ),
+    Setting(
+        key="log_level",
+        read=_log_level,
+        meaning="what is logged to standard error: `debug`, `info`, `warning` or `error`",
+    ),
+    Setting(key="portal", read=values.yes_or_no, meaning="reserved for the web portal"),
+    Setting(key="portal_port", read=values.port, meaning="reserved for the web portal"),
+    Setting(
+        key="root_key",
+        read=values.secret,
+        in_file=False,
+        meaning="key of the default namespace's `RootManageSharedAccessKey`",
+    ),
+    Setting(key="root_key_file", read=values.secret_file, meaning="a file that holds that key"),
+    Setting(
+        key="tls.certificate_file",
+        read=values.path,
+        meaning="your own certificate chain (PEM); without it a development certificate is made",
+    ),
+    Setting(key="tls.key_file", read=values.path, meaning="its private key (PEM, not encrypted)"),
+    Setting(
+        key="tls.ca_file",
+        read=values.path,
+        meaning="what clients verify it with, named in the banner",
+    ),
+)
+_BY_FIELD = {setting.field: setting for setting in SETTINGS}
+# What the settings fold into the default namespace instead of into a field of their own.
+_OF_NAMESPACE = ("hubs", "throughput_units", "root_key", "root_key_file")
+
+
+def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """`flags` by field name (`amqp_port`, `hubs`, ...), None meaning not given. Raises
+    ConfigurationError, one sentence that a person can act on."""
+    assert all(field in _BY_FIELD for field in flags), "a flag that is no setting"
+    given = _given(flags, environ)
+    namespaces: tuple[NamespaceSettings, ...] = ()
+    if "config" in given:
+        of_file, namespaces = _read_file(given["config"], environ)
+        given = of_file | given
+    read = {field: _BY_FIELD[field].read(value) for field, value in given.items()}
+    fields = {field: value for field, value in read.items() if field not in _OF_NAMESPACE}
+    settings = Settings(**fields)
+    if namespaces:
+        settings = msgspec.structs.replace(settings, namespaces=namespaces, namespaces_given=True)
+    first = _with_overrides(settings.namespaces[0], given, read)
+    settings = msgspec.structs.replace(settings, namespaces=(first, *settings.namespaces[1:]))
+    if not settings.is_loopback and "amqp_port" not in given:
+        settings = msgspec.structs.replace(settings, amqp_port=None)
+    _refuse_contradictions(settings, given)
+    return settings
+
+
+def _given(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Value]:
+    given: dict[str, Value] = {}
+    for setting in SETTINGS:
+        flag = flags.get(setting.field)
+        if flag is not None and flag != [] and flag != ():
+            where = setting.flag or setting.field
+            given[setting.field] = Value(raw=flag, where=where)
+        elif environ.get(setting.variable):
+            given[setting.field] = Value(raw=environ[setting.variable], where=setting.variable)
+    return given
+
+
+def _from_file(root: Table) -> dict[str, Value]:
+    """The file's own settings; `namespaces` is read apart."""
+    tables: dict[str, Table | None] = {"": root, "tls": root.table("tls")}
+    known: dict[str, set[str]] = {"": {"namespaces", "tls"}, "tls": set()}
+    found: dict[str, Value] = {}
+    for setting in SETTINGS:
+        if not setting.in_file:
+            continue
+        section, _, key = setting.key.rpartition(".")
+        known[section].add(key)
+        table = tables[section]
+        if table is not None and (value := table.value(key)) is not None:
+            found[setting.field] = value
+    for section, table in tables.items():
+        if table is not None:
+            table.refuse_unknown(known[section])
+    return found
+
+
+def _read_file(
+    value: Value, environ: Mapping[str, str]
+) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...]]:
+    file = values.path(value)
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            value.refuse(f"a file of at most {_FILE_BYTES_MAX} bytes is allowed")
+        text = content.decode()
+    except OSError as error:
+        value.refuse(f"the file cannot be read ({error.strerror})")
+    except UnicodeDecodeError:
+        value.refuse("a text file in UTF-8 is allowed")
+    if is_emulator_config(text):
+        return {}, read_namespaces(file, text)
+    try:
+        document = Document(file, text, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{file}: this is not valid TOML ({error}).") from error
+    return _from_file(document.root), NamespaceReader(environ).read(document.root)
+
+
+def _with_overrides(
+    namespace: NamespaceSettings, given: Mapping[str, Value], read: Mapping[str, Any]
+) -> NamespaceSettings:
+    """The default namespace with what flags, environment and the file's top level say of it."""
+    if units := given.get("throughput_units"):
+        if namespace.tier is Tier.DEDICATED:
+            units.refuse("a dedicated namespace has no throughput units, so none are allowed")
+        # The file's top level is less special than the namespace's own line; flags are not.
+        if not (units.typed and namespace.throughput_units_given):
+            namespace = msgspec.structs.replace(
+                namespace,
+                throughput_units=read["throughput_units"],
+                throughput_units_given=True,
+            )
+    if "root_key" in given or "root_key_file" in given:
+        key: Secret = read["root_key"] if "root_key" in given else read["root_key_file"]
+        namespace = _with_root_key(namespace, key)
+    return msgspec.structs.replace(namespace, hubs=_merged(namespace.hubs, read.get("hubs", ())))
+
+
+def _with_root_key(namespace: NamespaceSettings, key: Secret) -> NamespaceSettings:
+    found = namespace.rule(names.ROOT_RULE)
+    root = RuleSettings(
+        name=names.ROOT_RULE,
+        rights=Right.ALL,
+        primary_key=key,
+        secondary_key=found.secondary_key if found else None,
+    )
+    others = tuple(rule for rule in namespace.rules if rule is not found)
+    return msgspec.structs.replace(namespace, rules=(root, *others))
+
+
+def _merged(
+    hubs: tuple[HubSettings, ...], more: tuple[HubSettings, ...]
+) -> tuple[HubSettings, ...]:
+    """A hub named twice is one hub; what `--hub` says of its partitions wins."""
+    merged = {names.key(hub.name): hub for hub in hubs}
+    for hub in more:
+        key = names.key(hub.name)
+        old = merged.get(key, hub)
+        count = hub.partition_count or old.partition_count
+        merged[key] = msgspec.structs.replace(old, partition_count=count)
+    return tuple(merged.values())
+
+
+def _refuse_contradictions(settings: Settings, given: Mapping[str, Value]) -> None:
+    taken: dict[int, str] = {}
+    for field in _PORTS:
+        port = getattr(settings, field)
+        if not port or (field == "portal_port" and not settings.portal):
+            continue
+        if port in taken:
+            where = given[field].where if field in given else field
+            raise ConfigurationError(
+                f"{where} is {port}, and so is {taken[port]}: each door needs a port of its own."
+            )
+        taken[port] = field
+    if (settings.tls_certificate_file is None) != (settings.tls_key_file is None):
+        have, lack = ("certificate_file", "key_file")
+        if settings.tls_certificate_file is None:
+            have, lack = lack, have
+        where = given[f"tls_{have}"].where
+        raise ConfigurationError(f"{where} is given without tls.{lack}: both are needed.")
+    if not settings.is_loopback and _uses_published_key(settings):
+        raise ConfigurationError(
+            f"{given['host'].where} is '{settings.host}', beyond this machine, while the key is "
+            "the emulator's published one: set PENSTOCK_ROOT_KEY or PENSTOCK_ROOT_KEY_FILE."
+        )
+
+
+def _uses_published_key(settings: Settings) -> bool:
+    rules = [
+        rule
+        for namespace in settings.namespaces
+        for group in (namespace.rules, *(hub.rules for hub in namespace.hubs))
+        for rule in group
+    ]
+    return any(EMULATOR_KEY in (rule.primary_key, rule.secondary_key) for rule in rules)

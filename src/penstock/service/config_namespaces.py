@@ -1,0 +1,118 @@
+"""`[[namespaces]]` of a configuration file: hosts, tier, policies and event hubs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.model import limits, names
+from penstock.model.entities import Right, Secret, Tier
+from penstock.model.errors import ConfigurationError
+from penstock.service import config_values as values
+from penstock.service.config_values import Table, Value
+from penstock.service.settings import HubSettings, NamespaceSettings, RuleSettings
+
+PARTITION_COUNT = values.whole_number(limits.PARTITION_COUNT_MIN, limits.PARTITION_COUNT_MAX)
+RETENTION_HOURS = values.whole_number(limits.RETENTION_HOURS_MIN, limits.RETENTION_HOURS_MAX)
+TIER = values.choice({"standard": Tier.STANDARD, "dedicated": Tier.DEDICATED})
+# Manage includes the other two (protocol.md 7.3).
+RIGHT = values.choice({"listen": Right.LISTEN, "send": Right.SEND, "manage": Right.ALL})
+
+
+class NamespaceReader:
+    """`environ` is where `key_env` finds its key."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def read(self, root: Table) -> tuple[NamespaceSettings, ...]:
+        tables = root.tables("namespaces")
+        where = root.where
+        found = values.unique(map(self._namespace, tables), lambda n: n.name, "namespace", where)
+        hosts = [host for namespace in found for host in namespace.hosts]
+        values.unique(hosts, lambda host: host, "host", where)
+        return found
+
+    def _namespace(self, table: Table) -> NamespaceSettings:
+        table.refuse_unknown(("name", "hosts", "tier", "throughput_units", "rules", "hubs"))
+        name = table.required("name", values.name(names.namespace_name))
+        tier = table.read("tier", TIER, Tier.STANDARD)
+        units = table.value("throughput_units")
+        if units is not None and tier is Tier.DEDICATED:
+            units.refuse("a dedicated namespace has no throughput units, so none are allowed")
+        return NamespaceSettings(
+            name=name,
+            hosts=self._hosts(table),
+            tier=tier,
+            throughput_units=None if units is None else values.throughput_units(units),
+            throughput_units_given=units is not None,
+            rules=self._rules(table),
+            hubs=values.unique(
+                map(self._hub, table.tables("hubs")), lambda hub: hub.name, "hub", table.where
+            ),
+        )
+
+    def _hosts(self, table: Table) -> tuple[str, ...]:
+        hosts = [values.host_name(each) for each in table.values("hosts")]
+        _refuse_too_many(table, "hosts", len(hosts), limits.HOSTS_PER_NAMESPACE_MAX)
+        return values.unique(hosts, lambda host: host, "host", table.where)
+
+    def _hub(self, table: Table) -> HubSettings:
+        table.refuse_unknown(("name", "partition_count", "retention_hours", "groups", "rules"))
+        groups = [values.name(names.group_name)(each) for each in table.values("groups")]
+        groups = [group for group in groups if group != names.DEFAULT_GROUP]
+        _refuse_too_many(table, "groups", len(groups), limits.CONSUMER_GROUPS_MAX)
+        return HubSettings(
+            name=table.required("name", values.name(names.hub_name)),
+            partition_count=table.read("partition_count", PARTITION_COUNT, None),
+            retention_hours=table.read("retention_hours", RETENTION_HOURS, None),
+            groups=values.unique(groups, lambda group: group, "consumer group", table.where),
+            rules=self._rules(table),
+        )
+
+    def _rules(self, table: Table) -> tuple[RuleSettings, ...]:
+        rules = [self._rule(each) for each in table.tables("rules")]
+        _refuse_too_many(table, "rules", len(rules), limits.AUTHORIZATION_RULES_MAX)
+        return values.unique(rules, lambda rule: rule.name, "rule", table.where)
+
+    def _rule(self, table: Table) -> RuleSettings:
+        sources = ("key", "key_file", "key_env")
+        secondary = tuple(f"secondary_{source}" for source in sources)
+        table.refuse_unknown(("name", "rights", *sources, *secondary))
+        rights = Right.NONE
+        for each in table.values("rights"):
+            rights |= RIGHT(each)
+        if rights is Right.NONE:
+            raise ConfigurationError(
+                f"{table.where}.rights is empty: a list of listen, send, manage is allowed."
+            )
+        return RuleSettings(
+            name=table.required("name", values.name(names.rule_name)),
+            rights=rights,
+            primary_key=self._key(table, sources),
+            secondary_key=self._key(table, secondary),
+        )
+
+    def _key(self, table: Table, sources: tuple[str, ...]) -> Secret | None:
+        given = [source for source in sources if source in table]
+        if len(given) > 1:
+            raise ConfigurationError(
+                f"{table.where} has {' and '.join(given)}: one of them is allowed."
+            )
+        readers = dict(
+            zip(sources, (values.secret, values.secret_file, self._variable), strict=True)
+        )
+        return table.required(given[0], readers[given[0]]) if given else None
+
+    def _variable(self, value: Value) -> Secret:
+        """A key that stands in the environment variable named here."""
+        name = value.text("the name of an environment variable is allowed")
+        if name not in self._environ:
+            value.refuse("that environment variable is not set")
+        return values.secret(Value(raw=self._environ[name], where=f"{value.where}: ${name}"))
+
+
+def _refuse_too_many(table: Table, key: str, count: int, most: int) -> None:
+    if count > most:
+        raise ConfigurationError(
+            f"{table.where}.{key} has {count} entries: at most {most} are allowed."
+        )

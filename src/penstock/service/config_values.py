@@ -1,0 +1,311 @@
+"""Values of a configuration, each knowing where it stands, and the readers that check them.
+
+Every refusal is one sentence: the file and line, variable or flag, what was seen, what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import msgspec
+
+from penstock.model import limits
+from penstock.model.entities import Secret
+from penstock.model.errors import ArgumentError, ConfigurationError
+from penstock.model.names import shown
+
+T = TypeVar("T")
+Reader = Callable[["Value"], T]
+KeyPath = tuple[str | int, ...]
+
+_KEY_FILE_BYTES_MAX = 4 * limits.KB
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+_HOST = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?", re.IGNORECASE)
+_TOML_HEADER = re.compile(r"\s*\[(\[)?\s*([^\[\]]+?)\s*\]")
+_TOML_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting as it was given. `typed` is whether its source has numbers and booleans (a file)
+    or only texts; `folder` is what relative paths are relative to."""
+
+    raw: object
+    where: str
+    typed: bool = False
+    folder: Path = Path()
+
+    def __repr__(self) -> str:
+        return f"Value({self.where})"  # the raw value may be a key
+
+    def refuse(self, allowed: str) -> NoReturn:
+        raise ConfigurationError(f"{self.where} is {self._seen()}: {allowed}.")
+
+    def text(self, allowed: str) -> str:
+        if not isinstance(self.raw, str):
+            self.refuse(allowed)
+        return self.raw
+
+    def _seen(self) -> str:
+        if isinstance(self.raw, bool):
+            return str(self.raw).lower()
+        if isinstance(self.raw, dict | list):
+            return "a table" if isinstance(self.raw, dict) else "a list"
+        return f"'{shown(self.raw)}'" if isinstance(self.raw, str) else shown(str(self.raw))
+
+
+class Table:
+    """One table of a configuration file: its values with their lines, its tables within."""
+
+    def __init__(self, document: Document, path: KeyPath, entries: Mapping[str, object]) -> None:
+        self._document = document
+        self._path = path
+        self._entries = entries
+
+    @property
+    def where(self) -> str:
+        return self._document.where(self._path)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
+    def value(self, key: str) -> Value | None:
+        if key not in self._entries:
+            return None
+        where = self._document.where((*self._path, key))
+        folder = self._document.file.parent
+        return Value(raw=self._entries[key], where=where, typed=True, folder=folder)
+
+    def read(self, key: str, reader: Reader[T], default: T) -> T:
+        value = self.value(key)
+        return default if value is None else reader(value)
+
+    def required(self, key: str, reader: Reader[T]) -> T:
+        value = self.value(key)
+        if value is None:
+            raise ConfigurationError(f"{self.where} has no '{key}', which it needs.")
+        return reader(value)
+
+    def values(self, key: str) -> list[Value]:
+        """The items of a list, each with its own place."""
+        whole = self.value(key)
+        if whole is None:
+            return []
+        if not isinstance(whole.raw, list):
+            whole.refuse("a list is allowed")
+        place = re.escape(key) + "$"
+        return [
+            Value(
+                raw=item,
+                where=re.sub(place, f"{key}[{index}]", whole.where),
+                typed=True,
+                folder=whole.folder,
+            )
+            for index, item in enumerate(whole.raw)
+        ]
+
+    def tables(self, key: str) -> list[Table]:
+        return [self._table((*self._path, key, n), v) for n, v in enumerate(self.values(key))]
+
+    def table(self, key: str) -> Table | None:
+        value = self.value(key)
+        return None if value is None else self._table((*self._path, key), value)
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        for key in self._entries:
+            if key not in known:
+                place = self._document.where((*self._path, key), name=False)
+                raise ConfigurationError(f"{place} '{shown(key)}' is no setting{_hint(key, known)}")
+
+    def _table(self, path: KeyPath, value: Value) -> Table:
+        if not isinstance(value.raw, dict):
+            value.refuse("a table is allowed")
+        return Table(self._document, path, value.raw)
+
+
+class Document:
+    """A TOML file's text beside its content, so that a refusal can name the line."""
+
+    def __init__(self, file: Path, text: str, content: Mapping[str, object]) -> None:
+        self.file = file
+        self.root = Table(self, (), content)
+        self._lines = dict(_toml_lines(text))
+
+    def where(self, path: KeyPath, *, name: bool = True) -> str:
+        line = next(
+            (
+                self._lines[path[:end]]
+                for end in range(len(path), 0, -1)
+                if path[:end] in self._lines
+            ),
+            None,
+        )
+        file = str(self.file) if line is None else f"{self.file}, line {line}"
+        return f"{file}: {_dotted(path)}" if name and path else f"{file}:"
+
+
+def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
+    """Where each key stands. Good enough for messages: a key inside an inline table or a multi-line
+    string is not found, and its parent's line is named instead."""
+    counts: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _TOML_HEADER.match(line):
+            table = ()
+            parts = _key_parts(header[2])
+            for depth, part in enumerate(parts, 1):
+                table += (part,)
+                if header[1] and depth == len(parts):
+                    counts[table] = counts.get(table, -1) + 1
+                if table in counts:
+                    table += (counts[table],)
+            yield table, number
+        elif key := _TOML_KEY.match(line):
+            yield (*table, *_key_parts(key[1])), number
+
+
+def _key_parts(dotted: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in dotted.split(".")]
+
+
+def _dotted(path: KeyPath) -> str:
+    """namespaces[0].hubs[1].name"""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def _hint(key: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(key.lower(), known, n=1)
+    if near:
+        return f": did you mean '{near[0]}'?"
+    return f": known here are {', '.join(sorted(known))}."
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+def whole_number(least: int, most: int) -> Reader[int]:
+    allowed = f"a whole number from {least} to {most} is allowed"
+
+    def read(value: Value) -> int:
+        raw = value.raw
+        if isinstance(raw, str) and not value.typed and re.fullmatch(r"-?[0-9]{1,9}", raw.strip()):
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int) or not least <= raw <= most:
+            value.refuse(allowed)
+        return raw
+
+    return read
+
+
+def port(value: Value) -> int:
+    return whole_number(0, 65535)(value)
+
+
+def yes_or_no(value: Value) -> bool:
+    raw = value.raw
+    if isinstance(raw, str) and not value.typed:
+        raw = {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}.get(raw.lower())
+    if not isinstance(raw, bool):
+        value.refuse("true or false is allowed")
+    return raw
+
+
+def choice(options: Mapping[str, T]) -> Reader[T]:
+    """One of a few words, in any case."""
+    allowed = f"{' or '.join(options)} is allowed"
+
+    def read(value: Value) -> T:
+        word = value.text(allowed).lower()
+        if word not in options:
+            value.refuse(allowed)
+        return options[word]
+
+    return read
+
+
+def path(value: Value) -> Path:
+    """Relative to the folder of the file that names it, else to the current one."""
+    allowed = "a path is allowed"
+    raw = str(value.raw) if isinstance(value.raw, Path) else value.text(allowed)
+    if not raw or "\0" in raw:
+        value.refuse(allowed)
+    return value.folder / Path(raw).expanduser()
+
+
+def name(of: Callable[[str], T]) -> Reader[T]:
+    """A name under the model's own rules, whose sentence says what is allowed."""
+
+    def read(value: Value) -> T:
+        try:
+            return of(value.text("a name is allowed"))
+        except ArgumentError as error:
+            raise ConfigurationError(f"{value.where}: {error}") from error
+
+    return read
+
+
+def host_name(value: Value) -> str:
+    """A host name or address, lower-case, without port and brackets."""
+    allowed = "a host name or address without port is allowed"
+    host = value.text(allowed).strip().lower()
+    bare = host.removeprefix("[").removesuffix("]")
+    is_address = ":" in bare and re.fullmatch(r"[0-9a-f:.]+(%[a-z0-9_.-]+)?", bare) is not None
+    if len(bare) > limits.HOST_NAME_MAX or not (is_address or _HOST.fullmatch(bare)):
+        value.refuse(allowed)
+    return bare
+
+
+def throughput_units(value: Value) -> int | None:
+    """None: unlimited."""
+    if isinstance(value.raw, str) and value.raw.lower() == "unlimited":
+        return None
+    least, most = limits.THROUGHPUT_UNITS_MIN, limits.THROUGHPUT_UNITS_MAX
+    try:
+        return whole_number(least, most)(value)
+    except ConfigurationError:
+        value.refuse(f"a whole number from {least} to {most}, or unlimited, is allowed")
+
+
+def secret(value: Value) -> Secret:
+    """A shared access key. What was seen is never shown."""
+    raw = value.raw
+    if (
+        not isinstance(raw, str)
+        or not 1 <= len(raw) <= limits.SAS_KEY_MAX
+        or not raw.isprintable()
+        or any(sign in raw for sign in " ;")  # `;` ends a connection string's part
+    ):
+        raise ConfigurationError(
+            f"{value.where} is no usable key: 1 to {limits.SAS_KEY_MAX} printable characters "
+            "without space and semicolon are allowed."
+        )
+    return Secret(raw)
+
+
+def secret_file(value: Value) -> Secret:
+    """A key that stands alone in a file, so that it need not stand in the configuration."""
+    file = path(value)
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(_KEY_FILE_BYTES_MAX + 1)
+        text = content.decode() if len(content) <= _KEY_FILE_BYTES_MAX else ""
+    except OSError as error:
+        value.refuse(f"the file cannot be read ({error.strerror})")
+    except UnicodeDecodeError:
+        text = ""
+    return secret(Value(raw=text.strip(), where=f"{value.where}: the content of {file}"))
+
+
+def unique(items: Iterable[T], key: Callable[[T], str], what: str, where: str) -> tuple[T, ...]:
+    seen: dict[str, T] = {}
+    for item in items:
+        folded = key(item).casefold()
+        if folded in seen:
+            raise ConfigurationError(f"{where}: the {what} '{shown(key(item))}' is there twice.")
+        seen[folded] = item
+    return tuple(seen.values())

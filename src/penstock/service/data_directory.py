@@ -1,0 +1,167 @@
+"""The data directory's own small files: keys, the admin token's secret, and `runtime.json`.
+
+DIR/                0700
+  root.key          the first root key, base64 of 256 random bits        0600
+  admin.secret      what admin tokens are signed with, base64, 256 bits   0600
+  runtime.json      what the running service tells (design.md 7)          0600
+  tls/              certificates (certificates.py)
+  log/, catalog.*   have versions and locks of their own
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.model import limits
+from penstock.model.entities import Secret
+from penstock.model.errors import DataDirectoryError
+from penstock.service.admin_token import AdminTokens
+
+_KEY_BYTES = 32
+_RUNTIME_BYTES_MAX = 64 * limits.KB
+_SECRET_BYTES_MAX = 1 * limits.KB
+
+
+class DataDirectory:
+    """One directory, made if it is not there. Raises DataDirectoryError, one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._runtime: int | None = None  # open, and locked, while we run
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise DataDirectoryError(
+                f"The data directory {path} is a file; name a directory with --data."
+            ) from error
+        except OSError as error:
+            raise _cannot("make", path, error) from error
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise DataDirectoryError(
+                f"The data directory {path} cannot be written; "
+                "change its owner or mode, or name another with --data."
+            )
+
+    def root_key(self) -> Secret:
+        """The key of the first root policy, drawn when it is first asked for."""
+        return Secret(_kept_secret(self.path / "root.key"))
+
+    def admin_tokens(self) -> AdminTokens:
+        """Issues and verifies; tokens stay good over restarts, as the secret stays."""
+        return AdminTokens(_kept_secret(self.path / "admin.secret").encode())
+
+    def admin_token(self, *, now_ms: int) -> str:
+        return self.admin_tokens().issue(now_ms=now_ms)
+
+    def write_runtime(self, facts: Mapping[str, object]) -> None:
+        """Put `runtime.json` in place whole, and hold a lock on it: the system lets go of the lock
+        when this process ends, however it ends, and so a reader sees what is stale."""
+        self.remove_runtime()
+        aside = self.path / "runtime.json.new"
+        try:
+            aside.unlink(missing_ok=True)
+            opened = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            self._runtime = opened
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with os.fdopen(opened, "wb", closefd=False) as stream:
+                stream.write(json.dumps(facts).encode() + b"\n")
+            aside.replace(self.path / "runtime.json")
+        except OSError as error:
+            raise _cannot("write", aside, error) from error
+
+    def remove_runtime(self) -> None:
+        """On the way out. A file that another process wrote meanwhile is left alone."""
+        if self._runtime is None:
+            return
+        file = self.path / "runtime.json"
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._runtime), file.stat()):
+                file.unlink()
+        os.close(self._runtime)
+        self._runtime = None
+
+
+def read_runtime(directory: Path) -> dict[str, object] | None:
+    """What the service that runs on this directory tells; None when none does."""
+    try:
+        with (directory / "runtime.json").open("rb") as file:
+            if _nobody_holds(file.fileno()):
+                return None
+            content = file.read(_RUNTIME_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _cannot("read", directory / "runtime.json", error) from error
+    try:
+        facts = json.loads(content)
+    except ValueError:
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def _nobody_holds(opened: int) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _kept_secret(file: Path) -> str:
+    """256 random bits as base64, the same every time: drawn once, then read."""
+    try:
+        if not file.exists():
+            drawn = base64.b64encode(secrets.token_bytes(_KEY_BYTES))
+            write_whole(file, drawn + b"\n", mode=0o600, replace=False)
+        with file.open("rb") as opened:
+            content = opened.read(_SECRET_BYTES_MAX).strip()
+    except OSError as error:
+        raise _cannot("read or write", file, error) from error
+    if (
+        not 1 <= len(content) <= limits.SAS_KEY_MAX
+        or not content.decode("ascii", "replace").isprintable()
+    ):
+        raise DataDirectoryError(
+            f"{file} does not hold a key of 1 to {limits.SAS_KEY_MAX} printable characters; "
+            "restore it, or remove it to have a new one drawn."
+        )
+    return content.decode("ascii", "replace")
+
+
+def write_whole(file: Path, content: bytes, *, mode: int, replace: bool = True) -> None:
+    """A small file in place whole or not at all, and on disk on return. Without `replace`, one
+    that appeared meanwhile stays."""
+    aside = file.with_name(f"{file.name}.{os.getpid()}.new")
+    opened = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode)
+    try:
+        with os.fdopen(opened, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(opened)
+        if replace:
+            aside.replace(file)
+        else:
+            with contextlib.suppress(FileExistsError):
+                file.hardlink_to(aside)
+        _flush_directory(file.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _flush_directory(directory: Path) -> None:
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _cannot(what: str, path: Path, error: OSError) -> DataDirectoryError:
+    return DataDirectoryError(f"Cannot {what} {path} ({error.strerror or error}).")

@@ -1,0 +1,150 @@
+"""A development CA and the server certificate it signs (X.509, EC P-256).
+
+Imported only on a start that makes a certificate: loading `cryptography` costs more than the rest
+of the configuration together. Certificates carry what strict verifiers ask for (RFC 5280): key
+identifiers on both sides, critical constraints, alternative names.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socket
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from penstock.service.data_directory import write_whole
+
+DAY_MS = 86_400_000
+CA_DAYS = 10 * 365
+SERVER_DAYS = 397  # the longest that browsers and platforms accept
+RENEW_DAYS = 30
+
+Addresses = dict[str, ipaddress.IPv4Address | ipaddress.IPv6Address | None]
+PrivateKey = ec.EllipticCurvePrivateKey
+
+
+def make_server_certificate(
+    certificate_file: Path, key_file: Path, ca_file: Path, host_names: Addresses, *, now_ms: int
+) -> int:
+    """Write a new key and certificate for `host_names` (None: not an address), signed by the CA in
+    `ca_file`, which is made if need be. Returns when the certificate ends, in milliseconds."""
+    authority, authority_key = _authority(ca_file, now_ms=now_ms)
+    key = _new_key()
+    ends_ms = min(now_ms + SERVER_DAYS * DAY_MS, _ends_ms(authority))
+    builder = _builder(key, "localhost", authority.subject, now_ms=now_ms, ends_ms=ends_ms)
+    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    alternatives = [
+        x509.DNSName(name) if address is None else x509.IPAddress(address)
+        for name, address in host_names.items()
+    ]
+    certificate = (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(issuer_key, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    write_whole(key_file, _key_pem(key), mode=0o600)
+    write_whole(certificate_file, _pem(certificate), mode=0o644)
+    return ends_ms
+
+
+def _authority(file: Path, *, now_ms: int) -> tuple[x509.Certificate, PrivateKey]:
+    """The CA that is there, so that clients need not trust anew; another when it cannot be used."""
+    key_file = file.with_suffix(".key")
+    found = _usable_authority(file, key_file, now_ms=now_ms)
+    if found is not None:
+        return found
+    key = _new_key()
+    # The host's name in it tells several machines' authorities apart in a trust store.
+    name = f"Penstock development CA on {socket.gethostname()}"[:64]
+    subject = _common_name(name)
+    certificate = (
+        _builder(key, name, subject, now_ms=now_ms, ends_ms=now_ms + CA_DAYS * DAY_MS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    write_whole(key_file, _key_pem(key), mode=0o600)
+    write_whole(file, _pem(certificate), mode=0o644)
+    return certificate, key
+
+
+def _usable_authority(
+    file: Path, key_file: Path, *, now_ms: int
+) -> tuple[x509.Certificate, PrivateKey] | None:
+    try:
+        certificate = x509.load_pem_x509_certificate(file.read_bytes())
+        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+    except (OSError, ValueError, TypeError):
+        return None
+    if not isinstance(key, PrivateKey) or certificate.public_key() != key.public_key():
+        return None
+    if now_ms >= _ends_ms(certificate) - RENEW_DAYS * DAY_MS:
+        return None
+    return certificate, key
+
+
+def _builder(
+    key: PrivateKey, name: str, issuer: x509.Name, *, now_ms: int, ends_ms: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_common_name(name))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_time(now_ms - DAY_MS))  # for clients whose clocks are behind
+        .not_valid_after(_time(ends_ms))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _key_usage(
+    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _common_name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _new_key() -> PrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _key_pem(key: PrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _ends_ms(certificate: x509.Certificate) -> int:
+    return int(certificate.not_valid_after_utc.timestamp()) * 1000
+
+
+def _time(ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(ms // 1000, tz=datetime.UTC)

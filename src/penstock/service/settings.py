@@ -1,0 +1,100 @@
+"""What a configuration comes down to, whatever it was written in: frozen, checked records."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from penstock.model import limits, names
+from penstock.model.entities import Right, Secret, Tier
+from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
+
+DEFAULT_NAMESPACE = NamespaceName("penstock")
+DEFAULT_HUB = HubName("events")
+
+Flush = Literal["disk", "os"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A shared access policy. A key that is None is drawn when the rule is first made."""
+
+    name: RuleName
+    rights: Right
+    primary_key: Secret | None = None
+    secondary_key: Secret | None = None
+
+
+class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """None: not said. A new hub gets the default, an existing one keeps what it has."""
+
+    name: HubName
+    partition_count: int | None = None
+    retention_hours: int | None = None
+    groups: tuple[GroupName, ...] = ()
+    rules: tuple[RuleSettings, ...] = ()
+
+
+class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`throughput_units` None: unlimited, that is counted but not enforced (design.md 6);
+    `throughput_units_given` tells whether anybody said so."""
+
+    name: NamespaceName
+    hosts: tuple[str, ...] = ()
+    tier: Tier = Tier.STANDARD
+    throughput_units: int | None = None
+    throughput_units_given: bool = False
+    rules: tuple[RuleSettings, ...] = ()
+    hubs: tuple[HubSettings, ...] = ()
+    partition_count_min: int = limits.PARTITION_COUNT_MIN
+
+    def rule(self, name: str) -> RuleSettings | None:
+        """The namespace's own policy of that name."""
+        found = (rule for rule in self.rules if names.key(rule.name) == names.key(name))
+        return next(found, None)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `penstock serve` is told. The first namespace is the default one."""
+
+    config: Path | None = None
+    data: Path = Path("penstock-data")
+    host: str = "127.0.0.1"
+    amqp_port: int | None = 5672  # None: no plain TCP (beyond loopback, unless asked for)
+    amqps_port: int = 5671
+    https_port: int = 8443
+    admin_port: int = 5300
+    portal: bool = True
+    portal_port: int = 5380
+    flush: Flush = "disk"
+    json: bool = False
+    log_level: LogLevel = "info"
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    tls_ca_file: Path | None = None
+    namespaces: tuple[NamespaceSettings, ...] = (
+        NamespaceSettings(name=DEFAULT_NAMESPACE, hubs=(HubSettings(name=DEFAULT_HUB),)),
+    )
+    namespaces_given: bool = False  # whether a configuration file named them
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the doors."""
+        return is_loopback(self.host)
+
+    @property
+    def throughput_units(self) -> int | None:
+        """Of the default namespace; None: unlimited."""
+        return self.namespaces[0].throughput_units
+
+
+def is_loopback(host: str) -> bool:
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
