@@ -1,0 +1,83 @@
+"""What a running Penstock tells: the JSON line, `runtime.json`, the banner (design.md 7)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from penstock.model.entities import AuthorizationRule
+from penstock.service.settings import Settings
+
+_AMQPS_DEFAULT = 5671
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Field names are the outside face; their order is the order of the JSON object."""
+
+    namespace: str
+    connection_string: str
+    emulator_connection_string: str | None
+    amqp: str | None
+    amqps: str
+    https: str
+    admin: str
+    portal: str | None
+    admin_token: str
+    ca_file: str
+    data: str
+    pid: int
+
+    @staticmethod
+    def of(
+        settings: Settings,
+        *,
+        root: AuthorizationRule,
+        amqp_port: int | None,
+        amqps_port: int,
+        https_port: int,
+        admin_port: int,
+        admin_token: str,
+        ca_file: Path,
+    ) -> Facts:
+        host = public_host(settings)
+        key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
+        tls_endpoint = host if amqps_port == _AMQPS_DEFAULT else f"{host}:{amqps_port}"
+        plain = None
+        if amqp_port is not None:
+            plain = f"Endpoint=sb://{host}:{amqp_port};{key};UseDevelopmentEmulator=true;"
+        scheme = "http" if settings.is_loopback else "https"
+        return Facts(
+            namespace=root.namespace,
+            connection_string=f"Endpoint=sb://{tls_endpoint}/;{key}",
+            emulator_connection_string=plain,
+            amqp=None if amqp_port is None else f"{host}:{amqp_port}",
+            amqps=f"{host}:{amqps_port}",
+            https=f"https://{host}:{https_port}",
+            admin=f"{scheme}://{host}:{admin_port}",
+            portal=None,
+            admin_token=admin_token,
+            ca_file=str(ca_file),
+            data=str(settings.data.resolve()),
+            pid=os.getpid(),
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        return dict(msgspec.structs.asdict(self))
+
+    def as_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def __repr__(self) -> str:  # the strings hold keys
+        return f"Facts(namespace={self.namespace!r}, amqps={self.amqps!r}, pid={self.pid})"
+
+
+def public_host(settings: Settings) -> str:
+    """The name that clients use: localhost, the bound address, or the machine's own name."""
+    if settings.is_loopback:
+        return "localhost"
+    if settings.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return socket.getfqdn()
+    return f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -1,0 +1,33 @@
+"""`/health` (alive) and `/ready` (what is not) on the administration port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+Checks = dict[str, str]  # part -> "ok", "off", or what is wrong
+
+_FINE = ("ok", "off")
+
+
+def health_routes(alive: Callable[[], str | None], checks: Callable[[], Checks]) -> list[Route]:
+    """`alive` gives None or why the broker is not; `checks` gives every part's state."""
+
+    async def health(request: Request) -> JSONResponse:
+        trouble = alive()
+        body = {
+            "status": "healthy" if trouble is None else "unhealthy",
+            "message": trouble or "Penstock is running.",
+        }
+        return JSONResponse(body, status_code=200 if trouble is None else 503)
+
+    async def ready(request: Request) -> JSONResponse:
+        parts = checks()
+        fine = all(state in _FINE for state in parts.values())
+        body = {"status": "ready" if fine else "not ready", "checks": parts}
+        return JSONResponse(body, status_code=200 if fine else 503)
+
+    return [Route("/health", health), Route("/ready", ready)]

@@ -1,0 +1,333 @@
+"""The composition root: the only place that names concrete classes.
+
+`Penstock` is one broker with its doors, from open to closed. Order matters: the log's lock first
+(one process per data directory), the doors last, and the way back in reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import errno
+import secrets
+import ssl
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+
+from penstock.auth import Authority
+from penstock.broker import Broker
+from penstock.catalog.api import Catalog
+from penstock.catalog.sqlite import SqliteCatalog
+from penstock.gateway.amqp.context import Context, Deadlines
+from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
+from penstock.gateway.http.server import HttpDoor
+from penstock.log.memory import MemoryLogStore
+from penstock.model import names
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
+from penstock.model.errors import ConfigurationError
+from penstock.model.names import HubName
+from penstock.service import seed
+from penstock.service.certificates import machine_names, prepare_certificates, server_context
+from penstock.service.data_directory import DataDirectory
+from penstock.service.facts import Facts
+from penstock.service.health import Checks, health_routes
+from penstock.service.settings import DEFAULT_HUB, HubSettings, RuleSettings, Settings
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_READ_THREADS = 4
+_RETENTION_EVERY_S = 60.0
+_GRACE_S = 3.0
+_DEFAULT_HUB = HubSettings(name=DEFAULT_HUB)
+
+
+class Penstock:
+    """A running service. `start` returns when every door is open."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self._deadlines = deadlines
+        self._stack = contextlib.AsyncExitStack()
+        self._open = False
+        self.broker: Broker | None = None
+
+    async def start(self) -> Facts:
+        """Open everything, or nothing: a failure closes what was opened."""
+        async with self._stack:
+            facts = await self._start()
+            self._stack = self._stack.pop_all()
+            self._open = True
+            return facts
+        raise AssertionError("unreachable")
+
+    async def stop(self) -> None:
+        """Drain: no new work, what is queued reaches the disk, then the lock is released."""
+        self._open = False
+        await self._stack.aclose()
+
+    async def _start(self) -> Facts:
+        settings, loop = self.settings, asyncio.get_running_loop()
+        data = DataDirectory(settings.data)
+
+        def wake(work: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(work)
+
+        logs = MemoryLogStore(wake=wake)
+        self._stack.push_async_callback(asyncio.to_thread, logs.close)
+        catalog = SqliteCatalog(data.path / "catalog.sqlite")
+        self._stack.callback(catalog.close)
+        root = self._seed(catalog, data)
+        broker = self.broker = Broker(
+            catalog,
+            logs,
+            self.clock,
+            producer_ids=lambda: secrets.randbelow(2**62) + 1,
+        )
+        # Every log is opened, and so recovered, before the doors are.
+        for namespace in catalog.namespaces():
+            for hub in catalog.hubs(namespace.name):
+                broker.hub(namespace.name, hub.name)
+        reads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="penstock-read")
+        self._stack.callback(reads.shutdown)
+        context = Context(
+            broker=broker,
+            clock=self.clock,
+            authorities=_Authorities(catalog, loopback=settings.is_loopback),
+            reads=reads,
+            new_id=lambda: uuid.uuid4().hex,
+            loop=loop,
+            deadlines=self._deadlines,
+        )
+        retention = loop.create_task(self._enforce_retention(broker))
+        self._stack.push_async_callback(_cancel, retention)
+        facts = await self._open_doors(context, data, root)
+        data.write_runtime(facts.as_dict())
+        self._stack.callback(data.remove_runtime)
+        return facts
+
+    # --- doors ----------------------------------------------------------------------------------
+
+    async def _open_doors(
+        self, context: Context, data: DataDirectory, root: AuthorizationRule
+    ) -> Facts:
+        settings, loop = self.settings, context.loop
+        certificates = prepare_certificates(
+            data.path / "tls", settings, host_names=machine_names(), now_ms=self.clock.now_ms()
+        )
+        tls = server_context(certificates)
+        door = AmqpDoor(context)
+        self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
+        amqp_port = None
+        if settings.amqp_port is not None:
+            amqp_port = await self._listen(door, settings.amqp_port, "--amqp-port")
+        amqps_port = await self._listen(door, settings.amqps_port, "--amqps-port", tls)
+        websocket = WebSocketDoor(door)
+        public = Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS])
+        https = HttpDoor(public, loop)
+        self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
+        https_port = await self._listen(https, settings.https_port, "--https-port", tls)
+        admin = HttpDoor(Starlette(routes=health_routes(self._trouble, self._checks)), loop)
+        self._stack.push_async_callback(admin.close, grace_s=_GRACE_S)
+        admin_tls = None if settings.is_loopback else tls
+        admin_port = await self._listen(admin, settings.admin_port, "--admin-port", admin_tls)
+        return Facts.of(
+            settings,
+            root=root,
+            amqp_port=amqp_port,
+            amqps_port=amqps_port,
+            https_port=https_port,
+            admin_port=admin_port,
+            admin_token=data.admin_token(now_ms=self.clock.now_ms()),
+            ca_file=certificates.ca_file,
+        )
+
+    async def _listen(
+        self,
+        door: AmqpDoor | HttpDoor,
+        port: int,
+        flag: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> int:
+        """A taken port is one clear sentence. 127.0.0.1 takes ::1 along, for clients that resolve
+        localhost to it first."""
+        host = self.settings.host
+        try:
+            got = await door.listen(host, port, tls)
+        except OSError as error:
+            raise _cannot_listen(host, port, flag, error) from error
+        if host == "127.0.0.1":
+            try:
+                await door.listen("::1", got, tls)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and port != 0:
+                    raise _cannot_listen("::1", port, flag, error) from error
+        return got
+
+    # --- seeding --------------------------------------------------------------------------------
+
+    def _seed(self, catalog: Catalog, data: DataDirectory) -> AuthorizationRule:
+        """Put the configuration's entities in place; the first namespace's root rule."""
+        now_ms = self.clock.now_ms()
+        for wanted in self.settings.namespaces:
+            found = catalog.namespace(wanted.name)
+            given = self.settings.namespaces_given or found is None
+            keeps = found is not None and not (wanted.throughput_units_given or given)
+            namespace = seed.seed_namespace(
+                catalog,
+                wanted.name,
+                hosts=wanted.hosts if found is None or given else found.hosts,
+                tier=wanted.tier if found is None or given else found.tier,
+                throughput_units=found.throughput_units
+                if found is not None and keeps
+                else wanted.throughput_units,
+                now_ms=now_ms,
+            )
+            self._seed_rules(catalog, data, namespace, wanted.rules, now_ms)
+            for hub in wanted.hubs:
+                if not given and hub == _DEFAULT_HUB:
+                    continue  # made once; an operator may have deleted it since
+                seed.seed_hub(
+                    catalog,
+                    namespace.name,
+                    hub.name,
+                    partition_count=hub.partition_count,
+                    retention_hours=hub.retention_hours,
+                    groups=hub.groups,
+                    now_ms=now_ms,
+                    partition_count_min=wanted.partition_count_min,
+                )
+                for rule in hub.rules:
+                    _seed_rule(catalog, namespace, hub.name, rule, now_ms)
+        root = catalog.rule(self.settings.namespaces[0].name, None, names.ROOT_RULE)
+        assert root is not None
+        return root
+
+    def _seed_rules(
+        self,
+        catalog: Catalog,
+        data: DataDirectory,
+        namespace: Namespace,
+        rules: Sequence[RuleSettings],
+        now_ms: int,
+    ) -> None:
+        for rule in rules:
+            _seed_rule(catalog, namespace, None, rule, now_ms)
+        if catalog.rule(namespace.name, None, names.ROOT_RULE) is None:
+            first = names.key(namespace.name) == names.key(self.settings.namespaces[0].name)
+            seed.seed_rule(
+                catalog,
+                namespace.name,
+                None,
+                names.ROOT_RULE,
+                rights=Right.ALL,
+                primary=data.root_key() if first else _random_key(),
+                secondary=_random_key(),
+                now_ms=now_ms,
+            )
+
+    # --- watching -------------------------------------------------------------------------------
+
+    async def _enforce_retention(self, broker: Broker) -> None:
+        while True:
+            broker.enforce_retention()
+            await asyncio.sleep(_RETENTION_EVERY_S)
+
+    def _trouble(self) -> str | None:
+        return None if self._open else "Penstock is starting or stopping."
+
+    def _checks(self) -> Checks:
+        checks: Checks = {"doors": "ok" if self._open else "starting or stopping", "portal": "off"}
+        failed = self.broker.failed_partitions() if self.broker is not None else []
+        checks["log"] = "ok"
+        if failed:
+            namespace, hub, index, reason = failed[0]
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            checks["log"] = f"partition {index} of {namespace}/{hub} stopped: {reason}{more}"
+        return checks
+
+
+class _Authorities:
+    """The namespaces as verification sees them; built anew only after the catalog changed."""
+
+    def __init__(self, catalog: Catalog, *, loopback: bool) -> None:
+        self._catalog = catalog
+        self._extra = LOOPBACK_NAMES if loopback else (*LOOPBACK_NAMES, *machine_names())
+        self._known: list[Authority] | None = None
+        catalog.subscribe(self._changed)
+
+    def __call__(self) -> Sequence[Authority]:
+        if self._known is None:
+            self._known = [self._authority(n) for n in self._catalog.namespaces()]
+        return self._known
+
+    def _changed(self) -> None:
+        self._known = None
+
+    def _authority(self, namespace: Namespace) -> Authority:
+        name, catalog = namespace.name, self._catalog
+
+        def rule(hub: str | None, rule_name: str) -> AuthorizationRule | None:
+            return catalog.rule(name, hub, rule_name)
+
+        def hub(hub_name: str) -> HubName | None:
+            found = catalog.hub(name, hub_name)
+            return None if found is None else found.name
+
+        return Authority(
+            namespace=name,
+            hosts=frozenset(host.casefold() for host in (*namespace.hosts, *self._extra)),
+            rule=rule,
+            hub=hub,
+            hubs=lambda: [found.name for found in catalog.hubs(name)],
+        )
+
+
+def _seed_rule(
+    catalog: Catalog, namespace: Namespace, hub: str | None, rule: RuleSettings, now_ms: int
+) -> None:
+    found = catalog.rule(namespace.name, hub, rule.name)
+    known = found.secondary_key if found is not None else None
+    seed.seed_rule(
+        catalog,
+        namespace.name,
+        hub,
+        rule.name,
+        rights=rule.rights,
+        primary=rule.primary_key or (found.primary_key if found is not None else _random_key()),
+        secondary=rule.secondary_key or known or _random_key(),
+        now_ms=now_ms,
+    )
+
+
+def _random_key() -> Secret:
+    return Secret(base64.b64encode(secrets.token_bytes(32)).decode())
+
+
+def _cannot_listen(host: str, port: int, flag: str, error: OSError) -> ConfigurationError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigurationError(
+            f"Port {port} on {host} is taken by another program; "
+            f"choose another with {flag} (0 takes any free one)."
+        )
+    return ConfigurationError(
+        f"Cannot listen on {host} port {port} ({error.strerror or error}); see {flag} and --host."
+    )
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
