@@ -1,16 +1,58 @@
-"""From transfers to publications."""
+"""From transfers to publications: every event checked, made canonical, ready to be stored.
+
+What most clients send is canonical already. Then a batch is one slice of the bytes that came in:
+nothing is built per event. Everything else takes the general path behind the fast one.
+"""
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 
-from penstock.kernels._pure.values import KernelError
+from penstock.kernels._pure.messages import (
+    BARE,
+    DATA,
+    MESSAGE_ANNOTATIONS,
+    SEQUENCE,
+    VALUE,
+    Annotations,
+    Seen,
+    annotations_section,
+    check_section,
+    inspect,
+    owned_pairs,
+    read_annotations,
+    read_section_code,
+    rewrite,
+)
+from penstock.kernels._pure.usual import inspect_usual
+from penstock.kernels._pure.values import BINARY8, ELEMENTS_MAX, KernelError, KeyConflict
+
+_EVENTS_MAX = 65_536
+_BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, after every event was made canonical
+_SINGLES_BYTES = 1024 * 1024  # a coalesced publication is closed once it is this long
+
+# A data section: 00 53 75 a0 <len u8> or 00 53 75 b0 <len u32>.
+_DATA8 = 0x005375A0
+_DATA32 = 0x005375B0
+_TWO_DATA8 = struct.Struct(">IBIB").unpack_from
+_TWO_DATA32 = struct.Struct(">IIII").unpack_from
+_ONE_DATA8 = struct.Struct(">IB").unpack_from
+_ONE_DATA32 = struct.Struct(">II").unpack_from
+_HEAD8 = [b"\x00\x53\x75\xa0" + bytes((length,)) for length in range(256)]
+
+_NUMBER_MAX = 0x7FFFFFFF  # producer numbers are int32 and begin again at 0 (protocol.md 4.7)
+
+_Stamp = tuple[int, int, int] | None
+_Run = tuple[int, int, int, int] | None
 
 
 class Publication(msgspec.Struct, frozen=True, gc=False):
     """Events for one partition, canonical and ready to be stored.
 
-    `producer` is (producer id, epoch, first number, last number) of protocol.md 4.7.
+    `producer` is (producer id, epoch, first number, last number) of protocol.md 4.7; None also
+    when the events' numbers are not one consecutive run of one producer.
     """
 
     sections: bytes
@@ -27,14 +69,337 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def split_batch(
-    data: bytes, start: int, end: int, *, publisher: str | None = None, events_max: int = 65536
+    data: bytes,
+    start: int,
+    end: int,
+    *,
+    publisher: str | None = None,
+    events_max: int = _EVENTS_MAX,
+    bytes_max: int = _BATCH_BYTES_MAX,
 ) -> Publication:
-    """Split one message of format 0x80013700 into its events."""
-    raise NotImplementedError
+    """Split one message of format 0x80013700, data[start:end], into its events.
+
+    The whole batch goes to one partition: by `publisher`, else by the envelope's partition key,
+    else by the first event's (protocol.md 4.4). Raises KernelError, and KeyConflict where a key
+    differs from the publisher; then no event of the batch may be stored.
+    """
+    if not 0 <= start <= end <= len(data):
+        raise KernelError(f"no message at bytes {start} to {end} of {len(data)}")
+    try:
+        envelope, first = _leading_envelope(data, start, end)
+        if envelope.key is None and publisher is None:
+            position, count = _plain_events(data, first, end)
+            if position == end and 0 < count <= events_max and end - first <= bytes_max:
+                return Publication(data[first:end], count, None, None)
+        envelope, events = _outer(data, start, end, events_max)
+        return _assemble(data, events, envelope, publisher, bytes_max)
+    except (IndexError, struct.error):
+        raise KernelError(f"the batch is cut off in a value at byte {end}") from None
 
 
 def split_singles(
     data: bytes, bounds: list[int], *, publisher: str | None = None
 ) -> list[Publication | Refusal]:
-    """Coalesce ordinary messages of one socket read into as few publications as possible."""
-    raise NotImplementedError
+    """Coalesce ordinary messages, data[bounds[2 * i]:bounds[2 * i + 1]], of one socket read.
+
+    Neighbours with the same partition key and consecutive producer numbers share a publication. A
+    malformed message becomes a Refusal in its place. Order is kept and the counts add up.
+    """
+    if bounds and not 0 <= min(bounds) <= max(bounds) <= len(data):
+        raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
+    split: list[Publication | Refusal] = []
+    run = _Coalesced()
+    wanted = _Wanted(publisher, publisher)
+    seen = Seen()
+    pairs = iter(bounds)
+    for start, end in zip(pairs, pairs, strict=True):
+        try:
+            annotations = _inspect_single(data, start, end, seen)
+            if wanted.met_by(annotations):
+                message = data[start:end]
+            else:
+                message = wanted.applied(data, start, end, annotations)
+        except KernelError as error:
+            run.close(split)
+            split.append(Refusal(1, error))
+            continue
+        key = annotations.key if publisher is None else publisher
+        if run.count and not run.takes(key, annotations.producer):
+            run.close(split)
+        run.add(message, key, annotations.producer)
+    run.close(split)
+    return split
+
+
+class _Wanted:
+    """What the service writes into each event: the batch's partition key, the publisher."""
+
+    __slots__ = ("_new", "_old", "key", "publisher", "section")
+
+    def __init__(self, key: str | None, publisher: str | None) -> None:
+        self.key = key
+        self.publisher = publisher
+        self.section = annotations_section(*owned_pairs(key, publisher))
+        self._old = self._new = b""  # annotations, often the same in event after event
+
+    def met_by(self, annotations: Annotations) -> bool:
+        """Whether a message with these annotations can be stored as it is."""
+        return (
+            annotations.canonical
+            and (self.key is None or annotations.key == self.key)
+            and annotations.publisher == self.publisher
+        )
+
+    def applied(self, data: bytes, start: int, end: int, annotations: Annotations) -> bytes:
+        """The message as it is stored instead."""
+        if self.publisher is not None and annotations.key not in (None, self.publisher):
+            raise KeyConflict(
+                f"the event at byte {start} has another partition key than its publisher's name"
+            )
+        first = data[start + 2]
+        if annotations is BARE and first > MESSAGE_ANNOTATIONS:
+            return self.section + data[start:end]
+        if self.key is not None and annotations.canonical and first == MESSAGE_ANNOTATIONS:
+            if not self._old or not data.startswith(self._old, start):
+                stop = read_annotations(data, start + 3, end, [ELEMENTS_MAX])[0]
+                self._old = data[start:stop]
+                self._new = rewrite(self._old, 0, stop - start, self.key, self.publisher)
+            return self._new + data[start + len(self._old) : end]
+        return rewrite(data, start, end, self.key, self.publisher)
+
+
+class _Coalesced:
+    """The publication that singles are being added to."""
+
+    __slots__ = ("count", "key", "parts", "producer", "size")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.count = 0
+        self.size = 0
+        self.key: str | None = None
+        self.producer: _Run = None
+
+    def takes(self, key: str | None, stamp: _Stamp) -> bool:
+        return (
+            key == self.key
+            and (
+                (stamp is None and self.producer is None)
+                or _extended(self.producer, stamp) is not None
+            )
+            and self.count < _EVENTS_MAX
+            and self.size < _SINGLES_BYTES
+        )
+
+    def add(self, message: bytes, key: str | None, stamp: _Stamp) -> None:
+        length = len(message)
+        self.parts += _data_head(length), message
+        self.size += length
+        if stamp is not None:
+            self.producer = _extended(self.producer, stamp) if self.count else _begun(stamp)
+        self.key = key
+        self.count += 1
+
+    def close(self, split: list[Publication | Refusal]) -> None:
+        if self.count:
+            split.append(Publication(b"".join(self.parts), self.count, self.key, self.producer))
+            self.parts = []
+            self.count = self.size = 0
+            self.key = self.producer = None
+
+
+def _inspect_single(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
+    length = end - start
+    if length >= 8:
+        head, size = _ONE_DATA8(data, start)
+        if head == _DATA8 and size == length - 5:
+            return BARE
+        if head == _DATA32 and _ONE_DATA32(data, start)[1] == length - 8:
+            return BARE
+    return _inspect(data, start, end, seen)
+
+
+def _inspect(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
+    try:
+        annotations = inspect_usual(data, start, end, seen)
+    except (IndexError, struct.error):
+        annotations = None
+    try:
+        return inspect(data, start, end, seen) if annotations is None else annotations
+    except (IndexError, struct.error):
+        raise KernelError(f"the message is cut off in a value at byte {end}") from None
+
+
+def _leading_envelope(data: bytes, start: int, end: int) -> tuple[Annotations, int]:
+    """The envelope as far as it stands before the first event, and where that starts."""
+    annotations = BARE
+    budget = [ELEMENTS_MAX]
+    codes: set[int] = set()
+    position = start
+    while position < end and not data.startswith(b"\x00\x53\x75", position):
+        code, first = read_section_code(data, position, end)
+        if code == DATA:
+            break
+        _check_envelope_code(code, codes)
+        if code == MESSAGE_ANNOTATIONS:
+            position, annotations = read_annotations(data, first, end, budget)
+        else:
+            position = check_section(data, code, first, end, budget)
+    return annotations, position
+
+
+def _plain_events(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """How far, and how many, events follow that are nothing but one data section each."""
+    count = 0
+    last8, last32 = end - 10, end - 16
+    while position <= last8:
+        outer, length, inner, size = _TWO_DATA8(data, position)
+        if outer == _DATA8:
+            if inner != _DATA8 or length != size + 5:
+                break
+            position += length + 5
+        elif position <= last32:
+            outer, length, inner, size = _TWO_DATA32(data, position)
+            if outer != _DATA32 or inner != _DATA32 or length != size + 8:
+                break
+            position += length + 8
+        else:
+            break
+        count += 1
+    return position, count
+
+
+def _outer(data: bytes, start: int, end: int, events_max: int) -> tuple[Annotations, list[int]]:
+    """The envelope's annotations, and three numbers for each event.
+
+    They are where its data section starts (-1 if that is not in canonical form), and where the
+    message in it starts and ends. Envelope sections may stand anywhere around the events.
+    """
+    annotations = BARE
+    budget = [ELEMENTS_MAX]
+    codes: set[int] = set()
+    events: list[int] = []
+    position = start
+    while position < end:
+        if data.startswith(b"\x00\x53\x75\xa0", position):
+            first = position + 5
+            stop = first + data[position + 4]
+            events += position, first, stop
+            position = stop
+            continue
+        code, first = read_section_code(data, position, end)
+        if code == DATA:
+            canonical = first == position + 3
+            stop = check_section(data, code, first, end, [1])
+            head = 2 if data[first] == BINARY8 else 5
+            events += (position if canonical else -1), first + head, stop
+        else:
+            _check_envelope_code(code, codes)
+            if code == MESSAGE_ANNOTATIONS:
+                stop, annotations = read_annotations(data, first, end, budget)
+            else:
+                stop = check_section(data, code, first, end, budget)
+        position = stop
+    if position != end:
+        raise KernelError(f"the batch ends at byte {position}, its place at {end}")
+    if not 0 < len(events) <= 3 * events_max:
+        raise KernelError(f"a batch of {len(events) // 3} events: 1 to {events_max} are allowed")
+    return annotations, events
+
+
+def _check_envelope_code(code: int, codes: set[int]) -> None:
+    if code in codes or code in (SEQUENCE, VALUE):
+        raise KernelError(f"section 0x{code:x} has no place, or no second one, in an envelope")
+    codes.add(code)
+
+
+def _assemble(
+    data: bytes,
+    events: list[int],
+    envelope: Annotations,
+    publisher: str | None,
+    bytes_max: int,
+) -> Publication:
+    """Check each event, make it canonical where it is not, and join them."""
+    if publisher is not None and envelope.key not in (None, publisher):
+        raise KeyConflict("the batch has another partition key than its publisher's name")
+    wanted = _Wanted(envelope.key if publisher is None else publisher, publisher)
+    seen = Seen()
+    sections = _Sections(data, bytes_max)
+    key = wanted.key
+    producer: _Run = None
+    numbers = iter(events)
+    for index, (outer, first, stop) in enumerate(zip(numbers, numbers, numbers, strict=True)):
+        annotations = _inspect(data, first, stop, seen)
+        if not index:
+            producer = _begun(annotations.producer)
+            key = annotations.key if key is None else key
+        elif producer is not None:
+            producer = _extended(producer, annotations.producer)
+        if not wanted.met_by(annotations):
+            sections.put(wanted.applied(data, first, stop, annotations))
+        elif outer < 0:
+            sections.put(data[first:stop])
+        else:
+            sections.keep(outer, stop)
+    return Publication(sections.joined(), len(events) // 3, key, producer)
+
+
+class _Sections:
+    """A run of data sections, built of slices of `data` that are as long as possible."""
+
+    __slots__ = ("_bytes_max", "_data", "_kept", "_parts", "_reached", "_size")
+
+    def __init__(self, data: bytes, bytes_max: int) -> None:
+        self._data = data
+        self._bytes_max = bytes_max
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._kept = self._reached = 0  # data[kept:reached] is still to be copied
+
+    def keep(self, start: int, stop: int) -> None:
+        """Add a data section of `data` as it is."""
+        if start != self._reached:
+            self._flush()
+            self._kept = start
+        self._reached = stop
+
+    def put(self, message: bytes) -> None:
+        """Add a message that was written anew."""
+        self._flush()
+        self._parts += _data_head(len(message)), message
+        self._grow(len(message) + 8)
+
+    def joined(self) -> bytes:
+        self._flush()
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def _flush(self) -> None:
+        if self._kept < self._reached:
+            self._parts.append(self._data[self._kept : self._reached])
+            self._grow(self._reached - self._kept)
+        self._kept = self._reached
+
+    def _grow(self, length: int) -> None:
+        # A few bytes of event may become hundreds (publisher, key): bounded before they are many.
+        self._size += length
+        if self._size > self._bytes_max:
+            raise KernelError(f"the batch exceeds {self._bytes_max} bytes in canonical form")
+
+
+def _data_head(length: int) -> bytes:
+    if length <= 0xFF:
+        return _HEAD8[length]
+    return b"\x00\x53\x75\xb0" + length.to_bytes(4, "big")
+
+
+def _begun(stamp: _Stamp) -> _Run:
+    return None if stamp is None else (*stamp, stamp[2])
+
+
+def _extended(run: _Run, stamp: _Stamp) -> _Run:
+    """The run with one more event, None if that is not the next one of the same producer."""
+    if run is None or stamp is None or run[:2] != stamp[:2]:
+        return None
+    following = 0 if run[3] == _NUMBER_MAX else run[3] + 1
+    return (*run[:3], following) if stamp[2] == following else None

@@ -1,0 +1,164 @@
+"""What one CPU second buys in each kernel: `python benchmarks/micro_kernels.py [seconds]`.
+
+Events per CPU second (user + system time of this process), median of five, so that neighbours on
+the machine disturb little. The bytes are laid out as the official Python SDK lays them out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+from penstock.amqp.scan import TransferRun, scan_transfers
+from penstock.kernels import KERNEL, decode_events, frame_events, split_batch, split_singles
+
+_EVENTS = 100
+_ROUNDS = 5
+
+
+def data_section(body: bytes) -> bytes:
+    if len(body) <= 0xFF:
+        return b"\x00\x53\x75\xa0" + bytes((len(body),)) + body
+    return b"\x00\x53\x75\xb0" + struct.pack(">I", len(body)) + body
+
+
+def string(text: str) -> bytes:
+    return b"\xa1" + bytes((len(text),)) + text.encode()
+
+
+def symbol(text: str) -> bytes:
+    return b"\xa3" + bytes((len(text),)) + text.encode()
+
+
+def map8(code: int, *items: bytes) -> bytes:
+    body = b"".join(items)
+    return bytes((0, 0x53, code, 0xC1, len(body) + 1, len(items))) + body
+
+
+KEY = map8(0x72, symbol("x-opt-partition-key"), string("device-17"))
+
+
+def rich_message(number: int, body: bytes) -> bytes:
+    """A partition key, message-id and content-type, three application properties."""
+    fields = string(f"6f0c2b7e-{number:04}") + b"\x40" * 5 + symbol("application/json")
+    return (
+        KEY
+        + bytes((0, 0x53, 0x73, 0xC0, len(fields) + 1, 7))
+        + fields
+        + map8(
+            0x74,
+            string("sensor"),
+            string("temperature"),
+            string("unit"),
+            string("kelvin"),
+            string("reading"),
+            b"\x81" + struct.pack(">q", 293_150 + number),
+        )
+        + data_section(body)
+    )
+
+
+def transfer(delivery_id: int, payload: bytes) -> bytes:
+    """Handle, id, 4-byte tag, format 0, settled false, more false, …: 11 fields."""
+    fields = (
+        b"\x52\x03\x70" + struct.pack(">I", delivery_id) + b"\xa0\x04"
+        + struct.pack(">I", delivery_id) + b"\x43\x42\x42\x40\x40\x42\x42\x42"
+    )  # fmt: skip
+    performative = b"\x00\x53\x14\xc0" + bytes((len(fields) + 1, 11)) + fields
+    size = 8 + len(performative) + len(payload)
+    return struct.pack(">IHH", size, 0x0200, 1) + performative + payload
+
+
+def rate(work: Callable[[], object], events: int, seconds: float) -> float:
+    """Median of events per CPU second."""
+    work()
+    figures = []
+    for _ in range(_ROUNDS):
+        done = 0
+        began = time.process_time()
+        while (spent := time.process_time() - began) < seconds / _ROUNDS:
+            for _ in range(5):
+                work()
+            done += 5 * events
+        figures.append(done / spent)
+    return statistics.median(figures)
+
+
+def deliver(sections: bytes) -> bytes:
+    return frame_events(
+        sections,
+        0,
+        events_max=10_000,
+        frames_max=10_000,
+        bytes_max=1 << 24,
+        channel=1,
+        handle=3,
+        delivery_id=1_000,
+        frame_bytes_max=65_536,
+        sequence=123_456,
+        base_offset=987_654_321,
+        enqueued_ms=1_700_000_000_000,
+        runtime=b"",
+    ).data
+
+
+def payloads(frames: bytes) -> list[int]:
+    bounds = []
+    position = 0
+    while position < len(frames):
+        stop = position + struct.unpack_from(">I", frames, position)[0]
+        bounds += [position + 13 + frames[position + 12], stop]
+        position = stop
+    return bounds
+
+
+def scanned(frames: bytes) -> TransferRun:
+    run = scan_transfers(frames, 0, len(frames), frame_bytes_max=65_536)
+    assert run is not None and run.count == _EVENTS
+    return run
+
+
+def scanned_and_split(frames: bytes) -> object:
+    return split_singles(frames, scanned(frames).bounds)
+
+
+def cases() -> list[tuple[str, Callable[[], object]]]:
+    table: list[tuple[str, Callable[[], object]]] = []
+    shapes = {
+        "100 B": [data_section(b"x" * 100)] * _EVENTS,
+        "1 KB": [data_section(b"x" * 1024)] * _EVENTS,
+        "rich 100 B": [rich_message(i, b"x" * 100) for i in range(_EVENTS)],
+    }
+    for name, messages in shapes.items():
+        sections = b"".join(map(data_section, messages))
+        batch = (KEY if name.startswith("rich") else b"") + sections
+        frames = b"".join(transfer(1_000 + i, message) for i, message in enumerate(messages))
+        delivered = deliver(sections)
+        table += [
+            (f"split batch      {name}", partial(split_batch, batch, 0, len(batch))),
+            (
+                f"split publisher  {name}",
+                partial(split_batch, batch, 0, len(batch), publisher="device-17"),
+            ),
+            (f"split singles    {name}", partial(split_singles, frames, scanned(frames).bounds)),
+            (f"scan             {name}", partial(scanned, frames)),
+            (f"scan and split   {name}", partial(scanned_and_split, frames)),
+            (f"frame            {name}", partial(deliver, sections)),
+            (f"decode           {name}", partial(decode_events, delivered, payloads(delivered))),
+        ]
+    return sorted(table, key=lambda row: row[0][:16])
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
+    print(f"kernel: {KERNEL}; k events per CPU second, {_EVENTS} events a call")
+    for name, work in cases():
+        print(f"{name:<30}{rate(work, _EVENTS, seconds) / 1000:>10,.0f}")
+
+
+if __name__ == "__main__":
+    main()
