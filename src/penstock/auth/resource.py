@@ -82,10 +82,16 @@ def scope_covers(scope: Path, path: Path) -> bool:
 
 def names_publisher(path: Path) -> bool:
     """Whether the path ends in one publisher: `hub/publishers/name`."""
-    for index in range(1, len(path) - 1):
+    length = hub_length(path)
+    return length + 1 < len(path) and path[length] == PUBLISHERS
+
+
+def hub_length(path: Path) -> int:
+    """How many segments, at most, are the hub's name: those before the first word below it."""
+    for index in range(1, len(path)):
         if path[index] in WORDS_BELOW_HUB:
-            return path[index] == PUBLISHERS
-    return False
+            return index
+    return len(path)
 
 
 def within_hub(hub: str, path: Path) -> bool:

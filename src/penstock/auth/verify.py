@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from penstock.auth.grant import Grant, effective_rights, matches_key
-from penstock.auth.resource import Path, parse_resource, read_resource, scope_covers
+from penstock.auth.resource import Path, hub_length, parse_resource, read_resource, scope_covers
 from penstock.auth.token import SasToken, parse_token, signature
 from penstock.model import limits
 from penstock.model.entities import AuthorizationRule, Right, Secret
@@ -39,7 +39,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
 
     def hub_of(self, path: Path) -> HubName | None:
         """The existing hub with the longest name that the path begins with."""
-        for length in range(min(len(path), _HUB_SEGMENTS_MAX), 0, -1):
+        for length in range(min(hub_length(path), _HUB_SEGMENTS_MAX), 0, -1):
             found = self.hub("/".join(path[:length]))
             if found is not None:
                 return found

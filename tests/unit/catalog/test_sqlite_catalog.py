@@ -351,7 +351,7 @@ def test_damaged_page_is_refused_or_does_no_harm(tmp_path: Path) -> None:
     assert refused >= 9  # the header page, and each table and index
 
 
-def test_truncated_file_is_refused_or_empty_at_every_page(tmp_path: Path) -> None:
+def test_file_cut_at_any_page_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "catalog.db"
     filled(path)
     whole = path.read_bytes()
