@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.gateway.amqp.driver import AmqpConnection
@@ -20,7 +21,8 @@ class WebSocketDoor:
     def __init__(self, door: AmqpDoor) -> None:
         self._door = door
 
-    async def __call__(self, websocket: WebSocket) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        websocket = WebSocket(scope, receive, send)
         offered = websocket.scope.get("subprotocols", [])
         chosen = next((name for name in offered if name.lower() in _KNOWN), None)
         if offered and chosen is None:
