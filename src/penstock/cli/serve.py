@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.banner import print_banner
-
 if TYPE_CHECKING:
     from penstock.service.settings import Settings
 
@@ -97,6 +95,9 @@ async def _serve(settings: Settings) -> None:
             sys.stdout.write(facts.as_json() + "\n")
             sys.stdout.flush()
         else:
+            # Imported late: the doors are open before the tables of the banner are loaded.
+            from penstock.cli.banner import print_banner
+
             print_banner(facts, settings, first_start=first)
         await stopping.wait()
     finally:

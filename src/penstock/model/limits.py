@@ -64,6 +64,7 @@ NODE_MESSAGE_BYTES_MAX = 64 * KB
 LINK_NAME_MAX = 1024
 CONTAINER_ID_MAX = 1024
 UNSETTLED_BYTES_PER_CONNECTION_MAX = 16 * MB  # read is paused above it until the disk catches up
+UNSETTLED_BYTES_MAX = 256 * MB  # the same over all connections
 OUTBOUND_BUFFER_BYTES = 512 * KB  # delivery pauses above it until the socket drains
 GRANTS_PER_CONNECTION_MAX = 1024
 

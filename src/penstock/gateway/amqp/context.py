@@ -28,6 +28,31 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
 
 
+class Held:
+    """Bytes of all connections that wait for the disk. One slow disk must not fill the memory,
+    and a stopping service waits until nothing is held."""
+
+    def __init__(self, limit: int = limits.UNSETTLED_BYTES_MAX) -> None:
+        self.limit = limit
+        self.total = 0
+        self.nothing = asyncio.Event()
+        self.nothing.set()
+
+    @property
+    def is_full(self) -> bool:
+        return self.total > self.limit
+
+    def add(self, size: int) -> None:
+        self.total += size
+        self.nothing.clear()
+
+    def remove(self, size: int) -> None:
+        self.total -= size
+        assert self.total >= 0
+        if self.total == 0:
+            self.nothing.set()
+
+
 class Context:
     """`new_id` gives random hex text; `authorities` the namespaces as they are now."""
 
@@ -51,3 +76,4 @@ class Context:
         self.loop = loop
         self.deadlines = deadlines or Deadlines()
         self.connections_max = connections_max
+        self.held = Held()

@@ -84,6 +84,7 @@ class AmqpConnection:
         self._bytes_in = self._bytes_out = 0
         self._unsettled_bytes = 0
         self._read_paused = False
+        self._stopping = False
         self._flush_scheduled = False
         self._dirty: dict[LinkApp, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -122,18 +123,15 @@ class AmqpConnection:
         if self._over:
             return
         self._bytes_in += len(data)
-        try:
-            self._handle(self.engine.receive_data(data, now_ms=self.context.clock.monotonic_ms()))
-        except Exception:  # noqa: BLE001 - a bug of ours costs this connection, not the process
-            self._crashed()
-        self.flush()
+        now_ms = self.context.clock.monotonic_ms()
+        self.turn(lambda: self._handle(self.engine.receive_data(data, now_ms=now_ms)))
 
     def pause_writing(self) -> None:
         self.write_paused = True
 
     def resume_writing(self) -> None:
         self.write_paused = False
-        self._guarded(self._pump_all)
+        self.turn(self._pump_all)
 
     def connection_lost(self) -> None:
         if self._over:
@@ -162,6 +160,7 @@ class AmqpConnection:
     def shut_down(self) -> None:
         """The service stops: say so, and let the peer answer for a moment."""
         self.fail(ConnectionForced("The service is shutting down; reconnect in a moment."))
+        self.transport.resume_reading()  # for the peer's own close; anything else is discarded
 
     # --- what links use -------------------------------------------------------------------------
 
@@ -203,11 +202,12 @@ class AmqpConnection:
             self.context.loop.call_soon(self._scheduled_flush)
 
     def hold(self, size: int) -> None:
-        """Bytes that wait for the disk; reading pauses above the limit (bounded memory)."""
+        """Bytes that wait for the disk; reading pauses above the limits (bounded memory)."""
         self._unsettled_bytes += size
-        if (
-            not self._read_paused
-            and self._unsettled_bytes > limits.UNSETTLED_BYTES_PER_CONNECTION_MAX
+        held = self.context.held
+        held.add(size)
+        if not self._read_paused and (
+            held.is_full or self._unsettled_bytes > limits.UNSETTLED_BYTES_PER_CONNECTION_MAX
         ):
             self._read_paused = True
             self.transport.pause_reading()
@@ -215,10 +215,16 @@ class AmqpConnection:
     def release(self, size: int) -> None:
         self._unsettled_bytes -= size
         assert self._unsettled_bytes >= 0
+        self.context.held.remove(size)
         limit = limits.UNSETTLED_BYTES_PER_CONNECTION_MAX
-        if self._read_paused and self._unsettled_bytes * 2 <= limit and not self._over:
+        if self._read_paused and self._unsettled_bytes * 2 <= limit and not self._stopping:
             self._read_paused = False
             self.transport.resume_reading()
+
+    def stop_reading(self) -> None:
+        """The service stops: nothing new is taken, what was taken is still acknowledged."""
+        self._stopping = self._read_paused = True
+        self.transport.pause_reading()
 
     def token_was_put(self) -> None:
         """Somebody known is there; links may live longer now."""
@@ -369,7 +375,7 @@ class AmqpConnection:
         self._timer = None
         if self._over:
             return
-        self._guarded(self._due)
+        self.turn(self._due)
         self._arm()
 
     def _due(self) -> None:
@@ -424,18 +430,18 @@ class AmqpConnection:
 
     def _scheduled_flush(self) -> None:
         self._flush_scheduled = False
-        try:
-            self.flush()
-        except Exception:  # noqa: BLE001 - see data_received
-            self._crashed()
+        self.turn(_nothing)
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Run what a timer or the socket called for, then write; bugs cost this connection only."""
+    def turn(self, work: Callable[[], None]) -> None:
+        """Run what a timer, the socket, the log or another connection called for, then write. A bug
+        costs this connection only, never the caller."""
+        if self._over:
+            return
         try:
             work()
-        except Exception:  # noqa: BLE001 - see data_received
+            self.flush()
+        except Exception:  # noqa: BLE001 - as said
             self._crashed()
-        self.flush()
 
     def _crashed(self) -> None:
         log.exception("internal error: peer=%s tracking_id=%s", self.transport.peer, self.id)
@@ -448,7 +454,12 @@ class AmqpConnection:
         )
         self._reason = "internal error"
         self.engine.close(Error(condition=InternalError.condition, description=text))
+        self.transport.write(self.engine.bytes_to_send(now_ms=self.context.clock.monotonic_ms()))
         self.context.loop.call_later(_CLOSE_GRACE_S, self.transport.close)
+
+
+def _nothing() -> None:
+    """A turn that only writes what has gathered."""
 
 
 _HANDLERS: dict[type, Callable[[AmqpConnection, Any], None]] = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.amqp.events import TransfersReceived
+import msgspec
+
+from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Error
 from penstock.amqp.serial import serial_add, serial_distance
@@ -69,6 +71,8 @@ class PublisherLink(LinkApp):
         self.link.grant(limits.SENDER_CREDIT)  # E10
 
     def on_transfers(self, event: TransfersReceived) -> None:
+        if self.link.max_message_size < limits.FRAME_BYTES_MAX and self._one_is_too_large(event):
+            return
         if event.message_format == BATCH_FORMAT:
             self._on_batches(event)
         elif event.message_format == MESSAGE_FORMAT:
@@ -80,6 +84,24 @@ class PublisherLink(LinkApp):
             )
             last = serial_add(event.first_delivery_id, event.count - 1)
             self._refuse(event.first_delivery_id, last, error, event.settled)
+
+    def _one_is_too_large(self, event: TransfersReceived) -> bool:
+        """A client may attach with a limit below one frame (protocol.md 4.2); then its deliveries
+        are judged one by one."""
+        bounds = event.bounds
+        sizes = [bounds[i + 1] - bounds[i] for i in range(0, len(bounds), 2)]
+        if max(sizes) <= self.link.max_message_size:
+            return False
+        for i, size in enumerate(sizes):
+            delivery = serial_add(event.first_delivery_id, i)
+            if size > self.link.max_message_size:
+                self.on_oversized(TransferOversized(self.link, delivery, size, event.settled))
+            else:
+                one = msgspec.structs.replace(
+                    event, bounds=bounds[2 * i : 2 * i + 2], first_delivery_id=delivery, count=1
+                )
+                self.on_transfers(one)
+        return True
 
     def _on_batches(self, event: TransfersReceived) -> None:
         bounds, delivery = event.bounds, event.first_delivery_id
@@ -164,7 +186,7 @@ class PublisherLink(LinkApp):
 
     def end(self, error: PenstockError) -> None:
         """The broker ended this link: hub deleted, changed, or producer taken over."""
-        self.connection.detach(self.link, error, self._tracker)
+        self.connection.turn(partial(self.connection.detach, self.link, error, self._tracker))
 
     def close(self) -> None:
         if self.producer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.amqp.codec import encode
@@ -54,7 +55,7 @@ class ReaderLink(LinkApp):
 
     def ready(self) -> None:
         """The broker committed something that this reader waits for."""
-        self._turn()
+        self.connection.turn(self.pump)
 
     def pump(self) -> None:
         """Send what credit, window and socket take now; at most one turn's worth."""
@@ -145,7 +146,7 @@ class ReaderLink(LinkApp):
         error = future.exception()
         if error is None:
             reader.fetched(future.result())
-            self._turn()
+            self.connection.turn(self.pump)
         elif isinstance(error, PenstockError):
             self.end(error)
         else:
@@ -159,11 +160,7 @@ class ReaderLink(LinkApp):
 
     def _next_turn(self) -> None:
         self._turn_scheduled = False
-        self._turn()
-
-    def _turn(self) -> None:
-        self.pump()
-        self.connection.flush()
+        self.connection.turn(self.pump)
 
     def _end_soon(self, error: PenstockError) -> None:
         self.connection.context.loop.call_soon(self.end, error)
@@ -178,7 +175,8 @@ class ReaderLink(LinkApp):
     def end(self, error: PenstockError) -> None:
         """The broker ended this link: stolen, hub deleted or changed, position out of range."""
         if self.reader is not None:
-            self.connection.detach(self.link, error, self._tracker)
+            detach = partial(self.connection.detach, self.link, error, self._tracker)
+            self.connection.turn(detach)
 
     def close(self) -> None:
         if self.reader is not None:

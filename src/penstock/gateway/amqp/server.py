@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 
 from penstock.gateway.amqp.context import Context
@@ -52,6 +53,12 @@ class AmqpDoor:
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
+            connection.stop_reading()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.context.held.nothing.wait()
+        for connection in list(self.connections):
+            connection.flush()
             connection.shut_down()
         try:
             async with asyncio.timeout(grace_s):
