@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _FILE_BYTES_MAX = limits.MB
-_PORTS = ("amqp_port", "amqps_port", "https_port", "admin_port", "portal_port")
+_PORTS = ("amqp_port", "amqps_port", "https_port", "admin_port")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,17 +297,7 @@ def _merged(
 
 
 def _refuse_contradictions(settings: Settings, given: Mapping[str, Value]) -> None:
-    taken: dict[int, str] = {}
-    for field in _PORTS:
-        port = getattr(settings, field)
-        if not port or (field == "portal_port" and not settings.portal):
-            continue
-        if port in taken:
-            where = given[field].where if field in given else field
-            raise ConfigurationError(
-                f"{where} is {port}, and so is {taken[port]}: each door needs a port of its own."
-            )
-        taken[port] = field
+    _refuse_shared_ports(settings, given)
     if (settings.tls_certificate_file is None) != (settings.tls_key_file is None):
         have, lack = ("certificate_file", "key_file")
         if settings.tls_certificate_file is None:
@@ -319,6 +309,19 @@ def _refuse_contradictions(settings: Settings, given: Mapping[str, Value]) -> No
             f"{given['host'].where} is '{settings.host}', beyond this machine, while the key is "
             "the emulator's published one: set PENSTOCK_ROOT_KEY or PENSTOCK_ROOT_KEY_FILE."
         )
+
+
+def _refuse_shared_ports(settings: Settings, given: Mapping[str, Value]) -> None:
+    taken: dict[int, str] = {}
+    # What was given comes last, so that it is blamed, and not a default.
+    for field in sorted(_PORTS, key=lambda field: field in given):
+        port = getattr(settings, field)
+        if port and port in taken:
+            raise ConfigurationError(
+                f"{given[field].where} is {port}, and so is {taken[port]}: "
+                "each door needs a port of its own."
+            )
+        taken[port] = field
 
 
 def _uses_published_key(settings: Settings) -> bool:

@@ -6,6 +6,7 @@ Every refusal is one sentence: the file and line, variable or flag, what was see
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -118,8 +119,8 @@ class Table:
     def refuse_unknown(self, known: Collection[str]) -> None:
         for key in self._entries:
             if key not in known:
-                place = self._document.where((*self._path, key), name=False)
-                raise ConfigurationError(f"{place} '{shown(key)}' is no setting{_hint(key, known)}")
+                line = self._document.line((*self._path, key))
+                raise ConfigurationError(f"{line}: '{shown(key)}' is no setting{_hint(key, known)}")
 
     def _table(self, path: KeyPath, value: Value) -> Table:
         if not isinstance(value.raw, dict):
@@ -135,7 +136,11 @@ class Document:
         self.root = Table(self, (), content)
         self._lines = dict(_toml_lines(text))
 
-    def where(self, path: KeyPath, *, name: bool = True) -> str:
+    def where(self, path: KeyPath) -> str:
+        """`FILE, line 7: namespaces[0].name`, the line being that of the nearest key found."""
+        return f"{self.line(path)}: {_dotted(path)}" if path else str(self.file)
+
+    def line(self, path: KeyPath) -> str:
         line = next(
             (
                 self._lines[path[:end]]
@@ -144,8 +149,7 @@ class Document:
             ),
             None,
         )
-        file = str(self.file) if line is None else f"{self.file}, line {line}"
-        return f"{file}: {_dotted(path)}" if name and path else f"{file}:"
+        return str(self.file) if line is None else f"{self.file}, line {line}"
 
 
 def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
@@ -254,10 +258,17 @@ def host_name(value: Value) -> str:
     allowed = "a host name or address without port is allowed"
     host = value.text(allowed).strip().lower()
     bare = host.removeprefix("[").removesuffix("]")
-    is_address = ":" in bare and re.fullmatch(r"[0-9a-f:.]+(%[a-z0-9_.-]+)?", bare) is not None
-    if len(bare) > limits.HOST_NAME_MAX or not (is_address or _HOST.fullmatch(bare)):
+    if len(bare) > limits.HOST_NAME_MAX or not (_HOST.fullmatch(bare) or _is_address(bare)):
         value.refuse(allowed)
     return bare
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def throughput_units(value: Value) -> int | None:

@@ -1,0 +1,61 @@
+"""docs/configuration.md says what the code does: settings, defaults, a file that loads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from penstock.model.entities import Right, Secret, Tier
+from penstock.service.config import SETTINGS, Setting, Settings, load_settings
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+# Defaults that are not fields of Settings: they belong to the default namespace.
+OTHER_DEFAULTS = {"hubs": "`events`", "throughput_units": "`unlimited`", "root_key": "drawn"}
+
+
+def test_page_lists_every_setting_as_it_is() -> None:
+    rows = re.findall(r"^\| .*PENSTOCK_.* \|$", PAGE.read_text(), flags=re.MULTILINE)
+    assert rows == [_row(setting) for setting in SETTINGS]
+
+
+def test_every_setting_of_the_record_can_be_set() -> None:
+    by_others = {"namespaces", "namespaces_given"}
+    assert set(Settings.__struct_fields__) - by_others <= {setting.field for setting in SETTINGS}
+
+
+def test_the_whole_file_of_the_page_loads(tmp_path: Path) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert len(examples) == 1
+    file = tmp_path / "penstock.toml"
+    file.write_text(examples[0])
+    keys = {"TELEMETRY_ROOT_KEY": "root-key", "DEVICES_KEY": "devices-key"}
+
+    settings = load_settings(flags={"config": file}, environ=keys)
+
+    telemetry, reporting = settings.namespaces
+    assert settings.data == Path("/var/lib/penstock")
+    assert settings.amqp_port is None  # beyond loopback
+    assert settings.tls_ca_file == tmp_path / "tls/company-ca.pem"
+    assert telemetry.hosts == ("telemetry.example.com", "telemetry.internal")
+    assert telemetry.throughput_units == 4
+    assert [rule.primary_key for rule in telemetry.rules] == [Secret("root-key")]
+    assert [(hub.name, hub.partition_count) for hub in telemetry.hubs] == [
+        ("readings", 8),
+        ("audit", None),
+    ]
+    assert telemetry.hubs[0].groups == ("billing", "alerts")
+    assert telemetry.hubs[0].rules[0].rights is Right.SEND
+    assert reporting.tier is Tier.DEDICATED
+
+
+def _row(setting: Setting) -> str:
+    key = f"`{setting.key}`" if setting.in_file else "–"
+    flag = f"`{setting.flag}`" if setting.flag else "–"
+    default = OTHER_DEFAULTS.get(setting.field) or _shown(getattr(Settings(), setting.field, None))
+    return f"| {key} | {flag} | `{setting.variable}` | {default} | {setting.meaning} |"
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "none"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
