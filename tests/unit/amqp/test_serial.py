@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.amqp import decoder, encoder, serial
 from penstock.amqp.serial import serial_add, serial_distance
 
 IDS = st.integers(min_value=0, max_value=2**32 - 1)
@@ -68,3 +71,10 @@ def test_serial_distance_is_antisymmetric_except_at_half_the_circle(a: int, b: i
     distance = serial_distance(a, b)
     if distance != -(2**31):
         assert serial_distance(b, a) == -distance
+
+
+def test_examples_in_docstrings_hold() -> None:
+    for module in (serial, encoder, decoder):
+        result = doctest.testmod(module)
+        assert result.attempted > 0
+        assert result.failed == 0
