@@ -120,7 +120,9 @@ def _coverable(host_names: Iterable[str]) -> list[str]:
 
 
 def _is_host_name(name: str) -> bool:
-    return len(name) <= limits.HOST_NAME_MAX and _HOST_NAME.fullmatch(name) is not None
+    if len(name) > limits.HOST_NAME_MAX or _HOST_NAME.fullmatch(name) is None:
+        return False
+    return not name.rpartition(".")[2].isdigit()  # no top-level domain is a number: an address
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
