@@ -1,0 +1,397 @@
+"""One shared server for the real clients, and the six ways in which the Python SDK can be used.
+
+A test that needs an empty partition takes a `spot`, one that needs a whole hub takes a `hub`: each
+is handed out once, so that tests share the process but not the events.
+
+The SDK sleeps between frames while it connects (half a second each time), so most tests here are
+*cases*: `async def case(sdk)`, all cases of a module run at once, and each is then reported as a
+test of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("azure.eventhub", reason="the Python SDK is not installed")
+
+from azure.eventhub import (
+    EventData,
+    EventHubConsumerClient,
+    EventHubProducerClient,
+    TransportType,
+)
+from azure.eventhub.aio import EventHubConsumerClient as AioConsumerClient
+from azure.eventhub.aio import EventHubProducerClient as AioProducerClient
+
+if TYPE_CHECKING:
+    from tests.conftest import Server, ServerFactory
+
+HERE = Path(__file__).parent
+NAMESPACE = "compatibility"
+HUBS = 80  # of 4 partitions; none is used twice
+WIDE_HUBS = 12  # of 32 partitions, handed out one by one
+WIDE = 32
+CASES_AT_ONCE = 12
+CASE_DEADLINE_S = 90
+KEYS = {"sender": "key-that-only-sends", "listener": "key-that-only-listens"}
+SECONDARY_KEY = "the-second-key-of-the-root-policy"
+HUB_KEY = "key-of-one-hub-alone"
+
+# What the tests of a failing SDK call need: no second try, no waiting in between.
+AT_ONCE: dict[str, Any] = {"retry_total": 0, "retry_backoff_factor": 0.01}
+
+# The SDK leaves sockets and loops to the garbage collector after an error.
+SDK_LEAKS = (
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::DeprecationWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.sdk)
+            for leak in SDK_LEAKS:
+                item.add_marker(pytest.mark.filterwarnings(leak))
+
+
+class Spot(NamedTuple):
+    """An empty partition that no other test uses."""
+
+    hub: str
+    partition: str
+
+
+@pytest.fixture(scope="session")
+def server(start_session_server: ServerFactory) -> Server:
+    """The shared server: a standard namespace with policies of every right and many hubs."""
+    return start_session_server(config=_configuration())
+
+
+def _configuration() -> str:
+    lines = ["[[namespaces]]", f'name = "{NAMESPACE}"']
+    lines += _rule("namespaces", "RootManageSharedAccessKey", "manage", "the-first-key")
+    lines += [f'secondary_key = "{SECONDARY_KEY}"']
+    lines += _rule("namespaces", "sender", "send", KEYS["sender"])
+    lines += _rule("namespaces", "listener", "listen", KEYS["listener"])
+    for index in range(HUBS):
+        lines += _hub(f"hub-{index}", 4)
+        lines += ['groups = ["readers", "Other.Group_1"]']
+        lines += _rule("namespaces.hubs", "of-this-hub", "manage", HUB_KEY)
+    for index in range(WIDE_HUBS):
+        lines += [*_hub(f"wide-{index}", WIDE), 'groups = ["readers"]']
+    lines += [*_hub("Mixed.Case/path_1", 2), 'groups = ["Readers"]']
+    return "\n".join(lines)
+
+
+def _hub(name: str, partitions: int) -> list[str]:
+    return ["[[namespaces.hubs]]", f'name = "{name}"', f"partition_count = {partitions}"]
+
+
+def _rule(table: str, name: str, right: str, key: str) -> list[str]:
+    return [f"[[{table}.rules]]", f'name = "{name}"', f'rights = ["{right}"]', f'key = "{key}"']
+
+
+class Takings:
+    """Hands out hubs and partitions, each once in a session."""
+
+    def __init__(self) -> None:
+        self._hubs = count()
+        self._spots = count()
+
+    def hub(self) -> str:
+        """A hub of 4 partitions."""
+        number = next(self._hubs)
+        assert number < HUBS, "declare more hubs in conftest.py"
+        return f"hub-{number}"
+
+    def spot(self) -> Spot:
+        number, partition = divmod(next(self._spots), WIDE)
+        assert number < WIDE_HUBS, "declare more wide hubs in conftest.py"
+        return Spot(f"wide-{number}", str(partition))
+
+
+@pytest.fixture(scope="session")
+def takings() -> Takings:
+    return Takings()
+
+
+@pytest.fixture
+def hub(takings: Takings) -> str:
+    return takings.hub()
+
+
+@pytest.fixture
+def spot(takings: Takings) -> Spot:
+    return takings.spot()
+
+
+class PythonSdk:
+    """azure-eventhub over one transport. Both flavours have the same face, an asynchronous one."""
+
+    flavour = ""
+
+    def __init__(self, server: Server, takings: Takings, transport: str = "tcp") -> None:
+        self.server = server
+        self.transport = transport
+        self.hub = takings.hub
+        self.spot = takings.spot
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What leads the SDK to this server over this transport (protocol.md 1.2)."""
+        if self.transport == "tcp":
+            return AT_ONCE
+        door = "https" if self.transport == "websocket" else "amqps"
+        transport_type = TransportType.Amqp
+        if self.transport == "websocket":
+            transport_type = TransportType.AmqpOverWebsocket
+        return AT_ONCE | {
+            "connection_verify": self.server["ca_file"],
+            "custom_endpoint_address": f"sb://localhost:{self.server.port(door)}",
+            "transport_type": transport_type,
+        }
+
+    def connection_string(self, policy: str | None = None, key: str | None = None) -> str:
+        tls = self.transport != "tcp"
+        return self.server.connection_string(policy=policy, key=key, tls=tls)
+
+    def producer(self, hub: str, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def consumer(self, hub: str, group: str = "$Default", **options: Any) -> Any:
+        raise NotImplementedError
+
+    async def call(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    async def close(self, client: Any) -> None:
+        await self.call(client.close)
+
+    @contextlib.asynccontextmanager
+    async def producing(self, hub: str, **options: Any) -> AsyncIterator[Any]:
+        producer = self.producer(hub, **options)
+        try:
+            yield producer
+        finally:
+            await self.close(producer)
+
+    @contextlib.asynccontextmanager
+    async def consuming(self, hub: str, **options: Any) -> AsyncIterator[Any]:
+        consumer = self.consumer(hub, **options)
+        try:
+            yield consumer
+        finally:
+            await self.close(consumer)
+
+    async def send(self, hub: str, *events: EventData | str | bytes, **where: Any) -> None:
+        """As one batch; `where` is partition_id or partition_key."""
+        batch = [EventData(each) if isinstance(each, str | bytes) else each for each in events]
+        async with self.producing(hub) as producer:
+            await self.call(producer.send_batch, batch, **where)
+
+    async def send_event(self, hub: str, event: Any, **where: Any) -> None:
+        async with self.producing(hub) as producer:
+            await self.call(producer.send_event, event, **where)
+
+    async def read(
+        self,
+        hub: str,
+        partition: str,
+        events: int,
+        *,
+        group: str = "$Default",
+        client: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> list[EventData]:
+        """Read until that many events came or nothing came for a while; raises what on_error got."""
+        options = {"starting_position": "-1", "max_wait_time": 5.0} | options
+        consumer = self.consumer(hub, group, **(client or {}))
+        received: list[EventData] = []
+        errors: list[Exception] = []
+        await self.receive(consumer, partition, events, received, errors, options)
+        if errors:
+            raise errors[0]
+        return received
+
+    async def receive(
+        self,
+        consumer: Any,
+        partition: str,
+        events: int,
+        received: list[EventData],
+        errors: list[Exception],
+        options: dict[str, Any],
+    ) -> None:
+        raise NotImplementedError
+
+
+class SyncSdk(PythonSdk):
+    """The blocking clients, in a thread."""
+
+    flavour = "sync"
+
+    def producer(self, hub: str, **options: Any) -> EventHubProducerClient:
+        text = options.pop("conn_str", None) or self.connection_string()
+        return EventHubProducerClient.from_connection_string(
+            text, eventhub_name=hub, **self.options | options
+        )
+
+    def consumer(self, hub: str, group: str = "$Default", **options: Any) -> EventHubConsumerClient:
+        text = options.pop("conn_str", None) or self.connection_string()
+        return EventHubConsumerClient.from_connection_string(
+            text, group, eventhub_name=hub, **self.options | options
+        )
+
+    async def call(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return await asyncio.to_thread(act, *args, **options)
+
+    async def receive(
+        self,
+        consumer: EventHubConsumerClient,
+        partition: str,
+        events: int,
+        received: list[EventData],
+        errors: list[Exception],
+        options: dict[str, Any],
+    ) -> None:
+        def on_event(context: object, event: EventData | None) -> None:
+            if event is not None:
+                received.append(event)
+            if event is None or len(received) >= events:
+                consumer.close()
+
+        def on_error(context: object, error: Exception) -> None:
+            errors.append(error)
+            consumer.close()
+
+        def run() -> None:
+            with consumer:
+                consumer.receive(on_event, on_error=on_error, partition_id=partition, **options)
+
+        await asyncio.to_thread(run)
+
+
+class AioSdk(PythonSdk):
+    """The clients of azure.eventhub.aio."""
+
+    flavour = "aio"
+
+    def producer(self, hub: str, **options: Any) -> AioProducerClient:
+        text = options.pop("conn_str", None) or self.connection_string()
+        return AioProducerClient.from_connection_string(
+            text, eventhub_name=hub, **self.options | options
+        )
+
+    def consumer(self, hub: str, group: str = "$Default", **options: Any) -> AioConsumerClient:
+        text = options.pop("conn_str", None) or self.connection_string()
+        return AioConsumerClient.from_connection_string(
+            text, group, eventhub_name=hub, **self.options | options
+        )
+
+    async def call(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return await act(*args, **options)
+
+    async def receive(
+        self,
+        consumer: AioConsumerClient,
+        partition: str,
+        events: int,
+        received: list[EventData],
+        errors: list[Exception],
+        options: dict[str, Any],
+    ) -> None:
+        done = asyncio.Event()
+
+        async def on_event(context: object, event: EventData | None) -> None:
+            if event is not None and len(received) < events:
+                received.append(event)
+            if event is None or len(received) >= events:
+                done.set()
+
+        async def on_error(context: object, error: Exception) -> None:
+            errors.append(error)
+            done.set()
+
+        receiving = asyncio.create_task(
+            consumer.receive(on_event, on_error=on_error, partition_id=partition, **options)
+        )
+        try:
+            await asyncio.wait_for(done.wait(), 60)
+        finally:
+            receiving.cancel()  # as the SDK's samples do: it would sleep out its balancing interval
+            with contextlib.suppress(asyncio.CancelledError):
+                await receiving
+            await consumer.close()
+
+
+SDKS: dict[str, type[PythonSdk]] = {"sync": SyncSdk, "aio": AioSdk}
+Case = Callable[[Any], Awaitable[None]]
+
+
+class Sdks:
+    """The Python SDK by flavour and transport, and the way to run many cases at once."""
+
+    def __init__(self, server: Server, takings: Takings) -> None:
+        self._server = server
+        self._takings = takings
+
+    def of(self, flavour: str, transport: str = "tcp", server: Server | None = None) -> PythonSdk:
+        return SDKS[flavour](server or self._server, self._takings, transport)
+
+    def run(self, cases: Iterable[Case], *ways: tuple[str, str]) -> Outcomes:
+        """Every case in every way (flavour, transport), concurrently; never raises."""
+        started = {
+            (case.__name__, *way): (case, self.of(*way))  # type: ignore[attr-defined]  # functions
+            for case in cases
+            for way in ways or (("aio", "tcp"),)
+        }
+        return Outcomes(asyncio.run(_run_all(started)))
+
+
+class Outcomes:
+    """What became of the cases; asking for one raises what it raised."""
+
+    def __init__(self, errors: dict[tuple[str, ...], BaseException | None]) -> None:
+        self._errors = errors
+
+    def check(self, case: Case, flavour: str = "aio", transport: str = "tcp") -> None:
+        error = self._errors[case.__name__, flavour, transport]  # type: ignore[attr-defined]  # as above
+        if error is not None:
+            raise error
+
+
+async def _run_all(
+    started: dict[tuple[str, ...], tuple[Case, PythonSdk]],
+) -> dict[tuple[str, ...], BaseException | None]:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(64, thread_name_prefix="sync-sdk"))
+    places = asyncio.Semaphore(CASES_AT_ONCE)
+
+    async def run(case: Case, sdk: PythonSdk) -> None:
+        async with places, asyncio.timeout(CASE_DEADLINE_S):
+            await case(sdk)
+
+    running = [run(case, sdk) for case, sdk in started.values()]
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    return dict(zip(started, ended, strict=True))
+
+
+@pytest.fixture(scope="session")
+def sdks(server: Server, takings: Takings) -> Sdks:
+    return Sdks(server, takings)
+
+
+@pytest.fixture
+def sdk(sdks: Sdks) -> PythonSdk:
+    """The asynchronous SDK over plain TCP, where flavour and transport make no difference."""
+    return sdks.of("aio")
