@@ -146,11 +146,15 @@ def node_locks() -> list[Path]:
 
 def install_node_packages() -> None:
     for lock in node_locks():
-        where = lock.parent.relative_to(ROOT)
+        # npm's own note of what it installed; older than the lock: installed from another one.
+        installed = lock.parent / "node_modules" / ".package-lock.json"
+        if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
+            continue
         npm = shutil.which("npm")
-        command = [npm or "npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"]
-        if npm is None or not run([*command, "--prefix", lock.parent]):
-            print(f"{where}: npm packages not installed (needs npm): its tests will be skipped")
+        options = ("--no-audit", "--no-fund", "--loglevel=error", "--prefix", lock.parent)
+        if npm is None or not run([npm, "ci", *options], quiet=True):
+            where = lock.parent.relative_to(ROOT)
+            print(f"npm packages of {where} not installed (needs npm): its tests will be skipped")
 
 
 def run(command: Sequence[str | Path], *, quiet: bool = False) -> bool:

@@ -147,6 +147,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         key="log_level",
         read=_log_level,
+        flag="--log-level",
         meaning="what is logged to standard error: `debug`, `info`, `warning` or `error`",
     ),
     Setting(key="portal", read=values.yes_or_no, meaning="reserved for the web portal"),
