@@ -1,9 +1,24 @@
-"""The newest stamp of each idempotent producer of a partition (protocol.md 4.7), bounded."""
+"""The newest stamp of each idempotent producer of a partition (protocol.md 4.7), bounded.
+
+The file `<base offset>.producers` is sealed (sealed.py) and holds
+
+    byte  0  through  u64   the stamps of all records before this offset are in here
+          8  stamps   n x (id i64, first number i32, last number i32, epoch i16), oldest first
+"""
 
 from __future__ import annotations
 
+import struct
+
+from penstock.log.sealed import seal, unseal
 from penstock.model import limits
 from penstock.model.events import Producer
+
+PRODUCERS_MAGIC = b"PNSTKPRD"
+
+_HEAD = struct.Struct("<Q")
+_STAMP = struct.Struct("<qiih")
+PRODUCERS_FILE_BYTES_MAX = 64 + _STAMP.size * limits.PRODUCERS_PER_PARTITION_MAX
 
 
 class Producers:
@@ -31,6 +46,20 @@ class Producers:
     def copy(self) -> Producers:
         return Producers(dict(self._stamps))
 
-    def stamps(self) -> list[Producer]:
-        """Oldest first."""
-        return list(self._stamps.values())
+    def encode(self, through: int) -> bytes:
+        stamps = [
+            _STAMP.pack(stamp.id, stamp.first_sequence, stamp.last_sequence, stamp.epoch)
+            for stamp in self._stamps.values()
+        ]
+        return seal(PRODUCERS_MAGIC, _HEAD.pack(through) + b"".join(stamps))
+
+
+def decode_producers(content: bytes) -> tuple[Producers, int] | None:
+    """The stamps and the offset up to which they speak; None if the file is not whole."""
+    body = unseal(PRODUCERS_MAGIC, content)
+    if body is None or len(body) < _HEAD.size or (len(body) - _HEAD.size) % _STAMP.size:
+        return None
+    producers = Producers()
+    for producer_id, first, last, epoch in _STAMP.iter_unpack(body[_HEAD.size :]):
+        producers.note(Producer(producer_id, epoch, first, last))
+    return producers, _HEAD.unpack_from(body)[0]

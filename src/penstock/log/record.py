@@ -176,10 +176,12 @@ def event_positions(sections: bytes) -> Iterator[int]:
 
 def last_event_position(sections: bytes) -> int:
     """Where the newest event of a batch starts, so that its offset can be told."""
-    position = 0
-    for position in event_positions(sections):  # noqa: B007 - the last one is what is asked for
-        pass
-    return position
+    position, end = 0, len(sections)
+    while True:
+        size = _section_bytes(sections, position)
+        if size == 0 or position + size >= end:
+            return position
+        position += size
 
 
 def _section_bytes(sections: bytes, position: int) -> int:

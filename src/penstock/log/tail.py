@@ -46,7 +46,7 @@ class TailBudget:
 class Tail:
     """The last batches of one partition, at most `bytes_max` of them, and the newest's offset."""
 
-    __slots__ = ("_batches", "_budget", "_bytes", "_bytes_max", "_firsts", "_last_offset", "_start")
+    __slots__ = ("_batches", "_budget", "_bytes", "_bytes_max", "_firsts", "_newest", "_start")
 
     def __init__(self, bytes_max: int, budget: TailBudget, *, last_offset: int = -1) -> None:
         self._bytes_max = bytes_max
@@ -55,19 +55,26 @@ class Tail:
         self._firsts: list[int] = []
         self._start = 0  # slots before it are evicted
         self._bytes = 0
-        self._last_offset: int | None = last_offset
+        self._newest: StoredBatch | int = (
+            last_offset  # the newest batch, or its last event's offset
+        )
 
     def __len__(self) -> int:
         return len(self._batches) - self._start
 
     @property
     def last_offset(self) -> int:
-        """Of the newest event; found by a walk over its batch, and only if somebody asks."""
-        if self._last_offset is None:
-            newest = self._batches[-1]
-            assert newest is not None
-            self._last_offset = newest.base_offset + last_event_position(newest.sections)
-        return self._last_offset
+        """Of the newest event; found by a walk over its batch, and only if somebody asks. Any
+        thread: `_newest` is replaced as a whole and only ever by the owner's thread."""
+        newest = self._newest
+        if isinstance(newest, int):
+            return newest
+        return newest.base_offset + last_event_position(newest.sections)
+
+    def settle_last_offset(self) -> int:
+        """The same on the owner's thread, which may keep the answer."""
+        self._newest = self.last_offset
+        return self._newest
 
     def add(self, batches: list[StoredBatch]) -> None:
         """Newly committed batches, in order, right after those already here."""
@@ -75,7 +82,7 @@ class Tail:
         cost = sum([len(batch.sections) for batch in batches]) + _BATCH_COST * len(batches)
         self._batches += batches
         self._firsts += [batch.first_sequence for batch in batches]
-        self._last_offset = None
+        self._newest = batches[-1]
         self._bytes += cost
         self._budget.took(self, cost)
         while self._bytes > self._bytes_max:
@@ -94,7 +101,7 @@ class Tail:
         evicted = self._batches[self._start]
         assert evicted is not None
         if len(self) == 1:
-            self._last_offset = self.last_offset
+            self.settle_last_offset()
         self._batches[self._start] = None
         self._start += 1
         cost = len(evicted.sections) + _BATCH_COST
@@ -105,9 +112,14 @@ class Tail:
             self._start = 0
         assert self._bytes >= 0
 
+    def drop_before(self, sequence: int) -> None:
+        """Retention dropped these events: readers must not get them from here either."""
+        while len(self) and self._firsts[self._start] < sequence:
+            self.evict_one()
+
     def clear(self) -> None:
-        """Forget all but the newest event's offset."""
+        """Forget everything."""
         while len(self):
             self.evict_one()
-        self._batches, self._firsts, self._start = [], [], 0
+        self._batches, self._firsts, self._start, self._newest = [], [], 0, -1
         self._budget.forget(self)

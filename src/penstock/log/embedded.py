@@ -1,0 +1,259 @@
+"""The log on disk: segment files below one directory, one committer for all partitions.
+
+DIR/lock, DIR/format.json
+DIR/<hub id>/<partition index>/<base offset, 20 digits>.log        records (segment.py)
+                                                       .index      derived (index.py)
+                                                       .producers  derived (producers.py)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from penstock.log.appending import Wake
+from penstock.log.committer import Committer
+from penstock.log.directory import DirectoryLock, check_format
+from penstock.log.files import Files, OsFiles
+from penstock.log.handles import Handles
+from penstock.log.opening import open_partition
+from penstock.log.partition import EmbeddedPartition, RefusedPartition
+from penstock.log.reader import PartitionReader, SegmentIndexes
+from penstock.log.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
+from penstock.log.tail import Tail, TailBudget
+from penstock.log.writer import Outcome, PartitionWriter
+from penstock.model import limits
+from penstock.model.errors import ArgumentError, DataDirectoryError, LogCorrupt
+
+_logger = logging.getLogger(__name__)
+
+Flush = Literal["disk", "os"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DROPPED_PREFIX = ".dropped-"
+
+
+def _new_salt() -> int:
+    return secrets.randbits(32)
+
+
+class EmbeddedLogStore:
+    """All partitions of one data directory.
+
+    `wake` runs a function on the owner's thread and may be called from any other
+    (`loop.call_soon_threadsafe`). With `flush="disk"` an append is done when its bytes would
+    survive a loss of power; with "os", when they would survive the death of this process.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        wake: Wake,
+        files: Files | None = None,
+        flush: Flush = "disk",
+        segment_bytes: int = limits.SEGMENT_BYTES,
+        tail_cache_bytes: int = limits.TAIL_CACHE_BYTES,
+        new_salt: Callable[[], int] = _new_salt,
+    ) -> None:
+        """Raises DataDirectoryError: the directory is in use, of a newer version, or unusable."""
+        self._directory = directory
+        self._files = files if files is not None else OsFiles()
+        self._wake = wake
+        self._is_durable = flush == "disk"
+        self._segment_bytes = segment_bytes
+        self._tail_cache_bytes = tail_cache_bytes
+        self._new_salt = new_salt
+        try:
+            self._files.mkdir(directory)
+            self._lock = DirectoryLock(directory)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"The data directory {directory} cannot be made: {error.strerror}."
+            ) from error
+        try:
+            check_format(self._files, directory)
+            leftovers = self._dropped_before()
+        except OSError as error:
+            self._lock.release()
+            raise DataDirectoryError(
+                f"The data directory {directory} cannot be used: {error.strerror}."
+            ) from error
+        except DataDirectoryError:
+            self._lock.release()
+            raise
+        self._handles = Handles(self._files)
+        self._indexes = SegmentIndexes(self._files, self._handles)
+        self._budget = TailBudget()
+        self._committer = Committer(wake)
+        self._partitions: dict[tuple[str, int], EmbeddedPartition | RefusedPartition] = {}
+        self._dropped = 0
+        for path in leftovers:
+            self._committer.do_aside(partial(self._remove_hub, path))
+
+    @property
+    def pending_bytes(self) -> int:
+        """Appended and not yet settled: what a crash of this moment would lose."""
+        return sum(partition.pending_bytes for partition in self._partitions.values())
+
+    @property
+    def damage(self) -> list[str]:
+        """What was found broken when partitions were opened, in words for an operator."""
+        return [text for partition in self._partitions.values() for text in partition.damage]
+
+    def partition(self, hub_id: str, index: int) -> EmbeddedPartition | RefusedPartition:
+        found = self._partitions.get((hub_id, index))
+        if found is None:
+            found = self._partitions[hub_id, index] = self._open(hub_id, index)
+        return found
+
+    def drop(self, hub_id: str) -> None:
+        for key in [key for key in self._partitions if key[0] == hub_id]:
+            partition = self._partitions.pop(key)
+            if isinstance(partition, EmbeddedPartition):
+                self._committer.do(partial(self._forget, partition.cancel()))
+        # Aside at once, so that the id is free; the bytes go when nobody waits for the disk.
+        self._dropped += 1
+        hub = self._hub_directory(hub_id)
+        aside = (
+            self._directory / f"{_DROPPED_PREFIX}{hub_id}-{self._new_salt():08x}-{self._dropped}"
+        )
+        try:
+            self._files.rename(hub, aside)
+        except FileNotFoundError:
+            return  # nothing was ever written
+        except OSError as error:
+            _logger.error("The deleted event hub's directory %s stays: %s", hub, error)
+            return
+        self._committer.do_aside(partial(self._remove_hub, aside))
+
+    def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
+        """As the contract says; also leaves a mark in each partition that grew since the last
+        time, so that recovery knows what was flushed. The active segment of a slow partition is
+        closed when a quarter of the retention has passed, and goes in its time."""
+        oldest_ms = now_ms - retention_ms
+        freed = 0
+        for partition in self._of_hub(hub_id):
+            freed += self._expire(partition, oldest_ms)
+            active = partition.to_roll(retention_ms=retention_ms, now_ms=now_ms)
+            if active is not None:
+                self._committer.do(partial(self._roll, partition, active, oldest_ms))
+                if partition.status().last_enqueued_ms < oldest_ms:
+                    freed += partition.status().size_bytes
+            elif self._is_durable:
+                self._committer.do(partition.writer.checkpoint)
+        return freed
+
+    def close(self) -> None:
+        for partition in self._embedded():
+            partition.stop("The log is closed.")
+            self._committer.do(partition.writer.close)
+        self._committer.close()
+        self._handles.close()
+        self._lock.release()
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _open(self, hub_id: str, index: int) -> EmbeddedPartition | RefusedPartition:
+        directory = self._hub_directory(hub_id) / str(index)
+        try:
+            opened = open_partition(self._files, directory, index, new_salt=self._new_salt)
+        except LogCorrupt as error:
+            _logger.error("%s", error)
+            return RefusedPartition(str(error), self._wake)
+        except OSError as error:
+            reason = f"The partition in {directory} cannot be opened: {error}."
+            _logger.error("%s", reason)
+            return RefusedPartition(reason, self._wake)
+        writer = PartitionWriter(
+            self._files,
+            self._handles,
+            directory,
+            index,
+            opened,
+            is_durable=self._is_durable,
+            segment_bytes=self._segment_bytes,
+        )
+        return EmbeddedPartition(
+            opened,
+            committer=self._committer,
+            writer=writer,
+            reader=PartitionReader(self._files, self._handles, self._indexes),
+            tail=Tail(self._tail_cache_bytes, self._budget, last_offset=opened.end.last_offset),
+            wake=self._wake,
+            is_durable=self._is_durable,
+        )
+
+    def _hub_directory(self, hub_id: str) -> Path:
+        if _HUB_ID.fullmatch(hub_id) is None:
+            raise ArgumentError(f"The hub id {hub_id!r} cannot name a directory.")
+        return self._directory / hub_id
+
+    def _embedded(self) -> Iterator[EmbeddedPartition]:
+        for partition in self._partitions.values():
+            if isinstance(partition, EmbeddedPartition):
+                yield partition
+
+    def _of_hub(self, hub_id: str) -> list[EmbeddedPartition]:
+        """Those that were opened, and those that only lie on disk."""
+        for name in self._files.listdir(self._hub_directory(hub_id)):
+            if name.isascii() and name.isdigit():
+                self.partition(hub_id, int(name))
+        found = [self._partitions[key] for key in self._partitions if key[0] == hub_id]
+        return [partition for partition in found if isinstance(partition, EmbeddedPartition)]
+
+    def _expire(self, partition: EmbeddedPartition, oldest_ms: int) -> int:
+        dropped = partition.drop_before(oldest_ms)
+        if not dropped:
+            return 0
+        self._committer.do_aside(partial(self._remove_segments, dropped))
+        return sum(
+            segment.end.offset - segment.header.base_offset
+            for segment in dropped
+            if segment.end is not None
+        )
+
+    # --- on the committer's thread, or aside ------------------------------------------------------
+
+    def _roll(self, partition: EmbeddedPartition, active: Segment, oldest_ms: int) -> None:
+        opened = partition.writer.roll(active)
+        if opened:
+            rolled = Outcome([], None, [], [], opened=opened)
+            self._committer.post(partial(partition.settle, rolled))
+            self._committer.post(partial(self._expire, partition, oldest_ms))
+
+    def _remove_segments(self, segments: list[Segment]) -> None:
+        """Oldest first and the records last: a crash in between leaves a log without a gap."""
+        for segment in segments:
+            for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX):
+                self._unlink(segment.beside(suffix))
+        self._forget(tuple(segments))
+        self._files.fsync_directory(segments[0].path.parent)
+
+    def _forget(self, segments: tuple[Segment, ...]) -> None:
+        for segment in segments:
+            self._handles.forget(segment)
+            self._indexes.forget(segment)
+
+    def _remove_hub(self, path: Path) -> None:
+        for name in self._files.listdir(path):
+            for file in self._files.listdir(path / name):
+                self._unlink(path / name / file)
+            self._files.rmdir(path / name)
+        self._files.rmdir(path)
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            self._files.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def _dropped_before(self) -> list[Path]:
+        """Hubs that were deleted when the process ended before their bytes were gone."""
+        names = self._files.listdir(self._directory)
+        return [self._directory / name for name in names if name.startswith(_DROPPED_PREFIX)]

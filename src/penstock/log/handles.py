@@ -1,0 +1,86 @@
+"""Open segment files: few at a time, shared by readers and the committer.
+
+A file stays open while somebody uses it and after that until others push it out, so that thousands
+of partitions cost no descriptors while they are idle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from penstock.log.files import Files
+from penstock.log.segment import Segment
+
+HANDLES_MAX = 256  # kept open though unused; far below the usual 1024 of a process
+
+
+class Handle:
+    """An open file and how many are using it."""
+
+    __slots__ = ("fd", "is_doomed", "users")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.users = 0
+        self.is_doomed = False  # to be closed by its last user
+
+
+class Handles:
+    """Any thread. `acquire` and `release` come in pairs."""
+
+    def __init__(self, files: Files, *, handles_max: int = HANDLES_MAX) -> None:
+        self._files = files
+        self._handles_max = handles_max
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Segment, Handle] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def acquire(self, segment: Segment) -> Handle:
+        """Raises OSError, FileNotFoundError among them when retention was faster."""
+        with self._lock:
+            handle = self._open.get(segment)
+            if handle is None:
+                handle = self._open[segment] = Handle(self._files.open(segment.path))
+            else:
+                self._open.move_to_end(segment)
+            handle.users += 1
+            return handle
+
+    def release(self, handle: Handle) -> None:
+        with self._lock:
+            assert handle.users > 0
+            handle.users -= 1
+            if handle.is_doomed and not handle.users:
+                self._files.close(handle.fd)
+            self._trim()
+
+    def forget(self, segment: Segment) -> None:
+        """The file is gone: close it when its last reader is done."""
+        with self._lock:
+            handle = self._open.pop(segment, None)
+            if handle is not None:
+                self._doom(handle)
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._doom(self._open.popitem()[1])
+
+    def _trim(self) -> None:
+        """Close what was used longest ago and is not in use, down to the limit."""
+        if len(self._open) <= self._handles_max:
+            return
+        for segment, handle in list(self._open.items()):
+            if not handle.users:
+                del self._open[segment]
+                self._files.close(handle.fd)
+                if len(self._open) <= self._handles_max:
+                    return
+
+    def _doom(self, handle: Handle) -> None:
+        handle.is_doomed = True
+        if not handle.users:
+            self._files.close(handle.fd)

@@ -1,0 +1,121 @@
+"""Sparse index of one segment: about one entry per 64 KB of log, by sequence, offset and time.
+
+The file `<base offset>.index` is sealed (sealed.py) and holds
+
+    byte  0  base offset    u64   of the segment
+          8  through        u64   the offset up to which the index speaks; flushed before it was
+         16  next sequence  u64   written, so recovery need not look before it
+         24  newest         i64   enqueued time of the last event before `through`, milliseconds
+         32  last offset    i64   of that event
+         40  entries        n x (first sequence u64, base offset u64, enqueued i64)
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.log.sealed import seal, unseal
+from penstock.model import limits
+
+INDEX_MAGIC = b"PNSTKIDX"
+INDEX_INTERVAL_BYTES = 64 * limits.KB
+INDEX_FILE_BYTES_MAX = 64 * limits.MB
+
+_HEAD = struct.Struct("<QQQqq")
+_ENTRY = struct.Struct("<QQq")
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """A place between two records, and what the log was like up to there."""
+
+    offset: int
+    next_sequence: int
+    newest_ms: int
+    last_offset: int
+
+
+class Place(NamedTuple):
+    """Where a record starts, and the sequence number of its first event."""
+
+    offset: int
+    sequence: int
+
+
+class SparseIndex:
+    """Grows at its end only, by one thread; any thread may search it meanwhile."""
+
+    __slots__ = ("_firsts", "_next_at", "_offsets", "_times")
+
+    def __init__(self) -> None:
+        self._firsts = array("Q")
+        self._offsets = array("Q")
+        self._times = array("q")
+        self._next_at = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the segment's first batch was enqueued."""
+        return self._times[0] if self._times else None
+
+    def note(self, first_sequence: int, base_offset: int, enqueued_ms: int) -> None:
+        """A record was flushed; every so many bytes one is remembered."""
+        if base_offset >= self._next_at:
+            # In this order: another thread that finds an entry by its time or number must find
+            # the rest of it too.
+            self._offsets.append(base_offset)
+            self._firsts.append(first_sequence)
+            self._times.append(enqueued_ms)
+            self._next_at = base_offset + INDEX_INTERVAL_BYTES
+
+    def before_sequence(self, sequence: int) -> Place | None:
+        """Where to start looking for the record that holds `sequence`; None: at the beginning."""
+        return self._place(bisect_right(self._firsts, sequence) - 1)
+
+    def before_offset(self, offset: int) -> Place | None:
+        return self._place(bisect_right(self._offsets, offset) - 1)
+
+    def before_time(self, time_ms: int) -> Place | None:
+        """Strictly earlier, since several records may share a millisecond."""
+        return self._place(bisect_left(self._times, time_ms) - 1)
+
+    def copy(self) -> SparseIndex:
+        twin = SparseIndex()
+        for entry in self._entries():
+            twin.note(*entry)
+        return twin
+
+    def encode(self, base_offset: int, mark: Mark) -> bytes:
+        head = _HEAD.pack(
+            base_offset, mark.offset, mark.next_sequence, mark.newest_ms, mark.last_offset
+        )
+        entries = [_ENTRY.pack(*entry) for entry in self._entries()]
+        return seal(INDEX_MAGIC, head + b"".join(entries))
+
+    def _entries(self) -> Iterator[tuple[int, int, int]]:
+        return zip(self._firsts, self._offsets, self._times, strict=True)
+
+    def _place(self, entry: int) -> Place | None:
+        return Place(self._offsets[entry], self._firsts[entry]) if entry >= 0 else None
+
+
+def decode_index(content: bytes, base_offset: int) -> tuple[SparseIndex, Mark] | None:
+    """The index and how far it speaks; None when it is not this segment's, or not whole."""
+    body = unseal(INDEX_MAGIC, content)
+    if body is None or len(body) < _HEAD.size or (len(body) - _HEAD.size) % _ENTRY.size:
+        return None
+    base, through, next_sequence, newest_ms, last_offset = _HEAD.unpack_from(body)
+    if base != base_offset:
+        return None
+    index = SparseIndex()
+    for entry in _ENTRY.iter_unpack(body[_HEAD.size :]):
+        index.note(*entry)
+    return index, Mark(through, next_sequence, newest_ms, last_offset)

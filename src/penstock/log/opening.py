@@ -1,0 +1,265 @@
+"""Open a partition's directory: which files it has, how they fit together, where the log ends.
+
+Closed segments are not read: each header says how the segment before it ended. Only the active
+one is walked (recovery.py), from the mark in its index file on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from penstock.log.files import Files, read_small
+from penstock.log.index import INDEX_FILE_BYTES_MAX, Mark, SparseIndex, decode_index
+from penstock.log.producers import PRODUCERS_FILE_BYTES_MAX, Producers, decode_producers
+from penstock.log.recovery import Recovered, recover, replay
+from penstock.log.segment import (
+    INDEX_SUFFIX,
+    PRODUCERS_SUFFIX,
+    SEGMENT_HEADER_BYTES,
+    Segment,
+    SegmentHeader,
+    base_of,
+    decode_header,
+    segment_name,
+)
+from penstock.log.walk import Damaged
+from penstock.model.errors import LogCorrupt
+
+_logger = logging.getLogger(__name__)
+
+_START = Mark(offset=0, next_sequence=0, newest_ms=0, last_offset=-1)
+
+
+class HeaderAct(Enum):
+    USE = "use"
+    REMOVE = "remove"
+    REFUSE = "refuse"
+
+
+class HeaderRow(msgspec.Struct, frozen=True):
+    """A row holds when each of its facts is as said; None means whatever it is."""
+
+    label: str
+    whole: bool | None  # one of the header's two copies is
+    newest: bool | None  # no segment follows
+    bare: bool | None  # the file holds nothing behind the header's place
+    known: bool | None  # a segment lies before it, or it is the first of all (offset 0)
+    act: HeaderAct
+    reason: str
+
+
+# fmt: off
+HEADER_TABLE = (
+    HeaderRow("whole", True, None, None, None, HeaderAct.USE,
+        "One good copy of the header is enough."),
+    HeaderRow("unborn", False, True, True, True, HeaderAct.REMOVE,
+        "The crash came while the file was being made: a record goes in only after the header was "
+        "flushed. What came before says where the log goes on."),
+    HeaderRow("lost numbers", False, True, True, False, HeaderAct.REFUSE,
+        "The only file, and it can no longer tell which number comes next: going on would give "
+        "old numbers to new events."),
+    HeaderRow("damaged newest", False, True, False, None, HeaderAct.REFUSE,
+        "Records follow that cannot be checked without the salt; they may have been acknowledged."),
+    HeaderRow("damaged closed", False, False, None, None, HeaderAct.REFUSE,
+        "The numbers of the segment before it end where only this header knows."),
+)
+# fmt: on
+
+
+def decide_header(*, whole: bool, newest: bool, bare: bool, known: bool) -> HeaderRow:
+    """The one row that holds."""
+    facts = (whole, newest, bare, known)
+    rows = [
+        row
+        for row in HEADER_TABLE
+        if all(
+            want is None or want == fact
+            for want, fact in zip((row.whole, row.newest, row.bare, row.known), facts, strict=True)
+        )
+    ]
+    assert len(rows) == 1
+    return rows[0]
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A partition as its directory tells it. The last segment is the active one."""
+
+    segments: tuple[Segment, ...]
+    end: Mark
+    producers: Producers
+    salt: int
+    damage: tuple[str, ...]  # what an operator should know of, in words
+    rows: tuple[str, ...]  # labels of the recovery table's rows that held
+    checkpointed: int  # the index file on disk speaks up to this offset; -1 if there is none
+
+
+def open_partition(
+    files: Files, directory: Path, partition: int, *, new_salt: Callable[[], int]
+) -> Opened:
+    """Raises LogCorrupt where going on would hide a loss, OSError where the disk fails, and
+    DataDirectoryError for files of a newer version. A new partition has no file yet."""
+    found = _find_segments(files, directory, partition)
+    if not found:
+        return Opened((), _START, Producers(), new_salt(), (), (), -1)
+    damage: list[str] = []
+    segments = [Segment(directory / segment_name(h.base_offset), h) for h, _ in found]
+    for segment, (_, size), following in zip(segments, found, segments[1:], strict=False):
+        segment.end = _end_of_closed(files, segment, size, following, damage)
+    recovered, checkpointed = _open_active(files, segments, found[-1][1], damage)
+    for text in damage:
+        _logger.error("%s", text)
+    return Opened(
+        tuple(segments),
+        recovered.end,
+        recovered.producers,
+        segments[-1].header.salt,
+        tuple(damage),
+        recovered.rows,
+        checkpointed,
+    )
+
+
+def load_index(files: Files, segment: Segment) -> tuple[SparseIndex, Mark] | None:
+    """The segment's index file; None if it is missing or not whole."""
+    content = read_small(files, segment.beside(INDEX_SUFFIX), INDEX_FILE_BYTES_MAX)
+    return None if content is None else decode_index(content, segment.header.base_offset)
+
+
+def _find_segments(
+    files: Files, directory: Path, partition: int
+) -> list[tuple[SegmentHeader, int]]:
+    """The headers and file sizes, oldest first; what never came to be is removed."""
+    names = files.listdir(directory)
+    for name in names:
+        if name.endswith(".new"):
+            files.unlink(directory / name)  # a derived file that was not put in place
+    bases = sorted(base for name in names if (base := base_of(name)) is not None)
+    found: list[tuple[SegmentHeader, int]] = []
+    for base in bases:
+        path = directory / segment_name(base)
+        header, size = _read_header(files, path)
+        row = decide_header(
+            whole=header is not None,
+            newest=base == bases[-1],
+            bare=size <= SEGMENT_HEADER_BYTES,
+            known=bool(found) or base == 0,
+        )
+        if row.act is HeaderAct.REFUSE:
+            raise LogCorrupt(f"The segment {path} has no whole header ({row.label}). {row.reason}")
+        if row.act is HeaderAct.REMOVE:
+            _logger.warning("The unfinished segment %s is removed. %s", path, row.reason)
+            files.unlink(path)
+            continue
+        assert header is not None
+        if header.base_offset != base or header.partition != partition:
+            raise LogCorrupt(
+                f"The segment {path} is that of partition {header.partition} at offset "
+                f"{header.base_offset}: it was put in a place that is not its own."
+            )
+        found.append((header, size))
+    return found
+
+
+def _read_header(files: Files, path: Path) -> tuple[SegmentHeader | None, int]:
+    fd = files.open(path, write=False)
+    try:
+        return decode_header(files.pread(fd, SEGMENT_HEADER_BYTES, 0), path), files.size(fd)
+    finally:
+        files.close(fd)
+
+
+def _end_of_closed(
+    files: Files, segment: Segment, size: int, following: Segment, damage: list[str]
+) -> Mark:
+    """What the next header says, unless the file is too short to reach that far."""
+    there = segment.header.base_offset + size - SEGMENT_HEADER_BYTES
+    if there >= following.header.base_offset:
+        return following.header.start
+    damage.append(
+        f"The log of {segment.path.parent} lacks the bytes from offset {there} to "
+        f"{following.header.base_offset}: the file {segment_name(there)} is missing, or "
+        f"{segment.path.name} was cut. Events up to number {following.header.first_sequence - 1} "
+        f"are lost there; the others are served."
+    )
+    fd = files.open(segment.path, write=False)
+    try:
+        start = segment.header.start
+        passed = replay(files, fd, segment, start, there, SparseIndex(), Producers())
+        return passed.end
+    finally:
+        files.close(fd)
+
+
+def _open_active(
+    files: Files, segments: list[Segment], size: int, damage: list[str]
+) -> tuple[Recovered, int]:
+    """Recover the last segment, whose index stays in memory; up to where its file speaks."""
+    active = segments[-1]
+    producers, producers_through = _producers_at_active(files, segments)
+    index, start = SparseIndex(), active.header.start
+    checkpointed = -1
+    there = active.header.base_offset + size - SEGMENT_HEADER_BYTES
+    loaded = load_index(files, active)
+    if loaded is not None and loaded[1].offset > there:
+        damage.append(
+            f"The segment {active.path} ends at offset {there}, but it was flushed up to "
+            f"{loaded[1].offset} once: it was cut since. What is left is served."
+        )
+    elif loaded is not None and producers_through >= loaded[1].offset:
+        index, start = loaded
+        checkpointed = start.offset
+    fd = files.open(active.path)
+    try:
+        recovered = recover(files, fd, active, start, index, producers)
+    finally:
+        files.close(fd)
+    if recovered.cut_bytes:
+        _logger.warning(
+            "Recovery of %s removed %d bytes at offset %d that were never acknowledged (%s).",
+            active.path, recovered.cut_bytes, recovered.end.offset, recovered.rows[-1],
+        )  # fmt: skip
+    damage += [_told(active, stretch) for stretch in recovered.damaged]
+    active.index = recovered.index
+    return recovered, checkpointed
+
+
+def _told(segment: Segment, stretch: Damaged) -> str:
+    return (
+        f"The segment {segment.path} is damaged from offset {stretch.offset} to {stretch.stop}: "
+        f"reading there fails, the rest is served."
+    )
+
+
+def _producers_at_active(files: Files, segments: list[Segment]) -> tuple[Producers, int]:
+    """The newest stamps known at the active segment's start or further on, and up to where.
+
+    Without its file they are gathered from the nearest one before, and from all records since.
+    """
+    producers, through = Producers(), 0
+    replayed_from = 0
+    for number in range(len(segments) - 1, -1, -1):
+        path = segments[number].beside(PRODUCERS_SUFFIX)
+        content = read_small(files, path, PRODUCERS_FILE_BYTES_MAX)
+        loaded = None if content is None else decode_producers(content)
+        if loaded is not None:
+            producers, through = loaded
+            replayed_from = number
+            break
+    active = segments[-1]
+    for segment in segments[replayed_from:-1]:
+        if segment.end is None or through >= segment.end.offset:
+            continue
+        start = segment.header.start
+        if through > start.offset:
+            start = msgspec.structs.replace(start, offset=through)
+        fd = files.open(segment.path, write=False)
+        try:
+            replay(files, fd, segment, start, segment.end.offset, SparseIndex(), producers)
+        finally:
+            files.close(fd)
+    return producers, max(through, active.header.base_offset)

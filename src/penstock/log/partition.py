@@ -1,0 +1,290 @@
+"""A partition on disk as its owner's thread sees it: numbers batches, keeps the committed view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
+from penstock.log.appending import Subscribers, Wake, receipt_of, refusal, run_done
+from penstock.log.committer import Committer
+from penstock.log.locating import resolve
+from penstock.log.opening import Opened
+from penstock.log.reader import PartitionReader, View
+from penstock.log.record import RECORD_HEADER_BYTES, frame
+from penstock.log.segment import Segment
+from penstock.log.tail import Tail
+from penstock.log.writer import Outcome, PartitionWriter, Pending
+from penstock.model.errors import LogCorrupt, LogFailed, OperationCancelled, PenstockError
+from penstock.model.events import EventBatch, Producer, StoredBatch
+from penstock.model.positions import Position
+
+_T = TypeVar("_T")
+
+_ATTEMPTS = 8  # to read while retention drops segments; each finds a view that is newer
+_ROLL_AT_FRACTION = 4  # of the retention: an event outlives it by a quarter at most
+
+
+class EmbeddedPartition:
+    """One partition of an embedded store."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        committer: Committer,
+        writer: PartitionWriter,
+        reader: PartitionReader,
+        tail: Tail,
+        wake: Wake,
+        is_durable: bool,
+    ) -> None:
+        self.writer = writer
+        self.damage = opened.damage
+        self.pending_bytes = 0
+        self._committer = committer
+        self._reader = reader
+        self._tail = tail
+        self._wake = wake
+        self._is_durable = is_durable
+        self._salt = opened.salt
+        self._subscribers = Subscribers()
+        end = opened.end
+        self._view = View(opened.segments, end.offset, end.next_sequence, end.newest_ms)
+        self._error: PenstockError | None = None
+        self._takes_more = True
+        self._is_dropped = False
+        self._generation = 0
+        # As appended, which runs ahead of what is committed:
+        self._next_sequence = end.next_sequence
+        self._next_offset = end.offset
+        self._appended_ms = end.newest_ms
+        self._flushed_offset = end.offset
+        self._producers = opened.producers.copy()
+
+    # --- the contract -----------------------------------------------------------------------------
+
+    def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
+        refused = refusal(batch) if self._takes_more else self._error
+        if refused is not None:
+            self._wake(partial(run_done, done, refused))
+            return
+        if now_ms > self._appended_ms:
+            self._appended_ms = now_ms
+        numbered = StoredBatch(
+            self._next_sequence, self._next_offset, self._appended_ms, batch.count, batch.sections
+        )
+        header = frame(
+            batch,
+            first_sequence=self._next_sequence,
+            base_offset=self._next_offset,
+            enqueued_ms=self._appended_ms,
+            flushed_offset=self._flushed_offset,
+            salt=self._salt,
+        )
+        size = RECORD_HEADER_BYTES + len(batch.sections)
+        self._next_sequence += batch.count
+        self._next_offset += size
+        self.pending_bytes += size
+        if batch.producer is not None:
+            self._producers.note(batch.producer)
+        self._committer.put(self, Pending(self._generation, header, numbered, batch.producer, done))
+
+    def status(self) -> PartitionStatus:
+        return self._status(self._view, self._tail.settle_last_offset())
+
+    def locate(self, position: Position) -> int:
+        # In this order: the view is then at least as new as the offset that was compared.
+        last_offset = self._tail.last_offset
+        view = self._view
+        found = resolve(position, self._status(view, last_offset))
+        if found is not None:
+            return found
+        return self._retrying(lambda view: self._search(view, position))
+
+    def cached(self, sequence: int) -> list[StoredBatch] | None:
+        view = self._view
+        begin = view.begin_sequence
+        if begin < 0 or sequence >= view.next_sequence:
+            return []
+        return self._tail.since(sequence) if sequence >= begin else None
+
+    def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
+        return self._retrying(lambda view: self._read(view, sequence, bytes_max))
+
+    def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
+        return self._subscribers.add(on_commit)
+
+    def producer(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    # --- for the store ----------------------------------------------------------------------------
+
+    def settle(self, outcome: Outcome) -> None:
+        """A round ended: make it readable, tell its publishers, wake its readers; in this order."""
+        if self._is_dropped:
+            for pending in [*outcome.refused, *outcome.committed, *outcome.failed]:
+                self._done(pending, OperationCancelled("The event hub was deleted."))
+            return
+        if outcome.opened or outcome.committed:
+            self._advance(outcome)
+        if outcome.error is not None:
+            self._fall_back(outcome, outcome.error)
+        for pending in outcome.refused:
+            assert outcome.refusal is not None
+            self._done(pending, outcome.refusal)
+        for pending in outcome.committed:
+            self.pending_bytes -= pending.size
+            run_done(pending.done, receipt_of(pending.batch))
+        for pending in outcome.failed:
+            assert outcome.error is not None
+            self._done(pending, outcome.error)
+        if outcome.committed:
+            self._subscribers.announce()
+
+    def drop_before(self, oldest_ms: int) -> list[Segment]:
+        """Take closed segments whose newest event is older out of the view; they may go now."""
+        segments = self._view.segments
+        count = 0
+        while count < len(segments) - 1:
+            end = segments[count].end
+            if end is None or end.newest_ms >= oldest_ms:
+                break
+            count += 1
+        if count == 0:
+            return []
+        view = self._view
+        self._view = View(segments[count:], view.end_offset, view.next_sequence, view.newest_ms)
+        self._tail.drop_before(segments[count].header.first_sequence)
+        return list(segments[:count])
+
+    def to_roll(self, *, retention_ms: int, now_ms: int) -> Segment | None:
+        """The active segment, if it should be closed so that its events can go in time."""
+        view = self._view
+        if not view.segments or view.end_offset == view.segments[-1].header.base_offset:
+            return None
+        active = view.segments[-1]
+        oldest_ms = None if active.index is None else active.index.oldest_ms
+        if oldest_ms is None or oldest_ms >= now_ms - retention_ms // _ROLL_AT_FRACTION:
+            return None
+        return active
+
+    def cancel(self) -> tuple[Segment, ...]:
+        """The hub is deleted: take and show nothing more; the segments that were shown."""
+        self.stop("The event hub was deleted.")
+        self._is_dropped = True
+        self.writer.cancel()
+        segments = self._view.segments
+        self._view = View((), 0, 0, 0)
+        self._tail.clear()
+        return segments
+
+    def stop(self, why: str) -> None:
+        """Take nothing more; what is under way goes on."""
+        self._error = OperationCancelled(why)
+        self._takes_more = False
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _advance(self, outcome: Outcome) -> None:
+        view = self._view
+        segments = (*view.segments, *outcome.opened) if outcome.opened else view.segments
+        if not outcome.committed:
+            self._view = View(segments, view.end_offset, view.next_sequence, view.newest_ms)
+            return
+        newest = outcome.committed[-1].batch
+        end_offset = newest.base_offset + outcome.committed[-1].size
+        assert end_offset > view.end_offset
+        self._tail.add([pending.batch for pending in outcome.committed])
+        self._view = View(segments, end_offset, newest.next_sequence, newest.enqueued_ms)
+        if self._is_durable:
+            self._flushed_offset = end_offset
+        if self._takes_more:
+            self._error = None  # there is room again
+
+    def _fall_back(self, outcome: Outcome, error: LogFailed) -> None:
+        """What was numbered and not committed never was: its numbers, and its producers' stamps,
+        are given again. A stamp kept here would make the publisher's retry look like a repeat."""
+        assert outcome.producers is not None
+        view = self._view
+        self._next_sequence = view.next_sequence
+        self._next_offset = view.end_offset
+        self._appended_ms = view.newest_ms
+        self._producers = outcome.producers
+        self._generation += 1
+        if self._takes_more:
+            self._error = error
+            self._takes_more = not outcome.is_final
+
+    def _done(self, pending: Pending, error: PenstockError) -> None:
+        self.pending_bytes -= pending.size
+        run_done(pending.done, error)
+
+    def _status(self, view: View, last_offset: int) -> PartitionStatus:
+        return PartitionStatus(
+            begin_sequence=view.begin_sequence,
+            last_sequence=view.next_sequence - 1,
+            last_offset=last_offset,
+            last_enqueued_ms=view.newest_ms,
+            size_bytes=view.size_bytes,
+            failed=None if self._error is None else str(self._error),
+        )
+
+    def _read(self, view: View, sequence: int, bytes_max: int) -> list[StoredBatch]:
+        begin = view.begin_sequence
+        if begin < 0 or sequence >= view.next_sequence:
+            return []
+        return self._reader.read(view, max(sequence, begin), bytes_max=bytes_max)
+
+    def _search(self, view: View, position: Position) -> int:
+        begin = view.begin_sequence
+        if begin < 0:
+            return view.next_sequence
+        return min(view.next_sequence, max(begin, self._reader.search(view, position)))
+
+    def _retrying(self, act: Callable[[View], _T]) -> _T:
+        """Retention may remove a file between the look at the view and its opening; the view that
+        is there by then no longer names it."""
+        for _ in range(_ATTEMPTS):
+            view = self._view
+            try:
+                return act(view)
+            except FileNotFoundError as error:
+                if self._view is view:
+                    raise LogCorrupt(f"The log's file {error.filename} is missing.") from error
+            except OSError as error:
+                raise LogCorrupt(f"The log cannot be read: {error}.") from error
+        raise LogCorrupt("The log's files vanish faster than they can be read.")
+
+
+class RefusedPartition:
+    """A partition that could not be opened: it says why and leaves its files as they are."""
+
+    damage: tuple[str, ...]
+    pending_bytes = 0
+
+    def __init__(self, reason: str, wake: Wake) -> None:
+        self.damage = (reason,)
+        self._wake = wake
+
+    def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
+        self._wake(partial(run_done, done, LogFailed(self.damage[0])))
+
+    def status(self) -> PartitionStatus:
+        return PartitionStatus(-1, -1, -1, 0, 0, self.damage[0])
+
+    def locate(self, position: Position) -> int:
+        raise LogCorrupt(self.damage[0])
+
+    def cached(self, sequence: int) -> list[StoredBatch] | None:
+        return None
+
+    def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
+        raise LogCorrupt(self.damage[0])
+
+    def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
+        return lambda: None
+
+    def producer(self, producer_id: int) -> Producer | None:
+        return None

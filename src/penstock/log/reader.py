@@ -1,0 +1,269 @@
+"""The reading half of a partition: any thread, beside the committer and beside retention.
+
+A reader works on one `View`, which never changes; what is committed meanwhile is for the next call.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.log.files import Files, replace_file
+from penstock.log.handles import Handles
+from penstock.log.index import Mark, Place, SparseIndex
+from penstock.log.locating import event_at_offset, is_at_or_after
+from penstock.log.opening import load_index
+from penstock.log.producers import Producers
+from penstock.log.record import Header, stored
+from penstock.log.recovery import replay
+from penstock.log.segment import INDEX_SUFFIX, Segment, SegmentHeader
+from penstock.log.walk import Damaged, Found, walk
+from penstock.model import limits
+from penstock.model.errors import LogCorrupt
+from penstock.model.events import StoredBatch
+from penstock.model.positions import Position, PositionKind
+
+INDEXES_MAX = 256  # of closed segments kept in memory, about 24 KB each
+_RESUMES_MAX = 256  # places where readers stopped, so that they go on without a search
+_SEARCH_BYTES = 128 * limits.KB  # read at once while looking for one record: two index intervals
+
+
+class View(msgspec.Struct, frozen=True, gc=False):
+    """The committed log at one moment. The last segment is the active one."""
+
+    segments: tuple[Segment, ...]
+    end_offset: int
+    next_sequence: int
+    newest_ms: int
+
+    @property
+    def begin_sequence(self) -> int:
+        """Of the oldest retained event; -1 when there is none."""
+        if not self.segments:
+            return -1
+        first = self.segments[0].header.first_sequence
+        return first if first < self.next_sequence else -1
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_offset - self.segments[0].header.base_offset if self.segments else 0
+
+    def end_of(self, number: int) -> Mark:
+        """Where the segment's events end, as far as they are committed."""
+        if number == len(self.segments) - 1:
+            return Mark(self.end_offset, self.next_sequence, self.newest_ms, -1)
+        end = self.segments[number].end
+        assert end is not None
+        return end
+
+
+class SegmentIndexes:
+    """Indexes of closed segments, from their files, rebuilt where those are missing or bad."""
+
+    def __init__(self, files: Files, handles: Handles, *, indexes_max: int = INDEXES_MAX) -> None:
+        self._files = files
+        self._handles = handles
+        self._indexes_max = indexes_max
+        self._lock = threading.Lock()
+        self._loaded: OrderedDict[Segment, SparseIndex] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def get(self, segment: Segment, end: Mark) -> SparseIndex:
+        active = segment.index
+        if active is not None:
+            return active
+        with self._lock:
+            loaded = self._loaded.get(segment)
+            if loaded is not None:
+                self._loaded.move_to_end(segment)
+                return loaded
+        index = self._load(segment, end)
+        with self._lock:
+            self._loaded[segment] = index
+            while len(self._loaded) > self._indexes_max:
+                self._loaded.popitem(last=False)
+        return index
+
+    def forget(self, segment: Segment) -> None:
+        with self._lock:
+            self._loaded.pop(segment, None)
+
+    def _load(self, segment: Segment, end: Mark) -> SparseIndex:
+        found = load_index(self._files, segment)
+        if found is not None and found[1].offset == end.offset:
+            return found[0]
+        handle = self._handles.acquire(segment)
+        try:
+            start = segment.header.start
+            passed = replay(
+                self._files, handle.fd, segment, start, end.offset, SparseIndex(), Producers()
+            )
+        finally:
+            self._handles.release(handle)
+        content = passed.index.encode(segment.header.base_offset, end)
+        try:
+            replace_file(self._files, segment.beside(INDEX_SUFFIX), content)
+        except OSError:
+            return passed.index  # derived: it can be found again next time
+        return passed.index
+
+
+class PartitionReader:
+    """Reads and searches views of one partition. Raises OSError where the disk fails."""
+
+    def __init__(self, files: Files, handles: Handles, indexes: SegmentIndexes) -> None:
+        self._files = files
+        self._handles = handles
+        self._indexes = indexes
+        self._resumes: dict[int, tuple[Segment, int]] = {}
+
+    def read(self, view: View, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
+        """From the batch that holds `sequence`, which the view retains, up to `bytes_max`."""
+        assert view.begin_sequence <= sequence < view.next_sequence
+        take = _Take(sequence, bytes_max)
+        first = bisect_right(view.segments, sequence, key=_first_sequence) - 1
+        for number in range(first, len(view.segments)):
+            if not self._read_segment(view, number, take):
+                break
+        return take.batches
+
+    def search(self, view: View, position: Position) -> int:
+        """The first event at an offset or a time, somewhere in what the view retains."""
+        if position.kind is PositionKind.OFFSET:
+            return self._search_offset(view, position)
+        return self._search_time(view, position)
+
+    def _read_segment(self, view: View, number: int, take: _Take) -> bool:
+        """Take from one segment; whether to go on with the next."""
+        segment, end = view.segments[number], view.end_of(number)
+        if take.sequence < segment.header.first_sequence:
+            return _blocked(take, f"files before {segment.path.name} are missing", segment.header)
+        if take.sequence >= end.next_sequence:
+            return True
+        handle = self._handles.acquire(segment)
+        try:
+            place = self._place(segment, end, take.sequence)
+            chunk_bytes = min(limits.READ_CHUNK_BYTES, max(_SEARCH_BYTES, take.bytes_max))
+            for item in walk(
+                self._files, handle.fd, segment, place, end.offset, chunk_bytes=chunk_bytes
+            ):
+                if isinstance(item, Damaged) or item.header.next_sequence <= take.sequence:
+                    continue
+                if item.header.first_sequence > take.sequence:
+                    return _blocked(take, f"{segment.path} is damaged there", item.header)
+                if not take.has_room(item.header.length):
+                    self._remember(take.sequence, segment, item.header.base_offset)
+                    return False
+                take.add(stored(item.chunk, item.position, item.header))
+        finally:
+            self._handles.release(handle)
+        if take.sequence < end.next_sequence:
+            return _blocked(take, f"{segment.path} is damaged there", end)
+        self._remember(take.sequence, segment, end.offset)
+        return take.has_room(1)
+
+    def _search_offset(self, view: View, position: Position) -> int:
+        number = bisect_right(view.segments, position.value, key=_base_offset) - 1
+        if number < 0:
+            return view.begin_sequence
+        segment, end = view.segments[number], view.end_of(number)
+        place = self._indexes.get(segment, end).before_offset(position.value)
+        sequence = segment.header.first_sequence if place is None else place.sequence
+        for item in self._items(segment, place, end):
+            if isinstance(item, Damaged):
+                if item.stop > position.value:
+                    return sequence  # it begins where the damage does, and reading will say so
+                continue
+            if item.header.next_offset > position.value:
+                return event_at_offset(stored(item.chunk, item.position, item.header), position)
+            sequence = item.header.next_sequence
+        return sequence
+
+    def _search_time(self, view: View, position: Position) -> int:
+        for number in range(len(view.segments)):
+            end = view.end_of(number)
+            if is_at_or_after(end.newest_ms, position):
+                break
+        else:
+            return view.next_sequence
+        segment = view.segments[number]
+        place = self._indexes.get(segment, end).before_time(position.value)
+        sequence = segment.header.first_sequence if place is None else place.sequence
+        is_damaged = False
+        for item in self._items(segment, place, end):
+            if isinstance(item, Damaged):
+                is_damaged = True
+                continue
+            if is_at_or_after(item.header.enqueued_ms, position):
+                # What was lost just before may have been wanted too: let reading say so.
+                return sequence if is_damaged else item.header.first_sequence
+            sequence, is_damaged = item.header.next_sequence, False
+        return sequence
+
+    def _items(self, segment: Segment, place: Place | None, end: Mark) -> Iterator[Found | Damaged]:
+        start = segment.header.base_offset if place is None else place.offset
+        handle = self._handles.acquire(segment)
+        try:
+            yield from walk(
+                self._files, handle.fd, segment, start, end.offset, chunk_bytes=_SEARCH_BYTES
+            )
+        finally:
+            self._handles.release(handle)
+
+    def _place(self, segment: Segment, end: Mark, sequence: int) -> int:
+        """The offset to start from: where a reader stopped before, or the nearest index entry."""
+        stopped, offset = self._resumes.pop(sequence, (None, 0))
+        if stopped is segment:
+            return offset
+        place = self._indexes.get(segment, end).before_sequence(sequence)
+        return segment.header.base_offset if place is None else place.offset
+
+    def _remember(self, sequence: int, segment: Segment, offset: int) -> None:
+        if len(self._resumes) >= _RESUMES_MAX:
+            self._resumes.clear()  # readers that went elsewhere; the others search once
+        self._resumes[sequence] = (segment, offset)
+
+
+class _Take:
+    """What a read has gathered, and what it wants next."""
+
+    __slots__ = ("_size", "batches", "bytes_max", "sequence")
+
+    def __init__(self, sequence: int, bytes_max: int) -> None:
+        self.sequence = sequence
+        self.bytes_max = bytes_max
+        self.batches: list[StoredBatch] = []
+        self._size = 0
+
+    def has_room(self, length: int) -> bool:
+        return not self.batches or self._size + length <= self.bytes_max
+
+    def add(self, batch: StoredBatch) -> None:
+        self.batches.append(batch)
+        self._size += len(batch.sections)
+        self.sequence = batch.first_sequence + batch.count
+
+
+def _blocked(take: _Take, why: str, following: Header | SegmentHeader | Mark) -> bool:
+    """What is wanted next cannot be read: end here, or say so if it is the first."""
+    if take.batches:
+        return False
+    after = following.next_sequence if isinstance(following, Mark) else following.first_sequence
+    raise LogCorrupt(
+        f"The events {take.sequence} to {after - 1} cannot be read: {why}. "
+        f"Reading can go on from sequence number {after}."
+    )
+
+
+def _first_sequence(segment: Segment) -> int:
+    return segment.header.first_sequence
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.header.base_offset

@@ -1,0 +1,142 @@
+"""Segment files: `<base offset, 20 digits>.log`, a header kept twice and then records.
+
+    byte   0  magic           8 bytes  "PNSTKSEG"
+           8  version         u32
+          12  checksum        u32      CRC-32C of the other 60 bytes of this copy
+          16  base offset     u64      of the first record; also the file's name
+          24  first sequence  u64      number of the first event
+          32  last offset     i64      of the newest event before this segment, -1 if there is none
+          40  newest          i64      enqueued time of that event, milliseconds; 0 if there is none
+          48  salt            u32      the partition's: the seed of every record's checksum
+          52  partition       u32      its index in the hub
+          56  (zero)          u64
+          64  the same 64 bytes again, so that one damaged sector or bit costs nothing
+         128  records         (record.py draws them)
+
+A segment's header says how the one before it ended, so closed segments are not read at opening.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.log.index import Mark, SparseIndex
+from penstock.model.errors import DataDirectoryError
+
+SEGMENT_MAGIC = b"PNSTKSEG"
+SEGMENT_VERSION = 1
+SEGMENT_HEADER_BYTES = 128
+SEGMENT_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+PRODUCERS_SUFFIX = ".producers"
+
+_COPY = struct.Struct("<8sIIQQqqIIQ")
+_BEFORE_CHECKSUM = 12
+_AFTER_CHECKSUM = 16
+_NAME_DIGITS = 20
+
+assert _COPY.size * 2 == SEGMENT_HEADER_BYTES
+
+
+class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
+    base_offset: int
+    first_sequence: int
+    last_offset: int
+    newest_ms: int
+    salt: int
+    partition: int
+
+    @property
+    def start(self) -> Mark:
+        """The log as it was where this segment begins."""
+        return Mark(self.base_offset, self.first_sequence, self.newest_ms, self.last_offset)
+
+    def encode(self) -> bytes:
+        packed = _COPY.pack(
+            SEGMENT_MAGIC,
+            SEGMENT_VERSION,
+            0,
+            self.base_offset,
+            self.first_sequence,
+            self.last_offset,
+            self.newest_ms,
+            self.salt,
+            self.partition,
+            0,
+        )
+        checksum = struct.pack("<I", _checksum(packed))
+        return (packed[:_BEFORE_CHECKSUM] + checksum + packed[_AFTER_CHECKSUM:]) * 2
+
+
+class Segment:
+    """One file of a partition. Closed once `end` is set; the active one's end is the log's.
+
+    `end` and `index` are set by the committer and read by any thread.
+    """
+
+    __slots__ = ("end", "header", "index", "path")
+
+    def __init__(
+        self,
+        path: Path,
+        header: SegmentHeader,
+        *,
+        end: Mark | None = None,
+        index: SparseIndex | None = None,
+    ) -> None:
+        self.path = path
+        self.header = header
+        self.end = end
+        self.index = index  # always there while active; loaded when wanted afterwards
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path.name})"
+
+    def position(self, offset: int) -> int:
+        """Where the record of that base offset lies in the file."""
+        assert offset >= self.header.base_offset
+        return offset - self.header.base_offset + SEGMENT_HEADER_BYTES
+
+    def beside(self, suffix: str) -> Path:
+        return self.path.with_suffix(suffix)
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:0{_NAME_DIGITS}d}{SEGMENT_SUFFIX}"
+
+
+def base_of(name: str) -> int | None:
+    """The base offset that a segment's file name tells; None for any other file."""
+    stem = name.removesuffix(SEGMENT_SUFFIX)
+    if stem == name or len(stem) != _NAME_DIGITS or not (stem.isascii() and stem.isdigit()):
+        return None
+    return int(stem)
+
+
+def decode_header(content: bytes, path: Path) -> SegmentHeader | None:
+    """The better of the two copies; None if neither is whole or both are another file's."""
+    newer = 0
+    for at in (0, _COPY.size):
+        copy = content[at : at + _COPY.size]
+        if len(copy) < _COPY.size or copy[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
+            continue
+        version = _COPY.unpack(copy)[1]
+        if version > SEGMENT_VERSION:
+            newer += 1
+        elif version == SEGMENT_VERSION and _COPY.unpack(copy)[2] == _checksum(copy):
+            _, _, _, base, first, last, newest_ms, salt, partition, _ = _COPY.unpack(copy)
+            return SegmentHeader(base, first, last, newest_ms, salt, partition)
+    if newer == 2:  # one alone would be a damaged copy; both alike were meant so
+        raise DataDirectoryError(
+            f"The segment {path} has format version {_COPY.unpack_from(content)[1]}, written by a "
+            f"newer Penstock: this one reads version {SEGMENT_VERSION}."
+        )
+    return None
+
+
+def _checksum(copy: bytes) -> int:
+    return crc32c(copy[_AFTER_CHECKSUM:], crc32c(copy[:_BEFORE_CHECKSUM]))
