@@ -12,7 +12,7 @@
 BIN := .venv/bin
 # Folders with code in them: mypy refuses an empty one.
 CODE := $(sort $(foreach d,src tests benchmarks tools,$(if $(wildcard $(d)/*.py $(d)/*/*),$(d))))
-QUICK := $(wildcard tests/unit tests/contract tests/protocol tests/faults tests/docs)
+QUICK := $(wildcard tests/unit tests/contract tests/protocol tests/faults tests/simulation tests/docs)
 ARGS ?=
 
 setup:
