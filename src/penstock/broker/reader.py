@@ -114,10 +114,11 @@ class Reader:
 
     @property
     def lag_events(self) -> int:
-        """Committed events that it has not taken; 0 until its start is located."""
-        if self._start is not None:
+        """Retained events that it has not taken; 0 until its start is located."""
+        status = self._log.status()
+        if self._start is not None or status.is_empty:
             return 0
-        return max(0, self._log.status().last_sequence + 1 - self.sequence)
+        return max(0, status.last_sequence + 1 - max(self.sequence, status.begin_sequence))
 
     def runtime(self) -> PartitionStatus:
         """The partition as it is now, for receiver runtime metrics (protocol.md 5.4)."""
@@ -177,6 +178,8 @@ class Reader:
         self.sequence = result.sequence
         if result.batches:
             self._read_ahead(result.batches)
+        else:
+            self._skip_what_is_gone()
 
     def release_memory(self) -> None:
         """Forget what was read ahead, for a reader that is to wait long for credit; it is found
@@ -215,6 +218,13 @@ class Reader:
         else:
             self.sequence = status.begin_sequence
         self._start = None
+
+    def _skip_what_is_gone(self) -> None:
+        """The disk had nothing. Unless that is the end, retention dropped it all: asking for it
+        again would never end."""
+        status = self._log.status()
+        oldest = status.last_sequence + 1 if status.is_empty else status.begin_sequence
+        self.sequence = max(self.sequence, oldest)
 
     def _read_ahead(self, batches: list[StoredBatch]) -> None:
         self._ahead = batches

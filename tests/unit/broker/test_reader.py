@@ -229,6 +229,25 @@ def test_retention_that_empties_the_partition_leaves_the_reader_at_its_end(world
     assert probe.take() == [(1, b"b")]
 
 
+def test_reader_on_disk_whose_events_are_all_gone_waits_at_the_end(
+    world: World, log: ScriptedLog, probe: Probe
+) -> None:
+    """It must not ask the disk for ever for what retention has dropped."""
+    world.publish(b"a", partition=0)
+    world.publish(b"b", partition=0)
+    log.cached_from = 2
+    reader_of(log, probe).take(1)
+    probe.reader.release_memory()
+    world.clock.advance(3_600_000 * 48)
+    world.broker.enforce_retention()
+    assert probe.reader.lag_events == 0
+    assert probe.reader.state() is ReadState.NEEDS_DISK
+    probe.reader.fetched(probe.reader.fetch())
+    assert probe.reader.state() is ReadState.AT_END
+    world.publish(b"c", partition=0)
+    assert probe.take() == [(2, b"c")]
+
+
 def test_reader_that_released_its_memory_goes_on_inside_the_batch(world: World) -> None:
     world.publish(b"a", b"b" * 1000, b"c", partition=0)
     probe = world.read()
