@@ -54,6 +54,7 @@ _EPOCH_AND_SEQUENCE = (
 _OFFSET_KEY = b"\xa3\x0cx-opt-offset\xa1"
 _ENQUEUED_KEY = b"\xa3\x13x-opt-enqueued-time\x83"
 _AFTER_SEQUENCE = 3 + len(_EPOCH_AND_SEQUENCE) + 8
+_PLACE_COUNT = 8  # keys and values
 _KEY_KEY = b"\xa3\x13x-opt-partition-key\xa1"
 _BODIES = (DATA, SEQUENCE, VALUE)
 _LISTS = bytes((LIST0, LIST8, LIST32))
@@ -192,12 +193,14 @@ def _usual_place(system: bytes) -> _Place | None:
     text = _text(system[offset:enqueued])
     after = enqueued + len(_ENQUEUED_KEY) + 8
     milliseconds = _I64(system, after - 8)[0]
-    if after == len(system):
+    if after == len(system) and system[2] == _PLACE_COUNT:
         return number, milliseconds, text, None
     length = after + len(_KEY_KEY)
-    if system.startswith(_KEY_KEY, after) and length + 1 + system[length] == len(system):
-        return number, milliseconds, text, _text(system[length + 1 :])
-    return None
+    if system[2] != _PLACE_COUNT + 2 or not system.startswith(_KEY_KEY, after):
+        return None
+    if length + 1 + system[length] != len(system):
+        return None
+    return number, milliseconds, text, _text(system[length + 1 :])
 
 
 def _any_place(system: bytes) -> _Place:
