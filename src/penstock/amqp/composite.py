@@ -121,7 +121,8 @@ def composite(
 
 def _field(info: msgspec.structs.FieldInfo) -> Field:
     kinds = [part for part in _annotation_parts(info.type) if isinstance(part, Kind)]
-    assert len(kinds) == 1, f"{info.name} needs exactly one wire kind"
+    if len(kinds) != 1:
+        raise TypeError(f"{info.name} needs exactly one wire kind")
     return Field(info.name, kinds[0], info.required)
 
 
@@ -166,7 +167,7 @@ def write_composite(out: bytearray, value: Composite) -> None:
 # --- reading ---------------------------------------------------------------------------------
 
 
-def read_descriptor(data: bytes, pos: int) -> tuple[int | str | None, int]:
+def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str | None, int]:
     """The descriptor of the described value at `pos`; None if it is neither ulong nor symbol."""
     if data[pos] != t.DESCRIBED:
         raise DecodeError(f"constructor {data[pos]:#04x} where a described list must be")
@@ -176,7 +177,7 @@ def read_descriptor(data: bytes, pos: int) -> tuple[int | str | None, int]:
     if code == t.ULONG:
         return _u64_at(data, pos + 2)[0], pos + 10
     if code == t.SYMBOL_8 or code == t.SYMBOL_32:
-        return _read_symbol(data, pos + 1, len(data), None)
+        return _read_symbol(data, pos + 1, end, None)
     return None, pos + 1
 
 
@@ -319,11 +320,15 @@ def _read_timestamp(data: bytes, pos: int, end: int, budget: Budget) -> tuple[in
 
 
 def _write_timestamp(out: bytearray, value: int) -> None:
+    if not isinstance(value, int):
+        raise TypeError
     write_value(out, t.Timestamp(value), 0)
 
 
-def _chunk(data: bytes, pos: int, code_8: int, code_32: int, name: str) -> tuple[bytes, int]:
-    """The contents of a variable-width value; shorter than declared only where `data` ends."""
+def _chunk(
+    data: bytes, pos: int, end: int, code_8: int, code_32: int, name: str
+) -> tuple[bytes, int]:
+    """The contents of a variable-width value."""
     code = data[pos]
     if code == code_8:
         start = pos + 2
@@ -333,22 +338,22 @@ def _chunk(data: bytes, pos: int, code_8: int, code_32: int, name: str) -> tuple
         stop = start + _u32_at(data, pos + 1)[0]
     else:
         raise _wrong_type(data, pos, name)
-    if stop > len(data):
+    if stop > end:
         raise cut_short(pos)
     return data[start:stop], stop
 
 
 def _read_binary(data: bytes, pos: int, end: int, budget: Budget) -> tuple[bytes, int]:
-    return _chunk(data, pos, t.BINARY_8, t.BINARY_32, "binary")
+    return _chunk(data, pos, end, t.BINARY_8, t.BINARY_32, "binary")
 
 
 def _read_string(data: bytes, pos: int, end: int, budget: Budget) -> tuple[str, int]:
-    chunk, pos = _chunk(data, pos, t.STRING_8, t.STRING_32, "string")
+    chunk, pos = _chunk(data, pos, end, t.STRING_8, t.STRING_32, "string")
     return build_string(chunk), pos
 
 
 def _read_symbol(data: bytes, pos: int, end: int, budget: Budget | None) -> tuple[str, int]:
-    chunk, pos = _chunk(data, pos, t.SYMBOL_8, t.SYMBOL_32, "symbol")
+    chunk, pos = _chunk(data, pos, end, t.SYMBOL_8, t.SYMBOL_32, "symbol")
     return build_symbol(chunk), pos
 
 
@@ -415,7 +420,7 @@ def one_of(*classes: type[Composite], name: str, or_described: bool = False) -> 
     allowed = {SPECS[cls].code for cls in classes}
 
     def read(data: bytes, pos: int, end: int, budget: Budget) -> tuple[object, int]:
-        descriptor, start = read_descriptor(data, pos)
+        descriptor, start = read_descriptor(data, pos, end)
         spec = None if descriptor is None else SPECS_BY_DESCRIPTOR.get(descriptor)
         if spec is not None and spec.code in allowed:
             return read_composite(spec, data, start, end, budget)

@@ -223,7 +223,7 @@ def decode_message(data: bytes, *, limits: DecodeLimits = DEFAULT) -> Message:
 
 def _read_section_code(data: bytes, pos: int) -> tuple[int, int]:
     try:
-        descriptor, next_pos = read_descriptor(data, pos)
+        descriptor, next_pos = read_descriptor(data, pos, len(data))
     except (IndexError, struct.error):
         raise DecodeError(f"section at position {pos} is cut short") from None
     code = _CODES.get(descriptor) if isinstance(descriptor, str) else descriptor

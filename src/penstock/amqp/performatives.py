@@ -317,7 +317,7 @@ def decode_performative(
     """
     span_end(data, start, end)
     try:
-        descriptor, pos = read_descriptor(data, start)
+        descriptor, pos = read_descriptor(data, start, end)
         spec = None if descriptor is None else SPECS_BY_DESCRIPTOR.get(descriptor)
         if spec is None or spec.code not in _PERFORMATIVE_CODES:
             raise DecodeError("descriptor of no performative")

@@ -165,6 +165,13 @@ def test_message_that_cannot_be_written_is_refused(message: Message, reason: str
         encode_message(message)
 
 
+def test_time_that_is_no_int_is_refused() -> None:
+    properties = Properties()
+    setattr(properties, "creation_time", "12")  # noqa: B010  (past mypy)
+    with pytest.raises(LocalError, match=r"properties\.creation_time cannot be a str"):
+        encode_message(Message(properties=properties))
+
+
 def test_application_properties_need_str_keys() -> None:
     message = decode_message(hexed("005372 c1 04 02 53 07 40"))  # annotations may have ulong keys
     message.application_properties = message.message_annotations
@@ -348,6 +355,7 @@ def test_data_sections_need_not_be_neighbours() -> None:
         "005373 40",
         "005373 c0 0f 0e" + "40" * 14,  # a fourteenth property
         "005373 c0 04 03 40 40 43",  # `to` that is no string
+        "005373 c0 0b 09" + "40" * 8 + "55 01",  # an expiry that is no timestamp
         "005374 45",
         "005374 c1 03 02 43 40",  # application properties keyed by uint
         "005375 a1 00",  # data that is a string
