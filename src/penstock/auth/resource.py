@@ -25,7 +25,6 @@ WORDS_BELOW_HUB = frozenset({"partitions", "consumergroups", PUBLISHERS, "$manag
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
-_PORT_CHARS_MAX = len("[]:65535")
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
@@ -140,8 +139,6 @@ def _authority_and_path(text: str) -> tuple[str | None, str]:
 
 def _host(authority: str) -> str:
     """Without port and brackets; empty when it is no host name or address."""
-    if len(authority) > limits.HOST_NAME_MAX + _PORT_CHARS_MAX:
-        return ""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return ""

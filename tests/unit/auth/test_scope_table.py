@@ -150,7 +150,7 @@ NOT_A_PREFIX: list[Row] = [
 # One publisher's token is that publisher's alone, and sends only.
 PUBLISHER = _rows("""
 publisher sends as itself | ns/hub1/pub/dev | Sender | = | hub1/Pub/dev | S YES
-publisher, other case | ns/hub1/pub/dev | Sender | CONTOSO/HUB1/PUBLISHERS/DEV | hub1/Pub/Dev | S YES
+publisher, any case | ns/hub1/pub/dev | Sender | CONTOSO/HUB1/PUBLISHERS/DEV | hub1/Pub/DEV | S YES
 publisher by the root key | ns/hub1/pub/dev | Root | = | = | S YES
 publisher does not listen | ns/hub1/pub/dev | Root | = | = | L NO
 publisher does not manage | ns/hub1/pub/dev | Root | = | = | M NO

@@ -102,6 +102,40 @@ def test_reopened_catalog_holds_everything(tmp_path: Path) -> None:
     assert read(path) == before
 
 
+def test_replaced_records_survive_reopening_with_every_field(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    catalog = SqliteCatalog(path)
+    namespace = Namespace(name=NS, created_ms=11, updated_ms=12, hosts=("::1",))
+    hub = Hub(
+        id=HUB.id,
+        namespace=NS,
+        name=HUB.name,
+        partition_count=HUB.partition_count,
+        created_ms=13,
+        updated_ms=14,
+    )
+    group = msgspec.structs.replace(GROUP, created_ms=15, updated_ms=16, user_metadata="new")
+    rule = msgspec.structs.replace(
+        RULE,
+        rights=Right.LISTEN,
+        primary_key=Secret("new-1"),
+        secondary_key=Secret("new-2"),
+        created_ms=17,
+        updated_ms=18,
+    )
+    catalog.put_namespace(namespace)
+    catalog.put_hub(hub)
+    catalog.put_group(group)
+    catalog.put_rule(rule)
+    catalog.close()
+    after = read(path)
+    assert after[:3] == [namespace, rule, hub]
+    assert group in after
+    assert after[-1] == HUB_RULE
+    assert len(after) == 6
+
+
 def test_deletions_survive_reopening(tmp_path: Path) -> None:
     path = tmp_path / "catalog.db"
     filled(path)
