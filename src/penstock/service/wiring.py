@@ -27,7 +27,7 @@ from penstock.gateway.amqp.context import Context, Deadlines
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
 from penstock.gateway.http.server import HttpDoor
-from penstock.log.memory import MemoryLogStore
+from penstock.log.embedded import EmbeddedLogStore
 from penstock.model import names
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
@@ -85,7 +85,7 @@ class Penstock:
         def wake(work: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(work)
 
-        logs = MemoryLogStore(wake=wake)
+        logs = EmbeddedLogStore(data.path / "log", wake=wake, flush=settings.flush)
         self._stack.push_async_callback(asyncio.to_thread, logs.close)
         catalog = SqliteCatalog(data.path / "catalog.sqlite")
         self._stack.callback(catalog.close)
