@@ -118,12 +118,14 @@ def grant_from_key(
     """SASL PLAIN (protocol.md 1.3): policy name and key authorise the whole connection.
 
     A namespace's rules are tried before its hubs'; a hub's rule covers that hub alone. Only
-    namespaces that answer to `host` are tried when one is given. Raises AuthFailed.
+    namespaces that answer to `host` (as a client writes it, port and all) are tried when one is
+    given. Raises AuthFailed.
     """
+    reached = parse_resource(f"//{host}").host if host else None
     match: _Match | None = None
     shown_key = password.encode("utf-8", "surrogatepass")
     for authority in authorities:
-        if host is not None and not authority.answers_to(host):
+        if reached is not None and not authority.answers_to(reached):
             continue
         for hub in (None, *authority.hubs()):
             rule = authority.rule(hub, user)

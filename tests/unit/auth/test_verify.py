@@ -292,12 +292,15 @@ def test_plain_tries_only_namespaces_of_the_host_it_is_told(authorities: Authori
     def granted(host: str, password: str) -> str:
         return grant_from_key(authorities, user="Root", password=password, host=host).namespace
 
-    assert granted("localhost", "froot-1") == "fabrikam"
+    assert granted("", "froot-1") == "fabrikam"
+    assert granted("LocalHost:35671", "froot-1") == "fabrikam"
+    assert granted("[::1]:5671", "froot-1") == "fabrikam"
     assert granted("fabrikam.servicebus.windows.net", "froot-1") == "fabrikam"
     with pytest.raises(AuthFailed):
         granted("contoso.servicebus.windows.net", "froot-1")
-    with pytest.raises(AuthFailed):
-        granted("evil.example", "root-1")
+    for host in ("evil.example", "user@localhost", "localhost:x"):
+        with pytest.raises(AuthFailed):
+            granted(host, "root-1")
 
 
 # --- Grants -------------------------------------------------------------------------------------
