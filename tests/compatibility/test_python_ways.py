@@ -35,7 +35,7 @@ async def single_event_keeps_its_properties(sdk: PythonSdk) -> None:
     event.message_id, event.correlation_id, event.content_type = "m-1", "c-1", "text/plain"
     await sdk.send_event(hub, event, partition_id=partition)
     [received] = await sdk.read(hub, partition, 1)
-    assert b"".join(received.body) == b"\x00\xffraw"
+    assert sdk.body(received) == b"\x00\xffraw"
     assert received.properties == {b"text": "ünïcode".encode(), b"number": 7, b"truth": True}
     assert (received.message_id, received.correlation_id) == ("m-1", "c-1")
     assert received.content_type == "text/plain"
@@ -67,22 +67,27 @@ async def large_event_crosses_in_many_frames(sdk: PythonSdk) -> None:
     body = bytes(range(256)) * 1000
     await sdk.send_event(hub, EventData(body), partition_id=partition)
     [received] = await sdk.read(hub, partition, 1)
-    assert b"".join(received.body) == body
+    assert sdk.body(received) == body
 
 
 async def wrong_key_is_an_authentication_error(sdk: PythonSdk) -> None:
     hub, _ = sdk.spot()
     wrong = sdk.connection_string(key="not-the-key")
     async with sdk.producing(hub, conn_str=wrong) as producer:
-        with pytest.raises(AuthenticationError, match="invalid signature"):
+        with pytest.raises(AuthenticationError, match="CBS Token authentication failed"):
             await sdk.call(producer.create_batch)
 
 
-async def unknown_group_is_a_lost_connection(sdk: PythonSdk) -> None:
+async def higher_owner_level_takes_the_partition(sdk: PythonSdk) -> None:
     hub, partition = sdk.spot()
-    with pytest.raises(ConnectionLostError, match="could not be found") as raised:
-        await sdk.read(hub, partition, 1, group="nobody")
-    assert raised.value.error == "not-found"
+    await sdk.send(hub, "one", partition_id=partition)
+    async with sdk.reading(hub, partition, owner_level=1) as low:
+        await low.next()
+        async with sdk.reading(hub, partition, owner_level=2) as high:
+            assert (await high.next()).body_as_str() == "one"
+            error = await low.error()
+    assert isinstance(error, ConnectionLostError)
+    assert error.error == "link:stolen"
 
 
 CASES: list[Case] = [
@@ -92,7 +97,7 @@ CASES: list[Case] = [
     hub_and_partition_describe_themselves,
     large_event_crosses_in_many_frames,
     wrong_key_is_an_authentication_error,
-    unknown_group_is_a_lost_connection,
+    higher_owner_level_takes_the_partition,
 ]
 
 
