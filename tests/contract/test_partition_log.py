@@ -116,11 +116,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     made.store.close()
 
 
-@pytest.fixture(params=KINDS[1:])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(request.param, tmp_path / "data")
-    yield made
-    made.store.close()
+on_disk = pytest.mark.parametrize("bench", KINDS[1:], indirect=True)
 
 
 def section(body: str) -> bytes:
@@ -142,9 +138,6 @@ def read_all(
         found += batches
         sequence = batches[-1].next_sequence
     return found
-
-
-# --- appending ------------------------------------------------------------------------------------
 
 
 def test_empty_log_tells_minus_one(bench: Bench) -> None:
@@ -259,9 +252,6 @@ def test_partitions_are_independent(bench: Bench) -> None:
     assert first.status().last_sequence == 1
 
 
-# --- committed or not -----------------------------------------------------------------------------
-
-
 def test_nothing_is_readable_before_it_is_committed(bench: Bench) -> None:
     log = bench.partition()
     outcomes: list[Receipt | PenstockError] = []
@@ -311,9 +301,6 @@ def test_subscriber_that_fails_or_leaves_does_not_hurt_others(bench: Bench) -> N
     bench.publish(log, events("a"))
     bench.owner.turn(lambda: bool(calls))
     assert calls == ["second"]
-
-
-# --- reading --------------------------------------------------------------------------------------
 
 
 def test_read_starts_with_the_batch_that_holds_the_event(bench: Bench) -> None:
@@ -369,48 +356,43 @@ def test_status_follows_the_newest_event(bench: Bench) -> None:
     )
 
 
-def at_offset(value: int, *, inclusive: bool) -> Position:
-    return Position(PositionKind.OFFSET, value, inclusive)
+OFFSET, SEQUENCE, TIME = PositionKind.OFFSET, PositionKind.SEQUENCE, PositionKind.ENQUEUED_TIME
 
 
-def at_sequence(value: int, *, inclusive: bool) -> Position:
-    return Position(PositionKind.SEQUENCE, value, inclusive)
-
-
-def at_time(value: int, *, inclusive: bool) -> Position:
-    return Position(PositionKind.ENQUEUED_TIME, value, inclusive)
+def at(kind: PositionKind, value: int, *, inclusive: bool) -> Position:
+    return Position(kind, value, inclusive)
 
 
 # Two batches of two six-byte events: sections of 11 bytes, so the events lie at 0, 11, 86, 97.
 LOCATED = [
     (EARLIEST, 0),
     (LATEST, 4),
-    (at_sequence(0, inclusive=True), 0),
-    (at_sequence(0, inclusive=False), 1),
-    (at_sequence(3, inclusive=True), 3),
-    (at_sequence(3, inclusive=False), 4),
-    (at_sequence(-1, inclusive=False), 0),
-    (at_sequence(-7, inclusive=True), 0),
-    (at_offset(0, inclusive=True), 0),
-    (at_offset(0, inclusive=False), 1),
-    (at_offset(1, inclusive=True), 1),
-    (at_offset(10, inclusive=False), 1),
-    (at_offset(11, inclusive=True), 1),
-    (at_offset(11, inclusive=False), 2),
-    (at_offset(50, inclusive=True), 2),
-    (at_offset(85, inclusive=False), 2),
-    (at_offset(86, inclusive=True), 2),
-    (at_offset(86, inclusive=False), 3),
-    (at_offset(97, inclusive=True), 3),
-    (at_offset(97, inclusive=False), 4),
-    (at_time(0, inclusive=True), 0),
-    (at_time(NOW, inclusive=True), 0),
-    (at_time(NOW, inclusive=False), 2),
-    (at_time(NOW + 5, inclusive=True), 2),
-    (at_time(NOW + 10, inclusive=True), 2),
-    (at_time(NOW + 10, inclusive=False), 4),
-    (at_time(NOW + 11, inclusive=True), 4),
-    (at_time(NOW + 10**9, inclusive=True), 4),
+    (at(SEQUENCE, 0, inclusive=True), 0),
+    (at(SEQUENCE, 0, inclusive=False), 1),
+    (at(SEQUENCE, 3, inclusive=True), 3),
+    (at(SEQUENCE, 3, inclusive=False), 4),
+    (at(SEQUENCE, -1, inclusive=False), 0),
+    (at(SEQUENCE, -7, inclusive=True), 0),
+    (at(OFFSET, 0, inclusive=True), 0),
+    (at(OFFSET, 0, inclusive=False), 1),
+    (at(OFFSET, 1, inclusive=True), 1),
+    (at(OFFSET, 10, inclusive=False), 1),
+    (at(OFFSET, 11, inclusive=True), 1),
+    (at(OFFSET, 11, inclusive=False), 2),
+    (at(OFFSET, 50, inclusive=True), 2),
+    (at(OFFSET, 85, inclusive=False), 2),
+    (at(OFFSET, 86, inclusive=True), 2),
+    (at(OFFSET, 86, inclusive=False), 3),
+    (at(OFFSET, 97, inclusive=True), 3),
+    (at(OFFSET, 97, inclusive=False), 4),
+    (at(TIME, 0, inclusive=True), 0),
+    (at(TIME, NOW, inclusive=True), 0),
+    (at(TIME, NOW, inclusive=False), 2),
+    (at(TIME, NOW + 5, inclusive=True), 2),
+    (at(TIME, NOW + 10, inclusive=True), 2),
+    (at(TIME, NOW + 10, inclusive=False), 4),
+    (at(TIME, NOW + 11, inclusive=True), 4),
+    (at(TIME, NOW + 10**9, inclusive=True), 4),
 ]
 
 
@@ -433,23 +415,23 @@ def test_position_beyond_the_end_is_refused_in_the_services_words(
         match=r"^The supplied sequence number '2' is invalid\. "
         r"The last sequence number in the system is '1'$",
     ):
-        log.locate(at_sequence(2, inclusive=inclusive))
+        log.locate(at(SEQUENCE, 2, inclusive=inclusive))
     with pytest.raises(
         ArgumentError,
         match=r"^The supplied offset '12' is invalid\. The last offset in the system is '11'$",
     ):
-        log.locate(at_offset(12, inclusive=inclusive))
+        log.locate(at(OFFSET, 12, inclusive=inclusive))
 
 
 def test_position_on_an_empty_log(bench: Bench) -> None:
     log = bench.partition()
     assert log.locate(EARLIEST) == log.locate(LATEST) == 0
-    assert log.locate(at_time(NOW, inclusive=True)) == 0
-    assert log.locate(at_sequence(-1, inclusive=False)) == 0
+    assert log.locate(at(TIME, NOW, inclusive=True)) == 0
+    assert log.locate(at(SEQUENCE, -1, inclusive=False)) == 0
     with pytest.raises(ArgumentError, match=r"sequence number '0' is invalid\. The last .* '-1'$"):
-        log.locate(at_sequence(0, inclusive=True))
+        log.locate(at(SEQUENCE, 0, inclusive=True))
     with pytest.raises(ArgumentError, match=r"offset '0' is invalid\. The last .* '-1'$"):
-        log.locate(at_offset(0, inclusive=True))
+        log.locate(at(OFFSET, 0, inclusive=True))
 
 
 def test_every_event_is_found_by_its_own_offset_number_and_time(bench: Bench) -> None:
@@ -463,17 +445,14 @@ def test_every_event_is_found_by_its_own_offset_number_and_time(bench: Bench) ->
         position = 0
         for sequence in range(batch.first_sequence, batch.next_sequence):
             offset = batch.base_offset + position
-            assert log.locate(at_offset(offset, inclusive=True)) == sequence
-            assert log.locate(at_offset(offset, inclusive=False)) == sequence + 1
-            assert log.locate(at_sequence(sequence, inclusive=True)) == sequence
+            assert log.locate(at(OFFSET, offset, inclusive=True)) == sequence
+            assert log.locate(at(OFFSET, offset, inclusive=False)) == sequence + 1
+            assert log.locate(at(SEQUENCE, sequence, inclusive=True)) == sequence
             head = batch.sections[position : position + 8]
             long = head[3] == 0xB0
             position += 8 + int.from_bytes(head[4:8], "big") if long else 5 + head[4]
     for time_ms, sequence in firsts.items():
-        assert log.locate(at_time(time_ms, inclusive=True)) == sequence
-
-
-# --- producers ------------------------------------------------------------------------------------
+        assert log.locate(at(TIME, time_ms, inclusive=True)) == sequence
 
 
 def test_producer_tells_the_newest_stamp_as_soon_as_it_is_appended(bench: Bench) -> None:
@@ -512,8 +491,8 @@ def test_retention_drops_everything_that_is_old_and_keeps_the_numbers(bench: Ben
     assert freed == before.size_bytes
     assert log.status() == PartitionStatus(-1, 19, before.last_offset, NOW, 0, None)
     assert log.read(0, bytes_max=1000) == log.cached(0) == []
-    assert log.locate(EARLIEST) == log.locate(at_offset(0, inclusive=True)) == 20
-    assert log.locate(at_sequence(3, inclusive=True)) == 20
+    assert log.locate(EARLIEST) == log.locate(at(OFFSET, 0, inclusive=True)) == 20
+    assert log.locate(at(SEQUENCE, 3, inclusive=True)) == 20
     assert bench.publish(log, events("y"), now_ms=NOW + 2000).first_sequence == 20
     assert log.status().begin_sequence == 20
 
@@ -528,14 +507,14 @@ def test_retention_keeps_what_is_young(bench: Bench) -> None:
     assert 0 <= status.begin_sequence <= 10
     assert [b.first_sequence for b in read_all(log)] == list(range(status.begin_sequence, 20))
     assert log.read(0, bytes_max=1)[0].first_sequence == status.begin_sequence
-    assert log.locate(at_sequence(0, inclusive=True)) == status.begin_sequence
-    assert log.locate(at_offset(0, inclusive=True)) == status.begin_sequence
-    assert log.locate(at_time(0, inclusive=True)) == status.begin_sequence
+    assert log.locate(at(SEQUENCE, 0, inclusive=True)) == status.begin_sequence
+    assert log.locate(at(OFFSET, 0, inclusive=True)) == status.begin_sequence
+    assert log.locate(at(TIME, 0, inclusive=True)) == status.begin_sequence
 
 
 def test_retention_leaves_other_hubs_alone(bench: Bench) -> None:
     other = bench.store.partition("other", 0)
-    bench.publish(other, events("x"), now_ms=NOW)
+    bench.publish(other, events("x"))
     assert bench.store.enforce_retention("hub", retention_ms=1, now_ms=NOW + 100) == 0
     assert other.status().begin_sequence == 0
 
@@ -581,40 +560,43 @@ def test_close_commits_what_is_queued_and_says_so(bench: Bench) -> None:
 # --- over a restart -------------------------------------------------------------------------------
 
 
-def test_reopened_log_is_the_same(disk: Bench) -> None:
-    log = disk.partition()
+@on_disk
+def test_reopened_log_is_the_same(bench: Bench) -> None:
+    log = bench.partition()
     for number in range(50):
         stamp = Producer(number % 3, 1, number, number) if number % 2 else None
-        disk.publish(
+        bench.publish(
             log, events(f"{number}", "x" * (number * 13), producer=stamp), now_ms=NOW + number
         )
     status, batches = log.status(), read_all(log)
     stamps = [log.producer(n) for n in range(3)]
     for _ in range(2):
-        disk.reopen()
-        log = disk.partition()
+        bench.reopen()
+        log = bench.partition()
         assert log.status() == status
         assert read_all(log) == batches
         assert [log.producer(n) for n in range(3)] == stamps
-        assert log.locate(at_time(NOW + 20, inclusive=True)) == 40
-    assert disk.publish(log, events("next"), now_ms=0).first_sequence == 100
+        assert log.locate(at(TIME, NOW + 20, inclusive=True)) == 40
+    assert bench.publish(log, events("next"), now_ms=0).first_sequence == 100
     assert log.status().last_enqueued_ms == NOW + 49
 
 
-def test_reopened_log_remembers_its_numbers_after_everything_was_dropped(disk: Bench) -> None:
-    log = disk.partition()
-    disk.publish(log, events("a", "b"), now_ms=NOW)
-    disk.store.enforce_retention("hub", retention_ms=10, now_ms=NOW + 100)
-    disk.settle()
+@on_disk
+def test_reopened_log_remembers_its_numbers_after_everything_was_dropped(bench: Bench) -> None:
+    log = bench.partition()
+    bench.publish(log, events("a", "b"), now_ms=NOW)
+    bench.store.enforce_retention("hub", retention_ms=10, now_ms=NOW + 100)
+    bench.settle()
     status = log.status()
     assert status.is_empty
-    disk.reopen()
-    assert disk.partition().status() == status
-    assert disk.publish(disk.partition(), events("c"), now_ms=NOW).first_sequence == 2
+    bench.reopen()
+    assert bench.partition().status() == status
+    assert bench.publish(bench.partition(), events("c"), now_ms=NOW).first_sequence == 2
 
 
-def test_reopened_store_has_no_trace_of_a_dropped_hub(disk: Bench) -> None:
-    disk.publish(disk.partition(), events("a"))
-    disk.store.drop("hub")
-    disk.reopen()
-    assert disk.partition().status().is_empty
+@on_disk
+def test_reopened_store_has_no_trace_of_a_dropped_hub(bench: Bench) -> None:
+    bench.publish(bench.partition(), events("a"))
+    bench.store.drop("hub")
+    bench.reopen()
+    assert bench.partition().status().is_empty

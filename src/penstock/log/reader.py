@@ -149,7 +149,7 @@ class PartitionReader:
         handle = self._handles.acquire(segment)
         try:
             place = self._place(segment, end, take.sequence)
-            chunk_bytes = min(limits.READ_CHUNK_BYTES, max(_SEARCH_BYTES, take.bytes_max))
+            chunk_bytes = min(limits.READ_CHUNK_BYTES, take.bytes_max) + _SEARCH_BYTES
             for item in walk(
                 self._files, handle.fd, segment, place, end.offset, chunk_bytes=chunk_bytes
             ):
