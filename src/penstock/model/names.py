@@ -28,9 +28,9 @@ def key(name: str) -> str:
     return name.casefold()
 
 
-def shown(text: str) -> str:
+def shown(text: str, *, most: int = _SHOWN_MAX) -> str:
     """A peer's text cut and escaped so that it may stand in a message or a log line."""
-    cut = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+    cut = text if len(text) <= most else text[:most] + "…"
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
 
 

@@ -113,7 +113,7 @@ class Penstock:
         )
         retention = loop.create_task(self._enforce_retention(broker))
         self._stack.push_async_callback(_cancel, retention)
-        facts = await self._open_doors(context, data, root)
+        facts = await self._open_doors(context, catalog, data, root)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         return facts
@@ -121,7 +121,7 @@ class Penstock:
     # --- doors ----------------------------------------------------------------------------------
 
     async def _open_doors(
-        self, context: Context, data: DataDirectory, root: AuthorizationRule
+        self, context: Context, catalog: Catalog, data: DataDirectory, root: AuthorizationRule
     ) -> Facts:
         settings, loop = self.settings, context.loop
         certificates = prepare_certificates(
@@ -130,6 +130,7 @@ class Penstock:
         tls = server_context(certificates)
         door = AmqpDoor(context)
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
+        self._stack.callback(catalog.subscribe(door.rejudge))
         amqp_port = None
         if settings.amqp_port is not None:
             amqp_port = await self._listen(door, settings.amqp_port, "--amqp-port")

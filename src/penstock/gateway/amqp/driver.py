@@ -45,6 +45,7 @@ from penstock.model.errors import (
 )
 
 _EXPIRY_CHECK_MS = 15_000  # the wall clock may be set: look again at least this often
+_REASON_MAX = 400  # characters of a reason in the log
 _CLOSE_GRACE_S = 2.0  # a peer that does not answer our close is cut off after this
 
 
@@ -153,7 +154,7 @@ class AmqpConnection:
             self._bytes_out,
             self.events_in,
             self.events_out,
-            names.shown(self._reason),
+            names.shown(self._reason, most=_REASON_MAX),
         )
         self._on_over(self)
 
@@ -230,6 +231,11 @@ class AmqpConnection:
         """Somebody known is there; links may live longer now."""
         self.authenticated = True
         self._arm()
+
+    def rejudge(self) -> None:
+        """Policies changed: links whose grant is gone end now (a rotated key cuts them off)."""
+        self.grants.renew(self.context.authorities())
+        self.turn(self._end_unauthorised)
 
     def flush(self) -> None:
         """Settle what was committed, then one write."""
@@ -335,7 +341,7 @@ class AmqpConnection:
             "protocol error: peer=%s condition=%s text=%s",
             self.transport.peer,
             event.error.condition,
-            names.shown(str(event.error)),
+            names.shown(str(event.error), most=_REASON_MAX),
         )
 
     # --- time -----------------------------------------------------------------------------------
@@ -408,9 +414,17 @@ class AmqpConnection:
         self.grants.drop_expired(now_ms=now_ms)
         for link, app in list(self.apps.items()):
             if app.expires_ms is not None and app.expires_ms <= now_ms:
-                error = app.renew(now_ms)
-                if error is not None:
-                    self.detach(link, error)
+                self._renew(link, app, now_ms)
+
+    def _end_unauthorised(self) -> None:
+        now_ms = self.context.clock.now_ms()
+        for link, app in list(self.apps.items()):
+            self._renew(link, app, now_ms)
+
+    def _renew(self, link: Link, app: LinkApp, now_ms: int) -> None:
+        error = app.renew(now_ms)
+        if error is not None:
+            self.detach(link, error)
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.auth import Grant
+from collections.abc import Sequence
+
+from penstock.auth import Authority, Grant, renewed
 from penstock.model import limits
 from penstock.model.entities import Right
 from penstock.model.errors import QuotaExceeded
@@ -50,6 +52,13 @@ class Grants:
             if grant is not None:
                 return grant
         return None
+
+    def renew(self, authorities: Sequence[Authority]) -> None:
+        """Policies changed: rights are as they stand now, grants of a gone key are dropped."""
+        kept = {a: renewed(g, authorities) for a, g in self._by_audience.items()}
+        self._by_audience = {a: grant for a, grant in kept.items() if grant is not None}
+        if self._whole_connection is not None:
+            self._whole_connection = renewed(self._whole_connection, authorities)
 
     def drop_expired(self, *, now_ms: int) -> None:
         for audience in [a for a, g in self._by_audience.items() if _expiry(g) <= now_ms]:

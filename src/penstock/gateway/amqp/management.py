@@ -77,7 +77,8 @@ class ManagementLink(RequestLink):
                 raise AuthFailed("MalformedToken: the security_token is too long.")
             grant = verify(
                 token,
-                audience="/" + name.strip("/"),
+                # JS and Go sign the node, the others the hub; a hub's token covers its node.
+                audience=f"/{name.strip('/')}/$management",
                 authorities=connection.context.authorities(),
                 now_s=clock.now_ms() // 1000,
             )

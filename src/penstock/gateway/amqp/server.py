@@ -48,6 +48,11 @@ class AmqpDoor:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
+    def rejudge(self) -> None:
+        """The catalog changed: every connection looks at its grants again."""
+        for connection in list(self.connections):
+            connection.rejudge()
+
     async def close(self, *, grace_s: float) -> None:
         """Take nobody new, say goodbye to everybody, wait for their answers for a moment."""
         for server in self._servers:
