@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp.scan import TransferRun, scan_transfers
@@ -232,6 +232,7 @@ def test_run_cut_anywhere_holds_the_whole_frames() -> None:
         assert (run.count if run else 0) == whole
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_mutated_frames_never_raise_and_never_leave_the_buffer(data: st.DataObject) -> None:
     buffer = bytearray(b"".join(python(1000 + i, b"x" * i) for i in range(4)))

@@ -4,6 +4,7 @@ A value that passes is whole, at most 32 deep, its counts fit its bytes and our 
 are UTF-8 and its symbols ASCII. So no stored event can be a bomb for the clients that read it.
 
 Every check takes `budget`, a list of one number: how many elements the message may still hold.
+Bytes that end in the middle of a value may also raise IndexError; the public kernels name that.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ULONGS = b"\x44\x53\x80"
 CODE_POINT_MAX = 0x10FFFF
 
 _U32 = struct.Struct(">I").unpack_from
+_U32_U32 = struct.Struct(">II").unpack_from
 
 _Check = Callable[[bytes, int, int, int, int, list[int]], int]
 
@@ -100,16 +102,15 @@ def open_compound(
     <size u8>  <count u8>  <elements>     list8, map8, array8
     <size u32> <count u32> <elements>     list32, map32, array32; size counts from the count on
     """
-    width = 4 if code & 0x10 else 1
-    first = position + 2 * width
+    first = position + (8 if code & 0x10 else 2)
     if first > end:
         raise KernelError(f"a size and a count are missing at byte {position}")
-    if width == 1:
+    if code & 0x10:
+        size, count = _U32_U32(data, position)
+        stop = position + 4 + size
+    else:
         stop = position + 1 + data[position]
         count = data[position + 1]
-    else:
-        stop = position + 4 + _U32(data, position)[0]
-        count = _U32(data, position + 4)[0]
     if not first <= stop <= end:
         raise _overrun(position, stop, end)
     budget[0] -= count
@@ -120,7 +121,7 @@ def open_compound(
         )
     if count > stop - first and code not in (ARRAY8, ARRAY32):
         raise KernelError(f"{count} elements in {stop - first} bytes at byte {position}")
-    if code in (MAP8, MAP32) and count & 1:
+    if count & 1 and code in (MAP8, MAP32):
         raise KernelError(f"a map of {count} elements, an odd number, at byte {position}")
     return count, first, stop
 
@@ -128,13 +129,21 @@ def open_compound(
 def check_elements(
     data: bytes, position: int, count: int, stop: int, depth: int, budget: list[int]
 ) -> int:
-    """Check `count` values that fill the bytes up to `stop`, and return that."""
+    """Check `count` values that fill the bytes up to `stop`, and return that.
+
+    Simple values are passed over here, for speed: should they lead beyond `stop`, the position
+    stays beyond, so that it is noticed at the end at the latest.
+    """
     for _ in range(count):
-        if position >= stop:
-            raise KernelError(f"an element is missing at byte {position}")
-        width = WIDTH[data[position]]
+        code = data[position]
+        width = WIDTH[code]
         if width:
             position += width
+        elif code in (STRING8, SYMBOL8):
+            text = position + 2
+            position = text + data[position + 1]
+            if not data[text:position].isascii():
+                check_text(data, code, text, position)
         else:
             position = check_value(data, position, stop, depth, budget)
     if position != stop:
@@ -181,15 +190,19 @@ def _check_variable32(
 def _check_compound(
     data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
 ) -> int:
-    _check_depth(position, depth)
+    if depth > DEPTH_MAX:
+        raise _too_deep(position)
     count, position, stop = open_compound(data, code, position, end, budget)
+    if not count and position == stop:
+        return stop
     return check_elements(data, position, count, stop, depth + 1, budget)
 
 
 def _check_array(
     data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
 ) -> int:
-    _check_depth(position, depth)
+    if depth > DEPTH_MAX:
+        raise _too_deep(position)
     count, position, stop = open_compound(data, code, position, end, budget)
     if position == stop and not count:
         return stop  # .NET leaves out the constructor of an empty array
@@ -215,7 +228,8 @@ def _check_array(
 def _check_described(
     data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
 ) -> int:
-    _check_depth(position, depth)
+    if depth > DEPTH_MAX:
+        raise _too_deep(position)
     position = check_descriptor(data, position, end)
     return check_value(data, position, end, depth + 1, budget)
 
@@ -236,9 +250,8 @@ def _check_char(
     return position + 4
 
 
-def _check_depth(position: int, depth: int) -> None:
-    if depth > DEPTH_MAX:
-        raise KernelError(f"values nested deeper than {DEPTH_MAX} at byte {position}")
+def _too_deep(position: int) -> KernelError:
+    return KernelError(f"values nested deeper than {DEPTH_MAX} at byte {position}")
 
 
 def _overrun(position: int, stop: int, end: int) -> KernelError:
