@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
@@ -368,6 +368,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_decode_undoes_encode_with_every_type_kept(value: object) -> None:
     data = encode(value)
@@ -377,6 +378,7 @@ def test_decode_undoes_encode_with_every_type_kept(value: object) -> None:
     assert encode(decoded) == data
 
 
+@settings(deadline=None)
 @given(VALUES, st.binary(max_size=5), st.binary(max_size=5))
 def test_decode_and_skip_agree_on_where_a_value_ends(
     value: object, before: bytes, after: bytes
@@ -389,6 +391,7 @@ def test_decode_and_skip_agree_on_where_a_value_ends(
     assert decode(data, len(before))[1] == end
 
 
+@settings(deadline=None)
 @given(st.floats(width=32), st.floats())
 def test_floats_keep_their_bits_when_they_are_numbers(single: float, double: float) -> None:
     for value in (t.Float(single), double):

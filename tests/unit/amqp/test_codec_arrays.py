@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
@@ -240,6 +240,7 @@ ARRAYS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(ARRAYS)
 def test_array_survives_with_elements_types_and_code(values: list[object]) -> None:
     data = encode(t.Array(values))
@@ -251,6 +252,7 @@ def test_array_survives_with_elements_types_and_code(values: list[object]) -> No
     assert encode(array) == data
 
 
+@settings(deadline=None)
 @given(st.lists(ARRAYS.map(t.Array), min_size=1, max_size=4))
 def test_array_of_arrays_survives(arrays: list[t.Array]) -> None:
     data = encode(t.Array(arrays))

@@ -8,7 +8,7 @@ import tracemalloc
 import uuid
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
@@ -73,6 +73,7 @@ def test_value_with_any_byte_changed_is_a_value_or_refused(data: bytes) -> None:
             outcome(data[:position] + bytes((byte,)) + data[position + 1 :])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 @example(b"")
 @example(b"\x00")
@@ -82,11 +83,13 @@ def test_any_bytes_are_a_value_or_refused(data: bytes) -> None:
     outcome(data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60).map(lambda tail: b"\xf0\x00\x00\x00" + tail))
 def test_any_array_is_a_value_or_refused(data: bytes) -> None:
     outcome(data)
 
 
+@settings(deadline=None)
 @given(st.one_of(st.binary(max_size=60), st.sampled_from(SAMPLES)), st.binary(max_size=3))
 def test_skip_accepts_what_decode_accepts(data: bytes, tail: bytes) -> None:
     try:
@@ -298,12 +301,12 @@ def test_nested_zero_width_arrays_are_bounded_together() -> None:
     """Each is within count_max and takes ten bytes; a frame of them would make millions."""
     inner = bytes.fromhex("f0 00000005 00010000 40")
     bomb = encode([t.Raw(inner)] * 6000)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DecodeError, match="more elements in all"):
         decode(bomb)
     with pytest.raises(DecodeError, match="more elements in all"):
         skip(bomb, 0)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_array_of_zero_width_arrays_is_bounded() -> None:
@@ -374,10 +377,10 @@ def test_uuid_keys_that_collide_are_refused_before_they_cost_seconds() -> None:
     assert len({hash(key) for key in keys}) == 1
     body = b"".join(encode(key) + b"\x40" for key in keys)
     data = b"\xd1" + (4 + len(body)).to_bytes(4, "big") + (6000).to_bytes(4, "big") + body
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DecodeError, match="uuid map keys"):
         decode(data)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_uuid_keys_within_the_limit_are_read() -> None:

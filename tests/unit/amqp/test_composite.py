@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import message, performatives
@@ -81,6 +81,7 @@ COMPOSITES = st.sampled_from(list(SPECS.values())).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(COMPOSITES)
 def test_composite_survives_whatever_its_fields_hold(drawn: tuple[Spec, dict[str, Any]]) -> None:
     spec, values = drawn
@@ -97,6 +98,7 @@ def test_composite_survives_whatever_its_fields_hold(drawn: tuple[Spec, dict[str
         assert getattr(seen, name) == expected, name
 
 
+@settings(deadline=None)
 @given(COMPOSITES)
 def test_composite_shows_each_field_in_its_type_and_place(
     drawn: tuple[Spec, dict[str, Any]],
@@ -117,6 +119,7 @@ def test_composite_shows_each_field_in_its_type_and_place(
             assert type(seen) in KINDS[field.kind.name][1], field.name
 
 
+@settings(deadline=None)
 @given(COMPOSITES, st.data())
 def test_composite_cut_or_changed_is_read_or_refused(
     drawn: tuple[Spec, dict[str, Any]], data: st.DataObject

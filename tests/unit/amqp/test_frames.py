@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp.errors import AmqpError, FramingError, LocalError
@@ -57,6 +57,7 @@ def test_encode_frame_takes_the_last_channel() -> None:
     assert encode_frame(0xFFFF, b"")[6:8] == b"\xff\xff"
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 0xFFFF), st.binary(max_size=50), st.binary(max_size=50), st.sampled_from((0, 1))
 )
@@ -118,6 +119,7 @@ def test_parse_frame_header_blames_the_caller_when_the_header_is_not_there(
         parse_frame_header(bytes(length), start, frame_bytes_max=512)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=FRAME_HEADER_BYTES, max_size=16))
 def test_parse_frame_header_answers_or_refuses_any_bytes(data: bytes) -> None:
     try:

@@ -6,7 +6,7 @@ import itertools
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
@@ -274,6 +274,7 @@ IDS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(IDS, IDS)
 def test_ids_survive_with_their_type(message_id: MessageId, correlation_id: MessageId) -> None:
     properties = Properties(message_id=message_id, correlation_id=correlation_id)
@@ -395,6 +396,7 @@ def test_message_cut_inside_a_section_is_refused() -> None:
                 decode_message(data[:cut])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
@@ -403,6 +405,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
         assert str(error)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(range(0x70, 0x79)), st.binary(max_size=40))
 def test_any_section_is_read_or_refused(code: int, contents: bytes) -> None:
     try:

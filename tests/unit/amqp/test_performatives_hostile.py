@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
@@ -103,6 +103,7 @@ def test_performative_with_any_byte_changed_is_read_or_refused(performative: Per
                 assert str(error)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([*range(0x10, 0x19), *range(0x40, 0x45)]),
     st.integers(0, 16),
@@ -119,6 +120,7 @@ def test_any_fields_are_read_or_refused(code: int, count: int, fields: bytes) ->
     assert decode_performative(again, 0, len(again))[0] == performative
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_body_is_read_or_refused(data: bytes) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import decoder, encoder, serial
@@ -51,21 +51,25 @@ def test_serial_distance_takes_the_shorter_way_round(a: int, b: int, expected: i
     assert serial_distance(a, b) == expected
 
 
+@settings(deadline=None)
 @given(IDS, STEPS)
 def test_serial_distance_undoes_serial_add(a: int, n: int) -> None:
     assert serial_distance(serial_add(a, n), a) == n
 
 
+@settings(deadline=None)
 @given(IDS, IDS)
 def test_serial_add_of_the_distance_arrives(a: int, b: int) -> None:
     assert serial_add(b, serial_distance(a, b)) == a
 
 
+@settings(deadline=None)
 @given(IDS, st.integers())
 def test_serial_add_stays_in_range_for_any_step(a: int, n: int) -> None:
     assert 0 <= serial_add(a, n) <= 0xFFFFFFFF
 
 
+@settings(deadline=None)
 @given(IDS, IDS)
 def test_serial_distance_is_antisymmetric_except_at_half_the_circle(a: int, b: int) -> None:
     distance = serial_distance(a, b)
