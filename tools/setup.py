@@ -65,6 +65,15 @@ def build_environment() -> None:
     print(f"Setting up {VENV} from {LOCK.name} (a minute or so) ...", flush=True)
     STAMP.unlink(missing_ok=True)
     create_venv()
+    node_packages = start_node_packages()
+    try:
+        install_python_packages()
+    finally:
+        finish_node_packages(node_packages)
+    STAMP.write_text(environment_digest())
+
+
+def install_python_packages() -> None:
     wheels, built_here = split_lock(LOCK.read_text())
     install_entries([wheels["uv"]], quiet=True)
     if not install_entries(wheels.values()):
@@ -77,8 +86,6 @@ def build_environment() -> None:
         raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
     install_built_here(built_here)
     remove_strangers({*wheels, *built_here, *NOT_LOCKED})
-    install_node_packages()
-    STAMP.write_text(environment_digest())
 
 
 def create_venv() -> None:
@@ -144,16 +151,32 @@ def node_locks() -> list[Path]:
     return sorted((ROOT / "tests" / "compatibility").glob("*/package-lock.json"))
 
 
-def install_node_packages() -> None:
+def start_node_packages() -> list[tuple[Path, subprocess.Popen[bytes] | None]]:
+    """npm works beside pip: together they take as long as the slower one."""
+    npm = shutil.which("npm")
+    started: list[tuple[Path, subprocess.Popen[bytes] | None]] = []
     for lock in node_locks():
         # npm's own note of what it installed; older than the lock: installed from another one.
         installed = lock.parent / "node_modules" / ".package-lock.json"
         if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
             continue
-        npm = shutil.which("npm")
-        options = ("--no-audit", "--no-fund", "--loglevel=error", "--prefix", lock.parent)
-        if npm is None or not run([npm, "ci", *options], quiet=True):
-            where = lock.parent.relative_to(ROOT)
+        command = [npm or "npm", "ci", "--no-audit", "--no-fund", "--prefer-offline"]
+        nowhere = subprocess.DEVNULL
+        running = (
+            subprocess.Popen(
+                command, cwd=lock.parent, stdin=nowhere, stdout=nowhere, stderr=nowhere
+            )
+            if npm
+            else None
+        )
+        started.append((lock.parent, running))
+    return started
+
+
+def finish_node_packages(started: list[tuple[Path, subprocess.Popen[bytes] | None]]) -> None:
+    for folder, running in started:
+        if running is None or running.wait() != 0:
+            where = folder.relative_to(ROOT)
             print(f"npm packages of {where} not installed (needs npm): its tests will be skipped")
 
 
