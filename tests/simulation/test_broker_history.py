@@ -182,6 +182,10 @@ class Simulation:
         self.wakes: list[Callable[[], None]] = []
         self.partition_count = self.random.randint(2, 4)
         self.retention = self.random.random() < 0.3
+        # Some histories crowd one partition with shared readers, some fight over it with epochs.
+        self.epochs: list[int | None] = self.random.choice(
+            [[*[None] * 20, 0], [None, None, 0, 1, 2], [0, 0, 1]]
+        )
         self.catalog = self._catalog()
         store = MemoryLogStore(self.wakes.append)
         self.logs = ColdStore(store, self.random.choice([0, 3, 20, 10_000]))
@@ -228,7 +232,7 @@ class Simulation:
             (self.publish, 30),
             (self.commit, 25),
             (self.pump, 30),
-            (self.open_reader, 8),
+            (self.open_reader, 12),
             (self.close_reader, 4),
             (self.send_idempotent, 15),
             (self.resend_idempotent, 6),
@@ -300,9 +304,10 @@ class Simulation:
             reader.pump(self.random.randint(1, 30), fetch_later=self.random.random() < 0.5)
 
     def open_reader(self) -> None:
-        partition = self.random.randrange(self.partition_count)
-        group = self.random.choice(["$Default", "$default", "second"])
-        epoch = self.random.choice([None, None, None, 0, 0, 1, 2])
+        crowded = self.random.random() < 0.6
+        partition = 0 if crowded else self.random.randrange(self.partition_count)
+        group = self.random.choice(["$Default", "$default"] if crowded else ["$Default", "second"])
+        epoch = self.random.choice(self.epochs)
         new = SimulatedReader(group.casefold(), partition, epoch)
         there = self._alive(new.group, partition)
         try:

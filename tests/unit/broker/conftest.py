@@ -10,7 +10,7 @@ import pytest
 
 from penstock.broker import Broker, HubRuntime, ProducerLink, Reader, ReadState
 from penstock.catalog.memory import MemoryCatalog
-from penstock.log.api import AppendDone, PartitionLog
+from penstock.log.api import AppendDone, PartitionLog, Unsubscribe
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import ConsumerGroup, Hub, HubStatus, Namespace
@@ -51,9 +51,9 @@ class ScriptedLog:
         self.cached_from = 0  # what lies before it is not in memory
         self.failing: PenstockError | None = None  # the outcome of every append from now on
         self.reads = 0
+        self.subscribers = 0
         self.status = inner.status
         self.locate = inner.locate
-        self.subscribe = inner.subscribe
         self.producer = inner.producer
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
@@ -67,6 +67,16 @@ class ScriptedLog:
         if sequence < self.cached_from and sequence <= self.status().last_sequence:
             return None
         return self._inner.cached(sequence)
+
+    def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
+        unsubscribe = self._inner.subscribe(on_commit)
+        self.subscribers += 1
+
+        def leave() -> None:
+            unsubscribe()
+            self.subscribers -= 1
+
+        return leave
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         self.reads += 1

@@ -117,6 +117,27 @@ def test_duplicate_over_a_new_link_waits_for_the_old_links_append(world: World) 
     assert world.read().bodies() == [b"1"]
 
 
+def test_duplicate_waits_for_its_own_first_copy_among_several(
+    world: World, log: ScriptedLog
+) -> None:
+    commits: list[AppendDone] = []
+
+    def append(batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
+        log.append(batch, now_ms=0, done=lambda outcome: None)
+        commits.append(done)
+
+    producers = Producers(log, append, world.producer_ids.__next__)
+    link = producers.attach(producer_id=None, epoch=None, sequence=None, on_end=lambda error: None)
+    send(world, link, 1)
+    send(world, link, 2)
+    again = send(world, link, 2)
+    receipt = Receipt(0, 0, 0, 0)
+    commits[0](receipt)
+    assert again == []
+    commits[1](receipt)
+    assert again == [ALREADY_STORED]
+
+
 def test_batches_may_follow_each_other_before_the_first_is_on_disk(world: World) -> None:
     link = world.produce()
     outcomes = [send(world, link, number) for number in range(1, 6)]

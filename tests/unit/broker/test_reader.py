@@ -116,6 +116,15 @@ def test_closed_reader_is_not_woken_and_has_no_more(world: World) -> None:
     assert probe.reader.closed
 
 
+def test_closed_reader_leaves_no_subscription_behind(log: ScriptedLog, probe: Probe) -> None:
+    reader_of(log, probe)
+    for _ in range(3):
+        assert probe.take() == []
+    assert log.subscribers == 1
+    probe.reader.close()
+    assert log.subscribers == 0
+
+
 def test_lag_and_runtime_follow_the_partition(world: World) -> None:
     world.publish(b"a", b"b", b"c", partition=0)
     probe = world.read()
