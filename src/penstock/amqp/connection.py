@@ -6,21 +6,22 @@
     engine.on_time(now_ms=...)            -> events      heartbeats go out, silent peers are dropped
 
 No socket, clock or task is in here. A peer's mistake ends the connection with ConnectionFailed and
-never raises; a caller's mistake raises LocalError or an assertion.
+never raises; a caller's mistake raises LocalError or an assertion. What a caller sends on a link,
+session or connection that is over meanwhile is dropped: events are told after the whole read was
+parsed, so the peer may have said goodbye already.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from heapq import heappop, heappush
 from typing import Any
 
-import msgspec
-
+from penstock.amqp.config import Allowance, ConnectionConfig, ResourceLimit
+from penstock.amqp.decoder import DecodeLimits
 from penstock.amqp.errors import AmqpError, FramingError, LocalError
 from penstock.amqp.events import (
     CloseReceived,
     ConnectionFailed,
-    EndReceived,
     Event,
     OpenReceived,
     SaslDone,
@@ -30,6 +31,7 @@ from penstock.amqp.events import (
 from penstock.amqp.frames import (
     AMQP_HEADER,
     EMPTY_FRAME,
+    SASL_FRAME,
     SASL_HEADER,
     encode_frame,
     parse_frame_header,
@@ -45,6 +47,7 @@ from penstock.amqp.performatives import (
     Flow,
     Open,
     Performative,
+    Rejected,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
@@ -53,7 +56,7 @@ from penstock.amqp.performatives import (
     encode_performative,
 )
 from penstock.amqp.scan import scan_transfers
-from penstock.amqp.session import ResourceLimit, Session
+from penstock.amqp.session import Session
 from penstock.amqp.states import (
     CONNECTION,
     SASL,
@@ -64,10 +67,16 @@ from penstock.amqp.states import (
     SaslState,
 )
 
-_SASL_FRAME = 1
+__all__ = ["Connection", "ConnectionConfig", "ConnectionTimedOut", "NotAllowed", "SaslFailed"]
+
+HEADER_SIZE = 8
+FRAME_BYTES_MIN = 512  # AMQP 2.8.11: every peer takes frames of this size
+_TRANSFER = b"\x00\x53\x14"
 _IN_SESSION = (Transfer, Flow, Disposition, Attach, Detach)
 _ENDED_CHANNELS_KEPT = 64
-HEADER_SIZE = 8
+_HEARTBEAT_MS_MIN = 100  # a peer that wants more is not worth a busy loop
+# An honest attach has tens of elements; a hostile one is kept from filling our memory.
+_PERFORMATIVE_LIMITS = DecodeLimits(count_max=4096, elements_max=8192)
 
 
 class ConnectionTimedOut(AmqpError):
@@ -80,30 +89,36 @@ class NotAllowed(AmqpError):
     condition = "amqp:not-allowed"
 
 
-class ConnectionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What we announce and what we bear. Defaults are the real service's (protocol.md 13)."""
+class SaslFailed(AmqpError):
+    """Client: the server did not let us in."""
 
-    container_id: str
-    hostname: str | None = None
-    server: bool = True
-    sasl: bool = True  # client: begin with SASL
-    mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
-    max_frame_size: int = 65536
-    frame_bytes_max_before_open: int = 8192
-    channel_max: int = 4999
-    handle_max: int = 255
-    incoming_window: int = 5000
-    outgoing_window: int = 65536
-    sessions_max: int = 512
-    links_max: int = 1024
-    idle_time_out_ms: int | None = 120_000
-    header_deadline_ms: int = 5_000
-    open_deadline_ms: int = 10_000
-    properties: dict[str, object] | None = None
+    condition = "amqp:unauthorized-access"
 
 
 class Connection:
     """One AMQP connection's whole state. `open` is the peer's open once it came."""
+
+    __slots__ = (
+        "_by_channel",
+        "_ended_channels",
+        "_free_channels",
+        "_header_done",
+        "_out",
+        "_pending",
+        "_received_ms",
+        "_sasl_open",
+        "_sasl_used",
+        "_sent_ms",
+        "_silent",
+        "_started_ms",
+        "allowance",
+        "app",
+        "config",
+        "open",
+        "sasl_state",
+        "sessions",
+        "state",
+    )
 
     def __init__(self, config: ConnectionConfig, *, now_ms: int) -> None:
         self.config = config
@@ -111,19 +126,23 @@ class Connection:
         self.sasl_state = SaslState.START
         self.open: Open | None = None
         self.app: Any = None
-        self.link_count = 0
+        self.allowance = Allowance(config)
         self.sessions: dict[int, Session] = {}  # by the peer's channel
         self._by_channel: dict[int, Session] = {}  # by ours
-        self._ended_channels: deque[int] = deque(maxlen=_ENDED_CHANNELS_KEPT)
+        self._free_channels: list[int] = []  # a heap: below the highest in use
+        self._ended_channels: dict[int, None] = {}  # the peer's, oldest first
         self._sasl_open = False  # SASL frames are expected now
         self._sasl_used = False
         self._header_done = False
+        self._silent = False  # our close is out: nothing follows it
         self._pending = b""
         self._out: list[bytes] = []
-        self._failed = False
         self._started_ms = now_ms
         self._received_ms = now_ms
         self._sent_ms = now_ms
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.config.container_id!r} {self.state.name}>"
 
     # --- the driver's face ----------------------------------------------------------------------
 
@@ -134,12 +153,17 @@ class Connection:
     @property
     def is_over(self) -> bool:
         """Nothing more will be read; write what is queued and close the socket."""
-        return self._failed or self.state is ConnectionState.END
+        return self.state is ConnectionState.END
 
     @property
     def frame_bytes_max_out(self) -> int:
-        theirs = self.open.max_frame_size if self.open is not None else 512
+        theirs = self.open.max_frame_size if self.open is not None else FRAME_BYTES_MIN
         return min(theirs, self.config.max_frame_size)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the peer makes us keep: part of a frame, parts of deliveries."""
+        return len(self._pending) + self.allowance.unfinished_bytes
 
     def receive_data(self, data: bytes, *, now_ms: int) -> list[Event]:
         """Everything the bytes meant, in order. Never raises for what a peer sends."""
@@ -150,11 +174,14 @@ class Connection:
         buffer = self._pending + data if self._pending else data
         position = 0
         try:
+            self._check_patience(len(buffer))
             while not self.is_over:
                 before = position
                 position = self._step(buffer, position, events)
                 if position == before:
                     break
+        except LocalError:
+            raise
         except AmqpError as error:
             self._fail(error, events)
         self._pending = b"" if self.is_over else buffer[position:]
@@ -199,7 +226,7 @@ class Connection:
         """Half of what the peer announced (protocol.md 1.6), but never a busy loop."""
         if self.open is None or not self.open.idle_time_out or not self.is_opened:
             return None
-        return max(100, self.open.idle_time_out // 2)
+        return max(_HEARTBEAT_MS_MIN, self.open.idle_time_out // 2)
 
     def _lateness(self, now_ms: int) -> AmqpError | None:
         config = self.config
@@ -239,22 +266,23 @@ class Connection:
         init = SaslInit(
             mechanism=mechanism, initial_response=response, hostname=self.config.hostname
         )
-        self.queue(encode_frame(0, encode_performative(init), frame_type=_SASL_FRAME))
+        self._send_sasl(init)
 
     def answer_sasl(self, *, ok: bool) -> None:
         """Server: the outcome. The next receive_data (also with b"") parses on."""
         given = SaslInput.SEND_OK if ok else SaslInput.SEND_FAILURE
         self.sasl_state = SASL.after(self.sasl_state, given)
-        outcome = SaslOutcome(code=0 if ok else 1, additional_data=b"Welcome!" if ok else None)
-        self.queue(encode_frame(0, encode_performative(outcome), frame_type=_SASL_FRAME))
+        self._send_sasl(
+            SaslOutcome(code=0 if ok else 1, additional_data=b"Welcome!" if ok else None)
+        )
         self._sasl_open = False
         if not ok:
-            self.state = CONNECTION.after(self.state, ConnectionInput.DISCONNECT)
+            self._disconnect()
 
     def send_open(self) -> None:
         config = self.config
         self.state = CONNECTION.after(self.state, ConnectionInput.SEND_OPEN)
-        self._queue_performative(
+        self.send(
             0,
             Open(
                 container_id=config.container_id,
@@ -269,67 +297,84 @@ class Connection:
     def begin(self) -> Session:
         """Client: a new session."""
         CONNECTION.after(self.state, ConnectionInput.SEND_FRAME)
-        session = self._new_session()
+        try:
+            session = self._new_session()
+        except ResourceLimit as error:
+            raise LocalError(str(error)) from None
         session.begin()
         return session
 
     def close(self, error: Error | None = None) -> None:
-        """Say goodbye; harmless when that was said before."""
-        given = ConnectionInput.SEND_CLOSE if error is None else ConnectionInput.SEND_CLOSE_ERROR
-        if self.state is ConnectionState.CLOSE_RCVD:
-            given = ConnectionInput.SEND_CLOSE
-        if not CONNECTION.allows(self.state, given):
-            return
-        self.state = CONNECTION.after(self.state, given)
-        self._queue_performative(0, Close(error=error))
+        """Say goodbye; harmless when that was said before, or before there was an open."""
+        given = ConnectionInput.SEND_CLOSE
+        if error is not None and self.is_opened:
+            given = ConnectionInput.SEND_CLOSE_ERROR
+        if CONNECTION.allows(self.state, given):
+            self.send(0, Close(error=error))
+            self.state = CONNECTION.after(self.state, given)
+            self._silent = True
+
+    # --- what sessions and links use ------------------------------------------------------------
 
     def queue(self, data: bytes) -> None:
-        self._out.append(data)
+        """For the next bytes_to_send; nothing follows our close (AMQP 2.4.6)."""
+        if not self._silent:
+            self._out.append(data)
+
+    def send(self, channel: int, performative: Performative) -> None:
+        frame = encode_frame(channel, encode_performative(performative))
+        if len(frame) > self.frame_bytes_max_out:
+            _shorten(performative, len(frame) - self.frame_bytes_max_out)
+            frame = encode_frame(channel, encode_performative(performative))
+        self.queue(frame)
 
     def forget_session(self, session: Session) -> None:
-        if session.remote_channel is not None:
-            self.sessions.pop(session.remote_channel, None)
-            self._ended_channels.append(session.remote_channel)
-        self._by_channel.pop(session.channel, None)
-        for link in list(session.links.values()):
-            session.forget_link(link)
+        assert session.remote_channel is not None
+        del self.sessions[session.remote_channel]
+        del self._by_channel[session.channel]
+        heappush(self._free_channels, session.channel)
+        self._ended_channels[session.remote_channel] = None
+        if len(self._ended_channels) > _ENDED_CHANNELS_KEPT:
+            del self._ended_channels[next(iter(self._ended_channels))]
 
     # --- parsing --------------------------------------------------------------------------------
+
+    def _check_patience(self, size: int) -> None:
+        """What comes behind sasl-init waits for its judgement, but not without bound."""
+        if self.sasl_state is SaslState.INIT_RECEIVED and size > self.config.max_frame_size:
+            raise ResourceLimit(
+                f"{size} bytes came before SASL was over: at most {self.config.max_frame_size} "
+                "are kept."
+            )
 
     def _step(self, buffer: bytes, position: int, events: list[Event]) -> int:
         """Take one header, one frame or one run of transfers; the position behind it."""
         if self.sasl_state is SaslState.INIT_RECEIVED:
             return position  # judged first, see SaslInitReceived
+        if not self._header_done and not self._sasl_open:
+            return self._take_header(buffer, position)
         available = len(buffer) - position
-        if self._expects_header:
-            if available < HEADER_SIZE:
-                self._check_header_prefix(buffer[position:])
-                return position
-            self._on_header(buffer[position : position + HEADER_SIZE])
-            return position + HEADER_SIZE
         if available < HEADER_SIZE:
             return position
-        if (
-            buffer.startswith(b"\x00\x53\x14", position + 8)
-            and self.state is ConnectionState.OPENED
-        ):
+        if buffer.startswith(_TRANSFER, position + HEADER_SIZE) and self.is_opened:
             after = self._take_run(buffer, position, events)
             if after != position:
                 return after
-        limit = self._frame_bytes_max_in
         size, body, frame_type, channel = parse_frame_header(
-            buffer, position, frame_bytes_max=limit
+            buffer, position, frame_bytes_max=self._frame_bytes_max_in
         )
+        end = position + size
         if available < size:
             return position
-        self._on_frame(buffer, position, size, body, frame_type, channel, events)
-        return position + size
-
-    @property
-    def _expects_header(self) -> bool:
-        if self._sasl_open:
-            return False
-        return not self._header_done
+        if (frame_type == SASL_FRAME) != self._sasl_open:
+            raise FramingError(
+                f"A frame of type {frame_type} arrived: type {int(self._sasl_open)} is expected."
+            )
+        if body < end:
+            self._take_frame(buffer, body, end, channel, events)
+        elif self._sasl_open:  # AMQP 5.3.1; elsewhere an empty frame is a heartbeat (2.4.5)
+            raise FramingError("An empty SASL frame arrived.")
+        return end
 
     @property
     def _frame_bytes_max_in(self) -> int:
@@ -337,24 +382,36 @@ class Connection:
             return self.config.frame_bytes_max_before_open
         return self.config.max_frame_size
 
-    def _check_header_prefix(self, prefix: bytes) -> None:
+    def _take_header(self, buffer: bytes, position: int) -> int:
         """Bytes that cannot become a header are refused at once, not at the deadline."""
-        if not any(header.startswith(prefix) for header in (AMQP_HEADER, SASL_HEADER)):
-            raise FramingError(f"The bytes {prefix.hex()} do not begin an AMQP 1.0 header.")
-
-    def _on_header(self, header: bytes) -> None:
-        if header == SASL_HEADER and not self._sasl_used:
+        header = buffer[position : position + HEADER_SIZE]
+        known = self._headers_known()
+        for count in range(1, len(header) + 1):
+            if not any(each.startswith(header[:count]) for each in known):
+                self._refuse_header(header[:count])
+        if len(header) < HEADER_SIZE:
+            return position
+        if header == SASL_HEADER:
             self._on_sasl_header()
-            return
-        if header != AMQP_HEADER:
+        else:
+            self.state = CONNECTION.after(self.state, ConnectionInput.RECV_HEADER)
+            self._header_done = True
             if self.config.server:
-                # AMQP 2.2: answer with a header that we do support, then close.
-                self.queue(AMQP_HEADER if self._sasl_used else SASL_HEADER)
-            raise FramingError(f"The protocol header {header.hex()} is not supported: AMQP 1.0 is.")
-        self.state = CONNECTION.after(self.state, ConnectionInput.RECV_HEADER)
-        self._header_done = True
+                self._send_header()
+        return position + HEADER_SIZE
+
+    def _headers_known(self) -> tuple[bytes, ...]:
+        if self._sasl_used:
+            return (AMQP_HEADER,)
         if self.config.server:
-            self._send_header()
+            return (SASL_HEADER, AMQP_HEADER)  # without SASL the peer is nobody (protocol.md 1.3)
+        return (SASL_HEADER,) if self.config.sasl else (AMQP_HEADER,)
+
+    def _refuse_header(self, seen: bytes) -> None:
+        if self.config.server:
+            # AMQP 2.2: answer with a header that we do support, then close.
+            self.queue(self._headers_known()[0])
+        raise FramingError(f"The bytes {seen.hex()} begin no protocol header that is supported.")
 
     def _send_header(self) -> None:
         self.state = CONNECTION.after(self.state, ConnectionInput.SEND_HEADER)
@@ -366,8 +423,10 @@ class Connection:
         if self.config.server:
             self.queue(SASL_HEADER)
             self.sasl_state = SASL.after(self.sasl_state, SaslInput.SEND_MECHANISMS)
-            offer = SaslMechanisms(sasl_server_mechanisms=list(self.config.mechanisms))
-            self.queue(encode_frame(0, encode_performative(offer), frame_type=_SASL_FRAME))
+            self._send_sasl(SaslMechanisms(sasl_server_mechanisms=list(self.config.mechanisms)))
+
+    def _send_sasl(self, performative: Performative) -> None:
+        self.queue(encode_frame(0, encode_performative(performative), frame_type=SASL_FRAME))
 
     def _take_run(self, buffer: bytes, position: int, events: list[Event]) -> int:
         run = scan_transfers(
@@ -375,57 +434,39 @@ class Connection:
         )
         if run is None:
             return position
-        session = self.sessions.get(run.channel)
-        if session is None:
-            raise IllegalState(
-                f"A transfer arrived on channel {run.channel}, which has no session."
-            )
-        event = session.on_run(run, buffer)
-        if event is not None:
-            events.append(event)
-        return run.next_position
+        session = self._session(run.channel)
+        if session is None or session.on_run(run, buffer, events):
+            return run.next_position
+        return position
 
-    def _on_frame(
-        self,
-        buffer: bytes,
-        position: int,
-        size: int,
-        body: int,
-        frame_type: int,
-        channel: int,
-        events: list[Event],
+    def _take_frame(
+        self, buffer: bytes, body: int, end: int, channel: int, events: list[Event]
     ) -> None:
-        end = position + size
-        if (frame_type == _SASL_FRAME) != self._sasl_open:
-            raise FramingError(
-                f"A frame of type {frame_type} arrived: type {int(self._sasl_open)} is expected."
-            )
-        if body == end:  # an empty frame is a heartbeat (AMQP 2.4.5)
-            return
-        performative, payload_start = decode_performative(buffer, body, end)
-        payload = buffer[payload_start:end]
-        event = self._dispatch(performative, payload, channel)
-        if event is not None:
-            events.append(event)
-
-    def _dispatch(self, performative: Performative, payload: bytes, channel: int) -> Event | None:
+        performative, payload_start = decode_performative(
+            buffer, body, end, limits=_PERFORMATIVE_LIMITS
+        )
+        kind = type(performative)
+        if payload_start < end and kind is not Transfer:
+            raise FramingError(f"{kind.__name__} carries a payload: none is allowed.")
         if self._sasl_open:
-            return self._on_sasl(performative)
-        if isinstance(performative, _IN_SESSION):
-            return self._on_session_frame(performative, payload, channel)
-        if payload:
-            raise FramingError(f"{type(performative).__name__} carries a payload: none is allowed.")
-        if isinstance(performative, Begin):
-            return self._on_begin(performative, channel)
-        if isinstance(performative, End):
-            return self._on_end(performative, channel)
-        if isinstance(performative, Open):
-            return self._on_open(performative)
-        if isinstance(performative, Close):
-            return self._on_close(performative)
-        raise NotAllowed(f"{type(performative).__name__} is not a performative of a frame.")
+            events.append(self._on_sasl(performative))
+        elif kind in _IN_SESSION:
+            self.state = CONNECTION.after(self.state, ConnectionInput.RECV_FRAME)
+            session = self._session(channel) if self.is_opened else None
+            if session is not None:
+                session.on_frame(performative, buffer[payload_start:end], events)
+        elif isinstance(performative, Open):
+            self._on_open(performative, events)
+        elif isinstance(performative, Begin):
+            self._on_begin(performative, channel, events)
+        elif isinstance(performative, End):
+            self._on_end(performative, channel, events)
+        elif isinstance(performative, Close):
+            self._on_close(performative, events)
+        else:
+            raise NotAllowed(f"{kind.__name__} has no place outside SASL.")
 
-    def _on_sasl(self, performative: Performative) -> Event | None:
+    def _on_sasl(self, performative: Performative) -> Event:
         if isinstance(performative, SaslInit):
             self.sasl_state = SASL.after(self.sasl_state, SaslInput.RECV_INIT)
             return SaslInitReceived(
@@ -442,41 +483,45 @@ class Connection:
             self.sasl_state = SASL.after(self.sasl_state, given)
             self._sasl_open = False
             if not ok:
-                raise NotAllowed(f"SASL failed with outcome code {performative.code}.")
+                raise SaslFailed(f"The server refused us: SASL outcome code {performative.code}.")
             self._send_header()
             return SaslDone(performative.additional_data or b"")
         raise IllegalState(f"{type(performative).__name__} has no place in this SASL exchange.")
 
-    def _on_open(self, opened: Open) -> Event:
+    def _on_open(self, opened: Open, events: list[Event]) -> None:
         self.state = CONNECTION.after(self.state, ConnectionInput.RECV_OPEN)
-        if opened.max_frame_size < 512:
+        if opened.max_frame_size < FRAME_BYTES_MIN:
             raise FramingError(
-                f"open announces max-frame-size {opened.max_frame_size}: at least 512 is needed."
+                f"open announces max-frame-size {opened.max_frame_size}: "
+                f"at least {FRAME_BYTES_MIN} is needed."
             )
         self.open = opened
         if self.state is ConnectionState.OPEN_RCVD:
             self.send_open()
-        return OpenReceived(opened)
+        events.append(OpenReceived(opened))
 
-    def _on_begin(self, begin: Begin, channel: int) -> Event:
-        CONNECTION.after(self.state, ConnectionInput.RECV_FRAME)
-        if begin.remote_channel is not None:  # the answer to ours
-            session = self._by_channel.get(begin.remote_channel)
-            if session is None:
-                raise IllegalState(f"begin answers channel {begin.remote_channel}: not begun.")
-        else:
-            if channel > self.config.channel_max:
-                raise FramingError(
-                    f"The channel {channel} is above the announced {self.config.channel_max}."
-                )
-            if channel in self.sessions:
-                raise IllegalState(f"The channel {channel} has a session already.")
+    def _on_begin(self, begin: Begin, channel: int, events: list[Event]) -> None:
+        self.state = CONNECTION.after(self.state, ConnectionInput.RECV_FRAME)
+        if not self.is_opened:
+            return
+        if channel > self.config.channel_max:  # AMQP 2.7.1
+            raise FramingError(
+                f"The channel {channel} is above the announced {self.config.channel_max}."
+            )
+        if channel in self.sessions:
+            raise IllegalState(f"The channel {channel} has a session already.")
+        if begin.remote_channel is None:
             session = self._new_session()
+        else:  # the answer to ours
+            asked = self._by_channel.get(begin.remote_channel)
+            if asked is None:
+                raise IllegalState(f"begin answers channel {begin.remote_channel}: not begun.")
+            session = asked
+        self._ended_channels.pop(channel, None)
         self.sessions[channel] = session
-        event = session.on_begin(begin, channel)
+        events.append(session.on_begin(begin, channel))
         if begin.remote_channel is None:
             session.begin()
-        return event
 
     def _new_session(self) -> Session:
         if len(self._by_channel) >= self.config.sessions_max:
@@ -484,59 +529,61 @@ class Connection:
                 f"This connection has {len(self._by_channel)} sessions: "
                 f"at most {self.config.sessions_max} are allowed."
             )
-        channel = 0
-        while channel in self._by_channel:
-            channel += 1
+        # Channels in use and freed ones fill 0..n-1 without a gap.
+        channel = self._free_channels[0] if self._free_channels else len(self._by_channel)
+        if self.open is not None and channel > self.open.channel_max:
+            raise ResourceLimit(
+                f"The peer takes channels up to {self.open.channel_max}: none is free."
+            )
+        if self._free_channels:
+            heappop(self._free_channels)
         session = self._by_channel[channel] = Session(self, channel)
         return session
 
-    def _on_end(self, end: End, channel: int) -> Event | None:
-        CONNECTION.after(self.state, ConnectionInput.RECV_FRAME)
-        session = self.sessions.get(channel)
-        if session is None:
-            if channel in self._ended_channels:
-                return None
-            raise IllegalState(f"end arrived on channel {channel}, which has no session.")
-        event = session.on_end(end)
-        assert event is None or isinstance(event, EndReceived)
-        return event
+    def _on_end(self, end: End, channel: int, events: list[Event]) -> None:
+        self.state = CONNECTION.after(self.state, ConnectionInput.RECV_FRAME)
+        session = self._session(channel) if self.is_opened else None
+        if session is not None:
+            events.append(session.on_end(end))
 
-    def _on_session_frame(
-        self, performative: Performative, payload: bytes, channel: int
-    ) -> Event | None:
-        CONNECTION.after(self.state, ConnectionInput.RECV_FRAME)
-        if self.state is not ConnectionState.OPENED:
-            return None
+    def _session(self, channel: int) -> Session | None:
+        """The session on the peer's channel; None if it ended: PY sends detach after end (E19)."""
         session = self.sessions.get(channel)
-        if session is None:
-            if channel in self._ended_channels:
-                return None  # PY sends detach after end (E19)
-            raise IllegalState(
-                f"{type(performative).__name__} arrived on channel {channel}, which has no session."
-            )
-        if payload and not isinstance(performative, Transfer):
-            raise FramingError(f"{type(performative).__name__} carries a payload: none is allowed.")
-        return session.on_frame(performative, payload)
+        if session is None and channel not in self._ended_channels:
+            raise IllegalState(f"A frame arrived on channel {channel}, which has no session.")
+        return session
 
-    def _on_close(self, close: Close) -> Event:
+    def _on_close(self, close: Close, events: list[Event]) -> None:
         self.state = CONNECTION.after(self.state, ConnectionInput.RECV_CLOSE)
-        if self.state is ConnectionState.CLOSE_RCVD:
-            self.close()
-        return CloseReceived(close.error)
-
-    def _queue_performative(self, channel: int, performative: Performative) -> None:
-        self.queue(encode_frame(channel, encode_performative(performative)))
+        self.close()
+        self._disconnect()
+        events.append(CloseReceived(close.error))
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
         """Close with the reason where the peer can hear it (AMQP 2.4.3), then be over."""
-        if isinstance(error, LocalError):
-            raise error
         if self.state in (ConnectionState.HDR_EXCH, ConnectionState.OPEN_RCVD):
-            # close may not come before open: introduce ourselves first.
-            self.send_open()
-        described = Error(condition=error.condition, description=str(error))
-        if self.state in (ConnectionState.OPENED, ConnectionState.OPEN_SENT):
-            self._queue_performative(0, Close(error=described))
-        self._failed = True
-        self.state = CONNECTION.after(self.state, ConnectionInput.DISCONNECT)
+            self.send_open()  # close may not come before open: introduce ourselves first
+        self.close(Error(condition=error.condition, description=str(error)))
+        self._disconnect()
         events.append(ConnectionFailed(error))
+
+    def _disconnect(self) -> None:
+        """Nothing more is read or sent; links and sessions are gone with the connection."""
+        self.state = CONNECTION.after(self.state, ConnectionInput.DISCONNECT)
+        self._silent = True
+        self._pending = b""
+        for session in self._by_channel.values():
+            session.close_links()
+        self.sessions.clear()
+        self._by_channel.clear()
+
+
+def _shorten(performative: Performative, surplus: int) -> None:
+    """Cut an error's text so that the frame fits the peer's max-frame-size; nothing else that we
+    send can be as long as 512 bytes but an attach, which its link looks after."""
+    error = getattr(performative, "error", None)
+    if isinstance(performative, Disposition) and isinstance(performative.state, Rejected):
+        error = performative.state.error
+    if isinstance(error, Error) and error.description is not None:
+        text = error.description.encode()
+        error.description = text[: max(0, len(text) - surplus)].decode(errors="ignore")

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from penstock.amqp.session import Session
 
 UNLIMITED = 2**64 - 1
-# Frame header plus the longest transfer performative that we write: 11 fields, tag <= 32 bytes.
+DELIVERY_TAG_BYTES_MAX = 32  # AMQP 2.8.7
+# Frame header plus the longest transfer performative that we write: 11 fields and the tag.
 TRANSFER_OVERHEAD = 8 + 96
+_NAME_SHOWN_MAX = 64
 
 
 class Role(IntEnum):
@@ -46,8 +48,40 @@ class RemoteLinkError(AmqpError):
     condition = "amqp:not-allowed"
 
 
+class _Unfinished:
+    """A delivery of which some frames are still to come."""
+
+    __slots__ = ("data", "delivery_id", "message_format", "settled", "size")
+
+    def __init__(self, delivery_id: int, message_format: int) -> None:
+        self.delivery_id = delivery_id
+        self.message_format = message_format
+        self.settled = False
+        self.data = bytearray()  # empty once it is too large: then only `size` goes on
+        self.size = 0
+
+
 class Link:
-    """`attach` is what the peer sent (None until it has). `role` is ours."""
+    """`role` is ours. `attach` is what the peer sent: None until it has; a server keeps only names
+    and addresses of it once it has answered."""
+
+    __slots__ = (
+        "_answer_closed",
+        "_unfinished",
+        "app",
+        "attach",
+        "credit",
+        "delivery_count",
+        "drain",
+        "handle",
+        "max_message_size",
+        "name",
+        "remote_handle",
+        "role",
+        "session",
+        "state",
+        "weight",
+    )
 
     def __init__(self, session: Session, name: str, role: Role, handle: int) -> None:
         self.session = session
@@ -57,21 +91,27 @@ class Link:
         self.remote_handle: int | None = None
         self.state = LinkState.DETACHED
         self.attach: Attach | None = None
-        self.max_message_size = UNLIMITED
+        # What arrives before the application answered is bounded too: by one frame's worth.
+        self.max_message_size = session.connection.config.max_frame_size
         self.app: Any = None  # the driver's own object for this link
         self.drain = False
         self.delivery_count = 0
         self.credit = 0
-        self._partial: list[bytes] = []
-        self._partial_size = 0
-        self._partial_first: Transfer | None = None
+        self.weight = 0  # bytes of text that the peer makes us keep
+        self._unfinished: _Unfinished | None = None
+        self._answer_closed = True  # how the peer's detach is to be answered
 
     def __repr__(self) -> str:
-        return f"<Link {self.name!r} {self.role.name} {self.state.name} credit={self.credit}>"
+        return f"<Link {shown(self.name)} {self.role.name} {self.state.name} credit={self.credit}>"
 
     @property
     def is_attached(self) -> bool:
         return self.state is LinkState.ATTACHED
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Some frames of a delivery came, others are to come."""
+        return self._unfinished is not None
 
     # --- attach and detach ----------------------------------------------------------------------
 
@@ -87,7 +127,9 @@ class Link:
         max_message_size: int = 0,
     ) -> None:
         """Client: ask for this link."""
-        self._send_attach(
+        self.state = LINK.after(self.state, LinkInput.SEND_ATTACH)
+        self.max_message_size = max_message_size or UNLIMITED
+        self.session.send(
             Attach(
                 name=self.name,
                 handle=self.handle,
@@ -102,7 +144,6 @@ class Link:
                 properties=properties,
             )
         )
-        self.max_message_size = max_message_size or UNLIMITED
 
     def accept(
         self,
@@ -113,55 +154,71 @@ class Link:
         properties: dict[str, object] | None = None,
         offered_capabilities: list[str] | None = None,
     ) -> None:
-        """Server: grant the link. Settle modes are echoed when the client set them (E7)."""
+        """Server: grant the link. Settle modes are echoed when the client set them (E7).
+
+        Nothing happens when the session ended meanwhile: nobody waits for the answer any more.
+        """
+        if self.state is LinkState.CLOSED:
+            return
         asked = self.attach
         assert asked is not None
-        theirs = asked.max_message_size or UNLIMITED
-        # The smaller of the two limits holds (protocol.md 4.2).
-        self.max_message_size = min(max_message_size, theirs)
-        self._send_attach(
-            Attach(
-                name=self.name,
-                handle=self.handle,
-                role=bool(self.role),
-                snd_settle_mode=asked.snd_settle_mode,
-                rcv_settle_mode=asked.rcv_settle_mode,
-                source=source,
-                target=target,
-                initial_delivery_count=0 if self.role is Role.SENDER else None,  # E5
-                max_message_size=max_message_size,  # E6
-                offered_capabilities=offered_capabilities,
-                properties=properties,
-            )
+        reply = Attach(
+            name=self.name,
+            handle=self.handle,
+            role=bool(self.role),
+            snd_settle_mode=asked.snd_settle_mode,
+            rcv_settle_mode=asked.rcv_settle_mode,
+            source=source,
+            target=target,
+            initial_delivery_count=0 if self.role is Role.SENDER else None,  # E5
+            max_message_size=max_message_size,  # E6
+            offered_capabilities=offered_capabilities,
+            properties=properties,
         )
+        frame = self.session.frame(encode_performative(reply))
+        if len(frame) > self.session.frame_bytes_max:
+            self.refuse(_too_small(len(frame), self.session.frame_bytes_max))
+            return
+        # The smaller of the two limits holds (protocol.md 4.2).
+        self.max_message_size = min(max_message_size, asked.max_message_size or UNLIMITED)
+        self._answer(frame)
+        _slim(asked)
+        if self.state is LinkState.DETACH_RECEIVED:
+            self._send_detach(None)
+        elif self.drain and self.credit == 0:
+            self.drained()
 
     def refuse(self, error: Error) -> None:
         """Server: attach reply without source and target and without flow, then detach (E15)."""
+        if self.state is LinkState.CLOSED:
+            return
         asked = self.attach
         assert asked is not None
-        self._send_attach(
-            Attach(
-                name=self.name,
-                handle=self.handle,
-                role=bool(self.role),
-                snd_settle_mode=asked.snd_settle_mode,
-                rcv_settle_mode=asked.rcv_settle_mode,
-                initial_delivery_count=0 if self.role is Role.SENDER else None,
-            )
+        reply = Attach(
+            name=self.name,
+            handle=self.handle,
+            role=bool(self.role),
+            snd_settle_mode=asked.snd_settle_mode,
+            rcv_settle_mode=asked.rcv_settle_mode,
+            initial_delivery_count=0 if self.role is Role.SENDER else None,
         )
+        self._answer(self.session.frame(encode_performative(reply)))
+        self.attach = None
         self.detach(error)
 
     def detach(self, error: Error | None = None) -> None:
         """Close the link for good (E14: closed is always true)."""
-        self.state = LINK.after(self.state, LinkInput.SEND_DETACH)
-        self.session.send(Detach(handle=self.handle, closed=True, error=error))
-        self._drop_partial()
-        if self.state is LinkState.DETACHED:
-            self.session.forget_link(self)
+        self._answer_closed = True
+        self._send_detach(error)
 
-    def _send_attach(self, attach: Attach) -> None:
+    def _answer(self, frame: bytes) -> None:
         self.state = LINK.after(self.state, LinkInput.SEND_ATTACH)
-        self.session.send(attach)
+        self.session.send_frame(frame)
+
+    def _send_detach(self, error: Error | None) -> None:
+        self.state = LINK.after(self.state, LinkInput.SEND_DETACH)
+        self.session.send(Detach(handle=self.handle, closed=self._answer_closed, error=error))
+        self._detached()
 
     def on_attach(self, attach: Attach) -> None:
         self.state = LINK.after(self.state, LinkInput.RECV_ATTACH)
@@ -169,22 +226,38 @@ class Link:
         self.remote_handle = attach.handle
         if self.role is Role.RECEIVER:
             self.delivery_count = attach.initial_delivery_count or 0
+        if self.state is LinkState.ATTACH_RECEIVED and attach.max_message_size:
+            self.max_message_size = min(self.max_message_size, attach.max_message_size)
 
-    def on_detach(self) -> None:
+    def on_detach(self, detach: Detach) -> None:
         self.state = LINK.after(self.state, LinkInput.RECV_DETACH)
-        self._drop_partial()
-        if self.state is LinkState.DETACHED:
+        # AMQP 2.6.6: answered in kind. To a peer that only detached, a closing answer means that it
+        # must attach once more in order to close.
+        self._answer_closed = detach.closed
+        if self.state is LinkState.DETACH_RECEIVED:
+            self._send_detach(None)
+        else:
+            self._detached()
+
+    def session_over(self) -> None:
+        """The session ended, and this link with it."""
+        self.state = LINK.after(self.state, LinkInput.SESSION_OVER)
+        self._detached()
+
+    def _detached(self) -> None:
+        self._drop_unfinished()
+        self.credit = 0
+        if self.state is LinkState.CLOSED:
             self.session.forget_link(self)
 
     # --- as receiver ----------------------------------------------------------------------------
 
-    def grant(self, credit: int) -> None:
+    def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Set the credit that the peer has from now on. The flow carries everything (E10)."""
         assert self.role is Role.RECEIVER
-        if not LINK.allows(self.state, LinkInput.SEND_FLOW):
-            return
-        self.credit = credit
-        self.session.send_flow(self)
+        if LINK.allows(self.state, LinkInput.SEND_FLOW):
+            self.credit = credit
+            self.session.send_flow(self, drain=drain, echo=echo)
 
     def replenish(self, credit: int) -> None:
         """Top up at half, not at each message, so that the return path stays quiet."""
@@ -195,94 +268,153 @@ class Link:
         self, first: int, last: int, outcome: Accepted | Rejected, *, settled: bool = True
     ) -> None:
         """Tell the sender what became of deliveries first..last; always settled (E11)."""
-        if self.session.is_mapped:
-            self.session.send(
-                Disposition(role=True, first=first, last=last, settled=settled, state=outcome)
-            )
+        self.session.send(
+            Disposition(role=True, first=first, last=last, settled=settled, state=outcome)
+        )
 
-    def on_run(self, run: TransferRun, data: bytes) -> Event | None:
+    def on_run(self, run: TransferRun, data: bytes, events: list[Event]) -> None:
         """Several whole deliveries at once, found by the scan kernel."""
-        if not self._may_receive() or self._partial_first is not None:
-            raise _interleaved(self)
-        self.delivery_count = serial_add(self.delivery_count, run.count)
-        self.credit = max(0, self.credit - run.count)
-        if self.state is not LinkState.ATTACHED:
-            return None
+        assert self._unfinished is None
+        self._check_may_receive()
+        if self.state is LinkState.DETACH_SENT:
+            return
+        self._count(run.count)
+        if self.max_message_size < self.session.connection.config.max_frame_size:
+            self._judge_sizes(run, data, events)
+        else:
+            events.append(self._received(run, data, 0, run.count))
+
+    def _judge_sizes(self, run: TransferRun, data: bytes, events: list[Event]) -> None:
+        """One frame can be too large for this link: part the run at those that are."""
+        first = 0  # of the good ones that were not told yet
+        for i in range(run.count):
+            size = run.bounds[2 * i + 1] - run.bounds[2 * i]
+            if size > self.max_message_size:
+                if i > first:
+                    events.append(self._received(run, data, first, i))
+                delivery_id = serial_add(run.first_delivery_id, i)
+                events.append(TransferOversized(self, delivery_id, size, run.settled))
+                first = i + 1
+        if first < run.count:
+            events.append(self._received(run, data, first, run.count))
+
+    def _received(self, run: TransferRun, data: bytes, first: int, stop: int) -> Event:
+        whole = stop - first == run.count
         return TransfersReceived(
             self,
             data,
-            run.bounds,
-            run.first_delivery_id,
-            run.count,
+            run.bounds if whole else run.bounds[2 * first : 2 * stop],
+            serial_add(run.first_delivery_id, first),
+            stop - first,
             run.settled,
             run.message_format,
         )
 
-    def on_transfer(self, transfer: Transfer, payload: bytes) -> Event | None:
+    def on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
         """One frame: a whole delivery, or a piece of one (AMQP 2.6.14)."""
-        if not self._may_receive():
-            raise _interleaved(self)
-        first = self._partial_first
-        if first is None:
+        self._check_may_receive()
+        if self.state is LinkState.DETACH_SENT:
+            return  # on its way before the peer saw our detach, perhaps the rest of a delivery
+        unfinished = self._unfinished
+        if unfinished is None:
             if transfer.delivery_id is None:
                 raise RemoteLinkError(
-                    f"The first transfer on link {self.name!r} has no delivery-id."
+                    f"The first transfer of a delivery on link {shown(self.name)} has no "
+                    "delivery-id."
                 )
-            first = self._partial_first = transfer
-        elif transfer.delivery_id is not None and transfer.delivery_id != first.delivery_id:
+            unfinished = _Unfinished(transfer.delivery_id, transfer.message_format or 0)
+        elif transfer.delivery_id not in (None, unfinished.delivery_id):
             # Some clients repeat the id on every piece (E20), none may change it (AMQP 2.7.5).
-            raise _interleaved(self)
+            raise RemoteLinkError(
+                f"Delivery {transfer.delivery_id} arrived on link {shown(self.name)} before "
+                f"delivery {unfinished.delivery_id} was complete."
+            )
+        unfinished.size += len(payload)
+        unfinished.settled |= bool(transfer.settled)  # AMQP 2.7.5: on any of the frames
         if transfer.aborted:
-            self._drop_partial()
-            return None
-        self._partial_size += len(payload)
-        if self._partial_size <= self.max_message_size:
-            self._partial.append(payload)
+            self._abort()
+        elif transfer.more:
+            self._keep(unfinished, payload)
         else:
-            self._partial.clear()  # too large already: count on, keep nothing
-        return None if transfer.more else self._complete(first, bool(transfer.settled))
+            self._complete(unfinished, payload, events)
 
-    def _complete(self, first: Transfer, last_settled: bool) -> Event | None:
-        data, size = b"".join(self._partial), self._partial_size
-        self._drop_partial()
-        self.delivery_count = serial_add(self.delivery_count, 1)
-        self.credit = max(0, self.credit - 1)
-        if self.state is not LinkState.ATTACHED:
-            return None
-        assert first.delivery_id is not None
-        settled = bool(first.settled) or last_settled
+    def _keep(self, unfinished: _Unfinished, payload: bytes) -> None:
+        self._unfinished = unfinished
+        if unfinished.size > self.max_message_size:
+            self._discard(unfinished)  # too large already: count on, keep nothing
+            return
+        unfinished.data += payload
+        self.session.connection.allowance.hold(len(payload))
+
+    def _complete(self, unfinished: _Unfinished, payload: bytes, events: list[Event]) -> None:
+        self._count(1)
+        data = payload
+        if self._unfinished is not None:
+            data = bytes(unfinished.data + payload) if unfinished.data else payload
+            self._drop_unfinished()
+        delivery_id, size, settled = unfinished.delivery_id, unfinished.size, unfinished.settled
         if size > self.max_message_size:
-            return TransferOversized(self, first.delivery_id, size, settled)
-        return TransfersReceived(
-            self, data, [0, len(data)], first.delivery_id, 1, settled, first.message_format or 0
+            events.append(TransferOversized(self, delivery_id, size, settled))
+            return
+        bounds = [0, len(data)]
+        message_format = unfinished.message_format
+        events.append(
+            TransfersReceived(self, data, bounds, delivery_id, 1, settled, message_format)
         )
 
-    def _may_receive(self) -> bool:
-        return self.role is Role.RECEIVER and LINK.allows(self.state, LinkInput.RECV_TRANSFER)
+    def _abort(self) -> None:
+        """AMQP 2.7.5: the delivery never was, but its sender has counted it: give the credit back,
+        or enough of them would leave the sender without any."""
+        self._drop_unfinished()
+        self.delivery_count = serial_add(self.delivery_count, 1)
+        if self.is_attached:
+            self.session.send_flow(self)
 
-    def _drop_partial(self) -> None:
-        self._partial = []
-        self._partial_size = 0
-        self._partial_first = None
+    def _count(self, deliveries: int) -> None:
+        self.delivery_count = serial_add(self.delivery_count, deliveries)
+        self.credit = max(0, self.credit - deliveries)  # some send without credit (E19)
+
+    def _check_may_receive(self) -> None:
+        if self.role is not Role.RECEIVER or not LINK.allows(self.state, LinkInput.RECV_TRANSFER):
+            raise RemoteLinkError(
+                f"A transfer arrived on link {shown(self.name)} (we are {self.role.name}, "
+                f"{self.state.name}) where none is allowed."
+            )
+
+    def _drop_unfinished(self) -> None:
+        if self._unfinished is not None:
+            self._discard(self._unfinished)
+            self._unfinished = None
+
+    def _discard(self, unfinished: _Unfinished) -> None:
+        self.session.connection.allowance.release(len(unfinished.data))
+        unfinished.data = bytearray()
 
     # --- as sender ------------------------------------------------------------------------------
 
     def on_flow(self, flow: Flow) -> None:
-        """Credit is cumulative: delivery-count + link-credit (AMQP 2.6.7)."""
         self.state = LINK.after(self.state, LinkInput.RECV_FLOW)
-        if self.role is not Role.SENDER:
-            if flow.delivery_count is not None:  # the peer drained: it skipped ahead
-                skipped = serial_distance(flow.delivery_count, self.delivery_count)
-                if skipped > 0:
-                    self.delivery_count = flow.delivery_count
-                    self.credit = max(0, self.credit - skipped)
+        if self.state is LinkState.DETACH_SENT:
+            return
+        if self.role is Role.RECEIVER:
+            self._on_senders_flow(flow)
             return
         if flow.link_credit is not None:
-            # A receiver that has not seen our attach sends no delivery-count: we count from 0.
-            base = flow.delivery_count if flow.delivery_count is not None else 0
-            limit = serial_add(base, flow.link_credit)
-            self.credit = max(0, serial_distance(limit, self.delivery_count))
-        self.drain = bool(flow.drain)
+            # AMQP 2.6.7: what the peer had not seen when it wrote this is used up already. A
+            # receiver that has not seen our attach sends no delivery-count: we count from 0.
+            seen = flow.delivery_count or 0
+            unseen = max(0, serial_distance(self.delivery_count, seen))
+            self.credit = max(0, flow.link_credit - unseen)
+        self.drain = flow.drain
+        if self.drain and self.credit == 0:
+            self.drained()
+
+    def _on_senders_flow(self, flow: Flow) -> None:
+        """Only its delivery-count matters to us: a sender that was drained skipped ahead."""
+        if flow.delivery_count is not None:
+            skipped = serial_distance(flow.delivery_count, self.delivery_count)
+            if skipped > 0:
+                self._count(skipped)
 
     @property
     def sendable_frames(self) -> int:
@@ -296,6 +428,8 @@ class Link:
         self.delivery_count = serial_add(self.delivery_count, deliveries)
         self.credit -= deliveries
         self.session.sent_frames(data, deliveries=deliveries, frames=frames)
+        if self.drain and self.credit == 0:
+            self.drained()
 
     def send(
         self,
@@ -305,16 +439,26 @@ class Link:
         message_format: int = 0,
         delivery_tag: bytes = b"",
     ) -> int | None:
-        """Send one delivery; its delivery-id, or None if credit or window do not allow it now."""
+        """Send one delivery; its delivery-id, or None if credit or window do not allow it now.
+
+        An unsettled delivery without a tag gets its delivery-id for one.
+        """
         assert self.role is Role.SENDER
         if not LINK.allows(self.state, LinkInput.SEND_TRANSFER):
-            raise LocalError(f"The link {self.name!r} is {self.state.name}: nothing can be sent.")
+            raise LocalError(f"The link is {self.state.name}: nothing can be sent.")
+        if len(delivery_tag) > DELIVERY_TAG_BYTES_MAX:
+            raise LocalError(
+                f"A delivery tag has {len(delivery_tag)} bytes: "
+                f"at most {DELIVERY_TAG_BYTES_MAX} are allowed."
+            )
         session = self.session
         room = session.frame_bytes_max - TRANSFER_OVERHEAD
         pieces = max(1, -(-len(payload) // room))
         if self.credit < 1 or session.sendable_frames < pieces:
             return None
         delivery_id = session.next_delivery_id
+        if not delivery_tag and not settled:
+            delivery_tag = delivery_id.to_bytes(4, "big")
         out = []
         for piece in range(pieces):
             transfer = Transfer(
@@ -324,7 +468,6 @@ class Link:
                 message_format=message_format,  # explicit, also when 0 (E8)
                 settled=settled,
                 more=piece + 1 < pieces,
-                batchable=False,
             )
             chunk = payload if pieces == 1 else payload[piece * room : (piece + 1) * room]
             out.append(session.frame(encode_performative(transfer), chunk))
@@ -334,14 +477,30 @@ class Link:
     def drained(self) -> None:
         """Nothing more to send: use up the credit and say so (AMQP 2.6.7, protocol.md 5.5)."""
         assert self.role is Role.SENDER
+        if not LINK.allows(self.state, LinkInput.SEND_FLOW):
+            return
         self.delivery_count = serial_add(self.delivery_count, self.credit)
         self.credit = 0
-        self.session.send_flow(self, drain=True)
         self.drain = False
+        self.session.send_flow(self, drain=True)
 
 
-def _interleaved(link: Link) -> RemoteLinkError:
-    return RemoteLinkError(
-        f"A transfer arrived on link {link.name!r} (we are {link.role.name}, {link.state.name}) "
-        "where none is allowed."
+def shown(name: str) -> str:
+    """A peer's text in our own: short and plain, so that every frame can carry it."""
+    return ascii(name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + "...")
+
+
+def _slim(attach: Attach) -> None:
+    """Forget what was only for the moment: peers may keep thousands of links."""
+    attach.unsettled = attach.properties = None
+    attach.offered_capabilities = attach.desired_capabilities = None
+    attach.source = Source(address=attach.source.address) if attach.source is not None else None
+    if isinstance(attach.target, Target):
+        attach.target = Target(address=attach.target.address)
+
+
+def _too_small(needed: int, allowed: int) -> Error:
+    return Error(
+        condition="amqp:frame-size-too-small",
+        description=f"The attach takes a frame of {needed} bytes: the peer takes {allowed}.",
     )

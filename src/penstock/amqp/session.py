@@ -1,10 +1,16 @@
-"""One session (AMQP 2.5): channels, windows, the table of its links."""
+"""One session (AMQP 2.5): channels, windows, the table of its links.
+
+AMQP would let us end only the session when a peer breaks its rules. A peer that names a handle that
+is not there has lost track of itself, so the connection is closed, which every client survives.
+"""
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from penstock.amqp.errors import AmqpError
+from penstock.amqp.config import ResourceLimit
+from penstock.amqp.errors import AmqpError, FramingError, LocalError
 from penstock.amqp.events import (
     AttachReceived,
     BeginReceived,
@@ -15,7 +21,7 @@ from penstock.amqp.events import (
     FlowReceived,
 )
 from penstock.amqp.frames import encode_frame
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, Role, shown
 from penstock.amqp.performatives import (
     Attach,
     Begin,
@@ -25,15 +31,17 @@ from penstock.amqp.performatives import (
     Error,
     Flow,
     Performative,
+    Target,
     Transfer,
-    encode_performative,
 )
 from penstock.amqp.scan import TransferRun
 from penstock.amqp.serial import serial_add, serial_distance
-from penstock.amqp.states import SESSION, SessionInput, SessionState
+from penstock.amqp.states import LINK, SESSION, LinkInput, LinkState, SessionInput, SessionState
 
 if TYPE_CHECKING:
     from penstock.amqp.connection import Connection
+
+FIRST_OUTGOING_ID = 1  # as the real service (protocol.md 13)
 
 
 class RemoteSessionError(AmqpError):
@@ -46,17 +54,28 @@ class HandleInUse(AmqpError):
     condition = "amqp:session:handle-in-use"
 
 
-class ResourceLimit(AmqpError):
-    """More sessions or links than one connection may have."""
-
-    condition = "amqp:resource-limit-exceeded"
-
-
 class Session:
     """`channel` is ours; the peer's own is `remote_channel`."""
 
+    __slots__ = (
+        "_by_handle",
+        "_frames_since_flow",
+        "_free_handles",
+        "_next_incoming_id",
+        "_next_outgoing_id",
+        "_remote_handle_max",
+        "_remote_window",
+        "_requested",
+        "app",
+        "channel",
+        "connection",
+        "links",
+        "next_delivery_id",
+        "remote_channel",
+        "state",
+    )
+
     def __init__(self, connection: Connection, channel: int) -> None:
-        config = connection.config
         self.connection = connection
         self.channel = channel
         self.remote_channel: int | None = None
@@ -64,12 +83,13 @@ class Session:
         self.app: Any = None
         self.links: dict[int, Link] = {}  # by the peer's handle
         self._by_handle: dict[int, Link] = {}  # by ours
+        self._free_handles: list[int] = []  # a heap: below the highest in use
+        self._requested: dict[tuple[str, bool], Link] = {}  # client: not answered yet
         self.next_delivery_id = 0
-        self._next_outgoing_id = 1  # as the real service (protocol.md 13)
+        self._next_outgoing_id = FIRST_OUTGOING_ID
         self._next_incoming_id = 0
         self._remote_window = 0
         self._remote_handle_max = 2**32 - 1
-        self._incoming_window = config.incoming_window
         self._frames_since_flow = 0
 
     def __repr__(self) -> str:
@@ -93,30 +113,39 @@ class Session:
         return encode_frame(self.channel, body, payload)
 
     def send(self, performative: Performative) -> None:
-        self.connection.queue(self.frame(encode_performative(performative)))
+        """Queue a frame; dropped when the session is over, as nobody listens any more."""
+        if SESSION.allows(self.state, SessionInput.SEND_FRAME):
+            self.connection.send(self.channel, performative)
+
+    def send_frame(self, frame: bytes) -> None:
+        if SESSION.allows(self.state, SessionInput.SEND_FRAME):
+            self.connection.queue(frame)
 
     def sent_frames(self, data: bytes, *, deliveries: int, frames: int) -> None:
         assert frames <= self._remote_window
         self.next_delivery_id = serial_add(self.next_delivery_id, deliveries)
         self._next_outgoing_id = serial_add(self._next_outgoing_id, frames)
         self._remote_window -= frames
-        self.connection.queue(data)
+        self.send_frame(data)
 
     def send_flow(
         self, link: Link | None = None, *, drain: bool = False, echo: bool = False
     ) -> None:
+        config = self.connection.config
         self._frames_since_flow = 0
         begun = self.remote_channel is not None
         flow = Flow(
+            # AMQP 2.7.4: set as soon as the peer's begin came, and not before (E10).
             next_incoming_id=self._next_incoming_id if begun else None,
-            incoming_window=self._incoming_window,
+            incoming_window=config.incoming_window,
             next_outgoing_id=self._next_outgoing_id,
-            outgoing_window=self.connection.config.outgoing_window,
+            outgoing_window=config.outgoing_window,
             echo=echo,
         )
         if link is not None:
             flow.handle = link.handle
-            flow.delivery_count = link.delivery_count
+            if link.role is Role.SENDER or link.attach is not None:
+                flow.delivery_count = link.delivery_count
             flow.link_credit = link.credit
             flow.drain = drain
         self.send(flow)
@@ -125,54 +154,65 @@ class Session:
         """Send begin: the client's first word, or the server's answer."""
         config = self.connection.config
         self.state = SESSION.after(self.state, SessionInput.SEND_BEGIN)
-        self.send(
+        self.connection.send(
+            self.channel,
             Begin(
                 remote_channel=self.remote_channel,
                 next_outgoing_id=self._next_outgoing_id,
-                incoming_window=self._incoming_window,
+                incoming_window=config.incoming_window,
                 outgoing_window=config.outgoing_window,
                 handle_max=config.handle_max,  # E4
-            )
+            ),
         )
 
     def end(self, error: Error | None = None) -> None:
-        given = SessionInput.SEND_END_ERROR if error is not None else SessionInput.SEND_END
-        if self.state is SessionState.END_RCVD:
-            given = SessionInput.SEND_END
+        """End the session and all its links; `EndReceived` tells when the peer agreed."""
+        given = SessionInput.SEND_END if error is None else SessionInput.SEND_END_ERROR
         self.state = SESSION.after(self.state, given)
-        self.send(End(error=error))
-        if self.state is SessionState.UNMAPPED:
-            self.connection.forget_session(self)
+        self.connection.send(self.channel, End(error=error))
+        self.close_links()
 
     def new_link(self, name: str, role: Role) -> Link:
         """Client: a link that `request` will ask for."""
-        handle = self._free_handle()
-        link = Link(self, name, role, handle)
-        self._by_handle[handle] = link
+        key = (name, bool(role))
+        if key in self._requested:
+            raise LocalError(f"A link {shown(name)} is being attached already.")
+        try:
+            link = self._add_link(name, role)
+        except ResourceLimit as error:
+            raise LocalError(str(error)) from None
+        self._requested[key] = link
         return link
 
     def forget_link(self, link: Link) -> None:
-        if link.remote_handle is not None and self.links.get(link.remote_handle) is link:
+        """It is detached on both sides: its handles are free. Said twice, nothing happens."""
+        if self._by_handle.get(link.handle) is not link:
+            return
+        del self._by_handle[link.handle]
+        heappush(self._free_handles, link.handle)
+        if link.remote_handle is not None:
             del self.links[link.remote_handle]
-        if self._by_handle.pop(link.handle, None) is link:
-            self.connection.link_count -= 1
+        key = (link.name, bool(link.role))
+        if self._requested.get(key) is link:
+            del self._requested[key]
+        self.connection.allowance.drop_link(link.weight)
 
-    def _free_handle(self) -> int:
-        config = self.connection.config
-        if self.connection.link_count >= config.links_max:
-            raise ResourceLimit(
-                f"This connection has {self.connection.link_count} links: "
-                f"at most {config.links_max} are allowed."
-            )
-        handle = 0
-        while handle in self._by_handle:
-            handle += 1
+    def close_links(self) -> None:
+        for link in list(self._by_handle.values()):
+            link.session_over()
+
+    def _add_link(self, name: str, role: Role) -> Link:
+        # Handles in use and freed ones fill 0..n-1 without a gap.
+        handle = self._free_handles[0] if self._free_handles else len(self._by_handle)
         if handle > self._remote_handle_max:
             raise ResourceLimit(
-                f"The peer takes handles up to {self._remote_handle_max}; none is free below."
+                f"The peer takes handles up to {self._remote_handle_max}: none is free."
             )
-        self.connection.link_count += 1
-        return handle
+        self.connection.allowance.add_link()
+        if self._free_handles:
+            heappop(self._free_handles)
+        link = self._by_handle[handle] = Link(self, name, role, handle)
+        return link
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -184,109 +224,108 @@ class Session:
         self._remote_handle_max = begin.handle_max
         return BeginReceived(self)
 
-    def on_frame(self, performative: Performative, payload: bytes) -> Event | None:
+    def on_frame(self, performative: Performative, payload: bytes, events: list[Event]) -> None:
         """Anything inside the session. Frames that left the peer before our end are ignored."""
         self.state = SESSION.after(self.state, SessionInput.RECV_FRAME)
         if self.state is not SessionState.MAPPED:
-            return None
+            return
         if isinstance(performative, Transfer):
-            return self._on_transfer(performative, payload)
-        if isinstance(performative, Flow):
-            return self._on_flow(performative)
-        if isinstance(performative, Disposition):
-            return DispositionReceived(self, performative)
-        if isinstance(performative, Attach):
-            return self._on_attach(performative)
-        assert isinstance(performative, Detach)
-        return self._on_detach(performative)
+            self._on_transfer(performative, payload, events)
+        elif isinstance(performative, Flow):
+            self._on_flow(performative, events)
+        elif isinstance(performative, Disposition):
+            # The range is not walked, however absurd it is (expectations.md H.1).
+            events.append(DispositionReceived(self, performative))
+        elif isinstance(performative, Attach):
+            self._on_attach(performative, events)
+        else:
+            assert isinstance(performative, Detach)
+            self._on_detach(performative, events)
 
-    def on_run(self, run: TransferRun, data: bytes) -> Event | None:
+    def on_run(self, run: TransferRun, data: bytes, events: list[Event]) -> bool:
+        """A run of whole deliveries. False: decode the first frame by itself.
+
+        That one ends a delivery whose other frames came before: it looks the same (E20).
+        """
         self.state = SESSION.after(self.state, SessionInput.RECV_FRAME)
-        self._received(run.count)
-        if self.state is not SessionState.MAPPED:
-            return None
-        return self._attached(run.handle).on_run(run, data)
+        if self.state is SessionState.MAPPED:
+            link = self._attached(run.handle)
+            if link.has_unfinished:
+                return False
+            self._received(run.count)
+            link.on_run(run, data, events)
+        return True
 
-    def on_end(self, end: End) -> Event | None:
+    def on_end(self, end: End) -> Event:
         self.state = SESSION.after(self.state, SessionInput.RECV_END)
         if self.state is SessionState.END_RCVD:
             self.end()
-        else:
-            self.connection.forget_session(self)
+        self.connection.forget_session(self)
         return EndReceived(self, end.error)
 
     def _received(self, frames: int) -> None:
         # The peer's window is not enforced (E20), only kept open: our flow says how far we read.
         self._next_incoming_id = serial_add(self._next_incoming_id, frames)
         self._frames_since_flow += frames
-        if self._frames_since_flow * 2 >= self._incoming_window and self.is_mapped:
+        if self._frames_since_flow * 2 >= self.connection.config.incoming_window:
             self.send_flow()
 
-    def _on_transfer(self, transfer: Transfer, payload: bytes) -> Event | None:
+    def _on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
+        link = self._attached(transfer.handle)
         self._received(1)
-        return self._attached(transfer.handle).on_transfer(transfer, payload)
+        link.on_transfer(transfer, payload, events)
 
-    def _on_flow(self, flow: Flow) -> Event | None:
-        # AMQP 2.5.6: what the peer can take = its next-incoming-id + window - our next-outgoing-id;
-        # a peer that has not seen our begin counts from our first id.
-        first = flow.next_incoming_id if flow.next_incoming_id is not None else 1
-        limit = serial_add(first, flow.incoming_window)
-        self._remote_window = max(0, serial_distance(limit, self._next_outgoing_id))
-        if flow.incoming_window >= 2**31:  # beyond what serial distance can say: take it as it is
-            self._remote_window = 2**31 - 1
+    def _on_flow(self, flow: Flow, events: list[Event]) -> None:
+        # AMQP 2.5.6: what the peer had not seen when it wrote this takes room in its window; one
+        # that has not seen our begin counts from our first id.
+        seen = FIRST_OUTGOING_ID if flow.next_incoming_id is None else flow.next_incoming_id
+        unseen = max(0, serial_distance(self._next_outgoing_id, seen))
+        self._remote_window = max(0, flow.incoming_window - unseen)
         link = None
         if flow.handle is not None:
-            link = self.links.get(flow.handle)
-            if link is None:
-                raise _unattached(self, flow.handle)
+            link = self._attached(flow.handle)
             link.on_flow(flow)
         if flow.echo:  # AMQP 2.7.4: the peer asks for our state
-            self.send_flow(link)
-        return FlowReceived(self, link)
+            known = link is not None and LINK.allows(link.state, LinkInput.SEND_FLOW)
+            self.send_flow(link if known else None)
+        events.append(FlowReceived(self, link))
 
-    def _on_attach(self, attach: Attach) -> Event | None:
+    def _on_attach(self, attach: Attach, events: list[Event]) -> None:
         handle_max = self.connection.config.handle_max
-        if attach.handle > handle_max:
-            raise ResourceLimit(
+        if attach.handle > handle_max:  # AMQP 2.7.2
+            raise FramingError(
                 f"The handle {attach.handle} is above the {handle_max} that begin announced."
             )
+        if attach.handle in self.links:
+            raise HandleInUse(f"The handle {attach.handle} is attached already.")
         role = Role.SENDER if attach.role else Role.RECEIVER
-        link = self._pending_link(attach.name, role)
+        link = self._requested.pop((attach.name, bool(role)), None)
         if link is None:
-            if attach.handle in self.links:
-                raise HandleInUse(f"The handle {attach.handle} is attached already.")
-            handle = self._free_handle()
-            link = Link(self, attach.name, role, handle)
-            self._by_handle[handle] = link
+            link = self._add_link(attach.name, role)
         self.links[attach.handle] = link
+        link.weight = _weight(attach)
+        self.connection.allowance.add_text(link.weight)
         link.on_attach(attach)
-        return AttachReceived(link) if link.state.name != "DETACH_SENT" else None
+        if link.state is not LinkState.DETACH_SENT:
+            events.append(AttachReceived(link))
 
-    def _pending_link(self, name: str, role: Role) -> Link | None:
-        """Client: our own link that waits for this answer."""
-        for link in self._by_handle.values():
-            if link.name == name and link.role is role and link.attach is None:
-                return link
-        return None
-
-    def _on_detach(self, detach: Detach) -> Event | None:
+    def _on_detach(self, detach: Detach, events: list[Event]) -> None:
         link = self.links.get(detach.handle)
-        if link is None:
-            raise _unattached(self, detach.handle)
-        was_ours = link.state.name == "DETACH_SENT"
-        link.on_detach()
-        if not was_ours:
-            link.detach()  # AMQP 2.6.6: a detach is answered
-        return DetachReceived(link, detach.error)
+        if link is not None:  # a second detach does no harm
+            link.on_detach(detach)
+            events.append(DetachReceived(link, detach.error))
 
     def _attached(self, handle: int) -> Link:
         link = self.links.get(handle)
         if link is None:
-            raise _unattached(self, handle)
+            raise RemoteSessionError(
+                f"The handle {handle} is not attached on channel {self.remote_channel}."
+            )
         return link
 
 
-def _unattached(session: Session, handle: int) -> RemoteSessionError:
-    return RemoteSessionError(
-        f"The handle {handle} is not attached on channel {session.remote_channel}."
-    )
+def _weight(attach: Attach) -> int:
+    """Characters of the texts that live as long as the link."""
+    source = attach.source.address if attach.source is not None else None
+    target = attach.target.address if isinstance(attach.target, Target) else None
+    return len(attach.name) + len(source or "") + len(target or "")
