@@ -34,7 +34,7 @@ from penstock.model.names import GroupName, HubName, NamespaceName
 from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "200"))
-STEPS = 250
+STEPS = 200
 NAMESPACE = NamespaceName("simulated")
 HUB = HubName("events")
 HUB_ID = "hub0"

@@ -17,13 +17,17 @@ from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
 from penstock.model import limits
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
-from penstock.model.errors import ArgumentError, PenstockError
-from penstock.model.events import EventBatch
+from penstock.model.errors import ArgumentError, LogFailed, PenstockError
+from penstock.model.events import EventBatch, Receipt
 from penstock.model.names import GroupName, HubName, NamespaceName, key
 from penstock.model.positions import Position
 
 _SENDING_STOPS = (HubStatus.DISABLED, HubStatus.SEND_DISABLED)
 _RECEIVING_STOPS = (HubStatus.DISABLED, HubStatus.RECEIVE_DISABLED)
+
+# Long enough that a dead partition costs nothing, short enough that one whose disk has room again
+# is back before its neighbours notice.
+_PASSED_OVER_MS = 1000
 
 Refusal = Callable[[], PenstockError]
 
@@ -112,7 +116,8 @@ class HubRuntime:
             )
             for index in range(entity.partition_count)
         ]
-        self._round_robin = RoundRobin(self.partition_count, self._has_failed)
+        self._round_robin = RoundRobin(self.partition_count, self._is_passed_over)
+        self._passed_over: dict[int, int] = {}  # failed partition -> monotonic time to try it again
         self._senders: set[SenderLink] = set()
         self._send_refusal: Refusal | None = None
         self._receive_refusal: Refusal | None = None
@@ -173,10 +178,10 @@ class HubRuntime:
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
-                partition = self._round_robin.next()
-            else:
-                _check_partition_key(partition_key)
-                partition = partition_for_key(partition_key, self.partition_count)
+                self._publish_in_turn(batch, size_bytes, done)
+                return
+            _check_partition_key(partition_key)
+            partition = partition_for_key(partition_key, self.partition_count)
         elif not 0 <= partition < self.partition_count:
             raise texts.partition_out_of_range(str(partition), self.partition_count)
         self._append(self._partitions[partition], batch, size_bytes, done)
@@ -214,6 +219,34 @@ class HubRuntime:
             producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
         )
 
+    def _publish_in_turn(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
+        partition = self._partitions[self._round_robin.next()]
+        others = self.partition_count - 1
+        self._append(
+            partition, batch, size_bytes, self._or_elsewhere(partition, batch, done, others)
+        )
+
+    def _or_elsewhere(
+        self, partition: _Partition, batch: EventBatch, done: AppendDone, others: int
+    ) -> AppendDone:
+        """Nobody cares which partition it is, so one whose log fails is passed over for a while
+        and its batch goes to another, each of them tried once."""
+
+        def finished(outcome: Receipt | PenstockError) -> None:
+            if not isinstance(outcome, LogFailed):
+                done(outcome)
+                return
+            self._passed_over[partition.index] = self._clock.monotonic_ms() + _PASSED_OVER_MS
+            other = self._partitions[self._round_robin.next()]
+            if others == 0 or other.index in self._passed_over:
+                done(outcome)
+                return
+            again = self._or_elsewhere(other, batch, done, others - 1)
+            # Not by way of the throttle: it was metered when it came.
+            other.log.append(batch, now_ms=self._clock.now_ms(), done=again)
+
+        return finished
+
     def _append(
         self, partition: _Partition, batch: EventBatch, size_bytes: int, done: AppendDone
     ) -> None:
@@ -228,8 +261,14 @@ class HubRuntime:
         partition.throttle.admit(size_bytes, batch.count, clock.monotonic_ms())
         partition.log.append(batch, now_ms=clock.now_ms(), done=done)
 
-    def _has_failed(self, index: int) -> bool:
-        return self._partitions[index].log.status().failed is not None
+    def _is_passed_over(self, index: int) -> bool:
+        until_ms = self._passed_over.get(index)
+        if until_ms is None:
+            return False
+        if self._clock.monotonic_ms() < until_ms:
+            return True
+        del self._passed_over[index]
+        return False
 
     # --- Reading --------------------------------------------------------------------------------
 

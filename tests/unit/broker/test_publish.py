@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker import partition_for_key
+from penstock.log.api import AppendDone
 from penstock.log.memory import MemoryPartition
 from penstock.model.errors import (
     ArgumentError,
@@ -54,20 +55,52 @@ def test_publications_without_key_go_round(world: World) -> None:
     assert last_sequences(world) == [1, 1, 1, 1]
 
 
-def test_publications_without_key_avoid_a_failed_partition(world: World) -> None:
-    log = world.logs.partition(world.hub.entity.id, 1)
+def fail_partition(world: World, index: int) -> MemoryPartition:
+    log = world.logs.partition(world.hub.entity.id, index)
     assert isinstance(log, MemoryPartition)
     log.fail(LogFailed("no more"))
+    return log
+
+
+def test_publications_without_key_avoid_a_failed_partition(world: World) -> None:
+    fail_partition(world, 1)
     for _ in range(6):
         (outcome,) = world.publish(b"x")
         assert isinstance(outcome, Receipt)
-    assert last_sequences(world) == [1, -1, 1, 1]
+    assert last_sequences(world)[1] == -1
+    assert sum(last + 1 for last in last_sequences(world)) == 6
+    assert world.broker.ingress("unit-test").admitted_publications == 6  # metered once each
+
+
+def test_failed_partition_is_passed_over_for_a_while_and_then_tried_again(world: World) -> None:
+    log = fail_partition(world, 1)
+    tries: list[int] = []
+    take = log.append
+
+    def append(batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
+        tries.append(1)
+        take(batch, now_ms=now_ms, done=done)
+
+    log.append = append  # type: ignore[method-assign]  # counts what reaches the partition
+    for _ in range(20):
+        world.publish(b"x")
+    assert len(tries) == 1
+    world.clock.advance(1000)
+    for _ in range(20):
+        world.publish(b"x")
+    assert len(tries) == 2
+
+
+def test_publication_hears_why_when_every_partition_has_failed(world: World) -> None:
+    for index in range(4):
+        fail_partition(world, index)
+    for _ in range(3):
+        (outcome,) = world.publish(b"x")
+        assert isinstance(outcome, LogFailed)
 
 
 def test_publication_to_a_failed_partition_hears_why(world: World) -> None:
-    log = world.logs.partition(world.hub.entity.id, 1)
-    assert isinstance(log, MemoryPartition)
-    log.fail(LogFailed("no more"))
+    fail_partition(world, 1)
     (outcome,) = world.publish(b"x", partition=1)
     assert isinstance(outcome, LogFailed)
 
