@@ -49,7 +49,8 @@ def prepare_certificates(
         return Certificates(
             certificate_file=settings.tls_certificate_file,
             key_file=settings.tls_key_file,
-            ca_file=settings.tls_ca_file or settings.tls_certificate_file,
+            # Told to clients, whose current directory is another.
+            ca_file=(settings.tls_ca_file or settings.tls_certificate_file).absolute(),
         )
     hosts = [host for namespace in settings.namespaces for host in namespace.hosts]
     wanted = [*ALWAYS_COVERED, settings.host, *hosts, *host_names, *machine_names()]

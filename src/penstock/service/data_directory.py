@@ -33,7 +33,7 @@ class DataDirectory:
     """One directory, made if it is not there. Raises DataDirectoryError, one sentence."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()  # told to clients, whose current directory is another
         self._runtime: int | None = None  # open, and locked, while we run
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)

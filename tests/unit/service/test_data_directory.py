@@ -32,6 +32,11 @@ def test_directory_is_made_for_its_owner_alone(data: DataDirectory) -> None:
     assert DataDirectory(data.path).path == data.path
 
 
+def test_directory_is_told_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert DataDirectory(Path("data")).path == tmp_path / "data"
+
+
 def test_a_file_in_its_place_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="is a file; name a directory with --data"):
