@@ -102,6 +102,19 @@ def test_envelope_behind_the_events_counts_as_well() -> None:
     assert split(data) == Publication(wrapped(KEY_A + HELLO) + wrapped(KEY_A + WORLD), 2, "a", None)
 
 
+def test_short_envelope_section_at_the_very_end_is_passed_over() -> None:
+    for event in (HELLO, KEY_A + HELLO):
+        data = wrapped(event) + raw("00 53 73 45")
+
+        assert split(data).sections == wrapped(event)
+
+
+def test_shortest_event_at_the_very_end_is_taken() -> None:
+    data = wrapped(HELLO) + wrapped(raw("00 53 77 40"))
+
+    assert split(data) == Publication(data, 2, None, None)
+
+
 def test_envelope_sections_between_events_are_cut_out() -> None:
     data = wrapped(HELLO) + raw("00 53 70 45") + wrapped(WORLD)
 

@@ -149,6 +149,14 @@ def test_publication_is_closed_when_it_is_long_enough_for_a_record() -> None:
     assert [part.count for part in parts] == [4, 4, 1]
 
 
+def test_publication_is_closed_when_it_holds_as_many_events_as_a_batch_may() -> None:
+    null = raw("00 53 77 40")
+    parts = split_singles(null, [0, 4] * 70_000)
+
+    assert sum(part.count for part in parts) == 70_000
+    assert max(part.count for part in parts) <= 65_536
+
+
 def test_bounds_outside_the_data_are_refused() -> None:
     for bounds in ([0, 11], [-1, 5]):
         with pytest.raises(KernelError, match="bounds"):

@@ -32,6 +32,7 @@ from penstock.kernels._pure.values import BINARY8, ELEMENTS_MAX, KernelError, Ke
 _EVENTS_MAX = 65_536
 _BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, after every event was made canonical
 _SINGLES_BYTES = 1024 * 1024  # a coalesced publication is closed once it is this long
+_SINGLE_BYTES_MIN = _SINGLES_BYTES // _EVENTS_MAX  # an event counts as more, so that these fit
 
 # A data section: 00 53 75 a0 <len u8> or 00 53 75 b0 <len u32>.
 _DATA8 = 0x005375A0
@@ -40,6 +41,7 @@ _TWO_DATA8 = struct.Struct(">IBIB").unpack_from
 _TWO_DATA32 = struct.Struct(">IIII").unpack_from
 _ONE_DATA8 = struct.Struct(">IB").unpack_from
 _ONE_DATA32 = struct.Struct(">II").unpack_from
+_EVENT_BYTES_MIN = 9  # such a head, and the shortest message: 00 53 77 40
 _HEAD8 = [b"\x00\x53\x75\xa0" + bytes((length,)) for length in range(256)]
 
 _NUMBER_MAX = 0x7FFFFFFF  # producer numbers are int32 and begin again at 0 (protocol.md 4.7)
@@ -87,10 +89,11 @@ def split_batch(
         raise KernelError(f"no message at bytes {start} to {end} of {len(data)}")
     try:
         envelope, first = _leading_envelope(data, start, end)
-        if envelope.key is None and publisher is None:
-            position, count = _plain_events(data, first, end)
-            if position == end and 0 < count <= events_max and end - first <= bytes_max:
-                return Publication(data[first:end], count, None, None)
+        wanted = _Wanted.of_batch(envelope, publisher)
+        if end - first <= bytes_max:
+            usual = _usual_batch(data, first, end, wanted)
+            if usual is not None and usual.count <= events_max:
+                return usual
         envelope, events = _outer(data, start, end, events_max)
         return _assemble(data, events, envelope, publisher, bytes_max)
     except (IndexError, struct.error):
@@ -111,22 +114,26 @@ def split_singles(
     run = _Coalesced()
     wanted = _Wanted(publisher, publisher)
     seen = Seen()
+    met = BARE if wanted.met_by(BARE) else None
     pairs = iter(bounds)
     for start, end in zip(pairs, pairs, strict=True):
         try:
             annotations = _inspect_single(data, start, end, seen)
-            if wanted.met_by(annotations):
+            if annotations is met:
                 message = data[start:end]
+            elif wanted.met_by(annotations):
+                message = data[start:end]
+                met = annotations
             else:
                 message = wanted.applied(data, start, end, annotations)
         except KernelError as error:
             run.close(split)
             split.append(Refusal(1, error))
             continue
-        key = annotations.key if publisher is None else publisher
-        if run.count and not run.takes(key, annotations.producer):
-            run.close(split)
-        run.add(message, key, annotations.producer)
+        if annotations is not run.last or run.size >= _SINGLES_BYTES:
+            key = annotations.key if publisher is None else publisher
+            run.admit(key, annotations, split)
+        run.add(message)
     run.close(split)
     return split
 
@@ -141,6 +148,14 @@ class _Wanted:
         self.publisher = publisher
         self.section = annotations_section(*owned_pairs(key, publisher))
         self._old = self._new = b""  # annotations, often the same in event after event
+
+    @classmethod
+    def of_batch(cls, envelope: Annotations, publisher: str | None) -> _Wanted:
+        if publisher is None:
+            return cls(envelope.key, None)
+        if envelope.key not in (None, publisher):
+            raise KeyConflict("the batch has another partition key than its publisher's name")
+        return cls(publisher, publisher)
 
     def met_by(self, annotations: Annotations) -> bool:
         """Whether a message with these annotations can be stored as it is."""
@@ -171,7 +186,7 @@ class _Wanted:
 class _Coalesced:
     """The publication that singles are being added to."""
 
-    __slots__ = ("count", "key", "parts", "producer", "size")
+    __slots__ = ("count", "key", "last", "parts", "producer", "size")
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -179,25 +194,26 @@ class _Coalesced:
         self.size = 0
         self.key: str | None = None
         self.producer: _Run = None
+        self.last: Annotations | None = None  # such as came last need no admission
 
-    def takes(self, key: str | None, stamp: _Stamp) -> bool:
-        return (
-            key == self.key
-            and (
-                (stamp is None and self.producer is None)
-                or _extended(self.producer, stamp) is not None
-            )
-            and self.count < _EVENTS_MAX
-            and self.size < _SINGLES_BYTES
-        )
-
-    def add(self, message: bytes, key: str | None, stamp: _Stamp) -> None:
-        length = len(message)
-        self.parts += _data_head(length), message
-        self.size += length
-        if stamp is not None:
-            self.producer = _extended(self.producer, stamp) if self.count else _begun(stamp)
+    def admit(
+        self, key: str | None, annotations: Annotations, split: list[Publication | Refusal]
+    ) -> None:
+        """Begin a new publication if the next event does not belong to this one."""
+        stamp = annotations.producer
+        producer = _extended(self.producer, stamp)
+        interrupted = producer is None and (stamp is not None or self.producer is not None)
+        if key != self.key or interrupted or self.size >= _SINGLES_BYTES:
+            self.close(split)
+            producer = _begun(stamp)
         self.key = key
+        self.producer = producer
+        self.last = annotations if stamp is None else None
+
+    def add(self, message: bytes) -> None:
+        length = len(message)
+        self.parts += _HEAD8[length] if length <= 0xFF else _data_head(length), message
+        self.size += length + _SINGLE_BYTES_MIN
         self.count += 1
 
     def close(self, split: list[Publication | Refusal]) -> None:
@@ -205,7 +221,7 @@ class _Coalesced:
             split.append(Publication(b"".join(self.parts), self.count, self.key, self.producer))
             self.parts = []
             self.count = self.size = 0
-            self.key = self.producer = None
+        self.key = self.producer = self.last = None
 
 
 def _inspect_single(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
@@ -246,6 +262,40 @@ def _leading_envelope(data: bytes, start: int, end: int) -> tuple[Annotations, i
         else:
             position = check_section(data, code, first, end, budget)
     return annotations, position
+
+
+def _usual_batch(data: bytes, first: int, end: int, wanted: _Wanted) -> Publication | None:
+    """The whole batch as one slice, if there is nothing but events and all can stay as they are."""
+    position, count = first, 0
+    if wanted.key is None:
+        position, count = _plain_events(data, first, end)
+    key = wanted.key
+    seen = Seen()
+    met = BARE if wanted.met_by(BARE) else None
+    while position < end:
+        if position + _EVENT_BYTES_MIN > end:
+            return None
+        head, length = _ONE_DATA8(data, position)
+        event = position + 5
+        if head == _DATA32:
+            length = _ONE_DATA32(data, position)[1]
+            event = position + 8
+        elif head != _DATA8:
+            return None
+        position = event + length
+        if position > end:
+            return None
+        annotations = _inspect(data, event, position, seen)
+        if annotations is not met:
+            if annotations.producer is not None or not wanted.met_by(annotations):
+                return None
+            met = annotations
+        if not count:
+            key = annotations.key
+        count += 1
+    if position != end or not count:
+        return None
+    return Publication(data[first:end], count, key, None)
 
 
 def _plain_events(data: bytes, position: int, end: int) -> tuple[int, int]:
@@ -321,9 +371,7 @@ def _assemble(
     bytes_max: int,
 ) -> Publication:
     """Check each event, make it canonical where it is not, and join them."""
-    if publisher is not None and envelope.key not in (None, publisher):
-        raise KeyConflict("the batch has another partition key than its publisher's name")
-    wanted = _Wanted(envelope.key if publisher is None else publisher, publisher)
+    wanted = _Wanted.of_batch(envelope, publisher)
     seen = Seen()
     sections = _Sections(data, bytes_max)
     key = wanted.key
