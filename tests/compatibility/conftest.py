@@ -386,12 +386,13 @@ class Sdks:
     def of(self, flavour: str, transport: str = "tcp", server: Server | None = None) -> PythonSdk:
         return SDKS[flavour](server or self._server, self._takings, transport)
 
-    def run(self, cases: Iterable[Case], *ways: tuple[str, str]) -> Outcomes:
-        """Every case in every way (flavour, transport), concurrently; never raises."""
+    def run(self, *groups: tuple[Iterable[Case], Iterable[tuple[str, str]]]) -> Outcomes:
+        """The cases of each group in each of its ways (flavour, transport), all concurrently."""
         started: dict[tuple[str, ...], tuple[Case, PythonSdk]] = {
             (case.__name__, *way): (case, self.of(*way))
+            for cases, ways in groups
+            for way in ways
             for case in cases
-            for way in ways or (("aio", "tcp"),)
         }
         return Outcomes(asyncio.run(_run_all(started)))
 

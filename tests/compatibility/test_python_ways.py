@@ -103,7 +103,7 @@ CASES: list[Case] = [
 
 @pytest.fixture(scope="module")
 def outcomes(sdks: Sdks) -> Outcomes:
-    return sdks.run(CASES, *WAYS)
+    return sdks.run((CASES, WAYS))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
