@@ -57,7 +57,7 @@ def check_format(files: Files, directory: Path) -> None:
     """Write the version into a new directory; refuse one that is newer or not to be understood."""
     path = directory / FORMAT_FILE
     if FORMAT_FILE not in files.listdir(directory):
-        replace_file(files, path, msgspec.json.encode(Format(FORMAT_VERSION)))
+        replace_file(files, path, msgspec.json.encode(Format(FORMAT_VERSION)), flush=True)
         files.fsync_directory(directory)
         return
     content = read_small(files, path, _FORMAT_BYTES_MAX)

@@ -149,13 +149,15 @@ def read_small(files: Files, path: Path, bytes_max: int) -> bytes | None:
         files.close(fd)
 
 
-def replace_file(files: Files, path: Path, content: bytes) -> None:
-    """Put a derived file in place whole; not flushed: what it says can be found again."""
+def replace_file(files: Files, path: Path, content: bytes, *, flush: bool = False) -> None:
+    """Put a file in place whole; a derived one need not be flushed, it can be found again."""
     aside = path.with_name(path.name + ".new")
     fd = files.open(aside, create=True)
     try:
         files.truncate(fd, 0)
         write_all(files, fd, [content], 0)
+        if flush:
+            files.fdatasync(fd)
     finally:
         files.close(fd)
     files.rename(aside, path)

@@ -1,0 +1,99 @@
+"""kill -9 of a process that appends: whatever it was told to be stored is there afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.log.embedded import EmbeddedLogStore
+from penstock.model.events import StoredBatch
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "5"))
+DEADLINE_S = 60
+
+APPENDER = """
+import hashlib, os, sys
+from pathlib import Path
+from queue import SimpleQueue
+from penstock.log.embedded import EmbeddedLogStore
+from penstock.model.events import EventBatch, Producer
+
+turns = SimpleQueue()
+store = EmbeddedLogStore(Path(sys.argv[1]), wake=turns.put, segment_bytes=300_000)
+log = store.partition("hub", 0)
+number = log.status().last_sequence + 1
+under_way = 0
+
+def body(number):
+    seed = hashlib.sha256(b"%d" % number).digest()
+    return (seed * 8)[: 20 + number % 200]
+
+def done(outcome):
+    global under_way
+    under_way -= 1
+    os.write(1, b"%d\\n" % outcome.last_sequence)  # fails loudly if the outcome is an error
+
+while True:
+    while under_way < 20:
+        count = number % 3 + 1
+        bodies = [body(number + i) for i in range(count)]
+        sections = b"".join(b"\\x00\\x53\\x75\\xa0" + bytes([len(b)]) + b for b in bodies)
+        stamp = Producer(5, 0, number, number)
+        log.append(EventBatch(sections, count, producer=stamp), now_ms=number, done=done)
+        number += count
+        under_way += 1
+    turns.get()()
+"""
+
+
+def expected_sections(batch: StoredBatch) -> bytes:
+    found = b""
+    for number in range(batch.first_sequence, batch.next_sequence):
+        body = (hashlib.sha256(b"%d" % number).digest() * 8)[: 20 + number % 200]
+        found += b"\x00\x53\x75\xa0" + bytes([len(body)]) + body
+    return found
+
+
+def append_until_killed(directory: Path, lines: int) -> int:
+    """Run the appender, kill it once it has told of so many batches; the last it told of."""
+    with subprocess.Popen(
+        [sys.executable, "-c", APPENDER, str(directory)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(lines)]
+        assert all(told), "the appender ended by itself"
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read().split(b"\n")[:-1]  # a last half line was not told
+        assert process.wait(timeout=DEADLINE_S) == -signal.SIGKILL
+    return int((told + rest)[-1])
+
+
+@pytest.mark.slow
+def test_killed_appender_leaves_everything_it_was_told_of(tmp_path: Path) -> None:
+    chance = random.Random(20)
+    last = -1
+    for _ in range(KILLS):
+        last = append_until_killed(tmp_path, chance.randint(1, 1500))
+        store = EmbeddedLogStore(tmp_path, wake=lambda _: None)
+        log = store.partition("hub", 0)
+        assert store.damage == []
+        assert log.status().last_sequence >= last
+        sequence = 0
+        while batches := log.read(sequence, bytes_max=1 << 20):
+            for batch in batches:
+                assert batch.first_sequence == sequence
+                assert batch.sections == expected_sections(batch)
+                sequence = batch.next_sequence
+        assert sequence == log.status().last_sequence + 1
+        stamp = log.producer(5)
+        assert stamp is not None
+        assert stamp.last_sequence <= log.status().last_sequence
+        store.close()
+    assert last > 0
