@@ -28,6 +28,7 @@ from penstock.amqp.events import (
     SaslInitReceived,
     SaslOffered,
 )
+from penstock.amqp.fitting import fitted_frame
 from penstock.amqp.frames import (
     AMQP_HEADER,
     EMPTY_FRAME,
@@ -47,7 +48,6 @@ from penstock.amqp.performatives import (
     Flow,
     Open,
     Performative,
-    Rejected,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
@@ -200,7 +200,7 @@ class Connection:
         if self.is_over:
             return None
         due = []
-        if not self._header_done:
+        if self._is_mute:
             due.append(self._started_ms + self.config.header_deadline_ms)
         if self.open is None:
             due.append(self._started_ms + self.config.open_deadline_ms)
@@ -222,6 +222,11 @@ class Connection:
         return events
 
     @property
+    def _is_mute(self) -> bool:
+        """Not even a protocol header came; SASL's counts as well as AMQP's."""
+        return not self._header_done and not self._sasl_used
+
+    @property
     def _heartbeat_ms(self) -> int | None:
         """Half of what the peer announced (protocol.md 1.6), but never a busy loop."""
         if self.open is None or not self.open.idle_time_out or not self.is_opened:
@@ -231,7 +236,7 @@ class Connection:
     def _lateness(self, now_ms: int) -> AmqpError | None:
         config = self.config
         waited = now_ms - self._started_ms
-        if not self._header_done and waited >= config.header_deadline_ms:
+        if self._is_mute and waited >= config.header_deadline_ms:
             return ConnectionTimedOut(
                 f"No protocol header came within {config.header_deadline_ms} milliseconds."
             )
@@ -322,11 +327,8 @@ class Connection:
             self._out.append(data)
 
     def send(self, channel: int, performative: Performative) -> None:
-        frame = encode_frame(channel, encode_performative(performative))
-        if len(frame) > self.frame_bytes_max_out:
-            _shorten(performative, len(frame) - self.frame_bytes_max_out)
-            frame = encode_frame(channel, encode_performative(performative))
-        self.queue(frame)
+        limit = self.frame_bytes_max_out
+        self.queue(fitted_frame(channel, performative, frame_bytes_max=limit))
 
     def forget_session(self, session: Session) -> None:
         assert session.remote_channel is not None
@@ -576,14 +578,3 @@ class Connection:
             session.close_links()
         self.sessions.clear()
         self._by_channel.clear()
-
-
-def _shorten(performative: Performative, surplus: int) -> None:
-    """Cut an error's text so that the frame fits the peer's max-frame-size; nothing else that we
-    send can be as long as 512 bytes but an attach, which its link looks after."""
-    error = getattr(performative, "error", None)
-    if isinstance(performative, Disposition) and isinstance(performative.state, Rejected):
-        error = performative.state.error
-    if isinstance(error, Error) and error.description is not None:
-        text = error.description.encode()
-        error.description = text[: max(0, len(text) - surplus)].decode(errors="ignore")
