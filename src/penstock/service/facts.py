@@ -79,5 +79,5 @@ def public_host(settings: Settings) -> str:
     if settings.is_loopback:
         return "localhost"
     if settings.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        return socket.getfqdn()
+        return socket.gethostname()  # getfqdn could wait for a name server
     return f"[{settings.host}]" if ":" in settings.host else settings.host
