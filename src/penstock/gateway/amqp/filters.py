@@ -55,7 +55,8 @@ def parse_expression(expression: str) -> Position:
 def _position(kind: PositionKind, value: str, *, inclusive: bool) -> Position:
     if kind is PositionKind.OFFSET and value.casefold() == "@latest":
         return LATEST
-    if _NUMBER.fullmatch(value) is None or int(value) > _INT64_MAX:
+    malformed = _NUMBER.fullmatch(value) is None or int(value) > _INT64_MAX
+    if malformed or (kind is PositionKind.OFFSET and int(value) < -1):
         what = {
             PositionKind.OFFSET: "offset",
             PositionKind.SEQUENCE: "sequence number",
