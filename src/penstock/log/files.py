@@ -47,7 +47,7 @@ class Files(Protocol):
     def truncate(self, fd: int, size: int) -> None: ...
 
     def listdir(self, path: Path) -> list[str]:
-        """Names in the directory; none if there is no such directory."""
+        """Names in the directory, sorted; none if there is no such directory."""
         ...
 
     def mkdir(self, path: Path) -> None:
@@ -96,7 +96,7 @@ class OsFiles:
     def listdir(self, path: Path) -> list[str]:
         try:
             return sorted(entry.name for entry in path.iterdir())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def mkdir(self, path: Path) -> None:

@@ -117,25 +117,41 @@ def base_of(name: str) -> int | None:
     return int(stem)
 
 
+def is_copy_whole(content: bytes, number: int) -> bool:
+    """Whether the header's first (0) or second (1) copy is of this version and undamaged."""
+    copy = content[number * _COPY.size : (number + 1) * _COPY.size]
+    if len(copy) < _COPY.size:
+        return False
+    magic, version, checksum = _COPY.unpack(copy)[:3]
+    return (magic, version, checksum) == (SEGMENT_MAGIC, SEGMENT_VERSION, _checksum(copy))
+
+
 def decode_header(content: bytes, path: Path) -> SegmentHeader | None:
-    """The better of the two copies; None if neither is whole or both are another file's."""
-    newer = 0
-    for at in (0, _COPY.size):
-        copy = content[at : at + _COPY.size]
-        if len(copy) < _COPY.size or copy[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
-            continue
-        version = _COPY.unpack(copy)[1]
-        if version > SEGMENT_VERSION:
-            newer += 1
-        elif version == SEGMENT_VERSION and _COPY.unpack(copy)[2] == _checksum(copy):
-            _, _, _, base, first, last, newest_ms, salt, partition, _ = _COPY.unpack(copy)
+    """The better of the two copies; None if neither is whole.
+
+    Raises DataDirectoryError when both are of a newer version; one alone would be damage.
+    """
+    for number in (0, 1):
+        if is_copy_whole(content, number):
+            found = _COPY.unpack_from(content, number * _COPY.size)
+            _, _, _, base, first, last, newest_ms, salt, partition, _ = found
             return SegmentHeader(base, first, last, newest_ms, salt, partition)
-    if newer == 2:  # one alone would be a damaged copy; both alike were meant so
+    versions = {_newer_version(content, number) for number in (0, 1)}
+    newer = versions.pop()
+    if newer is not None and not versions:
         raise DataDirectoryError(
-            f"The segment {path} has format version {_COPY.unpack_from(content)[1]}, written by a "
-            f"newer Penstock: this one reads version {SEGMENT_VERSION}."
+            f"The segment {path} has format version {newer}, written by a newer Penstock: "
+            f"this one reads version {SEGMENT_VERSION}."
         )
     return None
+
+
+def _newer_version(content: bytes, number: int) -> int | None:
+    copy = content[number * _COPY.size : (number + 1) * _COPY.size]
+    if len(copy) < _COPY.size or copy[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
+        return None
+    version: int = _COPY.unpack(copy)[1]
+    return version if version > SEGMENT_VERSION else None
 
 
 def _checksum(copy: bytes) -> int:

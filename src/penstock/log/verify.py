@@ -1,0 +1,284 @@
+"""Look at a data directory without opening it: read-only, no lock, also on a copy.
+
+`verify_directory` reads every byte and says what does not fit; `dump_segment` tells what a segment
+holds. A directory that a running broker writes to may show an unfinished tail, which is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from penstock.log.directory import FORMAT_FILE, check_format
+from penstock.log.files import Files, OsFiles, read_small
+from penstock.log.index import Mark
+from penstock.log.opening import load_index
+from penstock.log.producers import PRODUCERS_FILE_BYTES_MAX, decode_producers
+from penstock.log.record import Header, event_positions, last_event_position, stored
+from penstock.log.segment import (
+    PRODUCERS_SUFFIX,
+    SEGMENT_HEADER_BYTES,
+    Segment,
+    base_of,
+    decode_header,
+    is_copy_whole,
+)
+from penstock.log.walk import Damaged, Found, walk
+from penstock.model.errors import DataDirectoryError, LogCorrupt
+from penstock.model.events import Producer
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that does not fit. `is_loss`: events that were stored cannot be read any more."""
+
+    path: str
+    text: str
+    is_loss: bool
+
+
+class PartitionSummary(msgspec.Struct, frozen=True):
+    """One partition, all of it read."""
+
+    hub_id: str
+    partition: int
+    segments: int
+    records: int
+    events: int
+    first_sequence: int  # -1 when there is no event
+    last_sequence: int
+    size_bytes: int
+    findings: int
+
+
+class DumpedSegment(msgspec.Struct, frozen=True):
+    """A segment's header, without the salt: that is for the disk alone."""
+
+    base_offset: int
+    first_sequence: int
+    last_offset: int  # of the newest event before this segment, -1 if there was none
+    newest_ms: int
+    partition: int
+
+
+class DumpedRecord(msgspec.Struct, frozen=True):
+    """One record of a segment, its checksum compared; the payload stays where it is."""
+
+    offset: int
+    first_sequence: int
+    count: int
+    enqueued_ms: int
+    length: int
+    producer: Producer | None
+    flushed_offset: int
+
+
+def verify_directory(
+    directory: Path, *, files: Files | None = None
+) -> Iterator[Finding | PartitionSummary]:
+    """Every partition's findings, then its summary. Raises DataDirectoryError where there is no
+    directory of the log, or one of a newer version."""
+    seam = files if files is not None else OsFiles()
+    if FORMAT_FILE not in seam.listdir(directory):
+        raise DataDirectoryError(
+            f"There is no log in {directory}: the file {FORMAT_FILE} is missing."
+        )
+    check_format(seam, directory)
+    for hub_id in seam.listdir(directory):
+        for name in seam.listdir(directory / hub_id):
+            if name.isascii() and name.isdigit() and not hub_id.startswith("."):
+                yield from _Partition(seam, directory / hub_id / name).verify()
+
+
+def dump_segment(
+    path: Path, *, files: Files | None = None
+) -> Iterator[DumpedSegment | DumpedRecord | Damaged]:
+    """The segment's header, then its records and damaged stretches in the order of the file.
+    Raises LogCorrupt for a file that is no segment, OSError for one that cannot be read."""
+    seam = files if files is not None else OsFiles()
+    fd = seam.open(path, write=False)
+    try:
+        header = decode_header(seam.pread(fd, SEGMENT_HEADER_BYTES, 0), path)
+        if header is None:
+            raise LogCorrupt(f"The file {path} has no whole segment header.")
+        yield DumpedSegment(
+            header.base_offset,
+            header.first_sequence,
+            header.last_offset,
+            header.newest_ms,
+            header.partition,
+        )
+        stop = header.base_offset + seam.size(fd) - SEGMENT_HEADER_BYTES
+        for item in walk(seam, fd, Segment(path, header), header.base_offset, stop):
+            yield item if isinstance(item, Damaged) else _dumped(item.header)
+    finally:
+        seam.close(fd)
+
+
+def _dumped(header: Header) -> DumpedRecord:
+    return DumpedRecord(
+        header.base_offset,
+        header.first_sequence,
+        header.count,
+        header.enqueued_ms,
+        header.length,
+        header.producer,
+        header.flushed_offset,
+    )
+
+
+class _Partition:
+    """A walk over all segments of one partition, comparing each with what came before."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self._folder = folder
+        self._expected: Mark | None = None  # where the log stood behind the last record
+        self._segments = 0
+        self._records = 0
+        self._events = 0
+        self._first_sequence = -1
+        self._size_bytes = 0
+        self._findings = 0
+
+    def verify(self) -> Iterator[Finding | PartitionSummary]:
+        names = [name for name in self._files.listdir(self._folder) if base_of(name) is not None]
+        for name in names:
+            for finding in self._verify_segment(name, is_newest=name == names[-1]):
+                self._findings += 1
+                yield finding
+        last = -1 if self._expected is None else self._expected.next_sequence - 1
+        yield PartitionSummary(
+            self._folder.parent.name,
+            int(self._folder.name),
+            self._segments,
+            self._records,
+            self._events,
+            self._first_sequence,
+            last,
+            self._size_bytes,
+            self._findings,
+        )
+
+    def _verify_segment(self, name: str, *, is_newest: bool) -> Iterator[Finding]:
+        path = self._folder / name
+        self._segments += 1
+        try:
+            fd = self._files.open(path, write=False)
+        except OSError as error:
+            yield _finding(path, f"It cannot be read: {error}.", is_loss=True)
+            return
+        try:
+            content = self._files.pread(fd, SEGMENT_HEADER_BYTES, 0)
+            header = decode_header(content, path)
+            if header is None:
+                is_bare = self._files.size(fd) <= SEGMENT_HEADER_BYTES
+                yield _finding(path, "It has no whole header.", is_loss=not (is_newest and is_bare))
+                return
+            if not is_copy_whole(content, 0) or not is_copy_whole(content, 1):
+                yield _finding(path, "One of its header's two copies is damaged.", is_loss=False)
+            segment = Segment(path, header)
+            yield from self._compare_start(segment)
+            yield from self._verify_records(fd, segment, is_newest=is_newest)
+            yield from self._verify_derived(segment, is_newest=is_newest)
+        except OSError as error:
+            yield _finding(path, f"It cannot be read: {error}.", is_loss=True)
+        finally:
+            self._files.close(fd)
+
+    def _compare_start(self, segment: Segment) -> Iterator[Finding]:
+        header, expected = segment.header, self._expected
+        if header.base_offset != base_of(segment.path.name):
+            yield _finding(
+                segment.path, f"Its header says offset {header.base_offset}.", is_loss=True
+            )
+        if header.partition != int(self._folder.name):
+            yield _finding(
+                segment.path, f"Its header says partition {header.partition}.", is_loss=True
+            )
+        if expected is not None and header.start != expected:
+            missing = header.base_offset - expected.offset
+            yield _finding(
+                segment.path,
+                f"It begins at offset {header.base_offset} and sequence number "
+                f"{header.first_sequence}; the log before it ends at {expected.offset} and "
+                f"{expected.next_sequence}.",
+                is_loss=missing > 0,
+            )
+        self._expected = header.start
+        if self._first_sequence < 0:
+            self._first_sequence = header.first_sequence
+
+    def _verify_records(self, fd: int, segment: Segment, *, is_newest: bool) -> Iterator[Finding]:
+        base = segment.header.base_offset
+        stop = base + self._files.size(fd) - SEGMENT_HEADER_BYTES
+        stretches: list[Damaged] = []
+        loaded = load_index(self._files, segment)
+        flushed = base if loaded is None else loaded[1].offset
+        for item in walk(self._files, fd, segment, base, stop):
+            if isinstance(item, Damaged):
+                stretches.append(item)
+            else:
+                flushed = max(flushed, item.header.flushed_offset)
+                yield from self._compare_record(segment, item)
+        self._size_bytes += stop - base
+        for stretch in stretches:
+            is_tail = is_newest and stretch.offset >= flushed
+            yield _finding(
+                segment.path,
+                f"From offset {stretch.offset} to {stretch.stop} there is no whole record"
+                + (": the unfinished tail, which recovery removes." if is_tail else "."),
+                is_loss=not is_tail,
+            )
+
+    def _compare_record(self, segment: Segment, item: Found) -> Iterator[Finding]:
+        header, expected = item.header, self._expected
+        assert expected is not None
+        batch = stored(item.chunk, item.position, header)
+        self._records += 1
+        self._events += header.count
+        where = f"The record at offset {header.base_offset}"
+        is_behind_damage = header.base_offset > expected.offset
+        if not is_behind_damage and header.first_sequence != expected.next_sequence:
+            yield _finding(
+                segment.path,
+                f"{where} begins with sequence number {header.first_sequence}, not "
+                f"{expected.next_sequence}.",
+                is_loss=True,
+            )
+        if header.enqueued_ms < expected.newest_ms:
+            yield _finding(segment.path, f"{where} is older than the one before it.", is_loss=False)
+        if _count_events(batch.sections) != header.count:
+            yield _finding(
+                segment.path, f"{where} does not hold {header.count} data sections.", is_loss=True
+            )
+        self._expected = Mark(
+            header.next_offset,
+            header.next_sequence,
+            header.enqueued_ms,
+            header.base_offset + last_event_position(batch.sections),
+        )
+
+    def _verify_derived(self, segment: Segment, *, is_newest: bool) -> Iterator[Finding]:
+        """They can be found again, so nothing is lost with them; and the newest may have none."""
+        loaded = load_index(self._files, segment)
+        if loaded is None and not is_newest:
+            text = "Its index file is missing or damaged; it is made again when it is wanted."
+            yield _finding(segment.path, text, is_loss=False)
+        path = segment.beside(PRODUCERS_SUFFIX)
+        content = read_small(self._files, path, PRODUCERS_FILE_BYTES_MAX)
+        if content is not None and decode_producers(content) is None:
+            text = "It is damaged; the stamps are gathered from the records."
+            yield _finding(path, text, is_loss=False)
+
+
+def _finding(path: Path, text: str, *, is_loss: bool) -> Finding:
+    return Finding(str(path), text, is_loss)
+
+
+def _count_events(sections: bytes) -> int:
+    try:
+        return sum(1 for _ in event_positions(sections))
+    except LogCorrupt:
+        return -1
