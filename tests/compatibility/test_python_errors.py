@@ -38,7 +38,7 @@ async def refused_read(
 
 
 async def unknown_hub_is_refused_at_the_token(sdk: PythonSdk) -> None:
-    # protocol.md 13: 404 at put-token; the SDK takes every failed token for an authentication error.
+    # protocol.md 13: 404 at put-token, and every failed token is an authentication error here.
     async with sdk.producing("no-such-hub") as producer:
         with pytest.raises(AuthenticationError, match="CBS Token authentication failed"):
             await sdk.call(producer.send_event, EventData("x"))
