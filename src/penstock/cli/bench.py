@@ -1,10 +1,10 @@
-"""`penstock bench send|recv`: what this service and this machine can do."""
+"""`penstock bench send|recv|e2e`: what this service and this machine can do."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from penstock.client.load import Result
+    from penstock.client.load import Report
+    from penstock.client.measures import Latencies, Result
 
-app = typer.Typer(help="Measure publishing and delivery.", no_args_is_help=True)
+app = typer.Typer(help="Measure publishing, delivery and latency.", no_args_is_help=True)
+
+_PROGRESS_FROM_S = 2.0
+_BATCHES_IN_FLIGHT = 64
+_SINGLES_IN_FLIGHT = 10_000  # the service's credit and window bound it
 
 
 class Output(StrEnum):
@@ -23,6 +28,13 @@ class Output(StrEnum):
 
 
 Hub = Annotated[str, typer.Option(help="Event hub")]
+Group = Annotated[str, typer.Option(help="Consumer group")]
+Batch = Annotated[int, typer.Option(min=1, max=10_000, help="Events per publication")]
+Connections = Annotated[int, typer.Option(min=1, max=1000)]
+InFlight = Annotated[
+    int | None,
+    typer.Option(min=1, max=100_000, help="Unacknowledged each [64; 1 x: as credit allows]"),
+]
 Strings = Annotated[
     str | None, typer.Option("--connection-string", help="Instead of the service found here")
 ]
@@ -35,41 +47,43 @@ Format = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
 def send(
     hub: Hub = "events",
     size: Annotated[int, typer.Option(min=0, max=1_000_000, help="Bytes per body")] = 100,
-    batch: Annotated[int, typer.Option(min=1, max=10_000, help="Events per publication")] = 100,
-    in_flight: Annotated[int, typer.Option(min=1, max=10_000, help="Unacknowledged each")] = 64,
-    connections: Annotated[int, typer.Option(min=1, max=1000)] = 1,
+    batch: Batch = 100,
+    in_flight: InFlight = None,
+    connections: Connections = 1,
     partition: Annotated[str | None, typer.Option(help="To one partition")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.1, help="Events a second [most]")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many events")] = None,
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Publish as fast as the service acknowledges."""
+    """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined."""
     from penstock.cli.target import find_endpoint
-    from penstock.client.load import publish
+    from penstock.client.load import Load, publish
 
     endpoint, tls = find_endpoint(connection_string, data)
-    result = _run(
-        publish(
-            endpoint,
-            hub,
-            partition=partition,
-            size=size,
-            batch=batch,
-            in_flight=in_flight,
-            connections=connections,
-            duration_s=duration,
-            tls=tls,
-        )
+    load = Load(
+        hub=hub,
+        partition=partition,
+        size=size,
+        batch=batch,
+        in_flight=in_flight or (_SINGLES_IN_FLIGHT if batch == 1 else _BATCHES_IN_FLIGHT),
+        connections=connections,
+        duration_s=duration,
+        events_max=count,
+        rate=rate,
     )
+    result = _run(lambda report: publish(endpoint, load, tls=tls, report=report), duration)
     _show(f"send {batch} x {size} B", result, output)
 
 
 @app.command()
 def recv(
     hub: Hub = "events",
-    group: Annotated[str, typer.Option(help="Consumer group")] = "$Default",
+    group: Group = "$Default",
     partition: Annotated[list[str] | None, typer.Option(help="Partitions to read [0]")] = None,
+    connections: Connections = 1,
     credit: Annotated[int, typer.Option(min=1, max=100_000, help="Link credit")] = 5000,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many events")] = None,
     duration: Duration = 60.0,
@@ -83,55 +97,134 @@ def recv(
 
     endpoint, tls = find_endpoint(connection_string, data)
     result = _run(
-        receive(
+        lambda report: receive(
             endpoint,
             hub,
             group=group,
             partitions=partition or ["0"],
+            connections=connections,
             credit=credit,
             events_max=count,
             duration_s=duration,
             tls=tls,
-        )
+            report=report,
+        ),
+        duration,
     )
     _show("recv", result, output)
 
 
-def _run(work: Coroutine[Any, Any, Result]) -> Result:
+@app.command()
+def e2e(
+    hub: Hub = "events",
+    group: Group = "$Default",
+    partition: Annotated[str, typer.Option(help="Published to and read from")] = "0",
+    size: Annotated[int, typer.Option(min=16, max=1_000_000, help="Bytes per body")] = 100,
+    batch: Batch = 1,
+    in_flight: InFlight = None,
+    connections: Annotated[int, typer.Option(min=1, max=1000, help="That publish")] = 1,
+    rate: Annotated[float, typer.Option(min=0.1, help="Events a second")] = 1000.0,
+    duration: Duration = 5.0,
+    connection_string: Strings = None,
+    data: Data = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Publish at a fixed rate, read at the same time: from sending to reading."""
+    from penstock.cli.target import find_endpoint
+    from penstock.client.load import Load, end_to_end
+
+    endpoint, tls = find_endpoint(connection_string, data)
+    load = Load(
+        hub=hub,
+        partition=partition,
+        size=size,
+        batch=batch,
+        in_flight=in_flight or (_SINGLES_IN_FLIGHT if batch == 1 else _BATCHES_IN_FLIGHT),
+        connections=connections,
+        duration_s=duration,
+        rate=rate,
+    )
+    result = _run(
+        lambda report: end_to_end(endpoint, load, group=group, tls=tls, report=report), duration
+    )
+    _show(f"e2e {batch} x {size} B at {rate:g}/s", result, output)
+
+
+def _run(work: Callable[[Report | None], Coroutine[Any, Any, Result]], duration_s: float) -> Result:
     from penstock.cli.serve import loop_factory
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(work)
+        if duration_s <= _PROGRESS_FROM_S:
+            return runner.run(work(None))
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (BarColumn(), TextColumn("{task.fields[events]:,} events"), TimeRemainingColumn())
+        console = Console(stderr=True)  # stdout is for the result
+        if not console.is_terminal:
+            return runner.run(work(None))
+        with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
+            task = progress.add_task("", total=duration_s, events=0)
+
+            def report(seconds: float, events: int) -> None:
+                progress.update(task, completed=seconds, events=events)
+
+            return runner.run(work(report))
 
 
 def _show(what: str, result: Result, output: Output) -> None:
+    facts = _facts(what, result)
+    if output is Output.JSON:
+        typer.echo(json.dumps([facts]))
+    else:
+        _print_table(facts)
+    _exit_if_failed(result)
+
+
+def _facts(what: str, result: Result) -> dict[str, object]:
     facts: dict[str, object] = {
         "what": what,
         "events": result.events,
         "seconds": round(result.seconds, 3),
         "events_per_s": round(result.events_per_s),
         "mb_per_s": round(result.mb_per_s, 1),
+        "generator_cpu_share": round(result.cpu_seconds / max(result.seconds, 1e-9), 2),
         "errors": result.errors,
         "first_error": result.first_error,
     }
-    for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999)):
-        value = result.percentile(share)
-        facts[name] = None if value is None else round(value, 3)
-    if output is Output.JSON:
-        typer.echo(json.dumps([facts]))
-        return
+    _add_percentiles(facts, "", result.latencies)
+    if result.deliveries.count:
+        facts["events_read"] = result.events_read
+        _add_percentiles(facts, "e2e_", result.deliveries)
+    return facts
+
+
+def _add_percentiles(facts: dict[str, object], prefix: str, latencies: Latencies) -> None:
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
+        value = latencies.percentile(share)
+        facts[f"{prefix}{name}_ms"] = None if value is None else round(value, 3)
+
+
+def _print_table(facts: dict[str, object]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"penstock bench: {what}")
-    for name in facts:
-        if name != "what" and facts[name] is not None:
-            table.add_column(name.replace("_", " "), justify="right")
-    table.add_row(
-        *(
-            f"{value:,}" if isinstance(value, int | float) else str(value)
-            for name, value in facts.items()
-            if name != "what" and value is not None
-        )
-    )
+    table = Table(show_header=False)
+    table.add_column("what", style="bold")
+    table.add_column("figure", justify="right")
+    for name, value in facts.items():
+        if value is not None:
+            figure = f"{value:,}" if isinstance(value, int | float) else str(value)
+            table.add_row(name.replace("_", " "), figure)
     Console().print(table)
+
+
+def _exit_if_failed(result: Result) -> None:
+    """Figures were shown; a script must still notice that not everything was taken."""
+    from penstock.amqp.performatives import Error
+    from penstock.cli.app import exit_code
+    from penstock.client.connection import failure
+
+    if result.errors and result.first_condition is not None:
+        wire = Error(condition=result.first_condition)
+        raise typer.Exit(exit_code(failure(result.first_error or "", wire)))

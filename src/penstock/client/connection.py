@@ -35,15 +35,26 @@ from penstock.amqp.session import Session
 from penstock.amqp.types import Described, Long, Symbol
 from penstock.auth import sign
 from penstock.client.endpoint import Endpoint
-from penstock.model.errors import PenstockError
+from penstock.model.errors import (
+    AuthFailed,
+    NotFound,
+    OperationTimedOut,
+    PenstockError,
+    ServerBusy,
+    Unauthorized,
+)
 
 T = TypeVar("T")
 _CBS = "$cbs"
 _TOKEN_S = 3600
+_WRITE_BUFFER_BYTES = 1024 * 1024  # a full credit of small events goes in one write
 _SELECTOR = "apache.org:selector-filter:string"
 
 OnSettled = Callable[[Error | None], None]
 """Called once per delivery: None when it is stored, else why it is not."""
+
+OnRange = Callable[[int, int, Error | None], None]
+"""Called per disposition with the first and the last delivery-id it names."""
 
 
 class ClientError(PenstockError):
@@ -52,6 +63,38 @@ class ClientError(PenstockError):
     def __init__(self, text: str, error: Error | None = None) -> None:
         super().__init__(text)
         self.error = error
+
+
+class ClientDenied(ClientError, Unauthorized):
+    """No token, a wrong one, or one without the right."""
+
+
+class ClientNotFound(ClientError, NotFound):
+    """The hub, group or partition is not there."""
+
+
+class ClientThrottled(ClientError, ServerBusy):
+    """The service takes no more at this moment."""
+
+
+class ClientTimedOut(ClientError, OperationTimedOut):
+    """The service did not answer within the connection's deadline."""
+
+
+_BY_CONDITION: dict[str, type[ClientError]] = {
+    AuthFailed.condition: ClientDenied,
+    Unauthorized.condition: ClientDenied,
+    NotFound.condition: ClientNotFound,
+    ServerBusy.condition: ClientThrottled,
+    OperationTimedOut.condition: ClientTimedOut,
+}
+_BY_STATUS = {401: ClientDenied, 403: ClientDenied, 404: ClientNotFound, 503: ClientThrottled}
+
+
+def failure(text: str, error: Error | None) -> ClientError:
+    """The ClientError that tells a caller which kind of refusal this is."""
+    kind = ClientError if error is None else _BY_CONDITION.get(error.condition, ClientError)
+    return kind(text, error)
 
 
 async def connect(
@@ -105,6 +148,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = transport  # type: ignore[assignment]  # a stream transport
+        assert self._socket is not None
+        self._socket.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self.engine.start()
         self.flush()
         self._arm()
@@ -158,7 +203,8 @@ class Connection(asyncio.Protocol):
         self.flush()
         status, text = await self._within(answer, "the answer to put-token")
         if not 200 <= status < 300:
-            raise ClientError(f"put-token was refused with status {status}: {text}")
+            kind = _BY_STATUS.get(status, ClientError)
+            raise kind(f"put-token was refused with status {status}: {text}")
 
     def _token(self, audience: str) -> str:
         endpoint = self.endpoint
@@ -249,7 +295,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(self._timeout_s):
                 return await awaited
         except TimeoutError:
-            raise ClientError(f"{what} did not come within {self._timeout_s} s.") from None
+            raise ClientTimedOut(f"{what} did not come within {self._timeout_s} s.") from None
 
     def _resolve(self, key: object, result: object) -> None:
         future = self._waiting.pop(key, None)
@@ -354,6 +400,7 @@ class Sender:
         self.link = link
         self.error: ClientError | None = None
         self.on_room_callback: Callable[[], None] | None = None
+        self.on_range: OnRange | None = None  # of one who frames by himself, and counts so too
         self._unsettled: dict[int, OnSettled] = {}  # by delivery id, in order of sending
         self._credit: asyncio.Future[None] | None = None
         self._tag = 0
@@ -387,6 +434,8 @@ class Sender:
 
     def on_disposition(self, first: int, last: int, error: Error | None) -> None:
         """The range is compared with what is outstanding, never walked (it may be absurd)."""
+        if self.on_range is not None:
+            self.on_range(first, last, error)
         settled = []
         for delivery_id in self._unsettled:
             if serial_distance(delivery_id, last) > 0:
@@ -446,7 +495,7 @@ class Receiver:
 def _ended(what: str, error: Error | None) -> ClientError:
     if error is None:
         return ClientError(f"{what}.")
-    return ClientError(f"{what}: {error.condition}: {error.description}", error)
+    return failure(f"{what}: {error.condition}: {error.description}", error)
 
 
 def _now_ms() -> int:

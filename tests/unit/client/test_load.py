@@ -1,0 +1,127 @@
+"""The load generator's parts that need no service: pace, stamps, shares."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.events import TransfersReceived
+from penstock.amqp.link import Link, Role
+from penstock.amqp.performatives import Error
+from penstock.amqp.session import Session
+from penstock.client import ClientError, parse_connection_string
+from penstock.client.connection import (
+    ClientDenied,
+    ClientNotFound,
+    ClientThrottled,
+    ClientTimedOut,
+    failure,
+)
+from penstock.client.load import Load, Pace, StampedRun, StampReader
+from penstock.client.prepared import BATCH_FORMAT, Framing
+from penstock.model.errors import ArgumentError, NotFound, OperationTimedOut, ServerBusy
+
+
+def test_pace_makes_deliveries_due_at_its_rate() -> None:
+    pace = Pace(1000, 10.0)
+    assert pace.due(10.0) == 1
+    assert pace.take(1, 10.0) == (1, 10.0)
+    assert pace.due(10.0004) == 0
+    assert pace.due(10.0105) == 10
+
+
+def test_pace_counts_from_when_it_was_due_only_what_was_kept_waiting() -> None:
+    pace = Pace(10_000, 0.0)
+    assert pace.take(10, 0.001) == (10, 0.001)  # a timer's own lateness is not the service's
+    count, at_s = pace.take(990, 0.1)
+    assert count == 10  # a millisecond's worth: each burst with its own time
+    assert at_s == pytest.approx(0.001)
+    count, at_s = pace.take(980, 0.1)
+    assert count == 10
+    assert at_s == pytest.approx(0.002)
+
+
+def test_pace_below_a_thousand_a_second_ticks_once_per_delivery() -> None:
+    assert Pace(10, 0.0).tick_s == pytest.approx(0.1)
+    assert Pace(50_000, 0.0).tick_s == pytest.approx(0.001)
+
+
+def stamped(size: int, batch: int, mark: bytes) -> StampedRun:
+    message_format = 0 if batch == 1 else BATCH_FORMAT
+    framing = Framing(channel=0, handle=0, message_format=message_format, frame_bytes_max=65536)
+    return StampedRun(framing, size=size, batch=batch, mark=mark)
+
+
+def receiving_link() -> Link:
+    engine = Connection(ConnectionConfig(container_id="c", server=False), now_ms=0)
+    return Link(Session(engine, 0), "r", Role.RECEIVER, 0)
+
+
+@pytest.mark.parametrize(("size", "batch"), [(16, 1), (100, 1), (1024, 1)])
+async def test_stamps_that_were_sent_are_read_and_others_passed_over(size: int, batch: int) -> None:
+    link = receiving_link()
+    mine, other = b"mine....", b"another."
+    data = stamped(size, batch, mine).take(0, 3, 1.0)
+    stranger = stamped(size, batch, other).take(3, 1, 1.0)
+    step = len(data) // 3
+    bounds = [edge for i in range(3) for edge in (i * step + 45, (i + 1) * step)]
+    reader = StampReader(size=size, mark=mine)
+    reader.on_transfers(TransfersReceived(link, data, bounds, 0, 3, True, 0))
+    reader.on_transfers(TransfersReceived(link, stranger, [45, len(stranger)], 3, 1, True, 0))
+    reader.on_transfers(TransfersReceived(link, b"tiny", [0, 4], 4, 1, True, 0))
+    assert reader.result.events_read == reader.result.deliveries.count == 3
+    assert not reader.finished.done()
+    reader.expect(3)
+    await asyncio.wait_for(reader.finished, 1)
+
+
+def test_load_addresses_hub_or_partition() -> None:
+    assert Load(hub="h").address == "h"
+    assert Load(hub="h", partition="3").address == "h/Partitions/3"
+
+
+def test_refusals_keep_their_kind_so_that_exit_codes_fit() -> None:
+    kinds = {
+        "amqp:not-found": ClientNotFound,
+        "amqp:unauthorized-access": ClientDenied,
+        "com.microsoft:auth-failed": ClientDenied,
+        "com.microsoft:server-busy": ClientThrottled,
+        "com.microsoft:timeout": ClientTimedOut,
+    }
+    for condition, kind in kinds.items():
+        error = failure("text", Error(condition=condition))
+        assert type(error) is kind
+        assert isinstance(error, ClientError)
+        assert str(error) == "text"
+    assert type(failure("x", Error(condition="amqp:internal-error"))) is ClientError
+    assert type(failure("x", None)) is ClientError
+    assert issubclass(ClientNotFound, NotFound)
+    assert issubclass(ClientThrottled, ServerBusy)
+    assert issubclass(ClientTimedOut, OperationTimedOut)
+
+
+def test_connection_string_is_read_as_the_sdks_read_it() -> None:
+    endpoint = parse_connection_string(
+        "Endpoint=sb://ns.example.com/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;EntityPath=h"
+    )
+    assert (endpoint.host, endpoint.port, endpoint.tls) == ("ns.example.com", 5671, True)
+    assert (endpoint.key_name, endpoint.hub) == ("k", "h")
+    assert "c2VjcmV0" not in repr(endpoint)
+    local = parse_connection_string(
+        "Endpoint=sb://[::1]:999;SharedAccessSignature=s;UseDevelopmentEmulator=true;"
+    )
+    assert (local.host, local.port, local.tls) == ("::1", 999, False)
+    plain = parse_connection_string("Endpoint=sb://localhost;UseDevelopmentEmulator=TRUE")
+    assert (plain.port, plain.tls) == (5672, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Endpoint", "Endpoint=sb:///", "Endpoint=sb://h:0", "Endpoint=sb://h:x", "Secret=abc"],
+)
+def test_connection_string_that_cannot_be_used_is_refused_without_quoting_it(text: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        parse_connection_string(text)
+    assert "abc" not in str(refused.value)
