@@ -54,7 +54,8 @@ class SetupError(Exception):
 
 
 def environment_digest() -> str:
-    sources = [LOCK, ROOT / "pyproject.toml", Path(__file__).resolve(), *node_locks()]
+    own = [ROOT / "pyproject.toml", ROOT / "setup.py", Path(__file__).resolve()]
+    sources = [LOCK, *own, *sorted(ROOT.glob("src/**/*.pyx")), *node_locks()]
     # A compiler or npm that came later lets more be installed than last time.
     tools = [shutil.which(tool) is not None for tool in ("cc", "gcc", "npm")]
     digest = hashlib.sha256(f"{VENV} {tools}".encode())
@@ -86,6 +87,8 @@ def install_python_packages() -> None:
     # With the setuptools of the lock: nothing is fetched for the build.
     if not install("--editable", ROOT):
         raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
+    if not run([PYTHON, "-c", "import penstock.kernels._compiled"], quiet=True):
+        print("compiled kernels not built (they need a C compiler): the pure ones serve, slower")
     install_built_here(built_here)
     remove_strangers({*wheels, *built_here, *NOT_LOCKED})
 

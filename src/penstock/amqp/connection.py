@@ -55,7 +55,7 @@ from penstock.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from penstock.amqp.scan import scan_transfers
+from penstock.amqp.scanning import scan_transfers
 from penstock.amqp.session import Session
 from penstock.amqp.states import (
     CONNECTION,

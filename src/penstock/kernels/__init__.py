@@ -10,12 +10,31 @@ out again as one transfer per event, with the service's own annotations in front
 
 from __future__ import annotations
 
-from penstock.kernels._pure.columns import Columns, decode_events
-from penstock.kernels._pure.framing import Framed, frame_events
-from penstock.kernels._pure.splitting import Publication, Refusal, split_batch, split_singles
+import os
+
+from penstock.kernels._pure.columns import Columns
+from penstock.kernels._pure.framing import Framed
+from penstock.kernels._pure.splitting import Publication, Refusal
 from penstock.kernels._pure.values import KernelError, KeyConflict
 
+# Compiled where the installation could build it; PENSTOCK_KERNEL=pure asks for the other twin.
 KERNEL = "pure"
+if os.environ.get("PENSTOCK_KERNEL") != "pure":
+    try:
+        from penstock.kernels._compiled import (
+            decode_events,
+            frame_events,
+            split_batch,
+            split_singles,
+        )
+    except ImportError:
+        pass
+    else:
+        KERNEL = "compiled"
+if KERNEL == "pure":
+    from penstock.kernels._pure.columns import decode_events
+    from penstock.kernels._pure.framing import frame_events
+    from penstock.kernels._pure.splitting import split_batch, split_singles
 
 __all__ = [
     "KERNEL",

@@ -1,0 +1,793 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The kernels, compiled: the same signatures, results and errors as `_pure`.
+
+Only the usual shapes are handled here, in C and without an object per event. Whatever is unusual,
+damaged or hostile is handed to the pure twin, which alone judges it and words the error: so the two
+cannot disagree on what is refused or why, and nothing here has to be right about the rare cases.
+What must be right is every length before it is used; the differential and sanitizer tests see to it.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport malloc
+from libc.string cimport memcmp, memcpy
+
+from penstock.kernels._pure import columns as _columns
+from penstock.kernels._pure import framing as _framing
+from penstock.kernels._pure import splitting as _splitting
+from penstock.kernels._pure.messages import BARE as _BARE
+from penstock.kernels._pure.messages import Seen as _Seen
+
+_pure_frame_events = _framing.frame_events
+_pure_split_batch = _splitting.split_batch
+_pure_split_singles = _splitting.split_singles
+_inspect = _splitting._inspect
+_leading_envelope = _splitting._leading_envelope
+_begun = _splitting._begun
+_extended = _splitting._extended
+_Publication = _splitting.Publication
+_Framed = _framing.Framed
+_Columns = _columns.Columns
+
+cdef Py_ssize_t EVENTS_MAX = 65536
+cdef Py_ssize_t BATCH_BYTES_MAX = 4 * 1024 * 1024
+cdef Py_ssize_t SINGLES_BYTES = 1024 * 1024
+
+
+cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline void put32(uint8_t* p, uint32_t value) noexcept nogil:
+    p[0] = value >> 24
+    p[1] = (value >> 16) & 0xFF
+    p[2] = (value >> 8) & 0xFF
+    p[3] = value & 0xFF
+
+
+cdef inline void put64(uint8_t* p, uint64_t value) noexcept nogil:
+    put32(p, <uint32_t>(value >> 32))
+    put32(p + 4, <uint32_t>value)
+
+
+cdef inline int64_t be64(const uint8_t* p) noexcept nogil:
+    return <int64_t>((<uint64_t>be32(p) << 32) | be32(p + 4))
+
+
+cdef uint64_t HIGH_BITS = (<uint64_t>0x80808080 << 32) | <uint64_t>0x80808080
+
+
+cdef inline bint is_ascii(const uint8_t* p, Py_ssize_t length) noexcept nogil:
+    cdef uint64_t word
+    cdef Py_ssize_t i = 0
+    while i + 8 <= length:
+        memcpy(&word, p + i, 8)
+        if word & HIGH_BITS:
+            return False
+        i += 8
+    while i < length:
+        if p[i] & 0x80:
+            return False
+        i += 1
+    return True
+
+
+cdef uint8_t WIDTH[256]
+
+
+cdef void fill_widths() noexcept:
+    cdef int i
+    for i in range(256):
+        WIDTH[i] = 0
+    for i in (0x40, 0x41, 0x42, 0x43, 0x44, 0x45):
+        WIDTH[i] = 1
+    for i in (0x50, 0x51, 0x52, 0x53, 0x54, 0x55):
+        WIDTH[i] = 2
+    for i in (0x60, 0x61):
+        WIDTH[i] = 3
+    for i in (0x70, 0x71, 0x72, 0x74):
+        WIDTH[i] = 5
+    for i in (0x80, 0x81, 0x82, 0x83, 0x84):
+        WIDTH[i] = 9
+    for i in (0x94, 0x98):
+        WIDTH[i] = 17
+
+
+fill_widths()
+
+# --- ingest -------------------------------------------------------------------------------------
+
+cdef enum:
+    UNUSUAL = 0
+    PLAIN = 1  # no annotations
+    SEEN = 2  # annotations equal to the last ones that were looked at
+
+
+cdef inline Py_ssize_t after_simple(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t stop, bint symbols
+) noexcept nogil:
+    """Where a fixed-width value or a short ASCII text ends; -1 for anything else."""
+    cdef uint8_t code
+    cdef Py_ssize_t after
+    if p >= stop:
+        return -1
+    code = d[p]
+    if WIDTH[code]:
+        after = p + WIDTH[code]
+    elif code == 0xA1 or (symbols and code == 0xA3):
+        if p + 2 > stop:
+            return -1
+        after = p + 2 + d[p + 1]
+        if after > stop or not is_ascii(d + p + 2, d[p + 1]):
+            return -1
+    elif code == 0x56:
+        if p + 2 > stop or d[p + 1] > 1:
+            return -1
+        after = p + 2
+    else:
+        return -1
+    return after if after <= stop else -1
+
+
+cdef Py_ssize_t after_fields(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, int count_max
+) noexcept nogil:
+    """Behind a section that is a list0 or list8 of simple fields; p is at its constructor."""
+    cdef Py_ssize_t stop
+    cdef int count
+    if d[p] == 0x45:
+        return p + 1
+    if d[p] != 0xC0 or p + 3 > end:
+        return -1
+    stop = p + 2 + d[p + 1]
+    count = d[p + 2]
+    if stop > end or stop < p + 3 or count > count_max:
+        return -1
+    p += 3
+    while count:
+        p = after_simple(d, p, stop, True)
+        if p < 0:
+            return -1
+        count -= 1
+    return p if p == stop else -1
+
+
+cdef Py_ssize_t after_properties(const uint8_t* d, Py_ssize_t p, Py_ssize_t end) noexcept nogil:
+    """Behind a map8 of short strings and simple values; p is at its constructor."""
+    cdef Py_ssize_t stop
+    cdef int count
+    if d[p] != 0xC1 or p + 3 > end:
+        return -1
+    stop = p + 2 + d[p + 1]
+    count = d[p + 2]
+    if stop > end or stop < p + 3 or count & 1:
+        return -1
+    p += 3
+    while count:
+        if p + 2 > stop or d[p] != 0xA1:
+            return -1
+        if p + 2 + d[p + 1] > stop or not is_ascii(d + p + 2, d[p + 1]):
+            return -1
+        p += 2 + d[p + 1]
+        p = after_simple(d, p, stop, False)
+        if p < 0:
+            return -1
+        count -= 2
+    return p if p == stop else -1
+
+
+cdef int usual(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, const uint8_t* seen, Py_ssize_t seen_size
+) noexcept nogil:
+    """[header] [annotations as seen] [properties] [application-properties] one data section."""
+    cdef int found = PLAIN
+    if end - p < 5 or d[p] or d[p + 1] != 0x53:
+        return UNUSUAL
+    if d[p + 2] == 0x70:
+        p = after_fields(d, p + 3, end, 5)
+        if p < 0 or end - p < 5 or d[p] or d[p + 1] != 0x53:
+            return UNUSUAL
+    if d[p + 2] == 0x72:
+        if seen_size == 0 or end - p < seen_size or memcmp(d + p, seen, seen_size):
+            return UNUSUAL
+        found = SEEN
+        p += seen_size
+        if end - p < 5 or d[p] or d[p + 1] != 0x53:
+            return UNUSUAL
+    if d[p + 2] == 0x73:
+        p = after_fields(d, p + 3, end, 13)
+        if p < 0 or end - p < 5 or d[p] or d[p + 1] != 0x53:
+            return UNUSUAL
+    if d[p + 2] == 0x74:
+        p = after_properties(d, p + 3, end)
+        if p < 0 or end - p < 5 or d[p] or d[p + 1] != 0x53:
+            return UNUSUAL
+    if d[p + 2] != 0x75:
+        return UNUSUAL
+    if d[p + 3] == 0xA0:
+        p += 5 + d[p + 4]
+    elif d[p + 3] == 0xB0 and end - p >= 8:
+        p += 8 + <Py_ssize_t>be32(d + p + 4)
+    else:
+        return UNUSUAL
+    return found if p == end else UNUSUAL
+
+
+cdef Py_ssize_t plain_events(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, Py_ssize_t* count
+) noexcept nogil:
+    """How far, and how many, events follow that are nothing but one data section each."""
+    cdef Py_ssize_t length
+    count[0] = 0
+    while end - p >= 10 and d[p] == 0 and d[p + 1] == 0x53 and d[p + 2] == 0x75:
+        if d[p + 3] == 0xA0:
+            length = d[p + 4]
+            if length < 5 or memcmp(d + p + 5, d + p, 4) or d[p + 9] + 5 != length:
+                break
+            if end - p < 5 + length:
+                break
+            p += 5 + length
+        elif d[p + 3] == 0xB0 and end - p >= 16:
+            length = be32(d + p + 4)
+            if length < 8 or memcmp(d + p + 8, d + p, 4):
+                break
+            if <Py_ssize_t>be32(d + p + 12) + 8 != length or end - p < 8 + length:
+                break
+            p += 8 + length
+        else:
+            break
+        count[0] += 1
+    return p
+
+
+def split_batch(
+    bytes data not None,
+    Py_ssize_t start,
+    Py_ssize_t end,
+    *,
+    publisher=None,
+    Py_ssize_t events_max=EVENTS_MAX,
+    Py_ssize_t bytes_max=BATCH_BYTES_MAX,
+):
+    """Split one message of format 0x80013700; see the pure twin."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t first = start
+    cdef Py_ssize_t p, count = 0
+    cdef object envelope = _BARE
+    cdef object done
+    if publisher is None and 0 <= start and start <= end and end <= PyBytes_GET_SIZE(data):
+        if end - start < 3 or d[start] or d[start + 1] != 0x53 or d[start + 2] != 0x75:
+            try:
+                envelope, first = _leading_envelope(data, start, end)
+            except Exception:
+                first = -1
+        if 0 <= first <= end and end - first <= bytes_max:
+            if envelope.key is None:
+                p = plain_events(d, first, end, &count)
+                if p == end and 0 < count <= events_max:
+                    return _Publication(data[first:end], count, None, None)
+            done = _usual_batch(data, first, end, envelope.key, events_max)
+            if done is not None:
+                return done
+    return _pure_split_batch(
+        data, start, end, publisher=publisher, events_max=events_max, bytes_max=bytes_max
+    )
+
+
+cdef object _usual_batch(
+    bytes data, Py_ssize_t first, Py_ssize_t end, object wanted, Py_ssize_t events_max
+):
+    """All events canonical and with the wanted key: the batch is one slice. None otherwise."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t p = first, inner, stop, count = 0
+    cdef object seen = _Seen()
+    cdef bytes section = b""
+    cdef const uint8_t* seen_bytes = NULL
+    cdef Py_ssize_t seen_size = 0
+    cdef bint seen_fits = False, plain_fits = wanted is None
+    cdef object key = wanted, producer = None, annotations
+    cdef int kind
+    while p < end:
+        if end - p < 5 or d[p] or d[p + 1] != 0x53 or d[p + 2] != 0x75 or count >= events_max:
+            return None
+        if d[p + 3] == 0xA0:
+            inner = p + 5
+            stop = inner + d[p + 4]
+        elif d[p + 3] == 0xB0 and end - p >= 8:
+            inner = p + 8
+            stop = inner + <Py_ssize_t>be32(d + p + 4)
+        else:
+            return None
+        if stop > end:
+            return None
+        kind = usual(d, inner, stop, seen_bytes, seen_size)
+        if kind == UNUSUAL:
+            try:
+                annotations = _inspect(data, inner, stop, seen)
+            except Exception:
+                return None
+            if not _fits(annotations, wanted):
+                return None
+            if count == 0:
+                producer = _begun(annotations.producer)
+                key = annotations.key if key is None else key
+            elif producer is not None:
+                producer = _extended(producer, annotations.producer)
+            section = seen.section
+            seen_bytes = <const uint8_t*>PyBytes_AS_STRING(section)
+            seen_size = PyBytes_GET_SIZE(section)
+            seen_fits = _fits(seen.annotations, wanted)
+        elif not (plain_fits if kind == PLAIN else seen_fits):
+            return None
+        elif producer is not None:
+            producer = None  # an event without a stamp ends the run
+        count += 1
+        p = stop
+    if count == 0:
+        return None
+    return _Publication(data[first:end], count, key, producer)
+
+
+cdef bint _fits(object annotations, object wanted) except -1:
+    return (
+        annotations.canonical
+        and (wanted is None or annotations.key == wanted)
+        and annotations.publisher is None
+    )
+
+
+def split_singles(bytes data not None, list bounds not None, *, publisher=None):
+    """Coalesce ordinary messages of one socket read; see the pure twin."""
+    cdef object done = None
+    if publisher is None and bounds:
+        done = _usual_singles(data, bounds)
+    if done is None:
+        return _pure_split_singles(data, bounds, publisher=publisher)
+    return [done]
+
+
+cdef object _usual_singles(bytes data, list bounds):
+    """All messages canonical and of one key: one publication. None otherwise."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data), numbers = len(bounds)
+    cdef Py_ssize_t i, start, end, length, total = 0, messages = 0, last = 0
+    cdef object seen = _Seen()
+    cdef bytes section = b"", sections
+    cdef const uint8_t* seen_bytes = NULL
+    cdef Py_ssize_t seen_size = 0
+    cdef object key = None, own, seen_key = None, annotations
+    cdef bint seen_fits = False
+    cdef int kind
+    cdef uint8_t* out
+    if numbers & 1 or numbers > 2 * EVENTS_MAX:
+        return None
+    for i in range(0, numbers, 2):
+        start = bounds[i]
+        end = bounds[i + 1]
+        if start < 0 or end < start or end > size:
+            return None
+        kind = usual(d, start, end, seen_bytes, seen_size)
+        own = None
+        if kind == SEEN:
+            if not seen_fits:
+                return None
+            own = seen_key
+        elif kind == UNUSUAL:
+            try:
+                annotations = _inspect(data, start, end, seen)
+            except Exception:
+                return None
+            if not _fits(annotations, None) or annotations.producer is not None:
+                return None
+            own = annotations.key
+            section = seen.section
+            seen_bytes = <const uint8_t*>PyBytes_AS_STRING(section)
+            seen_size = PyBytes_GET_SIZE(section)
+            seen_key = seen.annotations.key
+            seen_fits = _fits(seen.annotations, None)
+        if i == 0:
+            key = own
+        elif own is not key and own != key:
+            return None
+        if messages >= SINGLES_BYTES:
+            return None  # the pure twin begins another publication here
+        length = end - start
+        messages += length
+        total += length + (5 if length <= 0xFF else 8)
+    sections = PyBytes_FromStringAndSize(NULL, total)
+    out = <uint8_t*>PyBytes_AS_STRING(sections)
+    for i in range(0, numbers, 2):
+        start = bounds[i]
+        length = <Py_ssize_t>bounds[i + 1] - start
+        # The bounds are the caller's list: it is read twice, so it is believed only once.
+        if length < 0 or start < 0 or start + length > size:
+            return None
+        last = length + (5 if length <= 0xFF else 8)
+        if last > total:
+            return None
+        total -= last
+        out[0] = 0
+        out[1] = 0x53
+        out[2] = 0x75
+        if length <= 0xFF:
+            out[3] = 0xA0
+            out[4] = <uint8_t>length
+            out += 5
+        else:
+            out[3] = 0xB0
+            put32(out + 4, <uint32_t>length)
+            out += 8
+        memcpy(out, d + start, length)
+        out += length
+    return _Publication(sections, numbers >> 1, key, None) if total == 0 else None
+
+
+# --- deliver ------------------------------------------------------------------------------------
+
+cdef bytes _EPOCH_AND_SEQUENCE = (
+    b"\xa3\x1bx-opt-sequence-number-epoch\x54\xff" b"\xa3\x15x-opt-sequence-number\x81"
+)
+cdef bytes _OFFSET = b"\xa3\x0cx-opt-offset\xa1"
+cdef bytes _ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
+cdef bytes _AFTER_ID = b"\xa0\x00\x43\x41\x42\x40\x40\x40\x40\x41"
+cdef Py_ssize_t OWNED_BYTES = (
+    len(_EPOCH_AND_SEQUENCE) + 8 + len(_OFFSET) + 1 + len(_ENQUEUED) + 8
+)
+cdef Py_ssize_t OWN_BYTES_MAX = 0xFF - (OWNED_BYTES + 1) - 20
+
+cdef enum:
+    SCRATCH_BYTES = 1 << 20
+    HEAD_BYTES_MAX = 32
+
+cdef uint8_t* scratch = <uint8_t*>malloc(SCRATCH_BYTES)
+if scratch == NULL:
+    raise MemoryError("the kernels' scratch buffer")
+
+
+cdef Py_ssize_t put_decimal(uint8_t* out, uint64_t value) noexcept nogil:
+    cdef uint8_t digits[20]
+    cdef Py_ssize_t i = 20, length
+    while True:
+        i -= 1
+        digits[i] = 0x30 + <uint8_t>(value % 10)
+        value //= 10
+        if value == 0:
+            break
+    length = 20 - i
+    memcpy(out, &digits[i], length)
+    return length
+
+
+cdef Py_ssize_t put_head(uint8_t* head, uint32_t channel, uint32_t handle) noexcept nogil:
+    """From the frame's doff to the delivery-id's constructor."""
+    cdef Py_ssize_t size
+    head[0] = 2
+    head[1] = 0
+    head[2] = (channel >> 8) & 0xFF
+    head[3] = channel & 0xFF
+    head[4] = 0
+    head[5] = 0x53
+    head[6] = 0x14
+    head[7] = 0xC0
+    head[9] = 11
+    if handle == 0:
+        head[10] = 0x43
+        size = 11
+    elif handle <= 0xFF:
+        head[10] = 0x52
+        head[11] = <uint8_t>handle
+        size = 12
+    else:
+        head[10] = 0x70
+        put32(head + 11, handle)
+        size = 15
+    head[8] = <uint8_t>(1 + (size - 10) + 5 + 10)
+    head[size] = 0x70
+    return size + 1
+
+
+cdef Py_ssize_t stored_part(
+    const uint8_t* d,
+    Py_ssize_t p,
+    Py_ssize_t end,
+    Py_ssize_t* message_end,
+    Py_ssize_t* own,
+    uint8_t* own_count,
+) noexcept nogil:
+    """Where what is copied of the event at p starts; -1 if the pure twin must look at it."""
+    cdef Py_ssize_t m, stop
+    own[0] = 0
+    own_count[0] = 0
+    if end - p < 9 or d[p] or d[p + 1] != 0x53 or d[p + 2] != 0x75:
+        return -1
+    if d[p + 3] == 0xA0:
+        m = p + 5
+        stop = m + d[p + 4]
+    elif d[p + 3] == 0xB0:
+        m = p + 8
+        stop = m + <Py_ssize_t>be32(d + p + 4)
+    else:
+        return -1
+    if stop > end or stop - m < 4 or d[m] or d[m + 1] != 0x53:
+        return -1
+    message_end[0] = stop
+    if d[m + 2] == 0x70:
+        if d[m + 3] == 0x45:
+            m += 4
+        elif d[m + 3] == 0xC0 and stop - m >= 5:
+            m += 5 + d[m + 4]
+        else:
+            return -1
+        if m == stop:
+            return m
+        if stop - m < 4 or d[m] or d[m + 1] != 0x53:
+            return -1
+    if d[m + 2] > 0x72:
+        return m
+    if d[m + 2] != 0x72 or d[m + 3] != 0xC1 or stop - m < 6 or d[m + 4] == 0:
+        return -1
+    own[0] = d[m + 4] - 1
+    own_count[0] = d[m + 5]
+    if m + 6 + own[0] > stop or own[0] >= OWN_BYTES_MAX or own_count[0] > 0xFF - 8:
+        return -1
+    return m + 6
+
+
+def frame_events(
+    bytes sections not None,
+    Py_ssize_t position,
+    *,
+    Py_ssize_t events_max,
+    Py_ssize_t frames_max,
+    Py_ssize_t bytes_max,
+    uint32_t channel,
+    uint32_t handle,
+    uint32_t delivery_id,
+    Py_ssize_t frame_bytes_max,
+    int64_t sequence,
+    int64_t base_offset,
+    int64_t enqueued_ms,
+    bytes runtime not None,
+):
+    """Frame events as settled transfers, one delivery each; see the pure twin."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(sections)
+    cdef const uint8_t* metrics = <const uint8_t*>PyBytes_AS_STRING(runtime)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(sections), metrics_size = PyBytes_GET_SIZE(runtime)
+    cdef uint8_t head[HEAD_BYTES_MAX]
+    cdef Py_ssize_t head_size = put_head(head, channel, handle)
+    cdef Py_ssize_t used = 0, size = 0, events = 0, frames = 0, frame_size, m, stop, own, digits
+    cdef Py_ssize_t fixed = 4 + head_size + 4 + 10 + metrics_size + 6 + OWNED_BYTES
+    cdef uint8_t own_count
+    cdef uint8_t text[20]
+    cdef uint8_t* out
+    cdef list parts = []
+    cdef object framed
+    if position < 0 or position > end or base_offset < 0 or base_offset > <int64_t>1 << 62:
+        return _pure_frame_events(  # which judges it, and words why
+            sections, position, events_max=events_max, frames_max=frames_max,
+            bytes_max=bytes_max, channel=channel, handle=handle, delivery_id=delivery_id,
+            frame_bytes_max=frame_bytes_max, sequence=sequence, base_offset=base_offset,
+            enqueued_ms=enqueued_ms, runtime=runtime,
+        )
+    while position < end and events < events_max and (size < bytes_max or not events):
+        m = stored_part(d, position, end, &stop, &own, &own_count)
+        if m >= 0:
+            digits = put_decimal(text, <uint64_t>(base_offset + position))
+            frame_size = fixed + digits + (stop - m)
+        if m < 0 or frame_size > frame_bytes_max or frame_size > SCRATCH_BYTES:
+            if used:
+                parts.append(PyBytes_FromStringAndSize(<char*>scratch, used))
+                used = 0
+            framed = _pure_frame_events(
+                sections, position, events_max=1, frames_max=frames_max - frames, bytes_max=1,
+                channel=channel, handle=handle, delivery_id=delivery_id,
+                frame_bytes_max=frame_bytes_max, sequence=sequence, base_offset=base_offset,
+                enqueued_ms=enqueued_ms, runtime=runtime,
+            )
+            if framed.events == 0:
+                break
+            parts.append(framed.data)
+            size += PyBytes_GET_SIZE(framed.data)
+            frames += framed.frames
+            position = framed.position
+        else:
+            if frames >= frames_max:
+                break
+            if used + frame_size > SCRATCH_BYTES:
+                parts.append(PyBytes_FromStringAndSize(<char*>scratch, used))
+                used = 0
+            out = scratch + used
+            put32(out, <uint32_t>frame_size)
+            memcpy(out + 4, head, head_size)
+            out += 4 + head_size
+            put32(out, delivery_id)
+            memcpy(out + 4, PyBytes_AS_STRING(_AFTER_ID), 10)
+            out += 14
+            memcpy(out, metrics, metrics_size)
+            out += metrics_size
+            out[0] = 0
+            out[1] = 0x53
+            out[2] = 0x72
+            out[3] = 0xC1
+            out[4] = <uint8_t>(own + digits + OWNED_BYTES + 1)
+            out[5] = <uint8_t>(own_count + 8)
+            out += 6
+            memcpy(out, PyBytes_AS_STRING(_EPOCH_AND_SEQUENCE), PyBytes_GET_SIZE(_EPOCH_AND_SEQUENCE))
+            out += PyBytes_GET_SIZE(_EPOCH_AND_SEQUENCE)
+            put64(out, <uint64_t>sequence)
+            out += 8
+            memcpy(out, PyBytes_AS_STRING(_OFFSET), PyBytes_GET_SIZE(_OFFSET))
+            out += PyBytes_GET_SIZE(_OFFSET)
+            out[0] = <uint8_t>digits
+            memcpy(out + 1, text, digits)
+            out += 1 + digits
+            memcpy(out, PyBytes_AS_STRING(_ENQUEUED), PyBytes_GET_SIZE(_ENQUEUED))
+            out += PyBytes_GET_SIZE(_ENQUEUED)
+            put64(out, <uint64_t>enqueued_ms)
+            memcpy(out + 8, d + m, stop - m)
+            used += frame_size
+            size += frame_size
+            frames += 1
+            position = stop
+        events += 1
+        sequence += 1
+        delivery_id += 1  # wraps at 2**32, as it must
+    if not parts:
+        return _Framed(PyBytes_FromStringAndSize(<char*>scratch, used), events, frames, position)
+    if used:
+        parts.append(PyBytes_FromStringAndSize(<char*>scratch, used))
+    return _Framed(b"".join(parts), events, frames, position)
+
+
+# --- read ---------------------------------------------------------------------------------------
+
+cdef bytes _KEY_KEY = b"\xa3\x13x-opt-partition-key\xa1"
+
+
+cdef Py_ssize_t section_end(const uint8_t* d, Py_ssize_t p, Py_ssize_t end) noexcept nogil:
+    """Behind the list, map or binary at p, by its own length; -1 for anything else."""
+    cdef Py_ssize_t stop
+    if p >= end:
+        return -1
+    if d[p] == 0x45:
+        return p + 1
+    if d[p] == 0xC0 or d[p] == 0xC1 or d[p] == 0xA0:
+        if p + 2 > end:
+            return -1
+        stop = p + 2 + d[p + 1]
+    elif d[p] == 0xD0 or d[p] == 0xD1 or d[p] == 0xB0:
+        if p + 5 > end:
+            return -1
+        stop = p + 5 + <Py_ssize_t>be32(d + p + 1)
+    else:
+        return -1
+    return stop if stop <= end else -1
+
+
+cdef class _Rows:
+    """The columns as they grow."""
+
+    cdef list sequence_numbers, offsets, enqueued, keys, bodies, properties, system, messages
+    cdef bytearray kinds
+
+    def __cinit__(self, object columns):
+        self.sequence_numbers = columns.sequence_numbers
+        self.offsets = columns.offsets
+        self.enqueued = columns.enqueued_ms
+        self.keys = columns.partition_keys
+        self.bodies = columns.bodies
+        self.properties = columns.properties
+        self.system = columns.system
+        self.messages = columns.message_properties
+        self.kinds = bytearray()
+
+
+cdef bint usual_row(bytes data, Py_ssize_t p, Py_ssize_t end, _Rows rows) except -1:
+    """Append an event whose sections stand as Penstock and Event Hubs write them."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t a, stop, offset, digits, enqueued, key = -1, key_size = 0
+    cdef Py_ssize_t fields = -1, fields_end = 0, properties = -1, properties_end = 0
+    cdef Py_ssize_t named = PyBytes_GET_SIZE(_EPOCH_AND_SEQUENCE)
+    if end - p < 9 + OWNED_BYTES or d[p] or d[p + 1] != 0x53:
+        return False
+    if d[p + 2] == 0x71:
+        if d[p + 3] != 0xC1 and d[p + 3] != 0xD1:
+            return False
+        p = section_end(d, p + 3, end)
+        if p < 0 or end - p < 9 + OWNED_BYTES or d[p] or d[p + 1] != 0x53:
+            return False
+    if d[p + 2] != 0x72 or d[p + 3] != 0xC1:
+        return False
+    a = p + 3
+    stop = a + 2 + d[a + 1]
+    if stop > end or stop - a < 3 + OWNED_BYTES:
+        return False
+    if memcmp(d + a + 3, PyBytes_AS_STRING(_EPOCH_AND_SEQUENCE), named):
+        return False
+    offset = a + 3 + named + 8 + PyBytes_GET_SIZE(_OFFSET) + 1
+    digits = d[offset - 1]
+    enqueued = offset + digits
+    if memcmp(d + a + 3 + named + 8, PyBytes_AS_STRING(_OFFSET), PyBytes_GET_SIZE(_OFFSET)):
+        return False
+    p = enqueued + PyBytes_GET_SIZE(_ENQUEUED) + 8
+    if p > stop or not is_ascii(d + offset, digits):
+        return False
+    if memcmp(d + enqueued, PyBytes_AS_STRING(_ENQUEUED), PyBytes_GET_SIZE(_ENQUEUED)):
+        return False
+    if p != stop:
+        key = p + PyBytes_GET_SIZE(_KEY_KEY) + 1
+        if d[a + 2] != 10 or key > stop:
+            return False
+        if memcmp(d + p, PyBytes_AS_STRING(_KEY_KEY), PyBytes_GET_SIZE(_KEY_KEY)):
+            return False
+        key_size = d[key - 1]
+        if key + key_size != stop or not is_ascii(d + key, key_size):
+            return False
+    elif d[a + 2] != 8:
+        return False
+    p = stop
+    if end - p >= 4 and d[p] == 0 and d[p + 1] == 0x53 and d[p + 2] == 0x73:
+        if d[p + 3] != 0x45 and d[p + 3] != 0xC0 and d[p + 3] != 0xD0:
+            return False
+        fields, fields_end = p + 3, section_end(d, p + 3, end)
+        if fields_end < 0:
+            return False
+        p = fields_end
+    if end - p >= 4 and d[p] == 0 and d[p + 1] == 0x53 and d[p + 2] == 0x74:
+        if d[p + 3] != 0xC1 and d[p + 3] != 0xD1:
+            return False
+        properties, properties_end = p + 3, section_end(d, p + 3, end)
+        if properties_end < 0:
+            return False
+        p = properties_end
+    if end - p < 5 or d[p] or d[p + 1] != 0x53 or d[p + 2] != 0x75:
+        return False
+    if (d[p + 3] != 0xA0 and d[p + 3] != 0xB0) or section_end(d, p + 3, end) != end:
+        return False
+    rows.sequence_numbers.append(be64(d + a + 3 + named))
+    rows.offsets.append(PyUnicode_DecodeASCII(<char*>d + offset, digits, NULL))
+    rows.enqueued.append(be64(d + enqueued + PyBytes_GET_SIZE(_ENQUEUED)))
+    rows.keys.append(None if key < 0 else PyUnicode_DecodeASCII(<char*>d + key, key_size, NULL))
+    p += 5 if d[p + 3] == 0xA0 else 8
+    rows.bodies.append(PyBytes_FromStringAndSize(<char*>d + p, end - p))
+    rows.properties.append(
+        b"" if properties < 0
+        else PyBytes_FromStringAndSize(<char*>d + properties, properties_end - properties)
+    )
+    rows.system.append(PyBytes_FromStringAndSize(<char*>d + a, stop - a))
+    rows.messages.append(
+        b"" if fields < 0 else PyBytes_FromStringAndSize(<char*>d + fields, fields_end - fields)
+    )
+    rows.kinds.append(0x75)
+    return True
+
+
+def decode_events(bytes data not None, list bounds not None):
+    """Decode delivered messages into columns; see the pure twin."""
+    cdef object columns = _Columns([], [], [], [], [], [], [], [], b"")
+    cdef _Rows rows = _Rows(columns)
+    cdef Py_ssize_t i, start, end, size = PyBytes_GET_SIZE(data), numbers = len(bounds)
+    cdef object one
+    for i in range(numbers):
+        start = bounds[i]
+        if start < 0 or start > size or numbers & 1:
+            return _columns.decode_events(data, bounds)  # which says what is wrong
+    for i in range(0, numbers, 2):
+        start = bounds[i]
+        end = bounds[i + 1]
+        if not usual_row(data, start, end, rows):
+            one = _columns.decode_events(data, [start, end])
+            rows.sequence_numbers += one.sequence_numbers
+            rows.offsets += one.offsets
+            rows.enqueued += one.enqueued_ms
+            rows.keys += one.partition_keys
+            rows.bodies += one.bodies
+            rows.properties += one.properties
+            rows.system += one.system
+            rows.messages += one.message_properties
+            rows.kinds += one.body_kinds
+    return _Columns(
+        rows.sequence_numbers, rows.offsets, rows.enqueued, rows.keys, rows.bodies,
+        rows.properties, rows.system, rows.messages, bytes(rows.kinds),
+    )
