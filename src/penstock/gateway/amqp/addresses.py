@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from penstock.auth.resource import canonical, fold
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, NotAllowed
 
@@ -24,7 +25,7 @@ class NodeKind(IntEnum):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """`path` is what tokens are compared with: case-folded segments below the namespace."""
+    """`path` is what tokens are compared with: lower-case segments below the namespace."""
 
     kind: NodeKind
     path: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ def parse_address(text: str | None) -> Address:
     segments = [unquote(segment) for segment in _without_authority(text).strip("/").split("/")]
     if not all(segments):
         raise ArgumentError(f"The address '{names.shown(text)}' has an empty segment.")
-    words = [segment.casefold() for segment in segments]
+    words = [fold(segment) for segment in segments]
     if words == ["$cbs"]:
         return Address(NodeKind.CBS)
     if words[-1] == "$management":
@@ -56,7 +57,7 @@ def parse_address(text: str | None) -> Address:
 
 def _without_authority(text: str) -> str:
     scheme, mark, rest = text.partition("://")
-    if mark and scheme.casefold() in _SCHEMES:
+    if mark and fold(scheme) in _SCHEMES:
         _, _, path = rest.partition("/")
         return path
     return text
@@ -92,4 +93,5 @@ def _entity(segments: list[str], words: list[str]) -> Address:
 
 def _path(segments: list[str]) -> tuple[str, ...]:
     # Tokens compare segment by segment; a segment that itself holds a slash counts as several.
-    return tuple(names.key(part) for segment in segments for part in segment.split("/"))
+    # Folded as tokens are: Unicode folding would make different publishers equal.
+    return canonical(tuple(segments))

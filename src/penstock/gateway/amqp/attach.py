@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING
 
 from penstock.amqp.link import UNLIMITED, Link, Role
 from penstock.amqp.performatives import Attach, Coordinator
+from penstock.amqp.states import LinkState
 from penstock.amqp.types import Int, Long, Short, Symbol
-from penstock.auth import Grant, missing_claim_text
+from penstock.auth import Grant
+from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind, parse_address
 from penstock.gateway.amqp.cbs import CbsLink
+from penstock.gateway.amqp.faults import system_tracker
 from penstock.gateway.amqp.filters import start_position
 from penstock.gateway.amqp.inbound import PublisherLink
-from penstock.gateway.amqp.links import LinkApp
+from penstock.gateway.amqp.links import LinkApp, unauthorized
 from penstock.gateway.amqp.management import ManagementLink
 from penstock.gateway.amqp.nodes import ReplyLink
 from penstock.gateway.amqp.outbound import ReaderLink
-from penstock.model import limits, names
+from penstock.model import limits
 from penstock.model.entities import Right
-from penstock.model.errors import (
-    ArgumentError,
-    NotAllowed,
-    NotImplementedHere,
-    Unauthorized,
-)
+from penstock.model.errors import ArgumentError, NotAllowed, NotImplementedHere, PenstockError
 
 if TYPE_CHECKING:
     from penstock.gateway.amqp.driver import AmqpConnection
@@ -36,167 +34,203 @@ PRODUCER_ID = "com.microsoft:producer-id"
 PRODUCER_EPOCH = "com.microsoft:producer-epoch"
 PRODUCER_SEQUENCE = "com.microsoft:producer-sequence-number"
 TRACKING_ID = Symbol("com.microsoft:tracking-id")
+_LONG_MAX = 2**63 - 1
 
 Properties = dict[str, object]
 
 
-def attach(connection: AmqpConnection, link: Link) -> LinkApp:
-    """Answer the attach and give the link's application object; raises what refuses it."""
-    asked = link.attach
-    assert asked is not None
-    if len(link.name) > limits.LINK_NAME_MAX:
-        raise ArgumentError(
-            f"The link name has {len(link.name)} characters: at most {limits.LINK_NAME_MAX}."
-        )
-    if isinstance(asked.target, Coordinator):
-        raise NotImplementedHere("Transactions are not supported on event hubs.")
-    if link.role is Role.RECEIVER:
-        return _attach_publisher(connection, link, asked)
-    return _attach_reader(connection, link, asked)
-
-
-# --- the client sends ---------------------------------------------------------------------------
-
-
-def _attach_publisher(connection: AmqpConnection, link: Link, asked: Attach) -> LinkApp:
-    target = asked.target
-    assert not isinstance(target, Coordinator)
-    address = parse_address(target.address if target is not None else None)
-    if address.kind is NodeKind.CBS:
-        return _accept_node(link, asked, CbsLink(connection, link))
-    if address.kind is NodeKind.MANAGEMENT:
-        return _accept_node(link, asked, ManagementLink(connection, link, address))
-    if address.kind is NodeKind.CONSUMER_GROUP:
-        raise NotAllowed("Events cannot be sent to a consumer group: send to the event hub.")
-    grant = _grant(connection, address, Right.SEND)
-    hub = connection.context.broker.hub(grant.namespace, address.hub)
-    partition = None if address.partition is None else hub.partition_index(address.partition)
-    app = PublisherLink(
-        connection,
-        link,
-        hub=hub,
-        address=address,
-        partition=partition,
-        expires_ms=grant.expires_ms,
-    )
-    properties: Properties = {TRACKING_ID: connection.id}
-    if IDEMPOTENT in (asked.desired_capabilities or ()):
-        properties.update(_attach_producer(app, asked, partition))
-    else:
-        app.sender = hub.open_sender(on_end=app.end)
-    link.accept(
-        source=asked.source,
-        target=target,
-        max_message_size=hub.namespace.publication_bytes_max,
-        properties=properties,
-    )
-    return app
-
-
-def _attach_producer(app: PublisherLink, asked: Attach, partition: int | None) -> Properties:
-    """Idempotent producers live on partition links; the reply has all three numbers (4.7)."""
-    if partition is None:
-        raise NotAllowed("An idempotent producer attaches to a partition, not to the event hub.")
-    given = asked.properties or {}
-    producer = app.hub.open_producer(
-        partition=partition,
-        producer_id=_optional_int(given, PRODUCER_ID),
-        epoch=_optional_int(given, PRODUCER_EPOCH),
-        sequence=_optional_int(given, PRODUCER_SEQUENCE),
-        on_end=app.end,
-    )
-    app.producer = producer
-    return {
-        Symbol(PRODUCER_ID): Long(producer.id),
-        Symbol(PRODUCER_EPOCH): Short(producer.epoch),
-        Symbol(PRODUCER_SEQUENCE): Int(producer.sequence),
-    }
-
-
-# --- the client receives ------------------------------------------------------------------------
-
-
-def _attach_reader(connection: AmqpConnection, link: Link, asked: Attach) -> LinkApp:
-    source = asked.source
-    address = parse_address(source.address if source is not None else None)
-    if address.kind in (NodeKind.CBS, NodeKind.MANAGEMENT):
-        return _accept_node(link, asked, ReplyLink(connection, link, address.kind))
-    if address.kind is not NodeKind.CONSUMER_GROUP:
-        raise NotAllowed(
-            "Events are received from 'HUB/ConsumerGroups/GROUP/Partitions/ID', "
-            "not from this address."
-        )
-    assert source is not None
-    assert address.group is not None
-    assert address.partition is not None
-    grant = _grant(connection, address, Right.LISTEN)
-    hub = connection.context.broker.hub(grant.namespace, address.hub)
-    hub.group(address.group)
-    index = hub.partition_index(address.partition)
-    position = start_position(source.filter)
-    given = asked.properties or {}
-    epoch, name = _optional_int(given, EPOCH), _optional_text(given, RECEIVER_NAME)
-    upper = 32767 * (index + 1) // hub.partition_count  # as the service numbers them (13)
-    app = ReaderLink(
-        connection,
-        link,
-        address=address,
-        runtime_metrics=RUNTIME_METRIC in (asked.desired_capabilities or ()),
-        tracker=f"{hub.namespace.name}:eventhub:{hub.entity.name}~{upper}|{names.key(address.group)}",
-        expires_ms=grant.expires_ms,
-    )
-    app.reader = hub.open_reader(
-        group=address.group,
-        partition=index,
-        position=position,
-        epoch=epoch,
-        name=name,
-        on_end=app.end,
-        on_ready=app.ready,
-    )
-    properties: Properties = {TRACKING_ID: connection.id}
-    if epoch is not None:
-        properties[Symbol(EPOCH)] = Long(epoch)
-    link.accept(
-        source=source,
-        target=asked.target,
-        max_message_size=hub.namespace.publication_bytes_max,
-        properties=properties,
-    )
-    return app
-
-
-# --- shared -------------------------------------------------------------------------------------
-
-
-def _accept_node(link: Link, asked: Attach, app: LinkApp) -> LinkApp:
-    link.accept(source=asked.source, target=asked.target, max_message_size=UNLIMITED)
-    # Announced as the service does; what is really taken is bounded before anybody is known.
-    link.max_message_size = limits.NODE_MESSAGE_BYTES_MAX
-    return app
-
-
-def _grant(connection: AmqpConnection, address: Address, right: Right) -> Grant:
-    now_ms = connection.context.clock.now_ms()
-    grant = connection.grants.find(address.path, right, now_ms=now_ms)
-    if grant is None:
-        resource = f"sb://{connection.namespace or 'namespace'}/{'/'.join(address.path)}"
-        raise Unauthorized(missing_claim_text(right, names.shown(resource)))
-    connection.namespace = grant.namespace
-    return grant
-
-
-def _optional_int(given: Properties, key: str) -> int | None:
-    value = given.get(key)
-    if value is None:
+def answer(connection: AmqpConnection, link: Link) -> LinkApp | None:
+    """Grant the link or refuse it; its application object, or None when it was refused."""
+    attaching = _Attaching(connection, link)
+    try:
+        app = attaching.decide()
+    except PenstockError as error:
+        attaching.undo()
+        link.refuse(connection.wire_error(error, attaching.tracker))
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentError(f"The link property {key} must be an integer.")
-    return int(value)
+    except BaseException:
+        attaching.undo()  # a place that nobody holds any more would be taken for ever
+        raise
+    if link.state is LinkState.DETACH_SENT:  # the peer's frames are too small for our answer
+        attaching.undo()
+        return None
+    return app
 
 
-def _optional_text(given: Properties, key: str) -> str | None:
-    value = given.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    raise ArgumentError(f"The link property {key} must be a string.")
+class _Attaching:
+    """One attach on its way. `tracker` says as much of the entity as the peer may know by now."""
+
+    def __init__(self, connection: AmqpConnection, link: Link) -> None:
+        assert link.attach is not None
+        self.tracker = ""
+        self._connection = connection
+        self._link = link
+        self._asked: Attach = link.attach
+        self._app: LinkApp | None = None
+
+    def decide(self) -> LinkApp:
+        """The order matters: form, then right, then existence, then the place itself."""
+        name = self._link.name
+        if len(name) > limits.LINK_NAME_MAX:
+            raise ArgumentError(
+                f"The link name has {len(name)} characters: at most {limits.LINK_NAME_MAX}."
+            )
+        if isinstance(self._asked.target, Coordinator):
+            raise NotImplementedHere("Transactions are not supported on event hubs.")
+        if self._link.role is Role.RECEIVER:
+            return self._publisher()
+        return self._reader()
+
+    def undo(self) -> None:
+        if self._app is not None:
+            self._app.close()
+
+    # --- the client sends -----------------------------------------------------------------------
+
+    def _publisher(self) -> LinkApp:
+        connection, link, target = self._connection, self._link, self._asked.target
+        assert not isinstance(target, Coordinator)
+        address = parse_address(target.address if target is not None else None)
+        if address.kind is NodeKind.CBS:
+            return self._node(CbsLink(connection, link))
+        if address.kind is NodeKind.MANAGEMENT:
+            return self._node(ManagementLink(connection, link, address))
+        if address.kind is NodeKind.CONSUMER_GROUP:
+            raise NotAllowed("Events cannot be sent to a consumer group: send to the event hub.")
+        grant, hub = self._entity(address, Right.SEND)
+        partition = self._partition(hub, address) if address.partition is not None else None
+        app = self._app = PublisherLink(
+            connection,
+            link,
+            address=address,
+            grant=grant,
+            tracker=self.tracker,
+            hub=hub,
+            partition=partition,
+        )
+        properties: Properties = {TRACKING_ID: connection.id}
+        if IDEMPOTENT in (self._asked.desired_capabilities or ()):
+            properties.update(self._producer(app, partition))
+        else:
+            app.sender = hub.open_sender(on_end=app.end)
+        self._accept(hub, properties)
+        return app
+
+    def _producer(self, app: PublisherLink, partition: int | None) -> Properties:
+        """Idempotent producers live on partition links; the reply has all three numbers (4.7)."""
+        if partition is None:
+            raise NotAllowed(
+                "An idempotent producer attaches to a partition, not to the event hub."
+            )
+        producer = app.producer = app.hub.open_producer(
+            partition=partition,
+            producer_id=self._optional_int(PRODUCER_ID),
+            epoch=self._optional_int(PRODUCER_EPOCH),
+            sequence=self._optional_int(PRODUCER_SEQUENCE),
+            on_end=app.end,
+        )
+        return {
+            Symbol(PRODUCER_ID): Long(producer.id),
+            Symbol(PRODUCER_EPOCH): Short(producer.epoch),
+            Symbol(PRODUCER_SEQUENCE): Int(producer.sequence),
+        }
+
+    # --- the client receives --------------------------------------------------------------------
+
+    def _reader(self) -> LinkApp:
+        connection, link, source = self._connection, self._link, self._asked.source
+        address = parse_address(source.address if source is not None else None)
+        if address.kind in (NodeKind.CBS, NodeKind.MANAGEMENT):
+            return self._node(ReplyLink(connection, link, address.kind))
+        if address.kind is not NodeKind.CONSUMER_GROUP:
+            raise NotAllowed(
+                "Events are received from 'HUB/ConsumerGroups/GROUP/Partitions/ID', "
+                "not from this address."
+            )
+        assert source is not None
+        assert address.group is not None
+        grant, hub = self._entity(address, Right.LISTEN)
+        hub.group(address.group)
+        partition = self._partition(hub, address)
+        # Whatever may be wrong with the request is found before anybody loses a place to it.
+        position = start_position(source.filter)
+        epoch, name = self._optional_int(EPOCH), self._optional_text(RECEIVER_NAME)
+        app = self._app = ReaderLink(
+            connection,
+            link,
+            address=address,
+            grant=grant,
+            tracker=self.tracker,
+            runtime_metrics=RUNTIME_METRIC in (self._asked.desired_capabilities or ()),
+        )
+        app.reader = hub.open_reader(
+            group=address.group,
+            partition=partition,
+            position=position,
+            epoch=epoch,
+            name=name,
+            on_end=app.end,
+            on_ready=app.ready,
+        )
+        properties: Properties = {TRACKING_ID: connection.id}
+        if epoch is not None:
+            properties[Symbol(EPOCH)] = Long(epoch)
+        self._accept(hub, properties)
+        return app
+
+    # --- shared ---------------------------------------------------------------------------------
+
+    def _node(self, app: LinkApp) -> LinkApp:
+        asked = self._asked
+        self._link.accept(source=asked.source, target=asked.target, max_message_size=UNLIMITED)
+        # Announced as the service does; what is really taken is bounded before anybody is known.
+        self._link.max_message_size = limits.NODE_MESSAGE_BYTES_MAX
+        return app
+
+    def _accept(self, hub: HubRuntime, properties: Properties) -> None:
+        self._link.accept(
+            source=self._asked.source,
+            target=self._asked.target,
+            max_message_size=hub.namespace.publication_bytes_max,
+            properties=properties,
+        )
+
+    def _entity(self, address: Address, right: Right) -> tuple[Grant, HubRuntime]:
+        """The right first, then whether the hub is there."""
+        connection = self._connection
+        now_ms = connection.context.clock.now_ms()
+        grant = connection.grants.find(address.path, right, now_ms=now_ms)
+        if grant is None:
+            raise unauthorized(connection, address, right)
+        connection.namespace = grant.namespace
+        self.tracker = system_tracker(grant.namespace, address.hub, group=address.group)
+        hub = connection.context.broker.hub(grant.namespace, address.hub)
+        self.tracker = system_tracker(grant.namespace, hub.entity.name, group=address.group)
+        return grant, hub
+
+    def _partition(self, hub: HubRuntime, address: Address) -> int:
+        assert address.partition is not None
+        index = hub.partition_index(address.partition)
+        self.tracker = system_tracker(
+            hub.namespace.name,
+            hub.entity.name,
+            partition=(index, hub.partition_count),
+            group=address.group,
+        )
+        return index
+
+    def _optional_int(self, key: str) -> int | None:
+        value = (self._asked.properties or {}).get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentError(f"The link property {key} must be an integer.")
+        if value > _LONG_MAX:  # an AMQP ulong may be; the answer could not carry it
+            raise ArgumentError(f"The link property {key} is {int(value)}: at most {_LONG_MAX}.")
+        return int(value)
+
+    def _optional_text(self, key: str) -> str | None:
+        value = (self._asked.properties or {}).get(key)
+        if value is None or isinstance(value, str):
+            return value
+        raise ArgumentError(f"The link property {key} must be a string.")

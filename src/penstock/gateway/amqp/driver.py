@@ -1,7 +1,7 @@
 """One AMQP connection: the engine, its socket, its timers, and what its links do.
 
 The driver runs on the event loop. A turn is: bytes of one read -> engine -> all events handled ->
-one write. Nothing in a turn awaits.
+what links may send -> one write. Nothing in a turn awaits.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from penstock.amqp.events import (
 )
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Disposition, Error
-from penstock.amqp.session import Session
 from penstock.gateway.amqp import attach
 from penstock.gateway.amqp.context import Context, log
-from penstock.gateway.amqp.faults import amqp_error, tracked
+from penstock.gateway.amqp.faults import amqp_error
 from penstock.gateway.amqp.grants import Grants
-from penstock.gateway.amqp.links import LinkApp
+from penstock.gateway.amqp.intake import Intake
+from penstock.gateway.amqp.links import EntityLink, LinkApp
+from penstock.gateway.amqp.outbox import Outbox
 from penstock.gateway.amqp.sasl import judge
 from penstock.model import limits, names
 from penstock.model.errors import (
@@ -44,18 +45,21 @@ from penstock.model.errors import (
     QuotaExceeded,
 )
 
-_EXPIRY_CHECK_MS = 15_000  # the wall clock may be set: look again at least this often
+_TURN_BYTES = 256 * limits.KB  # deliveries of one turn; then other connections get theirs
+_CHECK_MS = 15_000  # the wall clock may be set, readers may stall: look at least this often
 _REASON_MAX = 400  # characters of a reason in the log
-_CLOSE_GRACE_S = 2.0  # a peer that does not answer our close is cut off after this
+_CLOSE_GRACE_S = 2.0  # for the peer to answer our close, then for the socket to drain
 
 
 class Transport(Protocol):
-    """What the driver needs of a socket; TCP, TLS and WebSocket all give it."""
+    """What the driver needs of a socket; TCP, TLS and WebSocket all give it. `close` writes what
+    is queued first, however long the peer takes; `abort` does not."""
 
     peer: str
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
+    def abort(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
@@ -74,26 +78,29 @@ class AmqpConnection:
         self.context = context
         self.transport = transport
         self.grants = Grants()
+        self.intake = Intake(transport, context.held)
+        self.outbox = Outbox()
         self.namespace = ""
         self.id = f"{context.new_id()}_G0"
         self.authenticated = False
-        self.write_paused = False
         self.apps: dict[Link, LinkApp] = {}
         self.events_in = self.events_out = 0
+        self.reply_bytes = 0  # of all reply links, waiting for credit
         self._on_over = on_over
         self._over_quota = connection_count > context.connections_max
         self._bytes_in = self._bytes_out = 0
-        self._unsettled_bytes = 0
-        self._read_paused = False
-        self._stopping = False
-        self._flush_scheduled = False
+        self._write_paused = False
+        self._in_turn = False
+        self._turn_scheduled = False
         self._dirty: dict[LinkApp, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._must_arm = True
+        self._ending = False  # our close is out, or nothing can be said any more
+        self._hung_up = False
         self._over = False
         self._reason = "closed by the peer"
         self._started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
         self._had_link = False
-        self._hostname = ""
         deadlines = context.deadlines
         self.engine = Connection(
             ConnectionConfig(
@@ -128,11 +135,14 @@ class AmqpConnection:
         self.turn(lambda: self._handle(self.engine.receive_data(data, now_ms=now_ms)))
 
     def pause_writing(self) -> None:
-        self.write_paused = True
+        """The peer does not read: nothing more is delivered, and nothing more of it is read."""
+        self._write_paused = True
+        self.intake.peer_stopped_reading()
 
     def resume_writing(self) -> None:
-        self.write_paused = False
-        self.turn(self._pump_all)
+        self._write_paused = False
+        self.intake.peer_reads_again()
+        self.turn(_nothing)
 
     def connection_lost(self) -> None:
         if self._over:
@@ -140,9 +150,7 @@ class AmqpConnection:
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
-        for app in list(self.apps.values()):
-            app.close()
-        self.apps.clear()
+        self._close_apps()
         log.info(
             "connection ended: peer=%s container=%s namespace=%s seconds=%.1f bytes_in=%d "
             "bytes_out=%d events_in=%d events_out=%d reason=%s",
@@ -158,12 +166,23 @@ class AmqpConnection:
         )
         self._on_over(self)
 
+    # --- what the door uses ---------------------------------------------------------------------
+
+    def rejudge(self) -> None:
+        """Policies changed: links whose grant is gone end now (a rotated key cuts them off)."""
+        self.turn(self._rejudge)
+
     def shut_down(self) -> None:
-        """The service stops: say so, and let the peer answer for a moment."""
+        """The service stops: settle what is on disk, say so, let the peer answer for a moment."""
         self.fail(ConnectionForced("The service is shutting down; reconnect in a moment."))
-        self.transport.resume_reading()  # for the peer's own close; anything else is discarded
 
     # --- what links use -------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """How the peer calls the namespace."""
+        given = self.engine.open.hostname if self.engine.open is not None else None
+        return given or self.namespace or "namespace"
 
     def wire_error(self, error: PenstockError, tracker: str = "") -> Error:
         return amqp_error(
@@ -175,87 +194,57 @@ class AmqpConnection:
 
     def fail(self, error: PenstockError) -> None:
         """Close the connection with a reason."""
-        if self._over:
+        if self._over or self._ending:
             return
         self._reason = str(error)
-        self.engine.close(self.wire_error(error))
-        self.flush()
-        self.context.loop.call_later(_CLOSE_GRACE_S, self.transport.close)
+        self._settle()
+        self._end(error)
 
-    def detach(self, link: Link, error: PenstockError, tracker: str = "") -> None:
+    def detach(self, link: Link, error: PenstockError) -> None:
         """End one link from our side; its application object is closed too."""
-        app = self.apps.pop(link, None)
-        if app is not None:
-            app.close()
+        app = self.apps.get(link)
+        if app is None:
+            return
+        app.flush()  # what is on disk is acknowledged before the link is gone
+        self._forget(link)
         if link.is_attached and self.engine.is_opened and link.session.is_mapped:
+            tracker = app.tracker if isinstance(app, EntityLink) else ""
             link.detach(self.wire_error(error, tracker))
-        self._links_changed()
-        self.schedule_flush()
+        self._schedule_turn()
 
     def dirty(self, app: LinkApp) -> None:
         """The link has dispositions to send; once per turn is enough."""
         self._dirty[app] = None
-        self.schedule_flush()
-
-    def schedule_flush(self) -> None:
-        if not self._flush_scheduled and not self._over:
-            self._flush_scheduled = True
-            self.context.loop.call_soon(self._scheduled_flush)
-
-    def hold(self, size: int) -> None:
-        """Bytes that wait for the disk; reading pauses above the limits (bounded memory)."""
-        self._unsettled_bytes += size
-        held = self.context.held
-        held.add(size)
-        if not self._read_paused and (
-            held.is_full or self._unsettled_bytes > limits.UNSETTLED_BYTES_PER_CONNECTION_MAX
-        ):
-            self._read_paused = True
-            self.transport.pause_reading()
-
-    def release(self, size: int) -> None:
-        self._unsettled_bytes -= size
-        assert self._unsettled_bytes >= 0
-        self.context.held.remove(size)
-        limit = limits.UNSETTLED_BYTES_PER_CONNECTION_MAX
-        if self._read_paused and self._unsettled_bytes * 2 <= limit and not self._stopping:
-            self._read_paused = False
-            self.transport.resume_reading()
-
-    def stop_reading(self) -> None:
-        """The service stops: nothing new is taken, what was taken is still acknowledged."""
-        self._stopping = self._read_paused = True
-        self.transport.pause_reading()
+        self._schedule_turn()
 
     def token_was_put(self) -> None:
         """Somebody known is there; links may live longer now."""
         self.authenticated = True
-        self._arm()
+        self._must_arm = True
 
-    def rejudge(self) -> None:
-        """Policies changed: links whose grant is gone end now (a rotated key cuts them off)."""
-        self.grants.renew(self.context.authorities())
-        self.turn(self._end_unauthorised)
-
-    def flush(self) -> None:
-        """Settle what was committed, then one write."""
+    def turn(self, work: Callable[[], None]) -> None:
+        """Run what a timer, the socket, the log or another connection called for, then write. A bug
+        costs this connection only, never the caller. A turn within a turn leaves the writing to
+        the outer one."""
         if self._over:
             return
-        while self._dirty:
-            app, _ = self._dirty.popitem()
-            app.flush()
-        data = self.engine.bytes_to_send(now_ms=self.context.clock.monotonic_ms())
-        if data:
-            self._bytes_out += len(data)
-            self.transport.write(data)
-        if self.engine.is_over:
-            self.transport.close()
+        outermost, self._in_turn = not self._in_turn, True
+        try:
+            work()
+            if outermost:
+                self._finish_turn()
+        except Exception:  # noqa: BLE001 - as said
+            self._crashed()
+        finally:
+            if outermost:
+                self._in_turn = False
 
     # --- events ---------------------------------------------------------------------------------
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
-            _HANDLERS[type(event)](self, event)
+            if not self._ending or isinstance(event, CloseReceived | ConnectionFailed):
+                _HANDLERS[type(event)](self, event)
 
     def on_sasl(self, event: SaslInitReceived) -> None:
         try:
@@ -268,8 +257,7 @@ class AmqpConnection:
         self._handle(self.engine.receive_data(b"", now_ms=self.context.clock.monotonic_ms()))
 
     def on_open(self, event: OpenReceived) -> None:
-        self._hostname = (event.open.hostname or "").casefold()
-        self._arm()
+        self._must_arm = True
         if self._over_quota:
             self.fail(
                 QuotaExceeded(
@@ -282,22 +270,18 @@ class AmqpConnection:
         pass  # the engine has answered
 
     def on_attach(self, event: AttachReceived) -> None:
-        link = event.link
-        try:
-            app = attach.attach(self, link)
-        except PenstockError as error:
-            link.refuse(self.wire_error(error))
-            return
-        self.apps[link] = app
-        self._had_link = True
-        app.start()
-        self._arm()
+        app = attach.answer(self, event.link)
+        if app is not None:
+            self.apps[event.link] = app
+            self._had_link = self._must_arm = True
+            app.start()
+            self.outbox.add(app)  # credit may have come with the attach
 
     def on_flow(self, event: FlowReceived) -> None:
-        if event.link is not None and event.link in self.apps:
-            self.apps[event.link].on_flow()
-        if event.link is None or event.session.sendable_frames:
-            self._pump_session(event.session)
+        app = self.apps.get(event.link) if event.link is not None else None
+        if app is not None:
+            self.outbox.add(app)
+        self.outbox.window_changed(event.session)
 
     def on_transfers(self, event: TransfersReceived) -> None:
         app = self.apps.get(event.link)
@@ -321,19 +305,18 @@ class AmqpConnection:
             )
 
     def on_detach(self, event: DetachReceived) -> None:
-        app = self.apps.pop(event.link, None)
-        if app is not None:
-            app.close()
-        self._links_changed()
+        self._forget(event.link)
 
     def on_end(self, event: EndReceived) -> None:
         for link in [link for link in self.apps if link.session is event.session]:
-            self.apps.pop(link).close()
-        self._links_changed()
+            self._forget(link)
+        self.outbox.forget(event.session)
 
     def on_close(self, event: CloseReceived) -> None:
-        if event.error is not None:
+        if event.error is not None and not self._ending:
             self._reason = f"closed by the peer: {event.error.condition}"
+        self._ending = True
+        self._close_apps()
 
     def on_failed(self, event: ConnectionFailed) -> None:
         self._reason = str(event.error)
@@ -343,11 +326,15 @@ class AmqpConnection:
             event.error.condition,
             names.shown(str(event.error), most=_REASON_MAX),
         )
+        self._ending = True
+        self._close_apps()
 
     # --- time -----------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """One timer per connection, at the earliest thing that may become due."""
+        """One timer per connection, at the earliest thing that may become due. What has become
+        later meanwhile is noticed when it fires."""
+        self._must_arm = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -364,13 +351,16 @@ class AmqpConnection:
                 due.append(self._started_ms + deadlines.token_ms)
             if not self.apps:
                 due.append(self._linkless_since_ms + self._linkless_allowed_ms)
-            expiries = [app.expires_ms for app in self.apps.values() if app.expires_ms is not None]
-            if expiries:
-                left = min(expiries) - self.context.clock.now_ms()
-                now_ms = self.context.clock.monotonic_ms()
-                due.append(now_ms + min(max(left, 0), _EXPIRY_CHECK_MS))
+            else:
+                due.append(self.context.clock.monotonic_ms() + self._next_check_ms())
         known = [at for at in due if at is not None]
         return min(known) if known else None
+
+    def _next_check_ms(self) -> int:
+        """Until the first grant ends, by the wall clock."""
+        now_ms = self.context.clock.now_ms()
+        expiries = (app.expires_ms for app in self.apps.values() if app.expires_ms is not None)
+        return min(max(min(expiries, default=now_ms + _CHECK_MS) - now_ms, 0), _CHECK_MS)
 
     @property
     def _linkless_allowed_ms(self) -> int:
@@ -379,17 +369,18 @@ class AmqpConnection:
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._over:
-            return
+        self._must_arm = True
         self.turn(self._due)
-        self._arm()
 
     def _due(self) -> None:
         now_ms = self.context.clock.monotonic_ms()
         self._handle(self.engine.on_time(now_ms=now_ms))
         if self.engine.is_opened:
             self._check_presence(now_ms)
+        if self.engine.is_opened:
             self._check_expiry()
+            for app in self.apps.values():
+                app.rest()
 
     def _check_presence(self, now_ms: int) -> None:
         """Connections that nobody uses are closed in the service's own words (protocol.md 1.6)."""
@@ -416,7 +407,8 @@ class AmqpConnection:
             if app.expires_ms is not None and app.expires_ms <= now_ms:
                 self._renew(link, app, now_ms)
 
-    def _end_unauthorised(self) -> None:
+    def _rejudge(self) -> None:
+        self.grants.renew(self.context.authorities())
         now_ms = self.context.clock.now_ms()
         for link, app in list(self.apps.items()):
             self._renew(link, app, now_ms)
@@ -426,50 +418,102 @@ class AmqpConnection:
         if error is not None:
             self.detach(link, error)
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- turns ----------------------------------------------------------------------------------
 
-    def _links_changed(self) -> None:
-        if not self.apps:
-            self._linkless_since_ms = self.context.clock.monotonic_ms()
+    def _finish_turn(self) -> None:
+        if not self._ending and not self._write_paused:
+            self.outbox.pump(_TURN_BYTES)
+            if self.outbox:
+                self._schedule_turn()
+        self._settle()
+        self._write()
+        if self._must_arm:
             self._arm()
 
-    def _pump_session(self, session: Session) -> None:
-        for link, app in list(self.apps.items()):
-            if link.session is session:
-                app.pump()
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled and not self._over:
+            self._turn_scheduled = True
+            self.context.loop.call_soon(self._scheduled_turn)
 
-    def _pump_all(self) -> None:
-        for app in list(self.apps.values()):
-            app.pump()
-
-    def _scheduled_flush(self) -> None:
-        self._flush_scheduled = False
+    def _scheduled_turn(self) -> None:
+        self._turn_scheduled = False
         self.turn(_nothing)
 
-    def turn(self, work: Callable[[], None]) -> None:
-        """Run what a timer, the socket, the log or another connection called for, then write. A bug
-        costs this connection only, never the caller."""
-        if self._over:
+    def _settle(self) -> None:
+        while self._dirty:
+            app, _ = self._dirty.popitem()
+            app.flush()
+
+    def _write(self) -> None:
+        """One write per turn."""
+        data = self.engine.bytes_to_send(now_ms=self.context.clock.monotonic_ms())
+        if data and not self._hung_up:
+            self._bytes_out += len(data)
+            self.transport.write(data)
+        if self.engine.is_over:
+            self._hang_up()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _forget(self, link: Link) -> None:
+        """The link is gone: its place, its memory, its turn."""
+        app = self.apps.pop(link, None)
+        if app is None:
             return
-        try:
-            work()
-            self.flush()
-        except Exception:  # noqa: BLE001 - as said
-            self._crashed()
+        self.outbox.remove(app)
+        app.close()
+        if not self.apps:
+            self._linkless_since_ms = self.context.clock.monotonic_ms()
+            self._must_arm = True
+
+    def _close_apps(self) -> None:
+        """Places are free at once, not when the socket is gone. One fault keeps no other taken."""
+        apps = list(self.apps.values())
+        self.apps.clear()
+        self.outbox.clear()
+        self._dirty.clear()
+        for app in apps:
+            try:
+                app.close()
+            except Exception:  # noqa: BLE001 - whatever it is, the others are closed
+                log.exception("closing a link failed: peer=%s", self.transport.peer)
+
+    def _end(self, error: PenstockError) -> None:
+        """Our last word; the peer may answer it for a moment."""
+        self._ending = True
+        self._close_apps()
+        opened = self.engine.is_opened
+        self.engine.close(self.wire_error(error))
+        self._write()
+        if opened:
+            self.intake.end()
+            self.context.loop.call_later(_CLOSE_GRACE_S, self._hang_up)
+        else:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close the socket; one that does not drain (the peer does not read) is cut off."""
+        if not self._hung_up and not self._over:
+            self._hung_up = True
+            self.transport.close()
+            self.context.loop.call_later(_CLOSE_GRACE_S, self._cut_off)
+
+    def _cut_off(self) -> None:
+        if not self._over:
+            self.transport.abort()
 
     def _crashed(self) -> None:
         log.exception("internal error: peer=%s tracking_id=%s", self.transport.peer, self.id)
-        self._dirty.clear()
-        text = tracked(
-            "The service met an internal error; the operator finds it by the tracking id.",
-            tracking_id=self.id,
-            tracker=self.namespace or "-",
-            now_ms=self.context.clock.now_ms(),
-        )
         self._reason = "internal error"
-        self.engine.close(Error(condition=InternalError.condition, description=text))
-        self.transport.write(self.engine.bytes_to_send(now_ms=self.context.clock.monotonic_ms()))
-        self.context.loop.call_later(_CLOSE_GRACE_S, self.transport.close)
+        try:
+            self._end(
+                InternalError(
+                    "The service met an internal error; the operator finds it by the tracking id."
+                )
+            )
+        except Exception:  # noqa: BLE001 - the bug may be anywhere; the socket goes in any case
+            log.exception("closing failed too: peer=%s", self.transport.peer)
+            self.transport.abort()
 
 
 def _nothing() -> None:

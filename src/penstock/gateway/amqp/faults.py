@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from penstock.amqp.performatives import Error, Rejected
+from penstock.amqp.performatives import Error
+from penstock.model import names
 from penstock.model.errors import PenstockError
+
+_RING = 32767  # the service numbers a partition by its upper bound on a 15-bit ring (section 13)
 
 
 def timestamp(now_ms: int) -> str:
@@ -24,5 +27,10 @@ def amqp_error(error: PenstockError, *, tracking_id: str, tracker: str, now_ms: 
     return Error(condition=error.condition, description=text)
 
 
-def rejected(error: Error) -> Rejected:
-    return Rejected(error=error)
+def system_tracker(
+    namespace: str, hub: str, *, partition: tuple[int, int] | None = None, group: str | None = None
+) -> str:
+    """`partition` is its index and how many there are. Names may be a peer's: shown escaped."""
+    ring = "" if partition is None else f"~{_RING // partition[1] * (partition[0] + 1)}"
+    reader = "" if group is None else f"|{names.shown(names.key(group))}"
+    return f"{namespace}:eventhub:{names.shown(hub)}{ring}{reader}"

@@ -38,8 +38,11 @@ class Grants:
         best = self._whole_connection
         if best is not None and not best.allows(path, right):
             best = None
-        for grant in self._by_audience.values():
-            if not grant.allows(path, right) or _expiry(grant) <= now_ms:
+        # A grant covers paths at or below its audience, so only its prefixes need a look: a peer
+        # that holds many tokens must not make each attach slow.
+        for length in {len(audience) for audience in self._by_audience}:
+            grant = self._by_audience.get(path[:length])
+            if grant is None or _expiry(grant) <= now_ms or not grant.allows(path, right):
                 continue
             if best is None or _expiry(grant) > _expiry(best):
                 best = grant

@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.link import Link
-from penstock.amqp.performatives import Accepted, Error
+from penstock.amqp.performatives import Accepted, Error, Rejected
 from penstock.amqp.serial import serial_add, serial_distance
-from penstock.auth import missing_claim_text
+from penstock.auth import Grant
 from penstock.broker import HubRuntime, ProducerLink, SenderLink
 from penstock.gateway.amqp.addresses import Address
-from penstock.gateway.amqp.links import LinkApp
+from penstock.gateway.amqp.links import EntityLink
 from penstock.kernels import (
     KernelError,
     KeyConflict,
@@ -28,10 +26,10 @@ from penstock.model.entities import Right
 from penstock.model.errors import (
     ArgumentError,
     DecodeError,
+    MessageTooLarge,
     NotAllowed,
     NotImplementedHere,
     PenstockError,
-    Unauthorized,
 )
 from penstock.model.events import EventBatch, Producer, Receipt
 
@@ -43,27 +41,27 @@ BATCH_FORMAT = 0x80013700
 _ACCEPTED = Accepted()
 
 
-class PublisherLink(LinkApp):
+class PublisherLink(EntityLink):
     """Transfers in, publications to the broker, dispositions back once they are on disk."""
+
+    right = Right.SEND
 
     def __init__(
         self,
         connection: AmqpConnection,
         link: Link,
         *,
-        hub: HubRuntime,
         address: Address,
+        grant: Grant,
+        tracker: str,
+        hub: HubRuntime,
         partition: int | None,
-        expires_ms: int | None,
     ) -> None:
-        super().__init__(connection, link)
-        self.expires_ms = expires_ms
+        super().__init__(connection, link, address=address, grant=grant, tracker=tracker)
         self.hub = hub
         self.producer: ProducerLink | None = None  # one of these two, set by attach
         self.sender: SenderLink | None = None
-        self._address = address
         self._partition = partition
-        self._tracker = f"{hub.namespace.name}:eventhub:{hub.entity.name}"
         self._accepted: list[tuple[int, int]] = []
         self._rejected: list[tuple[int, int, Error]] = []
 
@@ -71,8 +69,6 @@ class PublisherLink(LinkApp):
         self.link.grant(limits.SENDER_CREDIT)  # E10
 
     def on_transfers(self, event: TransfersReceived) -> None:
-        if self.link.max_message_size < limits.FRAME_BYTES_MAX and self._one_is_too_large(event):
-            return
         if event.message_format == BATCH_FORMAT:
             self._on_batches(event)
         elif event.message_format == MESSAGE_FORMAT:
@@ -85,23 +81,13 @@ class PublisherLink(LinkApp):
             last = serial_add(event.first_delivery_id, event.count - 1)
             self._refuse(event.first_delivery_id, last, error, event.settled)
 
-    def _one_is_too_large(self, event: TransfersReceived) -> bool:
-        """A client may attach with a limit below one frame (protocol.md 4.2); then its deliveries
-        are judged one by one."""
-        bounds = event.bounds
-        sizes = [bounds[i + 1] - bounds[i] for i in range(0, len(bounds), 2)]
-        if max(sizes) <= self.link.max_message_size:
-            return False
-        for i, size in enumerate(sizes):
-            delivery = serial_add(event.first_delivery_id, i)
-            if size > self.link.max_message_size:
-                self.on_oversized(TransferOversized(self.link, delivery, size, event.settled))
-            else:
-                one = msgspec.structs.replace(
-                    event, bounds=bounds[2 * i : 2 * i + 2], first_delivery_id=delivery, count=1
-                )
-                self.on_transfers(one)
-        return True
+    def on_oversized(self, event: TransferOversized) -> None:
+        """A rejection, not a detach (protocol.md 4.3)."""
+        error = MessageTooLarge(
+            f"The received message (delivery-id:{event.delivery_id}, size:{event.size} bytes) "
+            f"exceeds the limit ({self.link.max_message_size} bytes) currently allowed on the link."
+        )
+        self._refuse(event.delivery_id, event.delivery_id, error, event.settled)
 
     def _on_batches(self, event: TransfersReceived) -> None:
         bounds, delivery = event.bounds, event.first_delivery_id
@@ -134,7 +120,7 @@ class PublisherLink(LinkApp):
         self, publication: Publication, first: int, last: int, size: int, settled: bool
     ) -> None:
         done = partial(self._done, first, last, size, settled)
-        self.connection.hold(size)
+        self.connection.intake.hold(size)
         self.connection.events_in += publication.count
         try:
             if self.producer is not None:
@@ -146,12 +132,15 @@ class PublisherLink(LinkApp):
                 self.hub.publish(batch, size_bytes=size, partition=self._partition, done=done)
         except PenstockError as error:
             done(error)
+        except BaseException:
+            self.connection.intake.release(size)  # others must not wait for what never comes
+            raise
 
     def _done(
         self, first: int, last: int, size: int, settled: bool, result: Receipt | PenstockError
     ) -> None:
         """The batch is on disk, or will not be."""
-        self.connection.release(size)
+        self.connection.intake.release(size)
         if isinstance(result, PenstockError):
             self._refuse(first, last, result, settled)
             return
@@ -161,32 +150,21 @@ class PublisherLink(LinkApp):
 
     def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
         if not settled:
-            wire = self.connection.wire_error(error, self._tracker)
+            wire = self.connection.wire_error(error, self.tracker)
             self._rejected.append((first, last, wire))
         self.connection.dirty(self)
 
     def flush(self) -> None:
         """One disposition per contiguous range, then credit (E11)."""
-        if not self.link.is_attached or not self.connection.engine.is_opened:
+        if not self.link.is_attached:
             return
         for first, last in _ranges(self._accepted):
             self.link.settle(first, last, _ACCEPTED)
+        for first, last, error in _alike(self._rejected):
+            self.link.settle(first, last, Rejected(error=error))
         self._accepted.clear()
-        for first, last, error in self._rejected:
-            self.reject(first, last, error)
         self._rejected.clear()
         self.link.replenish(limits.SENDER_CREDIT)
-
-    def renew(self, now_ms: int) -> PenstockError | None:
-        grant = self.connection.grants.find(self._address.path, Right.SEND, now_ms=now_ms)
-        if grant is None:
-            return Unauthorized(missing_claim_text(Right.SEND, "/".join(self._address.path)))
-        self.expires_ms = grant.expires_ms
-        return None
-
-    def end(self, error: PenstockError) -> None:
-        """The broker ended this link: hub deleted, changed, or producer taken over."""
-        self.connection.turn(partial(self.connection.detach, self.link, error, self._tracker))
 
     def close(self) -> None:
         if self.producer is not None:
@@ -207,6 +185,17 @@ def _ranges(settled: list[tuple[int, int]]) -> list[tuple[int, int]]:
             ranges[-1] = (ranges[-1][0], last)
         else:
             ranges.append((first, last))
+    return ranges
+
+
+def _alike(refused: list[tuple[int, int, Error]]) -> list[tuple[int, int, Error]]:
+    """Neighbours that are refused for the same reason share a disposition."""
+    ranges: list[tuple[int, int, Error]] = []
+    for first, last, error in refused:
+        if ranges and first == serial_add(ranges[-1][1], 1) and error == ranges[-1][2]:
+            ranges[-1] = (ranges[-1][0], last, error)
+        else:
+            ranges.append((first, last, error))
     return ranges
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.link import Link
-from penstock.amqp.performatives import Error, Rejected
-from penstock.model.errors import MessageTooLarge, PenstockError
+from penstock.auth import Grant, missing_claim_text
+from penstock.gateway.amqp.addresses import Address
+from penstock.model import names
+from penstock.model.entities import Right
+from penstock.model.errors import PenstockError, Unauthorized
 
 if TYPE_CHECKING:
     from penstock.gateway.amqp.driver import AmqpConnection
@@ -29,31 +33,59 @@ class LinkApp:
         raise AssertionError(f"{type(self).__name__} receives no transfers")
 
     def on_oversized(self, event: TransferOversized) -> None:
-        """A rejection, not a detach (protocol.md 4.3)."""
-        if not event.settled:
-            error = MessageTooLarge(
-                f"The received message (delivery-id:{event.delivery_id}, size:{event.size} bytes) "
-                f"exceeds the limit ({self.link.max_message_size} bytes) currently allowed on the "
-                "link."
-            )
-            self.reject(event.delivery_id, event.delivery_id, self.connection.wire_error(error))
-        self.flush()
+        raise AssertionError(f"{type(self).__name__} receives no transfers")
 
-    def on_flow(self) -> None:
-        """Credit changed."""
-
-    def pump(self) -> None:
-        """Window or socket have room again."""
+    def pump(self, bytes_max: int) -> int:
+        """Credit, window or socket have room: send up to so many bytes (the last delivery may go
+        beyond) and say how many. Who has more to send asks for another turn."""
+        return 0
 
     def flush(self) -> None:
         """Send dispositions and credit that have gathered."""
 
+    def rest(self) -> None:
+        """Called now and then; who has not moved since the last time lets memory go."""
+
     def renew(self, now_ms: int) -> PenstockError | None:
-        """The grant expired: find another one, or say why the link must end."""
+        """The grant may be over: find another one, or say why the link must end."""
         return None
 
     def close(self) -> None:
-        """The link is gone, whoever ended it."""
+        """The link is gone, whoever ended it. Said once."""
 
-    def reject(self, first: int, last: int, error: Error) -> None:
-        self.link.settle(first, last, Rejected(error=error))
+
+class EntityLink(LinkApp):
+    """A link to a hub or a part of it: it lives by a grant and knows its place in messages."""
+
+    right: ClassVar[Right]
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        link: Link,
+        *,
+        address: Address,
+        grant: Grant,
+        tracker: str,
+    ) -> None:
+        super().__init__(connection, link)
+        self.expires_ms = grant.expires_ms
+        self.tracker = tracker
+        self._address = address
+
+    def renew(self, now_ms: int) -> PenstockError | None:
+        grant = self.connection.grants.find(self._address.path, self.right, now_ms=now_ms)
+        if grant is None:
+            return unauthorized(self.connection, self._address, self.right)
+        self.expires_ms = grant.expires_ms
+        return None
+
+    def end(self, error: PenstockError) -> None:
+        """The broker ended this link: hub deleted or changed, its place taken by another."""
+        self.connection.turn(partial(self.connection.detach, self.link, error))
+
+
+def unauthorized(connection: AmqpConnection, address: Address, right: Right) -> Unauthorized:
+    """The same words whether the entity exists or not: who holds no grant learns nothing."""
+    resource = f"sb://{connection.host}/{'/'.join(address.path)}"
+    return Unauthorized(missing_claim_text(right, names.shown(resource, most=200)))

@@ -8,6 +8,7 @@ from penstock.amqp.link import Link
 from penstock.amqp.message import Message
 from penstock.amqp.types import Array, Int, Long, Timestamp
 from penstock.auth import Grant, verify
+from penstock.auth.resource import canonical
 from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind
 from penstock.gateway.amqp.faults import tracked
@@ -71,7 +72,7 @@ class ManagementLink(RequestLink):
         """By the request's own token, else by one that the connection holds. Any right will do."""
         connection = self.connection
         clock = connection.context.clock
-        path = tuple(names.key(segment) for segment in name.strip("/").split("/"))
+        path = canonical((name.strip("/"),))
         if isinstance(token, str) and token:
             if len(token) > limits.SAS_TOKEN_BYTES_MAX:
                 raise AuthFailed("MalformedToken: the security_token is too long.")

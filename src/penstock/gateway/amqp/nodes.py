@@ -14,13 +14,14 @@ from penstock.amqp.serial import serial_add
 from penstock.amqp.types import Int, Symbol
 from penstock.gateway.amqp.addresses import NodeKind
 from penstock.gateway.amqp.links import LinkApp
-from penstock.model import limits
-from penstock.model.errors import PenstockError
+from penstock.model import limits, names
+from penstock.model.errors import PenstockError, QuotaExceeded
 
 if TYPE_CHECKING:
     from penstock.gateway.amqp.driver import AmqpConnection
 
-_REPLIES_WAITING_MAX = 100
+_REPLIES_WAITING_MAX = 100  # on one link
+_REPLY_BYTES_MAX = 1 * limits.MB  # on one connection: replies echo ids of the peer's choosing
 _ACCEPTED = Accepted()
 
 
@@ -104,27 +105,54 @@ class RequestLink(LinkApp):
 
 
 class ReplyLink(LinkApp):
-    """The client's receiver of responses. Replies wait here for credit, up to a bound."""
+    """The client's receiver of responses. They wait here for credit, up to a bound."""
 
     def __init__(self, connection: AmqpConnection, link: Link, kind: NodeKind) -> None:
         super().__init__(connection, link)
         self.kind = kind
-        self._waiting: deque[bytes] = deque(maxlen=_REPLIES_WAITING_MAX)
+        self._waiting: deque[bytes] = deque()
 
     def reply(self, message: bytes) -> None:
+        connection = self.connection
+        if (
+            len(self._waiting) >= _REPLIES_WAITING_MAX
+            or connection.reply_bytes + len(message) > _REPLY_BYTES_MAX
+        ):
+            connection.fail(
+                QuotaExceeded(
+                    f"{len(self._waiting)} replies wait on link '{names.shown(self.link.name)}': "
+                    "grant credit and read before asking for more."
+                )
+            )
+            return
         self._waiting.append(message)
-        self.pump()
+        connection.reply_bytes += len(message)
+        connection.outbox.add(self)
 
-    def on_flow(self) -> None:
-        self.pump()
-        if self.link.drain:
+    def pump(self, bytes_max: int) -> int:
+        if not self.link.is_attached or self.connection.outbox.must_wait(self):
+            return 0
+        sent = 0
+        while self._waiting and sent < bytes_max:
+            message = self._waiting[0]
+            if self.link.send(message, settled=True) is None:
+                if self.link.credit > 0:
+                    self.connection.outbox.wait_for_window(self)
+                return sent
+            self._forget(self._waiting.popleft())
+            sent += len(message)
+        if self._waiting:
+            self.connection.outbox.add(self)
+        elif self.link.drain:
             self.link.drained()
+        return sent
 
-    def pump(self) -> None:
-        while self._waiting and self.link.is_attached:
-            if self.link.send(self._waiting[0], settled=True) is None:
-                return
-            self._waiting.popleft()
+    def close(self) -> None:
+        while self._waiting:
+            self._forget(self._waiting.pop())
+
+    def _forget(self, message: bytes) -> None:
+        self.connection.reply_bytes -= len(message)
 
 
 def _response(request: Message | None, answer: Answer) -> Message:

@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING
 from penstock.amqp.codec import encode
 from penstock.amqp.link import Link
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
-from penstock.auth import missing_claim_text
+from penstock.auth import Grant
 from penstock.broker import Reader, ReadState
 from penstock.gateway.amqp.addresses import Address
 from penstock.gateway.amqp.context import log
-from penstock.gateway.amqp.links import LinkApp
-from penstock.kernels import KernelError, frame_events
-from penstock.model import limits
+from penstock.gateway.amqp.links import EntityLink
+from penstock.kernels import Framed, KernelError, frame_events
 from penstock.model.entities import Right
-from penstock.model.errors import InternalError, LogCorrupt, PenstockError, Unauthorized
+from penstock.model.errors import InternalError, LogCorrupt, PenstockError
 
 if TYPE_CHECKING:
     from penstock.broker.reader import Fetched
     from penstock.gateway.amqp.driver import AmqpConnection
 
-_TURN_BYTES = 256 * limits.KB  # then other connections get their turn
 _DELIVERY_ANNOTATIONS = 0x71
 _NEVER_MS = -62_135_596_800_000  # year 1, as the service says "never" (protocol.md 3.2)
+_ANY_FRAMES = 2**32
 
 
-class ReaderLink(LinkApp):
+class ReaderLink(EntityLink):
     """`reader` decides what comes next; this link frames it within credit and window."""
+
+    right = Right.LISTEN
 
     def __init__(
         self,
@@ -37,81 +38,163 @@ class ReaderLink(LinkApp):
         link: Link,
         *,
         address: Address,
-        runtime_metrics: bool,
+        grant: Grant,
         tracker: str,
-        expires_ms: int | None,
+        runtime_metrics: bool,
     ) -> None:
-        super().__init__(connection, link)
-        self.expires_ms = expires_ms
+        super().__init__(connection, link, address=address, grant=grant, tracker=tracker)
         self.reader: Reader | None = None  # set as soon as the broker admitted it
-        self._address = address
         self._runtime_metrics = runtime_metrics
-        self._tracker = tracker
         self._fetching = False
-        self._turn_scheduled = False
-
-    def on_flow(self) -> None:
-        self.pump()
+        self._moved = False  # something was sent since the last rest()
+        self._rest = b""  # frames of an event whose first ones are on their way
+        self._rest_position = 0
 
     def ready(self) -> None:
         """The broker committed something that this reader waits for."""
-        self.connection.turn(self.pump)
+        self.connection.turn(partial(self.connection.outbox.add, self))
 
-    def pump(self) -> None:
-        """Send what credit, window and socket take now; at most one turn's worth."""
+    def pump(self, bytes_max: int) -> int:
         reader, link = self.reader, self.link
         if reader is None or self._fetching or not link.is_attached:
-            return
-        budget = _TURN_BYTES
-        while not self.connection.write_paused:
-            state = reader.state()
-            if state is ReadState.NEEDS_DISK:
-                if link.credit > 0:
-                    self._fetch(reader)
-                return
-            if state is ReadState.AT_END:
-                if link.drain:
-                    link.drained()
-                return
-            if link.credit < 1 or link.sendable_frames < 1:
-                return
-            if budget <= 0:
-                self._schedule_turn()
-                return
-            sent = self._send(reader, budget)
-            if sent == 0:
-                return
-            budget -= sent
+            return 0
+        if self.connection.outbox.must_wait(self):
+            return 0
+        sent = 0
+        while sent < bytes_max:
+            if self._rest:
+                more = self._send_rest()
+            elif self._has_event(reader):
+                more = self._send(reader, bytes_max - sent)
+            else:
+                return sent
+            if more == 0:
+                return sent
+            self._moved = True
+            sent += more
+        self.connection.outbox.add(self)
+        return sent
+
+    def _has_event(self, reader: Reader) -> bool:
+        """Whether there is one that may go out now; if not, what is to be done about it."""
+        link = self.link
+        state = reader.state()
+        if state is ReadState.NEEDS_DISK:
+            if link.credit > 0:
+                self._fetch(reader)
+            return False
+        if state is ReadState.AT_END:
+            if link.drain:
+                link.drained()
+            return False
+        if link.credit > 0 and link.sendable_frames < 1:
+            self.connection.outbox.wait_for_window(self)
+        return link.credit > 0 and link.sendable_frames > 0
 
     def _send(self, reader: Reader, bytes_max: int) -> int:
-        """Frame a run of one stored batch; the bytes queued, 0 when the window is too small."""
-        link, session, batch = self.link, self.link.session, reader.batch
+        """Frame a run of one stored batch; the bytes queued."""
+        link = self.link
         try:
-            framed = frame_events(
-                batch.sections,
-                reader.position,
-                events_max=min(link.credit, reader.remaining),
-                frames_max=link.sendable_frames,
-                bytes_max=bytes_max,
-                channel=session.channel,
-                handle=link.handle,
-                delivery_id=session.next_delivery_id,
-                frame_bytes_max=session.frame_bytes_max,
-                sequence=reader.sequence,
-                base_offset=batch.base_offset,
-                enqueued_ms=batch.enqueued_ms,
-                runtime=self._runtime(reader),
-            )
+            framed = self._framed(reader, link.credit, link.sendable_frames, bytes_max)
+            if framed.events == 0:
+                # One event takes more frames than the peer's window has: it goes in pieces.
+                framed = self._framed(reader, 1, _ANY_FRAMES, 1)
         except KernelError as error:
-            log.error("stored events cannot be delivered: %s: %s", self._tracker, error)
-            self._end_soon(LogCorrupt("The stored events cannot be read; the operator was told."))
+            log.error("stored events cannot be delivered: %s: %s", self.tracker, error)
+            self.connection.detach(
+                link, LogCorrupt("The stored events cannot be read; the operator was told.")
+            )
             return 0
-        if framed.events == 0:
-            return 0
-        link.sent_frames(framed.data, deliveries=framed.events, frames=framed.frames)
-        reader.advance(framed.events, framed.position)
         self.connection.events_out += framed.events
+        reader.advance(framed.events, framed.position)
+        if framed.frames > link.sendable_frames:
+            return self._begin_rest(framed)
+        link.sent_frames(framed.data, deliveries=framed.events, frames=framed.frames)
         return len(framed.data)
+
+    def _framed(self, reader: Reader, events: int, frames: int, bytes_max: int) -> Framed:
+        link, session, batch = self.link, self.link.session, reader.batch
+        return frame_events(
+            batch.sections,
+            reader.position,
+            events_max=min(events, reader.remaining),
+            frames_max=frames,
+            bytes_max=bytes_max,
+            channel=session.channel,
+            handle=link.handle,
+            delivery_id=session.next_delivery_id,
+            frame_bytes_max=session.frame_bytes_max,
+            sequence=reader.sequence,
+            base_offset=batch.base_offset,
+            enqueued_ms=batch.enqueued_ms,
+            runtime=self._runtime(reader),
+        )
+
+    # --- an event larger than the window --------------------------------------------------------
+
+    def _begin_rest(self, framed: Framed) -> int:
+        """Until its last frame is out no other link of the session may send: clients that follow
+        delivery-ids take frames of two deliveries in turns for an error (E9)."""
+        assert framed.events == 1
+        self._rest, self._rest_position = framed.data, 0
+        self.connection.outbox.begin_delivery(self)
+        return self._send_rest(deliveries=1)
+
+    def _send_rest(self, *, deliveries: int = 0) -> int:
+        start = position = self._rest_position
+        frames = 0
+        while frames < self.link.sendable_frames and position < len(self._rest):
+            position += int.from_bytes(self._rest[position : position + 4], "big")
+            frames += 1
+        if frames == 0:
+            self.connection.outbox.wait_for_window(self)
+            return 0
+        self.link.sent_frames(self._rest[start:position], deliveries=deliveries, frames=frames)
+        self._rest_position = position
+        if position == len(self._rest):
+            self._rest = b""
+            self.connection.outbox.end_delivery(self)
+        return position - start
+
+    # --- the disk -------------------------------------------------------------------------------
+
+    def _fetch(self, reader: Reader) -> None:
+        """Disk reads happen off the loop; one at a time per reader."""
+        self._fetching = True
+        context = self.connection.context
+        future = context.loop.run_in_executor(context.reads, reader.fetch)
+        future.add_done_callback(self._fetched)
+
+    def _fetched(self, future: Future[Fetched]) -> None:
+        self._fetching = False
+        if not future.cancelled():
+            error = future.exception()  # asked for even if nobody waits: asyncio would complain
+            if self.reader is not None:
+                self.connection.turn(partial(self._take, future, error))
+
+    def _take(self, future: Future[Fetched], error: BaseException | None) -> None:
+        assert self.reader is not None
+        if error is None:
+            self.reader.fetched(future.result())
+            self.connection.outbox.add(self)
+        elif isinstance(error, PenstockError):
+            self.connection.detach(self.link, error)
+        else:
+            log.error("reading failed: %s", self.tracker, exc_info=error)
+            self.connection.detach(
+                self.link, InternalError("The service could not read the partition.")
+            )
+
+    def rest(self) -> None:
+        """A reader without credit keeps nothing read ahead for long: there may be thousands."""
+        if not self._moved and not self._fetching and self.reader is not None:
+            self.reader.release_memory()
+        self._moved = False
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
 
     def _runtime(self, reader: Reader) -> bytes:
         """The four keys that clients ask for with enable-receiver-runtime-metric (5.4)."""
@@ -130,55 +213,3 @@ class ReaderLink(LinkApp):
             ),
         }
         return encode(Described(Ulong(_DELIVERY_ANNOTATIONS), values))
-
-    def _fetch(self, reader: Reader) -> None:
-        """Disk reads happen off the loop; one at a time per reader."""
-        self._fetching = True
-        context = self.connection.context
-        future = context.loop.run_in_executor(context.reads, reader.fetch)
-        future.add_done_callback(self._fetched)
-
-    def _fetched(self, future: Future[Fetched]) -> None:
-        self._fetching = False
-        reader = self.reader
-        if reader is None or future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            reader.fetched(future.result())
-            self.connection.turn(self.pump)
-        elif isinstance(error, PenstockError):
-            self.end(error)
-        else:
-            log.error("reading failed: %s", self._tracker, exc_info=error)
-            self.end(InternalError("The service could not read the partition."))
-
-    def _schedule_turn(self) -> None:
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self.connection.context.loop.call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._turn_scheduled = False
-        self.connection.turn(self.pump)
-
-    def _end_soon(self, error: PenstockError) -> None:
-        self.connection.context.loop.call_soon(self.end, error)
-
-    def renew(self, now_ms: int) -> PenstockError | None:
-        grant = self.connection.grants.find(self._address.path, Right.LISTEN, now_ms=now_ms)
-        if grant is None:
-            return Unauthorized(missing_claim_text(Right.LISTEN, "/".join(self._address.path)))
-        self.expires_ms = grant.expires_ms
-        return None
-
-    def end(self, error: PenstockError) -> None:
-        """The broker ended this link: stolen, hub deleted or changed, position out of range."""
-        if self.reader is not None:
-            detach = partial(self.connection.detach, self.link, error, self._tracker)
-            self.connection.turn(detach)
-
-    def close(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
-            self.reader = None

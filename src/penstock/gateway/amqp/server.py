@@ -20,6 +20,7 @@ class AmqpDoor:
         self.context = context
         self.connections: set[AmqpConnection] = set()
         self._servers: list[asyncio.Server] = []
+        self._closing = False
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -33,6 +34,8 @@ class AmqpDoor:
         )
         self.connections.add(connection)
         self._empty.clear()
+        if self._closing:  # its TLS handshake was under way when the listeners were closed
+            connection.shut_down()
         return connection
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -55,22 +58,22 @@ class AmqpDoor:
 
     async def close(self, *, grace_s: float) -> None:
         """Take nobody new, say goodbye to everybody, wait for their answers for a moment."""
+        self._closing = True
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
-            connection.stop_reading()
+            connection.intake.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self.context.held.nothing.wait()
         for connection in list(self.connections):
-            connection.flush()
             connection.shut_down()
         try:
             async with asyncio.timeout(grace_s):
                 await self._empty.wait()
         except TimeoutError:
             for connection in list(self.connections):
-                connection.transport.close()
+                connection.transport.abort()
 
     def _forget(self, connection: AmqpConnection) -> None:
         self.connections.discard(connection)
@@ -124,6 +127,10 @@ class SocketTransport(asyncio.Protocol):
     def close(self) -> None:
         assert self._socket is not None
         self._socket.close()
+
+    def abort(self) -> None:
+        assert self._socket is not None
+        self._socket.abort()
 
     def pause_reading(self) -> None:
         assert self._socket is not None

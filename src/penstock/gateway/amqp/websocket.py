@@ -13,6 +13,7 @@ from penstock.model import limits
 
 PATHS = ("/$servicebus/websocket", "/$servicebus/websocket/")
 SUBPROTOCOLS = ("AMQPWSB10", "amqp")
+_UNSUPPORTED_DATA = 1003  # RFC 6455 7.4.1
 
 
 class WebSocketDoor:
@@ -49,19 +50,22 @@ class WebSocketTransport:
         self._something_to_do = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
+        self._aborted = asyncio.Event()
         self._closing = False
         self._paused = False
 
     async def run(self) -> None:
-        """Read and write until either side is done; both tasks end with this call."""
-        reader = asyncio.create_task(self._read())
-        writer = asyncio.create_task(self._write())
+        """Read and write until either side is done; all tasks end with this call."""
+        tasks = {
+            asyncio.create_task(work)
+            for work in (self._read(), self._write(), self._aborted.wait())
+        }
         try:
-            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reader, writer):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             assert self.connection is not None
             self.connection.connection_lost()
 
@@ -70,9 +74,16 @@ class WebSocketTransport:
         try:
             while True:
                 await self._may_read.wait()
-                self.connection.data_received(await self._websocket.receive_bytes())
-        except (WebSocketDisconnect, KeyError, RuntimeError):
-            return  # gone, or it sent text where AMQP is binary
+                message = await self._websocket.receive()
+                if message["type"] != "websocket.receive":
+                    return
+                data = message.get("bytes")
+                if data is None:  # text, where AMQP is binary
+                    await self._websocket.close(code=_UNSUPPORTED_DATA)
+                    return
+                self.connection.data_received(data)
+        except (WebSocketDisconnect, RuntimeError):
+            return
 
     async def _write(self) -> None:
         try:
@@ -111,6 +122,9 @@ class WebSocketTransport:
     def close(self) -> None:
         self._closing = True
         self._something_to_do.set()
+
+    def abort(self) -> None:
+        self._aborted.set()
 
     def pause_reading(self) -> None:
         self._may_read.clear()

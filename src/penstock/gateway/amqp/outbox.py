@@ -1,0 +1,86 @@
+"""Which links of a connection may send, in turn. One turn's bytes are bounded, whatever the peer
+asks for: then other connections get theirs, and the socket can say that it is full."""
+
+from __future__ import annotations
+
+from penstock.amqp.session import Session
+from penstock.gateway.amqp.links import LinkApp
+
+
+class _Lane:
+    """One session's way out."""
+
+    __slots__ = ("halfway", "waiting")
+
+    def __init__(self) -> None:
+        self.halfway: LinkApp | None = None  # some frames of its delivery are out, not all
+        self.waiting: dict[LinkApp, None] = {}  # for the window, or for that delivery's end
+
+
+class Outbox:
+    """The queue of links that have something to send and, as far as they know, may."""
+
+    def __init__(self) -> None:
+        self._queue: dict[LinkApp, None] = {}
+        self._lanes: dict[Session, _Lane] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def add(self, app: LinkApp) -> None:
+        """The link wants a turn; asked twice, it still gets one."""
+        self._queue[app] = None
+
+    def pump(self, bytes_max: int) -> None:
+        """Give turns until so many bytes are queued. Who has more asks again: behind the others."""
+        while self._queue and bytes_max > 0:
+            app = next(iter(self._queue))
+            del self._queue[app]
+            bytes_max -= app.pump(bytes_max)
+
+    def remove(self, app: LinkApp) -> None:
+        """The link is gone."""
+        self._queue.pop(app, None)
+        lane = self._lanes.get(app.link.session)
+        if lane is not None:
+            lane.waiting.pop(app, None)
+            if lane.halfway is app:
+                self.end_delivery(app)
+
+    def forget(self, session: Session) -> None:
+        self._lanes.pop(session, None)
+
+    def clear(self) -> None:
+        self._queue.clear()
+        self._lanes.clear()
+
+    # --- one session's window -------------------------------------------------------------------
+
+    def window_changed(self, session: Session) -> None:
+        """Whoever waited may try again."""
+        lane = self._lanes.get(session)
+        if lane is not None:
+            waiting, lane.waiting = lane.waiting, {}
+            self._queue.update(waiting)
+
+    def wait_for_window(self, app: LinkApp) -> None:
+        self._lane(app).waiting[app] = None
+
+    def must_wait(self, app: LinkApp) -> bool:
+        """Whether another link's delivery is half sent. Clients that follow delivery-ids take
+        frames of two deliveries in turns for an error (protocol.md E9)."""
+        lane = self._lanes.get(app.link.session)
+        if lane is None or lane.halfway in (None, app):
+            return False
+        lane.waiting[app] = None
+        return True
+
+    def begin_delivery(self, app: LinkApp) -> None:
+        self._lane(app).halfway = app
+
+    def end_delivery(self, app: LinkApp) -> None:
+        self._lane(app).halfway = None
+        self.window_changed(app.link.session)
+
+    def _lane(self, app: LinkApp) -> _Lane:
+        return self._lanes.setdefault(app.link.session, _Lane())
