@@ -345,9 +345,11 @@ class Kit(NamedTuple):
     deliveries: Callable[..., list[Delivery]]
     read_frames: Callable[[bytes], list[Sent]]
     sasl_start: bytes
+    begin: Begin
 
 
 @pytest.fixture(scope="session")
 def kit() -> Kit:
     start = SASL_HEADER + frame(SaslInit(mechanism="ANONYMOUS", initial_response=b""))
-    return Kit(frame, piece, attach, only, payloads, deliveries, read_frames, start)
+    begin = Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
+    return Kit(frame, piece, attach, only, payloads, deliveries, read_frames, start, begin)
