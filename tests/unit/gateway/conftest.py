@@ -49,8 +49,7 @@ from penstock.amqp.types import Described, Symbol
 from penstock.auth import Authority, sign
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
-from penstock.gateway.amqp.context import Context, Deadlines
-from penstock.gateway.amqp.driver import AmqpConnection
+from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
@@ -69,12 +68,11 @@ SELECTOR = "apache.org:selector-filter:string"
 _KEYS = {ROOT: ROOT_KEY, "sender": "sender-key", "listener": "listener-key"}
 
 
-class Timer:
+class Timer(msgspec.Struct):
     """What call_later gives."""
 
-    def __init__(self, due_ms: float, work: Callable[[], None]) -> None:
-        self.due_ms = due_ms
-        self.work: Callable[[], None] | None = work
+    due_ms: float
+    work: Callable[[], None] | None
 
     def cancel(self) -> None:
         self.work = None
@@ -89,7 +87,7 @@ class HandLoop:
         self.complaints: list[dict[str, Any]] = []  # what asyncio would have logged
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[Timer] = []
-        self._reads: deque[Callable[[], None]] = deque()
+        self.reads: deque[Callable[[], None]] = deque()
 
     # what the gateway calls
 
@@ -112,7 +110,7 @@ class HandLoop:
             else:
                 future.set_result(result)
 
-        self._reads.append(run)
+        self.reads.append(run)
         return future
 
     # what asyncio's Future calls
@@ -125,10 +123,6 @@ class HandLoop:
 
     # what tests call
 
-    @property
-    def reads_waiting(self) -> int:
-        return len(self._reads)
-
     def step(self) -> bool:
         """One turn of a real loop: what was scheduled before it, not what that schedules."""
         turn = len(self._soon)
@@ -139,8 +133,8 @@ class HandLoop:
     def settle(self) -> None:
         """Until nobody wants to do anything more at this moment."""
         for _ in range(100_000):
-            if self._reads and not self.reads_held:
-                self._reads.popleft()()
+            if self.reads and not self.reads_held:
+                self.reads.popleft()()
             elif not self.step():
                 return
         raise AssertionError("the loop never comes to rest")
@@ -161,10 +155,6 @@ class HandLoop:
         else:
             raise AssertionError("a timer is set again and again for the same moment")
         self.clock.advance(end_ms - self.clock.monotonic_ms())
-
-    @property
-    def timers_set(self) -> int:
-        return sum(timer.work is not None for timer in self._timers)
 
 
 class Socket:
@@ -230,14 +220,27 @@ def read_frames(data: bytes) -> list[Sent]:
     return sent
 
 
-class Wire:
-    """A connection to the door, spoken to with raw bytes."""
+class Peer:
+    """A client: the engine in its other role, what it was told, and raw bytes where it must be."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, **config: Any) -> None:
         self.world = world
         self.socket = Socket()
         self.heard: list[Sent] = []  # every frame that the gateway wrote
-        self.connection: AmqpConnection = world.door.connect(self.socket)
+        self.connection = world.door.connect(self.socket)
+        self.events: list[Event] = []
+        self.mechanism = "ANONYMOUS"
+        self.response: bytes | None = None
+        usual = {"container_id": "client", "hostname": HOST, "idle_time_out_ms": None}
+        self.engine = Connection(
+            ConnectionConfig(server=False, **{**usual, **config}),
+            now_ms=world.clock.monotonic_ms(),
+        )
+        self.session: Session | None = None
+        self._names = itertools.count()
+        self._nodes: dict[str, tuple[Link, Link]] = {}
+
+    # --- bytes
 
     def say(self, *spoken: bytes | Performative | None, channel: int = 0) -> list[Sent]:
         """All in one read of the socket; the frames that it brought."""
@@ -269,33 +272,6 @@ class Wire:
         """All performatives of a kind that the gateway wrote."""
         return [sent.body for sent in self.heard[since:] if isinstance(sent.body, kind)]
 
-
-class Peer(Wire):
-    """A client: the engine in its other role, and what it was told."""
-
-    def __init__(self, world: World, **config: Any) -> None:
-        super().__init__(world)
-        self.events: list[Event] = []
-        self.mechanism = "ANONYMOUS"
-        self.response: bytes | None = None
-        self.engine = Connection(
-            ConnectionConfig(
-                **{
-                    "container_id": "client",
-                    "hostname": HOST,
-                    "server": False,
-                    "idle_time_out_ms": None,
-                    **config,
-                }
-            ),
-            now_ms=world.clock.monotonic_ms(),
-        )
-        self.session: Session | None = None
-        self._names = itertools.count()
-        self._nodes: dict[str, tuple[Link, Link]] = {}
-
-    # --- bytes
-
     def run(self) -> None:
         """Until neither side has anything to say."""
         for _ in range(10_000):
@@ -306,7 +282,9 @@ class Peer(Wire):
 
     def _exchange(self) -> bool:
         now_ms = self.world.clock.monotonic_ms()
-        outgoing = self.engine.bytes_to_send(now_ms=now_ms)
+        outgoing = b""
+        if self.socket.is_reading:
+            outgoing = self.engine.bytes_to_send(now_ms=now_ms)
         if outgoing:
             self.connection.data_received(outgoing)
         incoming = self._take()
@@ -481,9 +459,14 @@ class Answer(NamedTuple):
     def of(cls, payload: bytes) -> Answer:
         message = decode_message(payload)
         given = cast(dict[str, Any], message.application_properties)
-        return cls(
-            given["status-code"], given["status-description"], given.get("error-condition"), message
-        )
+        status, text = given["status-code"], given["status-description"]
+        return cls(status, text, given.get("error-condition"), message)
+
+
+def body_of(payload: bytes) -> bytes:
+    body = decode_message(payload).body
+    assert isinstance(body, DataBody)
+    return b"".join(body.chunks)
 
 
 class World:
@@ -552,9 +535,6 @@ class World:
         secret = Secret(_KEYS.get(rule, "") if key is None else key)
         return sign(f"sb://{HOST}/{path}", rule, secret, expires_s=expires_s)
 
-    def set_deadlines(self, **fields: int) -> None:
-        self.context.deadlines = Deadlines(**fields)
-
     def _authorities(self) -> Sequence[Authority]:
         def hub(name: str) -> HubName | None:
             found = self.catalog.hub(NAMESPACE, name)
@@ -570,10 +550,20 @@ class World:
             )
         ]
 
-    # --- who comes
+    @staticmethod
+    def event(body: bytes = b"x", **annotations: object) -> bytes:
+        """One event as a client writes it; `key` is short for its partition key."""
+        if "key" in annotations:
+            annotations["x-opt-partition-key"] = annotations.pop("key")
+        named = {Symbol(name): value for name, value in annotations.items()}
+        return encode_message(Message(message_annotations=named or None, body=DataBody([body])))
 
-    def wire(self) -> Wire:
-        return Wire(self)
+    @staticmethod
+    def batch(*events: bytes) -> bytes:
+        """A publication of format 0x80013700."""
+        return encode_message(Message(body=DataBody(list(events))))
+
+    # --- who comes
 
     def peer(self, **config: Any) -> Peer:
         return Peer(self, **config)
@@ -594,45 +584,9 @@ class World:
         peer = self.peer().authorised()
         link = peer.sender(f"{HUB}/Partitions/{partition}")
         for body in bodies:
-            peer.publish(link, event(body), settled=True)
+            peer.publish(link, self.event(body), settled=True)
         assert self.stored(partition)[-len(bodies) :] == list(bodies)
         peer.lose()
-
-
-def event(body: bytes = b"x", **annotations: object) -> bytes:
-    """One event as a client writes it."""
-    named = {Symbol(name): value for name, value in annotations.items()}
-    return encode_message(Message(message_annotations=named or None, body=DataBody([body])))
-
-
-def keyed(body: bytes, key: object) -> bytes:
-    return event(body, **{"x-opt-partition-key": key})
-
-
-def batch(*events: bytes) -> bytes:
-    """A publication of format 0x80013700."""
-    return encode_message(Message(body=DataBody(list(events))))
-
-
-def body_of(payload: bytes) -> bytes:
-    body = decode_message(payload).body
-    assert isinstance(body, DataBody)
-    return b"".join(body.chunks)
-
-
-class Kit(NamedTuple):
-    """The functions above, for tests (which cannot import this file)."""
-
-    event: Callable[..., bytes]
-    keyed: Callable[[bytes, object], bytes]
-    batch: Callable[..., bytes]
-    body_of: Callable[[bytes], bytes]
-    frame: Callable[..., bytes]
-
-
-@pytest.fixture(scope="session")
-def kit() -> Kit:
-    return Kit(event, keyed, batch, body_of, frame)
 
 
 @pytest.fixture
