@@ -15,7 +15,7 @@ import os
 from penstock.kernels._pure.columns import Columns
 from penstock.kernels._pure.framing import Framed
 from penstock.kernels._pure.splitting import Publication, Refusal
-from penstock.kernels._pure.values import KernelError, KeyConflict
+from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
 
 # Compiled where the installation could build it; PENSTOCK_KERNEL=pure asks for the other twin.
 KERNEL = "pure"
@@ -42,6 +42,7 @@ __all__ = [
     "Framed",
     "KernelError",
     "KeyConflict",
+    "KeyTooLong",
     "Publication",
     "Refusal",
     "decode_events",

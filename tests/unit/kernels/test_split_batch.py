@@ -211,6 +211,20 @@ def test_string_keys_of_annotations_become_symbols_and_ulongs_stay() -> None:
     assert split(wrapped(message)).sections == wrapped(expected)
 
 
+def test_string_keys_become_symbols_of_the_shorter_form() -> None:
+    def message(head: str, length: int) -> bytes:
+        pair = raw(head, b"k" * length, "40")
+        return raw("00 53 72 d1", (len(pair) + 4).to_bytes(4, "big"), "00 00 00 02", pair, HELLO)
+
+    for given, expected, length in (
+        ("b1 00 00 01 00", "b3 00 00 01 00", 256),
+        ("b1 00 00 00 ff", "a3 ff", 255),
+        ("a1 ff", "a3 ff", 255),
+    ):
+        data = section(message(given, length))
+        assert split(data).sections == section(message(expected, length))
+
+
 def test_string_key_of_the_partition_key_routes() -> None:
     strings = raw("00 53 72 c1 19 02 a1 13", b"x-opt-partition-key", "a1 01", b"a")
 
@@ -226,6 +240,12 @@ def test_eight_byte_descriptors_are_made_short() -> None:
 
     expected = raw("00 53 73 c0 05 01 a1 02", b"id", HELLO)
     assert split(outer) == Publication(wrapped(expected), 1, None, None)
+
+
+def test_eight_byte_descriptor_of_the_data_section_alone_is_made_short() -> None:
+    outer = raw("00 80 00 00 00 00 00 00 00 75 a0 0a", HELLO)
+
+    assert split(outer + wrapped(WORLD)).sections == wrapped(HELLO) + wrapped(WORLD)
 
 
 def test_symbolic_descriptors_are_made_short() -> None:
@@ -258,6 +278,24 @@ def test_annotations_that_become_empty_are_left_out() -> None:
 
     assert split(wrapped(owned + HELLO)).sections == wrapped(HELLO)
     assert split(wrapped(owned)).sections == wrapped(raw("00 53 72 c1 01 00"))
+
+
+@pytest.mark.parametrize("value", ["a1 01 70", "40", "54 01"])
+def test_publisher_that_the_service_did_not_write_is_dropped(value: str) -> None:
+    encoded = bytes.fromhex(value)
+    size = bytes((18 + len(encoded),))
+    message = raw("00 53 72 c1", size, "02 a3 0f", b"x-opt-publisher", encoded, HELLO)
+
+    assert split(wrapped(message)).sections == wrapped(HELLO)
+
+
+def test_verbatim_events_keep_their_form_beside_one_that_is_rewritten() -> None:
+    long = raw("00 53 75 b0 00 00 00 0a", HELLO)
+    rewritten = HELLO + raw("00 53 71 c1 01 00")
+
+    data = long + wrapped(rewritten) + long + long
+    expected = long + wrapped(raw("00 53 71 c1 01 00") + HELLO) + long + long
+    assert split(data).sections == expected
 
 
 def test_publisher_is_written_into_every_event() -> None:
@@ -351,7 +389,7 @@ def test_idempotent_producer_is_none_when_a_part_is_missing_or_no_number() -> No
     [
         (b"", "0 events"),
         (raw("00 53 70 45"), "0 events"),
-        (raw("00 53 75 a0 00"), "the message at byte 5"),
+        (raw("00 53 75 40"), "without binary"),
         (raw("00 53 77 40") + wrapped(HELLO), "no place"),
         (wrapped(HELLO) + raw("00 53 76 45"), "no place"),
         (raw("00 53 70 45 00 53 70 45") + wrapped(HELLO), "no second one"),
@@ -380,11 +418,28 @@ def test_idempotent_producer_is_none_when_a_part_is_missing_or_no_number() -> No
         (wrapped(raw("00 53 73 c0 0f 0e", b"\x40" * 14) + HELLO), "14 fields"),
         (wrapped(raw("00 53 70 c0 07 06", b"\x40" * 6) + HELLO), "6 fields"),
         (wrapped(KEY_A[:-3] + raw("a1 02") + HELLO), "ends at"),
+        (wrapped(raw("00 53 72 c1 06 02 a3 01 61 40 40") + HELLO), "annotations end at"),
+        (wrapped(raw("00 53 74 c1 06 02 a1 01 61 40 40") + HELLO), "map ends at"),
+        (wrapped(raw("00 53 73 45 00 53 72 c1 01 00 00 53 75 a0 ff") + HELLO), "its place at"),
     ],
 )
 def test_malformed_batch_is_refused_with_a_reason(data: bytes, why: str) -> None:
     with pytest.raises(KernelError, match=why):
         split(data)
+
+
+def test_large_event_is_looked_into_like_a_small_one() -> None:
+    body = raw("00 53 75 b0 00 00 01 2c", bytes(300))
+    plain, keyed = section(body), section(KEY_A + body)
+    broken = section(body[:7] + b"\x2d" + body[8:])
+
+    assert split(keyed + plain) == Publication(keyed + plain, 2, "a", None)
+    assert split(plain + keyed) == Publication(plain + keyed, 2, None, None)
+    for data in (broken, plain + broken, broken + plain):
+        with pytest.raises(KernelError):
+            split(data)
+    with pytest.raises(KernelError):
+        split(plain + section(raw("00 53 74 c1 02 01 40") + body))
 
 
 def test_second_partition_key_is_refused() -> None:
@@ -401,7 +456,7 @@ def test_range_outside_the_data_is_refused() -> None:
             split_batch(data, start, end)
 
 
-@pytest.mark.parametrize("event", [HELLO, KEY_A + HELLO])
+@pytest.mark.parametrize("event", [HELLO, KEY_A + HELLO, HELLO + raw("00 53 71 c1 01 00")])
 def test_more_events_than_allowed_are_refused(event: bytes) -> None:
     data = wrapped(event) * 11
 
@@ -415,6 +470,7 @@ def test_batch_that_grows_beyond_a_record_is_refused() -> None:
     written = split(data, "p" * 200).sections
 
     assert len(written) > 40_000
+    assert split_batch(data, 0, len(data), bytes_max=len(data)).sections == data
     with pytest.raises(KernelError, match="exceeds 40000 bytes"):
         split_batch(data, 0, len(data), publisher="p" * 200, bytes_max=40_000)
     with pytest.raises(KernelError, match="exceeds 100 bytes"):

@@ -95,9 +95,18 @@ def test_malformed_message_is_refused_in_its_place_and_hurts_no_neighbour() -> N
 
 
 def test_each_malformed_message_has_its_own_refusal() -> None:
-    kinds = [type(part) for part in split(b"", BROKEN, HELLO, b"\x00", b"\x00\x53", b"\xff" * 9)]
+    kinds = [type(part) for part in split(BROKEN, HELLO, b"\x00", b"\x00\x53", b"\xff" * 9)]
 
-    assert kinds == [Refusal, Refusal, Publication, Refusal, Refusal, Refusal]
+    assert kinds == [Refusal, Publication, Refusal, Refusal, Refusal]
+
+
+def test_message_without_a_section_is_an_event_without_body() -> None:
+    assert split(b"") == [Publication(wrapped(b"\x00\x53\x72\xc1\x01\x00"), 1, None, None)]
+
+
+def test_body_of_null_is_kept() -> None:
+    null = b"\x00\x53\x75\x40"
+    assert split(null) == [Publication(wrapped(null), 1, None, None)]
 
 
 def test_consecutive_producer_numbers_share_a_publication() -> None:

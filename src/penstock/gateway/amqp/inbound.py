@@ -16,6 +16,7 @@ from penstock.gateway.amqp.links import EntityLink
 from penstock.kernels import (
     KernelError,
     KeyConflict,
+    KeyTooLong,
     Publication,
     Refusal,
     split_batch,
@@ -216,4 +217,6 @@ def _stamped(publication: Publication) -> EventBatch:
 def _translated(error: KernelError) -> PenstockError:
     if isinstance(error, KeyConflict):
         return NotAllowed(str(error))
+    if isinstance(error, KeyTooLong):
+        return ArgumentError(str(error))
     return DecodeError(str(error))

@@ -33,6 +33,7 @@ from penstock.kernels._pure.values import (
     LIST32,
     MAP8,
     MAP32,
+    NULL,
     KernelError,
     check_value,
     open_compound,
@@ -65,7 +66,7 @@ _FORMS = {
     MESSAGE_ANNOTATIONS: _MAPS,
     PROPERTIES: _LISTS,
     APPLICATION_PROPERTIES: _MAPS,
-    DATA: bytes((BINARY8, BINARY32)),
+    DATA: bytes((BINARY8, BINARY32, NULL)),
     SEQUENCE: _LISTS,
     VALUE: bytes(range(256)),
     FOOTER: _MAPS,
@@ -159,7 +160,7 @@ def _value_end(data: bytes, code: int, first: int, end: int) -> int:
         raise KernelError(f"no section, or one of the wrong type 0x{form:02x}, at byte {first}")
     if code == VALUE:
         return check_value(data, first, end, 1, [ELEMENTS_MAX])
-    if form == LIST0:
+    if form in (LIST0, NULL):
         stop = first + 1
     elif form & 0x10:
         stop = first + 5 + int(_U32(data, first + 1)[0])
@@ -173,6 +174,8 @@ def _value_end(data: bytes, code: int, first: int, end: int) -> int:
 def _body(data: bytes, code: int, position: int, first: int, stop: int) -> bytes:
     if code != DATA:
         return data[position:stop]
+    if data[first] == NULL:
+        return b""
     return data[first + (2 if data[first] == BINARY8 else 5) : stop]
 
 

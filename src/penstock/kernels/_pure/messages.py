@@ -25,6 +25,7 @@ from penstock.kernels._pure.values import (
     LIST32,
     MAP8,
     MAP32,
+    NULL,
     STRING8,
     STRING32,
     SYMBOL8,
@@ -32,6 +33,7 @@ from penstock.kernels._pure.values import (
     ULONGS,
     WIDTH,
     KernelError,
+    KeyTooLong,
     check_descriptor,
     check_elements,
     check_text,
@@ -107,6 +109,7 @@ class Annotations(msgspec.Struct, frozen=True, gc=False):
 
 
 BARE = Annotations()
+_EMPTY = Annotations(canonical=False)  # a message without a section: stored with one
 
 
 class Seen:
@@ -121,6 +124,8 @@ class Seen:
 
 def inspect(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
     """Check a whole message. May raise IndexError or struct.error for one that is cut short."""
+    if start == end:
+        return _EMPTY  # PY sends it for a value body of None without properties
     budget = [ELEMENTS_MAX]
     annotations = BARE
     unusual = _UNUSUAL_FIRST
@@ -138,7 +143,7 @@ def inspect(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
         else:
             position = _CHECKS[code](data, position + 3, end, budget)
         unusual = _UNUSUAL_AFTER[code]
-    if position != end or start == end:
+    if position != end:
         raise KernelError(f"the message at byte {start} ends at {position}, its place at {end}")
     return annotations
 
@@ -260,7 +265,7 @@ def _judge(
         elif name in _OWNED:
             canonical = False
     if key is not None and len(key) > PARTITION_KEY_MAX:
-        raise KernelError(
+        raise KeyTooLong(
             f"the partition key at byte {known[_KEY][0]} has {len(key)} characters: "
             f"at most {PARTITION_KEY_MAX} are allowed"
         )
@@ -412,6 +417,8 @@ def _check_data(data: bytes, position: int, end: int, budget: list[int]) -> int:
         stop = position + 2 + data[position + 1]
     elif code == BINARY32:
         stop = position + 5 + int(_U32(data, position + 1)[0])
+    elif code == NULL:
+        stop = position + 1  # JS writes it for a body of null (protocol.md 4.6)
     else:
         raise KernelError(f"a data section without binary at byte {position}")
     return stop

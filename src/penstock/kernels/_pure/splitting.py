@@ -27,7 +27,7 @@ from penstock.kernels._pure.messages import (
     rewrite,
 )
 from penstock.kernels._pure.usual import inspect_usual
-from penstock.kernels._pure.values import BINARY8, ELEMENTS_MAX, KernelError, KeyConflict
+from penstock.kernels._pure.values import BINARY8, BINARY32, ELEMENTS_MAX, KernelError, KeyConflict
 
 _EVENTS_MAX = 65_536
 _BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, after every event was made canonical
@@ -340,6 +340,8 @@ def _outer(data: bytes, start: int, end: int, events_max: int) -> tuple[Annotati
         code, first = read_section_code(data, position, end)
         if code == DATA:
             canonical = first == position + 3
+            if data[first] not in (BINARY8, BINARY32):
+                raise KernelError(f"an event's data section without binary at byte {first}")
             stop = check_section(data, code, first, end, [1])
             head = 2 if data[first] == BINARY8 else 5
             events += (position if canonical else -1), first + head, stop

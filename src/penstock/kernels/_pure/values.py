@@ -18,6 +18,7 @@ ELEMENTS_MAX = 100_000  # elements and body sections of one message
 
 # Constructors (AMQP 1.6) that the kernels name.
 DESCRIBED = 0x00
+NULL = 0x40
 LIST0 = 0x45
 BOOLEAN, CHAR = 0x56, 0x73
 BINARY8, STRING8, SYMBOL8 = 0xA0, 0xA1, 0xA3
@@ -36,6 +37,10 @@ _Check = Callable[[bytes, int, int, int, int, list[int]], int]
 
 class KernelError(ValueError):
     """Bytes that are not what they claim to be; the message says what, and at which byte."""
+
+
+class KeyTooLong(KernelError):
+    """A partition key of more characters than are allowed (protocol.md 4.5)."""
 
 
 class KeyConflict(KernelError):
