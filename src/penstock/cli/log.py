@@ -2,6 +2,88 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 import typer
 
+from penstock.cli.output import Format, Output, print_rows
+
+if TYPE_CHECKING:
+    from penstock.log.verify import Finding, PartitionSummary
+
 app = typer.Typer(help="Check and read the partition logs offline.", no_args_is_help=True)
+
+Directory = Annotated[
+    Path, typer.Argument(help="Data directory, or a copy of one; it may be in use")
+]
+
+
+@app.command()
+def verify(
+    directory: Directory = Path("penstock-data"),
+    output: Format = Output.TABLE,
+) -> None:
+    """Compare every checksum, number and index. Exit code 1 where stored events cannot be read."""
+    from penstock.log.verify import PartitionSummary, verify_directory
+
+    findings: list[Finding] = []
+    summaries: list[PartitionSummary] = []
+    for item in verify_directory(_log_of(directory)):
+        if isinstance(item, PartitionSummary):
+            summaries.append(item)
+        else:
+            findings.append(item)
+    rows = [msgspec.structs.asdict(summary) for summary in summaries]
+    if output is Output.TABLE:
+        print_rows(rows, output, title=f"{directory}: {len(summaries)} partitions")
+        for finding in findings:
+            word = "LOST" if finding.is_loss else "note"
+            typer.echo(f"{word}: {finding.path}: {finding.text}", err=True)
+    else:
+        print_rows([*rows, *(msgspec.structs.asdict(f) for f in findings)], output, title="")
+    if any(finding.is_loss for finding in findings):
+        raise typer.Exit(1)
+    typer.echo("Every stored event can be read.", err=True)
+
+
+@app.command()
+def dump(
+    segment: Annotated[Path, typer.Argument(help="A segment file (….log)")],
+    output: Format = Output.TABLE,
+) -> None:
+    """List the records of one segment: sequence numbers, offsets, times, sizes."""
+    from penstock.log.verify import DumpedRecord, DumpedSegment, dump_segment
+
+    rows: list[dict[str, object]] = []
+    damaged = 0
+    for item in dump_segment(segment):
+        if isinstance(item, DumpedSegment):
+            typer.echo(
+                f"partition {item.partition}, from offset {item.base_offset}, "
+                f"sequence number {item.first_sequence}",
+                err=True,
+            )
+        elif isinstance(item, DumpedRecord):
+            row = msgspec.structs.asdict(item)
+            row["enqueued"] = _time(row.pop("enqueued_ms"))
+            row["producer"] = None if item.producer is None else item.producer.id
+            rows.append(row)
+        else:
+            damaged += 1
+            typer.echo(f"DAMAGED: {item}", err=True)
+    print_rows(rows, output, title=str(segment))
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _log_of(directory: Path) -> Path:
+    """The log's own directory below a data directory; or that one itself."""
+    below = directory / "log"
+    return below if below.is_dir() else directory
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

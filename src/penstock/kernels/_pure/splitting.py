@@ -171,7 +171,7 @@ class _Wanted:
             raise KeyConflict(
                 f"the event at byte {start} has another partition key than its publisher's name"
             )
-        first = data[start + 2]
+        first = data[start + 2] if start < end else 0
         if annotations is BARE and first > MESSAGE_ANNOTATIONS:
             return self.section + data[start:end]
         if self.key is not None and annotations.canonical and first == MESSAGE_ANNOTATIONS:

@@ -1,0 +1,70 @@
+"""`penstock log verify|dump` on a directory that a real service wrote."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.log.embedded import EmbeddedLogStore
+from penstock.model.events import EventBatch
+
+PENSTOCK = str(Path(sys.executable).with_name("penstock"))
+HELLO = b"\x00\x53\x75\xa0\x0a\x00\x53\x75\xa0\x05hello"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Three batches of two events in one partition."""
+    waiting: list[object] = []
+    store = EmbeddedLogStore(tmp_path / "data" / "log", wake=lambda work: work())
+    partition = store.partition("ab" * 16, 0)
+    for number in range(3):
+        batch = EventBatch(HELLO * 2, 2)
+        partition.append(batch, now_ms=1_700_000_000_000 + number, done=waiting.append)
+    store.close()
+    assert len(waiting) == 3
+    return tmp_path / "data"
+
+
+def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PENSTOCK, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_verify_counts_every_event(directory: Path) -> None:
+    done = penstock("log", "verify", str(directory), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    (summary,) = json.loads(done.stdout)
+    assert (summary["partition"], summary["records"], summary["events"]) == (0, 3, 6)
+    assert "Every stored event can be read." in done.stderr
+
+
+def test_verify_finds_a_flipped_bit_and_says_so_by_its_exit_code(directory: Path) -> None:
+    (segment,) = directory.glob("log/*/0/*.log")
+    content = bytearray(segment.read_bytes())
+    place = content.index(b"hello")
+    content[place] ^= 1
+    segment.write_bytes(content)
+    done = penstock("log", "verify", str(directory))
+    assert done.returncode == 1
+    assert "LOST" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_dump_lists_records_with_their_numbers(directory: Path) -> None:
+    (segment,) = directory.glob("log/*/0/*.log")
+    done = penstock("log", "dump", str(segment), "-o", "jsonl")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["first_sequence"], row["count"]) for row in rows] == [(0, 2), (2, 2), (4, 2)]
+    assert rows[0]["enqueued"] == "2023-11-14T22:13:20.000+00:00"
+
+
+@pytest.mark.parametrize("arguments", [("verify", "nowhere"), ("dump", "nowhere.log")])
+def test_what_is_not_there_is_one_sentence(tmp_path: Path, arguments: tuple[str, str]) -> None:
+    done = penstock("log", arguments[0], str(tmp_path / arguments[1]))
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "nowhere" in done.stderr
