@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.auth.resource import Path, canonical, names_publisher, scope_covers, within_hub
+from penstock.auth.resource import (
+    Path,
+    canonical,
+    names_publisher,
+    scope_covers,
+    sends_to,
+    within_hub,
+)
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.names import HubName, NamespaceName, RuleName
 
@@ -39,9 +46,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effective_rights(rights: Right, scope: Path) -> Right:
-    """Manage includes Send and Listen (protocol.md 7.3); a publisher may only send (2.5)."""
+    """Manage includes Send and Listen (protocol.md 7.3); a publisher may only send (2.5), and so
+    may who holds a token for a publish request's URI (7.1)."""
     granted = Right.ALL if rights & Right.MANAGE else rights
-    return granted & Right.SEND if names_publisher(scope) else granted
+    sends_only = names_publisher(scope) or sends_to(scope) is not None
+    return granted & Right.SEND if sends_only else granted
 
 
 def matches_key(rule: AuthorizationRule, key: Secret) -> bool:

@@ -19,9 +19,11 @@ Path = tuple[str, ...]
 
 SCHEMES = frozenset({"sb", "amqp", "amqps", "http", "https", "ws", "wss"})
 PUBLISHERS = "publishers"
-# What may follow a hub's own name in a path (protocol.md 4.1, 5.1, 2.2). The catalog keeps these
-# words out of hub names, so the first of them ends the hub's part.
-WORDS_BELOW_HUB = frozenset({"partitions", "consumergroups", PUBLISHERS, "$management"})
+MESSAGES = "messages"
+# What may follow a hub's own name in a path (protocol.md 4.1, 5.1, 2.2, 7.1). The catalog keeps
+# these words out of hub names, so the first of them ends the hub's part.
+WORDS_BELOW_HUB = frozenset({"partitions", "consumergroups", PUBLISHERS, "$management", MESSAGES})
+_PUBLISHER = "publisher"  # as one of the service's own examples spells it (protocol.md 7.1)
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
@@ -74,9 +76,25 @@ def path_covers(prefix: Path, path: Path) -> bool:
 def scope_covers(scope: Path, path: Path) -> bool:
     """`path_covers`, but one publisher's scope is that publisher alone (protocol.md 2.5).
 
-    A publisher's name may hold a slash, so a path below `publishers/a` is another publisher.
+    A publisher's name may hold a slash, so a path below `publishers/a` is another publisher. A
+    token for the URI of HTTPS publishing is one for the entity that the URI sends to.
     """
-    return path == scope or (path_covers(scope, path) and not names_publisher(scope))
+    if path == scope or path == sends_to(scope):
+        return True
+    return path_covers(scope, path) and not names_publisher(scope)
+
+
+def sends_to(path: Path) -> Path | None:
+    """The entity behind the URI of a publish request, `entity/messages` (protocol.md 7.1); None
+    for any other path. No hub and no publisher may have such a name (catalog, model.names)."""
+    if not path or path[-1] != MESSAGES:
+        return None
+    length = hub_length(path)
+    if length == len(path) - 1:
+        return path[:-1]
+    # `publishers/messages` is the publisher of that name, `partitions/messages` is nothing.
+    named = length + 2 < len(path) and path[length] in ("partitions", PUBLISHERS)
+    return path[:-1] if named else None
 
 
 def names_publisher(path: Path) -> bool:
@@ -152,4 +170,14 @@ def _segments(path: str) -> Path | None:
     segments = tuple(fold(path.removesuffix("/")).split("/"))
     if "" in segments or "." in segments or ".." in segments:
         return None
-    return segments
+    return _with_publishers(segments)
+
+
+def _with_publishers(path: Path) -> Path:
+    """`publisher` read as `publishers` where it is the word that follows the hub's name."""
+    for index in range(1, len(path)):
+        if path[index] == _PUBLISHER:
+            return (*path[:index], PUBLISHERS, *path[index + 1 :])
+        if path[index] in WORDS_BELOW_HUB:
+            break
+    return path

@@ -5,11 +5,23 @@ from __future__ import annotations
 import re
 
 from penstock.model import limits, names
-from penstock.model.entities import AuthorizationRule, ConsumerGroup, Hub, Namespace, Right, Secret
+from penstock.model.entities import (
+    AuthorizationRule,
+    ConsumerGroup,
+    Hub,
+    Namespace,
+    RevokedPublisher,
+    Right,
+    Secret,
+)
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceeded
 
-# In an address these words end the hub's name (protocol.md 4.1), so no name may go on with one.
-_WORDS_BELOW_HUB = frozenset({"partitions", "consumergroups", "publishers"})
+# In an address or an HTTPS path these words end the hub's name (protocol.md 4.1, 7.1), so no name
+# may go on with one: `hub/messages` is the hub's door for publishing, and a token for it is one
+# for the hub.
+_WORDS_BELOW_HUB = frozenset(
+    {"partitions", "consumergroups", "publishers", "publisher", "revokedpublishers", "messages"}
+)
 _NO_SEGMENTS = frozenset({"", ".", ".."})
 
 _HOST = re.compile(r"[a-z0-9._:-]+")
@@ -82,13 +94,18 @@ def check_rule(rule: AuthorizationRule) -> None:
     _check_key("secondary", rule.secondary_key)
 
 
+def check_revoked_publisher(publisher: RevokedPublisher) -> None:
+    names.publisher_name(publisher.name)
+    _check_range("time of revocation", publisher.revoked_ms, 0, _TIME_MS_MAX)
+
+
 def _check_hub_segments(name: str) -> None:
     segments = names.key(name).split("/")
     if not _NO_SEGMENTS.isdisjoint(segments) or not _WORDS_BELOW_HUB.isdisjoint(segments[1:]):
         raise ArgumentError(
             f"The event hub name '{names.shown(name)}' is invalid: between slashes stands a name, "
-            "not '.' or '..', and after the first slash not Partitions, ConsumerGroups or "
-            "Publishers, which have a meaning in addresses."
+            "not '.' or '..', and after the first slash not Partitions, ConsumerGroups, "
+            "Publishers, RevokedPublishers or Messages, which have a meaning in addresses."
         )
 
 

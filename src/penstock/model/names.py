@@ -57,11 +57,17 @@ def rule_name(text: str) -> RuleName:
 
 
 def publisher_name(text: str) -> PublisherName:
-    """Publishers need no creation; any printable name is one."""
+    """Publishers need no creation; any printable name is one. It does not end in `/messages`: a
+    token for such a name would be one for the publish request of another (protocol.md 7.1)."""
     if not 1 <= len(text) <= limits.PUBLISHER_NAME_MAX or not text.isprintable():
         raise ArgumentError(
             f"The publisher name '{shown(text)}' is invalid: "
             f"1 to {limits.PUBLISHER_NAME_MAX} printable characters are allowed."
+        )
+    if key(text).endswith("/messages"):
+        raise ArgumentError(
+            f"The publisher name '{shown(text)}' is invalid: it must not end in '/messages', "
+            "which is how the URI of a publish request ends."
         )
     return PublisherName(text)
 

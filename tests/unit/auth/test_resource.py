@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.auth import Resource, parse_resource, path_covers
-from penstock.auth.resource import canonical, names_publisher, within_hub
+from penstock.auth.resource import canonical, names_publisher, sends_to, within_hub
 from penstock.model.errors import AuthFailed
 
 
@@ -41,6 +41,10 @@ from penstock.model.errors import AuthFailed
         ("sb://h/x://y", None, None),  # an empty segment
         ("h/x:y", "h", ("x:y",)),
         ("my_host/hub", "my_host", ("hub",)),
+        ("h/hub/publisher/a/messages", "h", ("hub", "publishers", "a", "messages")),
+        ("h/hub/publishers/publisher", "h", ("hub", "publishers", "publisher")),
+        ("h/hub/partitions/0/publisher", "h", ("hub", "partitions", "0", "publisher")),
+        ("h/publisher/a", "h", ("publisher", "a")),  # a hub of that name
     ],
 )
 def test_resource_is_read_in_each_spelling(
@@ -120,6 +124,30 @@ def test_path_covers_whole_segments(
 )
 def test_publisher_is_recognised_behind_its_hub_alone(path: str, names_one: bool) -> None:
     assert names_publisher(tuple(path.split("/"))) is names_one
+
+
+@pytest.mark.parametrize(
+    ("path", "entity"),
+    [
+        ("hub/messages", "hub"),
+        ("plant/line/messages", "plant/line"),
+        ("hub/partitions/0/messages", "hub/partitions/0"),
+        ("hub/publishers/a/messages", "hub/publishers/a"),
+        ("hub/publishers/a/b/messages", "hub/publishers/a/b"),
+        ("hub/publishers/messages/messages", "hub/publishers/messages"),
+        ("messages/messages", "messages"),
+        ("messages", None),  # a hub of that name
+        ("hub/publishers/messages", None),  # a publisher of that name
+        ("hub/partitions/messages", None),
+        ("hub/consumergroups/g/messages", None),
+        ("hub/messages/messages", None),
+        ("hub", None),
+        ("", None),
+    ],
+)
+def test_publish_uri_names_the_entity_it_sends_to(path: str, entity: str | None) -> None:
+    expected = None if entity is None else tuple(entity.split("/"))
+    assert sends_to(tuple(path.split("/")) if path else ()) == expected
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,41 @@ hub with slashes, prefix | ns/a/b | Root | ns/a/b/c | = | S YES
 hub that does not exist | ns/none | Root | = | = | S YES
 """)
 
+# Tokens for the URI of an HTTPS publish request, entity/messages (protocol.md 7.1).
+PUBLISH_URI = _rows("""
+hub's publish URI | ns/hub1/messages | Root | ns/hub1 | = | S YES
+hub's publish URI in capitals | ns/hub1/Messages/ | Root | ns/hub1 | = | S YES
+hub's publish URI as audience | ns/hub1/messages | Root | = | hub1 | S YES
+hub token, publish URI as audience | ns/hub1 | Root | ns/hub1/messages | hub1 | S YES
+hub's publish URI listens | ns/hub1/messages | Root | ns/hub1 | = | L NO
+hub's publish URI manages | ns/hub1/messages | Root | ns/hub1 | = | M NO
+hub's publish URI, group | ns/hub1/messages | Root | ns/hub1/CG/$Default | = | L AUD
+hub's publish URI, partition | ns/hub1/messages | Root | ns/hub1/P/0 | = | S AUD
+hub's publish URI, publisher | ns/hub1/messages | Root | ns/hub1/Pub/a | = | S AUD
+hub's publish URI, other hub | ns/hub1/messages | Root | ns/hub10 | = | S AUD
+hub's publish URI, all | ns/hub1/messages | Root | ns | hub1 | S AUD
+hub's publish URI, rule of the hub | ns/hub1/messages | HubSend | ns/hub1 | = | S YES
+hub's publish URI, only listens | ns/hub1/messages | Listener | ns/hub1 | = | S NO
+partition's publish URI | ns/hub1/P/0/messages | Root | ns/hub1/P/0 | = | S YES
+partition's publish URI, other | ns/hub1/P/0/messages | Root | ns/hub1/P/1 | = | S AUD
+partition's publish URI, hub | ns/hub1/P/0/messages | Root | ns/hub1 | = | S AUD
+publisher's publish URI | ns/hub1/Pub/a/messages | Root | ns/hub1/Pub/a | = | S YES
+publisher's publish URI, singular | ns/hub1/publisher/a/messages | Root | ns/hub1/pub/a | = | S YES
+publisher in the singular | ns/hub1/publisher/a | Root | ns/hub1/pub/a | = | S YES
+publisher in the singular, other | ns/hub1/publisher/a | Root | ns/hub1/pub/b | = | S AUD
+publisher's publish URI, other | ns/hub1/Pub/a/messages | Root | ns/hub1/Pub/b | = | S AUD
+publisher's publish URI, below | ns/hub1/Pub/a/messages | Root | ns/hub1/Pub/a/b | = | S AUD
+publisher's publish URI, hub | ns/hub1/Pub/a/messages | Root | ns/hub1 | = | S AUD
+publisher's publish URI listens | ns/hub1/Pub/a/messages | Root | ns/hub1/Pub/a | = | L NO
+publisher called messages | ns/hub1/Pub/messages | Root | ns/hub1/Pub/messages | = | S YES
+publisher called messages, another | ns/hub1/Pub/messages | Root | ns/hub1/Pub/a | = | S AUD
+publisher called messages, hub | ns/hub1/Pub/messages | Root | ns/hub1 | = | S AUD
+called messages, its URI | ns/hub1/pub/messages/messages | Root | ns/hub1/pub/messages | = | S YES
+no such URI | ns/hub1/messages/messages | Root | ns/hub1 | = | S AUD
+no such URI below a partition | ns/hub1/P/messages | Root | ns/hub1 | = | S AUD
+whole namespace's messages | ns/messages | Root | ns/hub1 | = | S AUD
+""")
+
 NOT_A_PREFIX: list[Row] = [
     (f"{sr} for {aud}", f"sb://{HOST}/{sr}", *ROOT, f"sb://{HOST}/{aud}", aud, S, AUD)
     for sr, aud in [
@@ -328,6 +363,7 @@ contoso's key on a hub of fabrikam alone | sb://localhost/own | Root | = | own |
 TABLE = [
     *_spellings(),
     *SAME,
+    *PUBLISH_URI,
     *NOT_A_PREFIX,
     *PUBLISHER,
     *OTHER_HOSTS,
