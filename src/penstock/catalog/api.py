@@ -1,4 +1,4 @@
-"""The contract of the catalog: namespaces, hubs, consumer groups, authorization rules.
+"""The contract of the catalog: namespaces, hubs, consumer groups, rules, revoked publishers.
 
 Reads come from memory and never block; writes are durable when they return. Names compare
 case-insensitively and are kept as they were given. Everything runs on the owner's thread.
@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.model.entities import AuthorizationRule, ConsumerGroup, Hub, Namespace
+from penstock.model.entities import (
+    AuthorizationRule,
+    ConsumerGroup,
+    Hub,
+    Namespace,
+    RevokedPublisher,
+)
 
 Unsubscribe = Callable[[], None]
 
@@ -48,6 +54,11 @@ class Catalog(Protocol):
     def rule(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule | None: ...
     def put_rule(self, rule: AuthorizationRule) -> None: ...
     def delete_rule(self, namespace: str, hub: str | None, name: str) -> None: ...
+
+    def revoked_publishers(self, namespace: str, hub: str) -> list[RevokedPublisher]: ...
+    def revoked_publisher(self, namespace: str, hub: str, name: str) -> RevokedPublisher | None: ...
+    def put_revoked_publisher(self, publisher: RevokedPublisher) -> None: ...
+    def delete_revoked_publisher(self, namespace: str, hub: str, name: str) -> None: ...
 
     def subscribe(self, on_change: Callable[[], None]) -> Unsubscribe:
         """Call `on_change` after each committed write, so that running links can be re-judged."""

@@ -13,13 +13,19 @@ import msgspec
 from penstock.catalog import checks
 from penstock.catalog.api import Unsubscribe
 from penstock.model import limits
-from penstock.model.entities import AuthorizationRule, ConsumerGroup, Hub, Namespace
+from penstock.model.entities import (
+    AuthorizationRule,
+    ConsumerGroup,
+    Hub,
+    Namespace,
+    RevokedPublisher,
+)
 from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
 from penstock.model.names import DEFAULT_GROUP, key, shown
 
-Record = Namespace | Hub | ConsumerGroup | AuthorizationRule
+Record = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher
 
-_R = TypeVar("_R", Namespace, Hub, ConsumerGroup, AuthorizationRule)
+_R = TypeVar("_R", Namespace, Hub, ConsumerGroup, AuthorizationRule, RevokedPublisher)
 _Level = tuple[str, str | None]  # keys of namespace and hub; None: the namespace's own
 
 
@@ -49,6 +55,7 @@ class CatalogIndex:
         self._hubs: dict[str, dict[str, Hub]] = {}
         self._groups: dict[_Level, dict[str, ConsumerGroup]] = {}
         self._rules: dict[_Level, dict[str, AuthorizationRule]] = {}
+        self._revoked: dict[_Level, dict[str, RevokedPublisher]] = {}
         self._hub_ids: set[str] = set()
         self._subscribers: dict[object, Callable[[], None]] = {}
         for record in records:
@@ -179,6 +186,38 @@ class CatalogIndex:
         del self._rules[_level(namespace, hub)][key(name)]
         self._notify()
 
+    # --- revoked publishers ---------------------------------------------------------------------
+
+    def revoked_publishers(self, namespace: str, hub: str) -> list[RevokedPublisher]:
+        return _sorted(self._revoked.get(_level(namespace, hub), {}))
+
+    def revoked_publisher(self, namespace: str, hub: str, name: str) -> RevokedPublisher | None:
+        return self._revoked.get(_level(namespace, hub), {}).get(key(name))
+
+    def put_revoked_publisher(self, publisher: RevokedPublisher) -> None:
+        checks.check_revoked_publisher(publisher)
+        hub = self._parent_hub(publisher.namespace, publisher.hub)
+        old = self.revoked_publisher(publisher.namespace, publisher.hub, publisher.name)
+        count = len(self._revoked.get(_level(publisher.namespace, publisher.hub), {}))
+        if old is None and count >= limits.REVOKED_PUBLISHERS_MAX:
+            raise QuotaExceeded(
+                f"The event hub '{hub.name}' has {count} revoked publishers: "
+                f"at most {limits.REVOKED_PUBLISHERS_MAX} are allowed."
+            )
+        name = publisher.name if old is None else old.name
+        self._put(
+            msgspec.structs.replace(publisher, namespace=hub.namespace, hub=hub.name, name=name)
+        )
+
+    def delete_revoked_publisher(self, namespace: str, hub: str, name: str) -> None:
+        self._parent_hub(namespace, hub)
+        publisher = self.revoked_publisher(namespace, hub, name)
+        if publisher is None:
+            raise _not_found("revoked publisher", name)
+        self._store.delete(publisher)
+        del self._revoked[_level(namespace, hub)][key(name)]
+        self._notify()
+
     # --------------------------------------------------------------------------------------------
 
     def subscribe(self, on_change: Callable[[], None]) -> Unsubscribe:
@@ -214,11 +253,15 @@ class CatalogIndex:
             case AuthorizationRule():
                 rules = self._rules.setdefault(_level(record.namespace, record.hub), {})
                 rules[key(record.name)] = record
+            case RevokedPublisher():
+                revoked = self._revoked.setdefault(_level(record.namespace, record.hub), {})
+                revoked[key(record.name)] = record
 
     def _forget_hub(self, hub: Hub) -> None:
         level = _level(hub.namespace, hub.name)
         self._groups.pop(level, None)
         self._rules.pop(level, None)
+        self._revoked.pop(level, None)
         self._hub_ids.discard(hub.id)
         del self._hubs[key(hub.namespace)][key(hub.name)]
 

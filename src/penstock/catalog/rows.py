@@ -13,11 +13,19 @@ from penstock.model.entities import (
     Hub,
     HubStatus,
     Namespace,
+    RevokedPublisher,
     Right,
     Secret,
     Tier,
 )
-from penstock.model.names import GroupName, HubName, NamespaceName, RuleName, key
+from penstock.model.names import (
+    GroupName,
+    HubName,
+    NamespaceName,
+    PublisherName,
+    RuleName,
+    key,
+)
 
 Values = tuple[str | int | None, ...]
 
@@ -53,6 +61,12 @@ _PUT_RULE = """
         secondary_key = excluded.secondary_key, created_ms = excluded.created_ms,
         updated_ms = excluded.updated_ms
 """
+_PUT_REVOKED_PUBLISHER = """
+    INSERT INTO revoked_publishers (namespace_key, hub_key, key, name, revoked_ms)
+    VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (namespace_key, hub_key, key) DO UPDATE SET name = excluded.name,
+        revoked_ms = excluded.revoked_ms
+"""
 _LOAD_NAMESPACES = """
     SELECT name, created_ms, updated_ms, hosts, tier, throughput_units FROM namespaces
 """
@@ -71,6 +85,11 @@ _LOAD_RULES = """
         r.updated_ms
     FROM rules AS r JOIN namespaces AS n ON n.key = r.namespace_key
     LEFT JOIN hubs AS h ON h.namespace_key = r.namespace_key AND h.key = r.hub_key
+"""
+_LOAD_REVOKED_PUBLISHERS = """
+    SELECT n.name, h.name, p.name, p.revoked_ms
+    FROM revoked_publishers AS p JOIN namespaces AS n ON n.key = p.namespace_key
+    JOIN hubs AS h ON h.namespace_key = p.namespace_key AND h.key = p.hub_key
 """
 
 
@@ -97,6 +116,10 @@ def put_statement(record: Record) -> tuple[str, Values]:
                 *(key(r.namespace), _key_or_none(r.hub), key(r.name), r.name, int(r.rights)),
                 *(r.primary_key.reveal(), r.secondary_key.reveal(), r.created_ms, r.updated_ms),
             )
+        case RevokedPublisher() as p:
+            return _PUT_REVOKED_PUBLISHER, (
+                *(key(p.namespace), key(p.hub), key(p.name), p.name, p.revoked_ms),
+            )
 
 
 def delete_statement(record: Record) -> tuple[str, Values]:
@@ -118,6 +141,12 @@ def delete_statement(record: Record) -> tuple[str, Values]:
                 "DELETE FROM rules WHERE namespace_key = ? AND hub_key IS ? AND key = ?",
                 (key(r.namespace), _key_or_none(r.hub), key(r.name)),
             )
+        case RevokedPublisher() as p:
+            return (
+                "DELETE FROM revoked_publishers "
+                "WHERE namespace_key = ? AND hub_key = ? AND key = ?",
+                (key(p.namespace), key(p.hub), key(p.name)),
+            )
 
 
 def load(connection: sqlite3.Connection) -> list[Record]:
@@ -128,6 +157,7 @@ def load(connection: sqlite3.Connection) -> list[Record]:
         *(_hub(*row) for row in run(_LOAD_HUBS)),
         *(_group(*row) for row in run(_LOAD_GROUPS)),
         *(_rule(*row) for row in run(_LOAD_RULES)),
+        *(_revoked_publisher(*row) for row in run(_LOAD_REVOKED_PUBLISHERS)),
     ]
 
 
@@ -204,4 +234,13 @@ def _rule(
         secondary_key=Secret(secondary_key),
         created_ms=created_ms,
         updated_ms=updated_ms,
+    )
+
+
+def _revoked_publisher(namespace: str, hub: str, name: str, revoked_ms: int) -> RevokedPublisher:
+    return RevokedPublisher(
+        namespace=NamespaceName(namespace),
+        hub=HubName(hub),
+        name=PublisherName(name),
+        revoked_ms=revoked_ms,
     )

@@ -69,4 +69,19 @@ _STEP_1 = (
     "CREATE UNIQUE INDEX rules_by_name ON rules (namespace_key, ifnull(hub_key, ''), key)",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1,)
+_STEP_2 = (
+    """
+    CREATE TABLE revoked_publishers (
+        namespace_key TEXT NOT NULL,
+        hub_key TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        revoked_ms INTEGER NOT NULL,
+        PRIMARY KEY (namespace_key, hub_key, key),
+        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+            ON DELETE CASCADE
+    ) STRICT
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2)

@@ -7,7 +7,7 @@ from enum import IntFlag, StrEnum
 import msgspec
 
 from penstock.model import limits
-from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
+from penstock.model.names import GroupName, HubName, NamespaceName, PublisherName, RuleName
 
 
 class Right(IntFlag):
@@ -70,6 +70,15 @@ class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     updated_ms: int
     user_metadata: str = ""
+
+
+class RevokedPublisher(msgspec.Struct, frozen=True, kw_only=True):
+    """A publisher that may send nothing to the hub until it is resumed (protocol.md 7.1)."""
+
+    namespace: NamespaceName
+    hub: HubName
+    name: PublisherName
+    revoked_ms: int
 
 
 class Secret:

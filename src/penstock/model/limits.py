@@ -34,6 +34,7 @@ HUB_NAME_MAX = 256
 GROUP_NAME_MAX = 50
 RULE_NAME_MAX = 50
 PUBLISHER_NAME_MAX = 256
+REVOKED_PUBLISHERS_MAX = 10_000  # of one hub; what is listed in one answer, and kept in memory
 PARTITION_KEY_MAX = 128  # characters
 RECEIVER_NAME_MAX = 64
 USER_METADATA_MAX = 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.catalog import schema, sqlite
+from penstock.catalog import rows, schema, sqlite
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.model.entities import (
     AuthorizationRule,
@@ -19,12 +19,13 @@ from penstock.model.entities import (
     Hub,
     HubStatus,
     Namespace,
+    RevokedPublisher,
     Right,
     Secret,
     Tier,
 )
 from penstock.model.errors import DataDirectoryError
-from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
+from penstock.model.names import GroupName, HubName, NamespaceName, PublisherName, RuleName
 
 NS = NamespaceName("Contoso")
 NAMESPACE = Namespace(
@@ -60,6 +61,9 @@ RULE = AuthorizationRule(
     updated_ms=8,
 )
 HUB_RULE = msgspec.structs.replace(RULE, hub=HUB.name, rights=Right.SEND)
+REVOKED = RevokedPublisher(
+    namespace=NS, hub=HUB.name, name=PublisherName("Gerät 1/a"), revoked_ms=9
+)
 
 
 def content(catalog: SqliteCatalog) -> list[object]:
@@ -69,6 +73,7 @@ def content(catalog: SqliteCatalog) -> list[object]:
         for hub in catalog.hubs(namespace.name):
             seen += [hub, *catalog.groups(namespace.name, hub.name)]
             seen += catalog.rules(namespace.name, hub.name)
+            seen += catalog.revoked_publishers(namespace.name, hub.name)
     return seen
 
 
@@ -78,6 +83,7 @@ def fill(catalog: SqliteCatalog) -> None:
     catalog.put_group(GROUP)
     catalog.put_rule(RULE)
     catalog.put_rule(HUB_RULE)
+    catalog.put_revoked_publisher(REVOKED)
 
 
 def filled(path: Path) -> list[object]:
@@ -98,7 +104,7 @@ def read(path: Path) -> list[object]:
 def test_reopened_catalog_holds_everything(tmp_path: Path) -> None:
     path = tmp_path / "catalog.db"
     before = filled(path)
-    assert len(before) == 6
+    assert len(before) == 7
     assert read(path) == before
 
 
@@ -128,12 +134,14 @@ def test_replaced_records_survive_reopening_with_every_field(tmp_path: Path) -> 
     catalog.put_hub(hub)
     catalog.put_group(group)
     catalog.put_rule(rule)
+    revoked = msgspec.structs.replace(REVOKED, revoked_ms=19)
+    catalog.put_revoked_publisher(revoked)
     catalog.close()
     after = read(path)
     assert after[:3] == [namespace, rule, hub]
     assert group in after
-    assert after[-1] == HUB_RULE
-    assert len(after) == 6
+    assert after[-2:] == [HUB_RULE, revoked]
+    assert len(after) == 7
 
 
 def test_deletions_survive_reopening(tmp_path: Path) -> None:
@@ -142,6 +150,7 @@ def test_deletions_survive_reopening(tmp_path: Path) -> None:
     catalog = SqliteCatalog(path)
     catalog.delete_group(NS, HUB.name, "audit")
     catalog.delete_rule(NS, None, "root")
+    catalog.delete_revoked_publisher(NS, HUB.name, REVOKED.name)
     catalog.close()
     assert [type(record) for record in read(path)] == [
         Namespace,
@@ -190,6 +199,7 @@ WRITES: list[tuple[str, Callable[[SqliteCatalog], None]]] = [
     ("hub changed", lambda c: c.put_hub(msgspec.structs.replace(HUB, retention_hours=1))),
     ("hub deleted", lambda c: c.delete_hub(NS, HUB.name)),
     ("namespace deleted", lambda c: c.delete_namespace(NS)),
+    ("publisher resumed", lambda c: c.delete_revoked_publisher(NS, HUB.name, REVOKED.name)),
     ("rule changed", lambda c: c.put_rule(msgspec.structs.replace(RULE, primary_key=Secret("x")))),
 ]
 
@@ -321,8 +331,22 @@ def test_older_version_is_migrated_and_keeps_its_content(
     monkeypatch.setattr(sqlite, "MIGRATIONS", later)
     assert read(path) == before
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
     connection.close()
+
+
+@pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
+def test_file_of_each_earlier_version_gains_what_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    path = tmp_path / "catalog.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:version])
+        patch.setattr(rows, "load", lambda connection: [])  # asks for tables of this version
+        SqliteCatalog(path).close()
+    before = filled(path)
+    assert REVOKED in before
+    assert read(path) == before
 
 
 def test_failed_migration_leaves_the_older_version(
