@@ -48,9 +48,12 @@ class ReaderView(msgspec.Struct, frozen=True):
 class SenderLink:
     """A plain (not idempotent) sender's registration, so that it hears when the hub changes."""
 
-    __slots__ = ("_on_close", "_on_end")
+    __slots__ = ("_on_close", "_on_end", "publisher")
 
-    def __init__(self, on_end: OnEnd, on_close: Callable[[SenderLink], None]) -> None:
+    def __init__(
+        self, on_end: OnEnd, on_close: Callable[[SenderLink], None], publisher: str | None
+    ) -> None:
+        self.publisher = publisher
         self._on_end = on_end
         self._on_close = on_close
 
@@ -168,13 +171,17 @@ class HubRuntime:
         size_bytes: int,
         partition: int | None,
         done: AppendDone,
+        publisher: str | None = None,
     ) -> None:
         """To the partition that is named, else by the batch's partition key, else in turn.
 
-        `size_bytes` is the publication as it came, for the throttle. Raises NotFound once the hub
-        is deleted, EntityDisabled, ArgumentError, ArgumentOutOfRange or ServerBusy, and then
-        `done` is not called; otherwise it is, after this has returned.
+        `size_bytes` is the publication as it came, for the throttle; `publisher` who sends it, if
+        it came by a publisher's address. Raises NotFound once the hub is deleted, EntityDisabled,
+        PublisherRevoked, ArgumentError, ArgumentOutOfRange or ServerBusy, and then `done` is not
+        called; otherwise it is, after this has returned.
         """
+        if publisher is not None:
+            self.check_publisher(publisher)
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
@@ -186,14 +193,28 @@ class HubRuntime:
             raise texts.partition_out_of_range(str(partition), self.partition_count)
         self._append(self._partitions[partition], batch, size_bytes, done)
 
-    def open_sender(self, *, on_end: OnEnd) -> SenderLink:
+    def open_sender(self, *, on_end: OnEnd, publisher: str | None = None) -> SenderLink:
         """Register a plain sender: `on_end` gets NotFound when the hub is deleted, EntityDisabled
-        or EntityUpdated when it changes. Raises NotFound or EntityDisabled."""
+        or EntityUpdated when it changes, PublisherRevoked when its publisher is revoked. Raises
+        NotFound, EntityDisabled or PublisherRevoked."""
+        if publisher is not None:
+            self.check_publisher(publisher)
         if self._send_refusal is not None:
             raise self._send_refusal()
-        link = SenderLink(on_end, self._senders.discard)
+        link = SenderLink(on_end, self._senders.discard, publisher)
         self._senders.add(link)
         return link
+
+    def is_revoked(self, publisher: str) -> bool:
+        """Names compare as the catalog's do, in any case: no other spelling gets around it."""
+        entity = self.entity
+        found = self._catalog.revoked_publisher(entity.namespace, entity.name, publisher)
+        return found is not None
+
+    def check_publisher(self, publisher: str) -> None:
+        """Raises PublisherRevoked."""
+        if self.is_revoked(publisher):
+            raise texts.publisher_revoked(self.entity, publisher)
 
     def open_producer(
         self,
@@ -329,6 +350,7 @@ class HubRuntime:
             self._end_senders(self._send_refusal or texts.updated)
             self._end_readers(self._receive_refusal or texts.updated)
         self._end_readers_of_gone_groups()
+        self._end_revoked_senders()
 
     def deleted(self) -> None:
         """The hub is gone: everybody attached hears so, and nobody attaches again."""
@@ -371,6 +393,12 @@ class HubRuntime:
                 link.end(why())
         for sender in list(self._senders):
             sender.end(why())
+
+    def _end_revoked_senders(self) -> None:
+        for sender in list(self._senders):
+            publisher = sender.publisher
+            if publisher is not None and self.is_revoked(publisher):
+                sender.end(texts.publisher_revoked(self.entity, publisher))
 
     def _end_readers(self, why: Refusal) -> None:
         for partition in self._partitions:

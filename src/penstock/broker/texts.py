@@ -6,7 +6,13 @@ Names in them may be a peer's: they are shown cut and escaped.
 from __future__ import annotations
 
 from penstock.model.entities import Hub, Namespace
-from penstock.model.errors import ArgumentOutOfRange, EntityDisabled, EntityUpdated, NotFound
+from penstock.model.errors import (
+    ArgumentOutOfRange,
+    EntityDisabled,
+    EntityUpdated,
+    NotFound,
+    PublisherRevoked,
+)
 from penstock.model.names import shown
 
 
@@ -39,6 +45,13 @@ def disabled(hub: Hub, act: str) -> EntityDisabled:
 
 def updated() -> EntityUpdated:
     return EntityUpdated("Entity was updated.")  # protocol.md 13
+
+
+def publisher_revoked(hub: Hub, publisher: str) -> PublisherRevoked:
+    return PublisherRevoked(
+        f"The publisher '{shown(publisher)}' of the event hub '{hub.name}' was revoked and may "
+        "not send. An operator can resume it."
+    )
 
 
 def partition_out_of_range(seen: str, partition_count: int) -> ArgumentOutOfRange:
