@@ -112,7 +112,7 @@ class _Attaching:
         if IDEMPOTENT in (self._asked.desired_capabilities or ()):
             properties.update(self._producer(app, partition))
         else:
-            app.sender = hub.open_sender(on_end=app.end)
+            app.sender = hub.open_sender(on_end=app.end, publisher=address.publisher)
         self._accept(hub, properties)
         return app
 

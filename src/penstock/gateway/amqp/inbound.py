@@ -130,7 +130,13 @@ class PublisherLink(EntityLink):
                 batch = EventBatch(
                     publication.sections, publication.count, publication.partition_key
                 )
-                self.hub.publish(batch, size_bytes=size, partition=self._partition, done=done)
+                self.hub.publish(
+                    batch,
+                    size_bytes=size,
+                    partition=self._partition,
+                    done=done,
+                    publisher=self._address.publisher,
+                )
         except PenstockError as error:
             done(error)
         except BaseException:
