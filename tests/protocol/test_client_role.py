@@ -436,6 +436,12 @@ def test_a_callers_mistake_raises_and_says_nothing_to_the_peer(
     assert len(server.hear()) <= 1  # the first half of the double ones
 
 
+def test_our_own_mistake_is_not_blamed_on_the_peer(new_client: NewClient) -> None:
+    server = new_client(server=True, properties={"what": object()})
+    with pytest.raises(LocalError):
+        server.say(AMQP_HEADER, Open(container_id="innocent"))
+
+
 def test_credit_that_was_not_given_cannot_be_spent(server: RawPeer, kit: Kit) -> None:
     link = asked(server, Role.SENDER)
     server.say(kit.attach(sender=False, name="n"))

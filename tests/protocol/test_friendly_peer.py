@@ -182,6 +182,7 @@ def test_a_link_whose_session_ended_meanwhile_is_not_answered(peer: RawPeer, kit
     events = peer.say(kit.attach(sender=True), End())
     link = kit.only(AttachReceived, events).link
     accept(link)
+    link.refuse(STOLEN)
     link.grant(100)
     link.settle(0, 0, Accepted())
     assert kinds([sent.body for sent in peer.hear()]) == [End]
@@ -305,6 +306,22 @@ def test_oversize_is_told_for_single_frames_among_good_ones(peer: RawPeer, kit: 
     assert good == [(0, 100), (2, 5), (3, 6), (6, 7)]
     bad = [(e.delivery_id, e.size) for e in events if isinstance(e, TransferOversized)]
     assert bad == [(1, 101), (4, 200), (5, 300)]
+
+
+def test_a_delivery_that_began_too_large_before_the_answer_stays_so(
+    new_peer: Callable[..., RawPeer], kit: Kit
+) -> None:
+    """Its first bytes were thrown away: the larger limit of the answer comes too late for it."""
+    peer = new_peer(max_frame_size=1000).opened()
+    peer.begun()
+    pieces = [kit.piece(0, bytes(600), more=True) for _ in range(2)]
+    events = peer.say(kit.attach(sender=True), *pieces)
+    kit.only(AttachReceived, events).link.accept(
+        source=Source(), target=Target(), max_message_size=10_000
+    )
+    (event,) = peer.say(kit.piece(0, b"end"))
+    assert isinstance(event, TransferOversized)
+    assert event.size == 1203
 
 
 def test_the_smaller_of_both_limits_holds(peer: RawPeer, kit: Kit) -> None:

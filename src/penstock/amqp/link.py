@@ -51,7 +51,7 @@ class RemoteLinkError(AmqpError):
 class _Unfinished:
     """A delivery of which some frames are still to come."""
 
-    __slots__ = ("data", "delivery_id", "message_format", "settled", "size")
+    __slots__ = ("data", "delivery_id", "message_format", "settled", "size", "too_large")
 
     def __init__(self, delivery_id: int, message_format: int) -> None:
         self.delivery_id = delivery_id
@@ -59,6 +59,7 @@ class _Unfinished:
         self.settled = False
         self.data = bytearray()  # empty once it is too large: then only `size` goes on
         self.size = 0
+        self.too_large = False
 
 
 class Link:
@@ -330,6 +331,7 @@ class Link:
                 f"delivery {unfinished.delivery_id} was complete."
             )
         unfinished.size += len(payload)
+        unfinished.too_large |= unfinished.size > self.max_message_size
         unfinished.settled |= bool(transfer.settled)  # AMQP 2.7.5: on any of the frames
         if transfer.aborted:
             self._abort()
@@ -340,8 +342,8 @@ class Link:
 
     def _keep(self, unfinished: _Unfinished, payload: bytes) -> None:
         self._unfinished = unfinished
-        if unfinished.size > self.max_message_size:
-            self._discard(unfinished)  # too large already: count on, keep nothing
+        if unfinished.too_large:
+            self._discard(unfinished)  # count on, keep nothing
             return
         unfinished.data += payload
         self.session.connection.allowance.hold(len(payload))
@@ -350,10 +352,10 @@ class Link:
         self._count(1)
         data = payload
         if self._unfinished is not None:
-            data = bytes(unfinished.data + payload) if unfinished.data else payload
+            data = b"".join((unfinished.data, payload)) if unfinished.data else payload
             self._drop_unfinished()
         delivery_id, size, settled = unfinished.delivery_id, unfinished.size, unfinished.settled
-        if size > self.max_message_size:
+        if unfinished.too_large:
             events.append(TransferOversized(self, delivery_id, size, settled))
             return
         bounds = [0, len(data)]
