@@ -238,7 +238,8 @@ class PythonSdk:
         client: dict[str, Any] | None = None,
         **options: Any,
     ) -> AsyncIterator[Reading]:
-        """`receive` in the background, from the start unless told otherwise."""
+        """`receive` in the background, from the start unless told otherwise. `checkpoint=True`
+        records each event as done."""
         consumer = self.consumer(hub, group, **(client or {}))
         reading = Reading()
         options = {"starting_position": "-1", "partition_id": partition} | options
@@ -312,15 +313,22 @@ class SyncSdk(PythonSdk):
     async def receive(
         self, consumer: EventHubConsumerClient, reading: Reading, options: dict[str, Any]
     ) -> None:
+        checkpoint = options.pop("checkpoint", False)
+
         def later(act: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
             return lambda context, what: _into(reading.loop, act, context, what)
+
+        def on_event(context: Any, event: Any) -> None:
+            if checkpoint and event is not None:
+                context.update_checkpoint(event)
+            _into(reading.loop, reading.on_event, context, event)
 
         receive: Callable[..., Any] = consumer.receive
         if options.pop("batches", False):
             receive = consumer.receive_batch
         await asyncio.to_thread(
             receive,
-            later(reading.on_event),
+            on_event,
             on_error=later(reading.on_error),
             on_partition_close=later(reading.on_close),
             **options,
@@ -365,11 +373,18 @@ class AioSdk(PythonSdk):
 
             return call
 
+        checkpoint = options.pop("checkpoint", False)
+
+        async def on_event(context: Any, event: Any) -> None:
+            if checkpoint and event is not None:
+                await context.update_checkpoint(event)
+            reading.on_event(context, event)
+
         receive: Callable[..., Any] = consumer.receive
         if options.pop("batches", False):
             receive = consumer.receive_batch
         await receive(
-            awaited(reading.on_event),
+            on_event,
             on_error=awaited(reading.on_error),
             on_partition_close=awaited(reading.on_close),
             **options,
@@ -412,8 +427,9 @@ class Outcomes:
     def __init__(self, errors: dict[tuple[str, ...], BaseException | None]) -> None:
         self._errors = errors
 
-    def check(self, case: Case, flavour: str = "aio", transport: str = "tcp") -> None:
-        error = self._errors[case.__name__, flavour, transport]
+    def check(self, case: Case | str, flavour: str = "aio", transport: str = "tcp") -> None:
+        name = case if isinstance(case, str) else case.__name__
+        error = self._errors[name, flavour, transport]
         if error is not None:
             raise error
 
