@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, log, serve
+from penstock.cli import bench, doctor, log, serve
 from penstock.model import errors
 
 DONE, FAILED, USAGE, NOT_FOUND, DENIED, THROTTLED, TIMED_OUT = range(7)
@@ -34,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(serve.serve)
+app.command()(doctor.doctor)
 app.add_typer(log.app, name="log")
 app.add_typer(bench.app, name="bench")
 

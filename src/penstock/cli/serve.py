@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -16,8 +15,6 @@ import typer
 
 if TYPE_CHECKING:
     from penstock.service.settings import Settings
-
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def serve(
@@ -54,6 +51,8 @@ def serve(
     ] = None,
 ) -> None:
     """Run Penstock: every --*-port takes 0 for any free one."""
+    from penstock.model.clock import SystemClock
+    from penstock.service import logs
     from penstock.service.config import load_settings
 
     settings = load_settings(
@@ -73,9 +72,7 @@ def serve(
         },
         environ=os.environ,
     )
-    logging.basicConfig(
-        level=settings.log_level.upper(), format=_LOG_FORMAT, stream=sys.stderr, force=True
-    )
+    logs.set_up(settings.log_level, SystemClock().monotonic_ms)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(settings))
 

@@ -1,0 +1,175 @@
+"""`penstock doctor`: what a person would look at first when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import Format, Output, print_rows
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+Finding = tuple[str, str, str]  # what, how it is, what was seen and what to do
+
+_FREE_BYTES_LOW = 1 << 30
+_FSYNC_SLOW_MS = 20.0
+_FSYNC_PROBES = 20
+_CERTIFICATE_DAYS_LOW = 30
+_DAY_MS = 86_400_000
+_CONNECT_S = 2.0
+_AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+_EARLIEST_SANE_S = 1_735_689_600  # 2025-01-01: before that the clock was never set
+_PORTS = {"amqp": 5672, "amqps": 5671, "https": 8443, "admin": 5300}
+
+
+def doctor(
+    data: Annotated[Path, typer.Option(help="Data directory")] = Path("penstock-data"),
+    output: Format = Output.TABLE,
+) -> None:
+    """Look at ports, certificate, clock, disk and kernels. Exit code 1 when something fails."""
+    findings = [*_program(), *_disk(data), *_certificate(data), *_clock(data), *_doors(data)]
+    rows = [{"check": what, "state": state, "seen": seen} for what, state, seen in findings]
+    print_rows(rows, output, title="penstock doctor")
+    if any(state == FAIL for _, state, _ in findings):
+        raise typer.Exit(1)
+
+
+def _program() -> Iterator[Finding]:
+    from penstock import __version__
+    from penstock.amqp.scanning import COMPILED
+    from penstock.kernels import KERNEL
+
+    yield "version", OK, f"penstock {__version__}, Python {sys.version.split()[0]}"
+    if KERNEL == "compiled" and COMPILED:
+        yield "kernel", OK, "compiled"
+    else:
+        yield "kernel", WARN, "pure: install with a C compiler for several times the speed"
+    try:
+        from uvloop import __version__ as uvloop_version  # type: ignore[attr-defined]  # it is there
+    except ImportError:
+        yield "event loop", WARN, "asyncio: uvloop is not installed"
+    else:
+        yield "event loop", OK, f"uvloop {uvloop_version}"
+
+
+def _disk(data: Path) -> Iterator[Finding]:
+    place = data if data.is_dir() else data.parent
+    if not data.is_dir():
+        yield "data directory", WARN, f"{data} is not there yet; `penstock serve` makes it"
+    elif not os.access(data, os.W_OK | os.X_OK):
+        yield "data directory", FAIL, f"{data} cannot be written by this user"
+    else:
+        yield "data directory", OK, str(data.resolve())
+    free = shutil.disk_usage(place).free
+    state = OK if free >= _FREE_BYTES_LOW else WARN
+    yield "free space", state, f"{free / (1 << 30):.1f} GB"
+    yield _fsync(place)
+
+
+def _fsync(place: Path) -> Finding:
+    probe = place / f".penstock-doctor-{os.getpid()}"
+    took = []
+    try:
+        with probe.open("wb", buffering=0) as file:
+            for _ in range(_FSYNC_PROBES):
+                started = time.perf_counter()
+                file.write(b"x" * 4096)
+                os.fdatasync(file.fileno())
+                took.append((time.perf_counter() - started) * 1000)
+    except OSError as error:
+        return "flush to disk", FAIL, f"cannot write in {place}: {error.strerror}"
+    finally:
+        probe.unlink(missing_ok=True)
+    median = statistics.median(took)
+    seen = f"4 KB in {median:.2f} ms (slowest of {_FSYNC_PROBES}: {max(took):.2f} ms)"
+    if median > _FSYNC_SLOW_MS:
+        return "flush to disk", WARN, f"{seen}: every acknowledgement waits for one"
+    return "flush to disk", OK, seen
+
+
+def _certificate(data: Path) -> Iterator[Finding]:
+    note = data / "tls" / "server.json"
+    try:
+        ends_ms = int(json.loads(note.read_text())["not_after_ms"])
+    except FileNotFoundError:
+        yield "certificate", OK, "none made yet, or an own one is configured"
+        return
+    except (OSError, ValueError, KeyError, TypeError):
+        yield "certificate", WARN, f"{note} cannot be read; the next start makes a new one"
+        return
+    days = (ends_ms - time.time() * 1000) / _DAY_MS
+    seen = f"the development certificate ends in {days:.0f} days"
+    if days < 0:
+        yield "certificate", FAIL, f"{seen}: restart to renew it"
+    elif days < _CERTIFICATE_DAYS_LOW:
+        yield "certificate", WARN, f"{seen}: restart to renew it"
+    else:
+        yield "certificate", OK, seen
+
+
+def _clock(data: Path) -> Iterator[Finding]:
+    now_s = time.time()
+    if now_s < _EARLIEST_SANE_S:
+        yield "clock", FAIL, f"it is {time.ctime(now_s)}: set the clock, tokens expire by it"
+        return
+    newest_s = max((file.stat().st_mtime for file in data.glob("log/*/*/*.log")), default=0.0)
+    if newest_s > now_s + 60:
+        behind = newest_s - now_s
+        yield "clock", WARN, f"{behind:.0f} s behind the newest segment: was the clock set back?"
+    else:
+        yield "clock", OK, time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s))
+
+
+def _doors(data: Path) -> Iterator[Finding]:
+    from penstock.service.data_directory import read_runtime
+
+    runtime = read_runtime(data)
+    if runtime is not None:
+        yield "service", OK, f"runs as process {runtime['pid']} on this data directory"
+        for door in ("amqp", "amqps"):
+            if runtime.get(door) is not None:
+                host, _, port = str(runtime[door]).rpartition(":")
+                yield _reachable(door, host, int(port))
+        return
+    yield "service", OK, "none runs on this data directory"
+    for door, default in _PORTS.items():
+        yield _free(door, default)
+
+
+def _reachable(door: str, host: str, port: int) -> Finding:
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_S):
+            return f"door {door}", OK, f"{host}:{port} answers"
+    except OSError as error:
+        return f"door {door}", FAIL, f"{host}:{port} does not answer ({error})"
+
+
+def _free(door: str, port: int) -> Finding:
+    what = f"port {port} ({door})"
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return what, OK, "free"
+    except OSError:
+        return what, WARN, f"taken by {_listener(port)}; give another with --{door}-port"
+
+
+def _listener(port: int) -> str:
+    """RabbitMQ and its kin speak AMQP 0-9-1 on 5672, and say so when greeted with 1.0."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_S) as peer:
+            peer.sendall(_AMQP_HEADER)
+            answer = peer.recv(8)
+    except OSError:
+        return "another program"
+    if answer.startswith(b"AMQP\x00\x00\x09"):
+        return "an AMQP 0-9-1 broker (not Event Hubs' AMQP 1.0)"
+    return "another AMQP broker" if answer.startswith(b"AMQP") else "another program"
