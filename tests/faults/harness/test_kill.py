@@ -1,0 +1,82 @@
+"""kill -9 of a broker under load, again and again on one data directory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.testing.history import History
+from penstock.testing.traffic import Clients, Shape
+
+if TYPE_CHECKING:
+    from tests.faults.harness.conftest import BrokerProcess, Brokers, StartRun
+
+HUB, PARTITIONS = "faults", 4
+LARGE = Shape(events_max=4, bytes_max=40_000, in_flight=6)
+
+
+async def live(
+    broker: BrokerProcess, connection_string: str, history: History, chance: random.Random
+) -> None:
+    """Read what the last life left, judge it, publish, and die at a moment nobody chose."""
+    async with Clients(
+        connection_string, HUB, history, partition_count=PARTITIONS, chance=chance
+    ) as clients:
+        await clients.read()
+        await clients.catch_up()
+        assert history.check() == []
+        await clients.publish(shape=chance.choice([Shape(), Shape(), LARGE]))
+        enough = clients.acknowledged + chance.randint(0, 150)
+        await clients.until(lambda: clients.acknowledged >= enough)
+        await asyncio.sleep(chance.random() * 0.03)  # anywhere between two rounds of the log
+        broker.kill()
+        await clients.until_gone()
+
+
+async def read_everything(connection_string: str, history: History) -> None:
+    history.rewind()
+    async with Clients(
+        connection_string, HUB, history, partition_count=PARTITIONS, chance=random.Random(0)
+    ) as clients:
+        await clients.read()
+        await clients.catch_up()
+        assert history.check() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_broker_keeps_what_it_acknowledged(
+    tmp_path: Path, brokers: Brokers, start_run: StartRun, small_segments: tuple[str, ...]
+) -> None:
+    run = start_run("PENSTOCK_KILLS", 50)
+    history, data = History(PARTITIONS), tmp_path / "data"
+    for number in range(run.count):
+        command = {"command": small_segments} if number % 2 else {}
+        broker = brokers(data, **command)
+        moment = run.chance.random()
+        if moment < 0.06:
+            kill_within(broker, run.chance.random() * 0.6)  # while it starts and recovers
+        else:
+            facts = broker.facts()
+            asyncio.run(live(broker, facts["emulator_connection_string"], history, run.chance))
+        history.crash()
+        run.progress(number + 1, history.summary())
+    broker = brokers(data)
+    asyncio.run(read_everything(broker.facts()["emulator_connection_string"], history))
+    broker.stop()
+    run.report(f"{run.count} kills; {history.summary()}")
+    assert history.acknowledged_events > 20 * run.count
+
+
+def kill_within(broker: BrokerProcess, seconds: float) -> None:
+    try:
+        broker.process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        broker.kill()
+    else:
+        pytest.fail(f"penstock serve ended by itself:\n{broker.log.read_text()[-4000:]}")
