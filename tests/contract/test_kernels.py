@@ -6,28 +6,63 @@ section is kept as its encoded value, and what comes out must hold the same byte
 
 from __future__ import annotations
 
+import importlib
 import os
 import struct
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import penstock.kernels as pure
+from penstock.amqp import scan
 from penstock.kernels import KernelError, Publication, Refusal
-
-KERNELS = [pure]  # a compiled twin joins here
+from penstock.kernels._pure import columns, framing, splitting
 
 # PENSTOCK_FUZZ_EXAMPLES=5000 for a long run.
 thorough = settings(
-    max_examples=int(os.environ.get("PENSTOCK_FUZZ_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("PENSTOCK_FUZZ_EXAMPLES", "40")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-kernels = pytest.mark.parametrize("kernel", KERNELS, ids=lambda module: module.KERNEL)
+
+
+class Kernel:
+    """The kernels of one twin. The pure one is the specification."""
+
+    def __init__(self, name: str, *modules: ModuleType) -> None:
+        def found(function: str) -> Callable[..., Any]:
+            for module in modules:
+                if hasattr(module, function):
+                    return cast("Callable[..., Any]", getattr(module, function))
+            raise AttributeError(function)
+
+        self.name = name
+        self.split_batch = found("split_batch")
+        self.split_singles = found("split_singles")
+        self.frame_events = found("frame_events")
+        self.decode_events = found("decode_events")
+        self.scan_transfers = found("scan_transfers")
+
+
+PURE = Kernel("pure", splitting, framing, columns, scan)
+
+
+def _built() -> list[Kernel]:
+    try:
+        compiled = importlib.import_module("penstock.kernels._compiled")
+        compiled_scan = importlib.import_module("penstock.amqp._scan")
+    except ImportError:
+        return [PURE]
+    return [PURE, Kernel("compiled", compiled, compiled_scan)]
+
+
+KERNELS = _built()
+kernels = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+twins = pytest.mark.parametrize("kernel", KERNELS[1:], ids=lambda kernel: kernel.name)
 
 OWNED = (
     "x-opt-sequence-number",
@@ -159,8 +194,11 @@ def models(draw: st.DrawFn) -> Model:
         sections[0x73] = compound(0xC0, len(fields), b"".join(fields), long=draw(long_forms))
         if not fields and draw(st.booleans()):
             sections[0x73] = b"\x45"
-    kind = draw(st.sampled_from([0x75, 0x75, 0x76, 0x77]))
-    if kind == 0x77:
+    kind = draw(st.sampled_from([0x75, 0x75, 0x76, 0x77, 0]))
+    bodies: list[bytes] = []
+    if kind == 0:
+        pass
+    elif kind == 0x77:
         bodies = [draw(values)]
     elif kind == 0x76:
         lists = draw(st.lists(st.lists(values, max_size=3), min_size=1, max_size=2))
@@ -168,6 +206,7 @@ def models(draw: st.DrawFn) -> Model:
     else:
         payloads = draw(st.lists(st.binary(max_size=600), min_size=1, max_size=3))
         bodies = [variable(0xA0, payload, long=draw(long_forms)) for payload in payloads]
+        bodies += [b"\x40"] * draw(st.sampled_from([0, 0, 0, 1]))  # JS's body of null
     model = Model(
         sections,
         [(kind, body) for body in bodies],
@@ -187,7 +226,7 @@ def encoded(draw: st.DrawFn, model: Model) -> bytes:
         body = b"".join(variable(short, name.encode()) + value for name, value in model.pairs)
         parts.append((0x72, compound(0xC1, 2 * len(model.pairs), body, long=draw(long_forms))))
     parts.sort(key=lambda part: part[0])
-    if not plain and len(model.bodies) == 1:
+    if not plain and len(model.bodies) <= 1:
         parts = draw(st.permutations(parts))
     message = b""
     for code, value in parts:
@@ -270,7 +309,7 @@ def envelope(key: str | None) -> bytes:
     return b"\x00\x53\x72" + compound(0xC1, 2, pair)
 
 
-def framed(kernel: ModuleType, sections: bytes, frame_bytes_max: int = 65_536) -> Any:
+def framed(kernel: Kernel, sections: bytes, frame_bytes_max: int = 65_536) -> Any:
     return kernel.frame_events(
         sections,
         0,
@@ -319,9 +358,14 @@ def expected_pairs(model: Model, key: str | None) -> list[tuple[bytes, bytes]]:
     return pairs
 
 
+def body_kind(model: Model) -> int:
+    return model.bodies[0][0] if model.bodies else 0
+
+
 def expected_body(model: Model) -> bytes:
-    if model.bodies[0][0] == 0x75:
-        return b"".join(value[2 if value[0] == 0xA0 else 5 :] for _, value in model.bodies)
+    if body_kind(model) == 0x75:
+        heads = {0xA0: 2, 0xB0: 5, 0x40: 1}
+        return b"".join(value[heads[value[0]] :] for _, value in model.bodies)
     return b"".join(bytes((0, 0x53, code)) + value for code, value in model.bodies)
 
 
@@ -340,7 +384,7 @@ def without_key_order(pairs: list[tuple[bytes, bytes]]) -> set[tuple[bytes, byte
     st.one_of(st.integers(512, 700), st.just(65_536)),
 )
 def test_what_is_published_is_what_is_delivered(
-    kernel: ModuleType, batch: list[Model], key: str | None, frame_bytes_max: int
+    kernel: Kernel, batch: list[Model], key: str | None, frame_bytes_max: int
 ) -> None:
     data = envelope(key) + b"".join(wrapped(model.encoded) for model in batch)
 
@@ -362,7 +406,7 @@ def test_what_is_published_is_what_is_delivered(
     assert columns.enqueued_ms == [1_234] * len(batch)
     assert columns.partition_keys == [own_key(model) if key is None else key for model in batch]
     assert columns.bodies == [expected_body(model) for model in batch]
-    assert columns.body_kinds == bytes(model.bodies[0][0] for model in batch)
+    assert columns.body_kinds == bytes(body_kind(model) for model in batch)
     assert columns.properties == [model.sections.get(0x74, b"") for model in batch]
     assert columns.message_properties == [model.sections.get(0x73, b"") for model in batch]
     for model, message in zip(batch, messages, strict=True):
@@ -383,7 +427,7 @@ def test_what_is_published_is_what_is_delivered(
 @thorough
 @given(st.lists(models(), min_size=1, max_size=5), st.one_of(st.none(), st.just("device")))
 def test_stored_form_is_canonical(
-    kernel: ModuleType, batch: list[Model], publisher: str | None
+    kernel: Kernel, batch: list[Model], publisher: str | None
 ) -> None:
     bounds, data = [], b""
     for model in batch:
@@ -403,9 +447,7 @@ def test_stored_form_is_canonical(
 @kernels
 @thorough
 @given(st.lists(models(), min_size=1, max_size=6))
-def test_singles_are_stored_as_a_batch_of_them_would_be(
-    kernel: ModuleType, batch: list[Model]
-) -> None:
+def test_singles_are_stored_as_a_batch_of_them_would_be(kernel: Kernel, batch: list[Model]) -> None:
     bounds, data = [], b""
     for model in batch:
         bounds += [len(data), len(data) + len(model.encoded)]
@@ -444,7 +486,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
 @kernels
 @thorough
 @given(st.data())
-def test_damaged_input_is_refused_or_taken_whole(kernel: ModuleType, data: st.DataObject) -> None:
+def test_damaged_input_is_refused_or_taken_whole(kernel: Kernel, data: st.DataObject) -> None:
     batch = data.draw(st.lists(models(), min_size=1, max_size=3))
     whole = envelope(data.draw(keys)) + b"".join(wrapped(model.encoded) for model in batch)
     hostile = data.draw(damaged(whole))
@@ -468,9 +510,7 @@ def test_damaged_input_is_refused_or_taken_whole(kernel: ModuleType, data: st.Da
 @kernels
 @thorough
 @given(st.data())
-def test_damaged_store_is_refused_and_never_over_read(
-    kernel: ModuleType, data: st.DataObject
-) -> None:
+def test_damaged_store_is_refused_and_never_over_read(kernel: Kernel, data: st.DataObject) -> None:
     batch = data.draw(st.lists(models(), min_size=1, max_size=3))
     whole = b"".join(wrapped(model.encoded) for model in batch)
     stored = kernel.split_batch(whole, 0, len(whole)).sections
@@ -487,7 +527,7 @@ def test_damaged_store_is_refused_and_never_over_read(
 @kernels
 @thorough
 @given(st.data())
-def test_damaged_delivery_is_refused_or_decoded(kernel: ModuleType, data: st.DataObject) -> None:
+def test_damaged_delivery_is_refused_or_decoded(kernel: Kernel, data: st.DataObject) -> None:
     model = data.draw(models())
     whole = wrapped(model.encoded)
     stored = kernel.split_batch(whole, 0, len(whole)).sections
@@ -504,7 +544,7 @@ def test_damaged_delivery_is_refused_or_decoded(kernel: ModuleType, data: st.Dat
 @kernels
 @thorough
 @given(models())
-def test_input_cut_anywhere_is_refused_or_shorter(kernel: ModuleType, model: Model) -> None:
+def test_input_cut_anywhere_is_refused_or_shorter(kernel: Kernel, model: Model) -> None:
     whole = wrapped(model.encoded)
     stored = kernel.split_batch(whole, 0, len(whole)).sections
     for cut in range(len(whole)):
@@ -520,6 +560,94 @@ def test_input_cut_anywhere_is_refused_or_shorter(kernel: ModuleType, model: Mod
         assert isinstance(part, Publication | Refusal)
 
 
+# --- twins ----------------------------------------------------------------------------------------
+def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What a kernel returns or raises, in a form that can be compared."""
+    try:
+        result = function(*arguments, **options)
+    except KernelError as error:
+        return type(error), str(error)
+    if isinstance(result, list):
+        return [
+            (part.count, type(part.error), str(part.error)) if isinstance(part, Refusal) else part
+            for part in result
+        ]
+    return result
+
+
+@twins
+@thorough
+@given(st.data())
+def test_twins_agree_on_publications(kernel: Kernel, data: st.DataObject) -> None:
+    batch = data.draw(st.lists(models(), min_size=1, max_size=4))
+    key = data.draw(keys)
+    publisher = data.draw(st.sampled_from([None, None, key, "device"]))
+    whole = envelope(key) + b"".join(wrapped(model.encoded) for model in batch)
+    for given_bytes in (whole, data.draw(damaged(whole)), data.draw(damaged(whole))):
+        before = data.draw(st.sampled_from([b"", b"\x00\x53\x75\xa0"]))
+        buffer, start = before + given_bytes + before, len(before)
+        end = start + len(given_bytes)
+        options = {"publisher": publisher, "events_max": data.draw(st.sampled_from([1, 3, 65_536]))}
+        assert outcome(kernel.split_batch, buffer, start, end, **options) == outcome(
+            PURE.split_batch, buffer, start, end, **options
+        )
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(buffer)), min_size=2, max_size=2)))
+        bounds = [start, end, *cuts, start, end]
+        assert outcome(kernel.split_singles, buffer, bounds, publisher=publisher) == outcome(
+            PURE.split_singles, buffer, bounds, publisher=publisher
+        )
+
+
+@twins
+@thorough
+@given(st.data())
+def test_twins_agree_on_deliveries(kernel: Kernel, data: st.DataObject) -> None:
+    batch = data.draw(st.lists(models(), min_size=1, max_size=4))
+    whole = b"".join(wrapped(model.encoded) for model in batch)
+    stored = PURE.split_batch(whole, 0, len(whole)).sections
+    options = {
+        "events_max": data.draw(st.integers(0, 5)),
+        "frames_max": data.draw(st.integers(0, 9)),
+        "bytes_max": data.draw(st.sampled_from([0, 300, 1 << 20])),
+        "channel": data.draw(st.integers(0, 65_535)),
+        "handle": data.draw(st.sampled_from([0, 1, 255, 256, 0xFFFFFFFF])),
+        "delivery_id": data.draw(st.sampled_from([0, 0xFFFFFFFE, 0xFFFFFFFF])),
+        "frame_bytes_max": data.draw(st.sampled_from([512, 600, 65_536])),
+        "sequence": data.draw(st.sampled_from([0, 100, (1 << 63) - 9])),
+        "base_offset": data.draw(st.sampled_from([0, 95, 9_990, (1 << 63) - 1_000_000])),
+        "enqueued_ms": data.draw(st.sampled_from([0, -1, 1_700_000_000_000])),
+        "runtime": data.draw(st.sampled_from([b"", b"\x00\x53\x71\xc1\x01\x00"])),
+    }
+    for sections in (stored, data.draw(damaged(stored))):
+        position = data.draw(st.sampled_from([0, 0, *positions_of(stored), len(stored)]))
+        expected = outcome(PURE.frame_events, sections, position, **options)
+        assert outcome(kernel.frame_events, sections, position, **options) == expected
+    framing_options = options | {"events_max": 9, "frames_max": 99, "bytes_max": 1 << 20}
+    frames = PURE.frame_events(stored, 0, **framing_options).data
+    for buffer in (frames, data.draw(damaged(frames))):
+        for size in (512, 65_536):
+            expected = outcome(
+                PURE.scan_transfers, buffer, 0, len(buffer), frame_bytes_max=size, count_max=3
+            )
+            assert expected == outcome(
+                kernel.scan_transfers, buffer, 0, len(buffer), frame_bytes_max=size, count_max=3
+            )
+
+
+@twins
+@thorough
+@given(st.data())
+def test_twins_agree_on_columns(kernel: Kernel, data: st.DataObject) -> None:
+    batch = data.draw(st.lists(models(), min_size=1, max_size=3))
+    whole = b"".join(wrapped(model.encoded) for model in batch)
+    stored = PURE.split_batch(whole, 0, len(whole)).sections
+    messages, _ = deliveries(framed(PURE, stored).data, 65_536)
+    for message in (*messages, *(data.draw(damaged(message)) for message in messages)):
+        bounds = [0, len(message)]
+        expected = outcome(PURE.decode_events, message, bounds)
+        assert outcome(kernel.decode_events, message, bounds) == expected
+
+
 # --- a second opinion -----------------------------------------------------------------------------
 _CANNOT_DECODE = (0x73, 0x74, 0x84, 0x94)  # char and decimals: azure-eventhub has no decoder
 
@@ -527,7 +655,7 @@ _CANNOT_DECODE = (0x73, 0x74, 0x84, 0x94)  # char and decimals: azure-eventhub h
 @kernels
 @thorough
 @given(st.data())
-def test_azure_sdk_decodes_what_is_delivered(kernel: ModuleType, data: st.DataObject) -> None:
+def test_azure_sdk_decodes_what_is_delivered(kernel: Kernel, data: st.DataObject) -> None:
     oracle = pytest.importorskip("azure.eventhub._pyamqp._decode")
     simple = scalars.filter(lambda value: value[0] not in _CANNOT_DECODE)
     properties = data.draw(st.dictionaries(names, simple, max_size=5))

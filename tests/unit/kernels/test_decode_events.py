@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernels import Columns, KernelError, decode_events, frame_events
+from penstock.kernels._pure.columns import _usual_place
 
 
 def raw(*parts: str | bytes) -> bytes:
@@ -88,6 +89,23 @@ def test_annotations_are_read_in_any_order_and_form(pairs: tuple[bytes, ...]) ->
     assert columns.system == [annotated(*pairs)[3:]]
 
 
+def test_annotations_as_the_service_writes_them_are_read_the_short_way() -> None:
+    assert _usual_place(USUAL[3:]) == (7, 99, "1000", None)
+    keyed = annotated(EPOCH, SEQUENCE, OFFSET, ENQUEUED, KEY)
+    assert _usual_place(keyed[3:]) == (7, 99, "1000", "é")
+    assert decode_events(keyed, [0, len(keyed)]).partition_keys == ["é"]
+
+
+def test_last_annotation_is_not_the_key_when_it_only_looks_like_one() -> None:
+    other = KEY.replace(b"partition-key", b"partition-KEY")
+    columns = decode(annotated(EPOCH, SEQUENCE, OFFSET, ENQUEUED, other) + HELLO)
+
+    assert columns.partition_keys == [None]
+    miscounted = annotated(EPOCH, SEQUENCE, OFFSET, ENQUEUED, KEY).replace(b"\x0a\xa3", b"\x0c\xa3")
+    with pytest.raises(KernelError):
+        decode(miscounted)
+
+
 def test_key_that_is_no_string_is_none() -> None:
     key = raw("a3 13", b"x-opt-partition-key", "54 07")
 
@@ -166,6 +184,9 @@ def test_framed_events_come_back() -> None:
         annotated(EPOCH, SEQUENCE, OFFSET.replace(b"1000", b"\xff\xff\xff\xff"), ENQUEUED),
         USUAL[:5] + b"\x0a" + USUAL[6:],
         annotated(OWN) + HELLO,
+        raw("00 53 72 c1", bytes((len(USUAL) - 3,)), "08", USUAL[6:], "40", HELLO),
+        annotated(EPOCH, SEQUENCE, OFFSET, ENQUEUED, KEY.replace(b"\xa1\x02", b"\xa1\x01")),
+        annotated(EPOCH, SEQUENCE, OFFSET, ENQUEUED, KEY.replace(b"\xa1\x02", b"\xa1\x03")),
     ],
 )
 def test_message_that_is_none_is_refused(message: bytes) -> None:

@@ -163,6 +163,7 @@ def test_header_is_not_delivered(header: str) -> None:
         "00 53 72 c1 8a 0a", PLACE, OWN, HELLO
     )
     assert message_of(wrapped(raw(header))) == ANNOTATED
+    assert message_of(wrapped(raw(header, RUNTIME, HELLO))) == RUNTIME + ANNOTATED + HELLO
 
 
 def test_other_sections_are_delivered_as_they_are() -> None:

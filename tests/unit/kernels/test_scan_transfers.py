@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.amqp.scan import TransferRun, scan_transfers
+from penstock.amqp.scan import TransferRun, _follow, _plain_transfer, scan_transfers
 
 
 def raw(*parts: str | bytes) -> bytes:
@@ -123,6 +123,24 @@ def test_run_ends_before_what_does_not_belong_to_it(other: bytes) -> None:
     assert payloads(data, run) == [b"hello", b"hello"]
     assert run is not None
     assert run.next_position == len(python(1000)) * 2
+
+
+def test_frame_as_large_as_allowed_belongs_to_the_run_and_a_larger_one_does_not() -> None:
+    data = b"".join(python(1000 + i, b"x" * 60) for i in range(3))
+    size = len(data) // 3
+
+    assert len(payloads(data, scan(data, frame_bytes_max=size))) == 3
+    assert scan(data, frame_bytes_max=size - 1) is None
+
+
+def test_frames_of_one_shape_are_followed_without_being_decoded() -> None:
+    data = b"".join(python(1000 + i) for i in range(5))
+    frame = _plain_transfer(data, 0, len(data), 1024)
+    assert frame is not None
+    bounds = [frame.payload, frame.stop]
+    _follow(data, frame, len(data), 1024, 8, bounds)
+
+    assert bounds == [position + at for position in range(0, 180, 45) for at in (40, 45)]
 
 
 def test_frame_of_another_link_starts_a_run_of_its_own() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels import KernelError
 from penstock.kernels._pure.messages import BARE, Annotations, Seen, inspect
+from penstock.kernels._pure.splitting import _plain_events
 from penstock.kernels._pure.usual import inspect_usual
 
 
@@ -88,6 +89,14 @@ def test_usual_message_is_taken_by_both(message: bytes) -> None:
 )
 def test_any_other_message_is_left_to_the_general_check(message: bytes) -> None:
     assert usual(message, seen_key()) is None
+
+
+def test_plain_events_are_counted_without_being_looked_into() -> None:
+    short, long = raw("00 53 75 a0 0a", HELLO), raw("00 53 75 b0 00 00 00 08 00 53 75 b0", bytes(4))
+
+    assert _plain_events(b"\xff" + short * 3, 1, 46) == (46, 3)
+    assert _plain_events(long * 2 + short, 0, 47) == (47, 3)
+    assert _plain_events(short + raw("00 53 75 a0 04 00 53 77 40"), 0, 24) == (15, 1)
 
 
 def test_annotations_are_usual_only_when_they_were_seen() -> None:
