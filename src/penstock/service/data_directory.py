@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import fcntl
 import json
+import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -24,6 +26,9 @@ from penstock.model.entities import Secret
 from penstock.model.errors import DataDirectoryError
 from penstock.service.admin_token import AdminTokens
 
+_logger = logging.getLogger(__name__)
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _KEY_BYTES = 32
 _RUNTIME_BYTES_MAX = 64 * limits.KB
 _SECRET_BYTES_MAX = 1 * limits.KB
@@ -62,7 +67,8 @@ class DataDirectory:
 
     def write_runtime(self, facts: Mapping[str, object]) -> None:
         """Put `runtime.json` in place whole, and hold a lock on it: the system lets go of the lock
-        when this process ends, however it ends, and so a reader sees what is stale."""
+        when this process ends, however it ends, and so a reader sees what is stale. A full disk
+        is no reason not to start: events can still be read, and retention makes room."""
         self.remove_runtime()
         aside = self.path / "runtime.json.new"
         try:
@@ -74,6 +80,15 @@ class DataDirectory:
                 stream.write(json.dumps(facts).encode() + b"\n")
             aside.replace(self.path / "runtime.json")
         except OSError as error:
+            if error.errno in _NO_ROOM:
+                _logger.warning(
+                    "The disk is full: without %s the penstock command does not find this service "
+                    "by itself.",
+                    self.path / "runtime.json",
+                )
+                aside.unlink(missing_ok=True)
+                self.remove_runtime()
+                return
             raise _cannot("write", aside, error) from error
 
     def remove_runtime(self) -> None:

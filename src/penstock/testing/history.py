@@ -206,6 +206,11 @@ class History:
             del self._open[name]
         return self.anomalies
 
+    def acknowledged_so_far(self) -> int:
+        """Events of acknowledged publications, found or not."""
+        everything = (*self._open.values(), *self._whole.values())
+        return sum(p.count for p in everything if p.outcome is Outcome.ACKNOWLEDGED)
+
     def kinds(self) -> set[AnomalyKind]:
         return {anomaly.kind for anomaly in self.anomalies}
 

@@ -48,7 +48,7 @@ class Publisher:
         chance: random.Random,
         shape: Shape,
         *,
-        on_outcome: Callable[[Outcome], None],
+        on_outcome: Callable[[Publication], None],
     ) -> None:
         self.record = record
         self.under_way = 0
@@ -143,7 +143,7 @@ class Publisher:
             publication.outcome = Outcome.REFUSED
             text = (error.description or "").partition(" TrackingId:")[0]
             self.refusals[f"{error.condition}: {text}"] += 1
-        self._on_outcome(publication.outcome)
+        self._on_outcome(publication)
         self.fill()
 
 
@@ -161,6 +161,8 @@ class Clients:
     ) -> None:
         self.publishers: list[Publisher] = []
         self.acknowledged = 0  # publications
+        self.acknowledged_events = 0
+        self.events_read = 0
         self.refused = 0
         self.lost = 0  # publications whose link went
         self.reader_errors: dict[int, ClientError] = {}  # by partition: reading ended there
@@ -257,6 +259,7 @@ class Clients:
                 body=columns.bodies[row],
             )
             self._markers.discard((seen.sender, seen.number))
+        self.events_read += event.count
         self._wake()
 
     # --- publishing -----------------------------------------------------------------------------
@@ -310,8 +313,11 @@ class Clients:
     def refusals(self) -> Counter[str]:
         return sum((publisher.refusals for publisher in self.publishers), Counter())
 
-    def _on_outcome(self, outcome: Outcome) -> None:
-        self.acknowledged += outcome is Outcome.ACKNOWLEDGED
+    def _on_outcome(self, publication: Publication) -> None:
+        outcome = publication.outcome
+        if outcome is Outcome.ACKNOWLEDGED:
+            self.acknowledged += 1
+            self.acknowledged_events += publication.count
         self.refused += outcome is Outcome.REFUSED
         self.lost += outcome is Outcome.UNKNOWN
         self._wake()

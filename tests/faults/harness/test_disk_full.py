@@ -1,0 +1,126 @@
+"""A disk without room: publishers hear why, readers go on, and room brings the broker back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.testing.history import History
+from penstock.testing.traffic import Clients, Shape
+
+if TYPE_CHECKING:
+    from tests.faults.harness.conftest import Brokers, MakeDisk, Ready
+
+HUB, PARTITIONS = "faults", 4
+MB = 1024 * 1024
+DISK_BYTES = 64 * MB
+LEFT_BYTES = 6 * MB  # what the ballast leaves: quickly used up
+SHAPE = Shape(events_max=8, bytes_max=8000, in_flight=8)
+CONDITION = "amqp:internal-error: The disk is full"
+
+
+def load_ballast(path: Path) -> None:
+    """Take nearly all the room that is left."""
+    free = os.statvfs(path.parent)
+    with path.open("wb") as ballast:
+        os.posix_fallocate(ballast.fileno(), 0, free.f_bavail * free.f_frsize - LEFT_BYTES)
+
+
+async def fill_and_free(
+    facts: dict[str, str], ballast: Path, history: History, ask_ready: Ready
+) -> None:
+    async with clients_of(facts, history) as clients:
+        await clients.read()
+        await clients.catch_up()
+        load_ballast(ballast)
+        await clients.publish(shape=SHAPE, is_ordered=False)
+        await clients.until(lambda: clients.refused >= 200)
+
+        assert all(text.startswith(CONDITION) for text in clients.refusals()), clients.refusals()
+        status, told = await asyncio.to_thread(ask_ready, facts["admin"])
+        assert (status, told["status"]) == (503, "not ready")
+        assert "The disk is full" in told["checks"]["log"]
+        await clients.drain()
+        await read_all_again(facts, history, clients.acknowledged_events)
+
+        await asyncio.to_thread(ballast.unlink)
+        refused, enough = clients.refused, clients.acknowledged + 300
+        for publisher in clients.publishers:
+            publisher.start()
+        await clients.until(lambda: clients.acknowledged >= enough)
+        await clients.drain()
+        assert clients.refused == refused
+        await clients.catch_up()
+        assert history.check() == []
+        assert clients.reader_errors == {}
+        status, told = await asyncio.to_thread(ask_ready, facts["admin"])
+        assert (status, told["checks"]["log"]) == (200, "ok")
+
+
+async def read_all_again(facts: dict[str, str], history: History, events: int) -> None:
+    """A reader that comes while the disk is full gets everything that was acknowledged."""
+    async with clients_of(facts, history) as late:
+        connection = await late.connect()
+        for partition in range(PARTITIONS):
+            await late.read_from(connection, partition, 0)
+        await late.until(lambda: late.events_read >= events)
+
+
+def clients_of(facts: dict[str, str], history: History) -> Clients:
+    return Clients(
+        facts["emulator_connection_string"],
+        HUB,
+        history,
+        partition_count=PARTITIONS,
+        chance=random.Random(3),
+    )
+
+
+async def read_everything(facts: dict[str, str], history: History) -> None:
+    history.rewind()
+    async with clients_of(facts, history) as clients:
+        await clients.read()
+        await clients.catch_up()
+        assert history.check() == []
+
+
+def test_full_disk_refuses_reads_go_on_and_room_brings_it_back_without_restart(
+    brokers: Brokers, make_disk: MakeDisk, ask_ready: Ready
+) -> None:
+    disk, history = make_disk(DISK_BYTES), History(PARTITIONS)
+    broker = brokers(disk.path / "data")
+    asyncio.run(fill_and_free(broker.facts(), disk.path / "ballast", history, ask_ready))
+    broker.stop()
+    broker = brokers(disk.path / "data")
+    asyncio.run(read_everything(broker.facts(), history))
+    broker.stop()
+    assert history.acknowledged_events > 500
+
+
+def test_broker_killed_on_a_full_disk_starts_there_and_loses_nothing(
+    brokers: Brokers, make_disk: MakeDisk
+) -> None:
+    disk, history = make_disk(DISK_BYTES), History(PARTITIONS)
+    ballast = disk.path / "ballast"
+    broker = brokers(disk.path / "data")
+    asyncio.run(fill(broker.facts(), ballast, history))
+    broker.kill()
+    history.crash()
+    broker = brokers(disk.path / "data")
+    facts = broker.facts()
+    asyncio.run(read_all_again(facts, history, history.acknowledged_so_far()))
+    ballast.unlink()
+    asyncio.run(read_everything(facts, history))
+    broker.stop()
+
+
+async def fill(facts: dict[str, str], ballast: Path, history: History) -> None:
+    async with clients_of(facts, history) as clients:
+        await clients.read()
+        await clients.catch_up()
+        load_ballast(ballast)
+        await clients.publish(shape=SHAPE, is_ordered=False)
+        await clients.until(lambda: clients.refused >= 200)
