@@ -340,9 +340,11 @@ class PartitionWriter:
         )
         path = self._directory / segment_name(mark.offset)
         begun = Segment(path, header, index=SparseIndex())
+        if closing is not None:
+            self._leave_stamps(begun, mark)
         self._create(begun, is_first=closing is None)
         if closing is not None:
-            self._finish_segment(closing, begun, mark)
+            self._finish_segment(closing, mark)
         self._release()
         self._segment = begun
         self._reserved_to = 0
@@ -367,13 +369,20 @@ class PartitionWriter:
             files.fsync_directory(self._directory.parent)
             files.fsync_directory(self._directory.parent.parent)
 
-    def _finish_segment(self, closing: Segment, begun: Segment, mark: Mark) -> None:
-        """Derived files and the return of reserved room: worth trying, never worth failing."""
+    def _leave_stamps(self, begun: Segment, mark: Mark) -> None:
+        """Flushed, and its name with the new segment's: the records that it sums up may be dropped
+        long before their producers are done. Without it the rest is searched for them."""
+        try:
+            stamps = self._producers.encode(mark.offset)
+            replace_file(self._files, begun.beside(PRODUCERS_SUFFIX), stamps, flush=True)
+        except OSError as error:
+            _logger.warning("No producers' stamps were left beside %s: %s", begun.path, error)
+
+    def _finish_segment(self, closing: Segment, mark: Mark) -> None:
+        """A derived file and the return of reserved room: worth trying, never worth failing."""
         assert closing.index is not None
         closing.end = mark
         try:
-            stamps = self._producers.encode(mark.offset)
-            replace_file(self._files, begun.beside(PRODUCERS_SUFFIX), stamps)
             content = closing.index.encode(closing.header.base_offset, mark)
             replace_file(self._files, closing.beside(INDEX_SUFFIX), content)
             closing.index = None  # from the file, when somebody wants it

@@ -1,0 +1,237 @@
+"""Records, their headers and the events inside them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.log.index import INDEX_INTERVAL_BYTES, Mark, Place, SparseIndex, decode_index
+from penstock.log.producers import Producers, decode_producers
+from penstock.log.record import (
+    RECORD_HEADER_BYTES,
+    RECORD_MAGIC,
+    event_positions,
+    frame,
+    is_intact,
+    last_event_position,
+    peek,
+    record_bytes,
+    stored,
+)
+from penstock.log.sealed import seal, unseal
+from penstock.log.segment import SegmentHeader, base_of, segment_name
+from penstock.model import limits
+from penstock.model.errors import LogCorrupt
+from penstock.model.events import EventBatch, Producer, StoredBatch
+
+SALT = 0x1234_5678
+
+
+def section(message: bytes, *, long: bool = False) -> bytes:
+    if len(message) < 256 and not long:
+        return b"\x00\x53\x75\xa0" + bytes([len(message)]) + message
+    return b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message
+
+
+def record(batch: EventBatch, *, first: int = 5, base: int = 1000, flushed: int = 900) -> bytes:
+    header = frame(
+        batch,
+        first_sequence=first,
+        base_offset=base,
+        enqueued_ms=77,
+        flushed_offset=flushed,
+        salt=SALT,
+    )
+    return header + batch.sections
+
+
+producers = st.none() | st.builds(
+    Producer,
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**15), 2**15 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+)
+
+
+@given(st.binary(max_size=300), st.integers(1, 65536), producers, st.integers(0, 2**62))
+def test_record_is_read_back_as_it_was_framed(
+    sections: bytes, count: int, producer: Producer | None, base: int
+) -> None:
+    written = record(EventBatch(sections, count, producer=producer), base=base, flushed=0)
+    header = peek(b"before" + written, 6, base_offset=base)
+    assert header is not None
+    assert is_intact(b"before" + written, 6, header, SALT)
+    assert header.producer == producer
+    assert stored(b"before" + written, 6, header) == StoredBatch(5, base, 77, count, sections)
+    assert header.next_offset == base + len(written) == base + record_bytes(sections)
+    assert header.next_sequence == 5 + count
+
+
+@pytest.mark.parametrize(("base", "flushed"), [(0, 0), (10, 0), (10, 10), (2**40, 2**40 - 5)])
+def test_record_tells_what_was_flushed_before_it(base: int, flushed: int) -> None:
+    header = peek(record(EventBatch(b"", 1), base=base, flushed=flushed), 0, base_offset=base)
+    assert header is not None
+    assert header.flushed_offset == flushed
+
+
+def test_record_whose_flush_lies_far_back_claims_no_more_than_it_knows() -> None:
+    base = 2**40
+    header = peek(record(EventBatch(b"", 1), base=base, flushed=7), 0, base_offset=base)
+    assert header is not None
+    assert header.flushed_offset == base - 0xFFFF_FFFF
+
+
+def test_header_is_not_taken_where_it_cannot_be_one() -> None:
+    whole = record(EventBatch(section(b"x"), 1))
+    assert peek(whole, 0, base_offset=1000) is not None
+    assert peek(whole, 0, base_offset=1001) is None
+    assert peek(whole[:63], 0, base_offset=1000) is None
+    assert peek(b"PnRx" + whole[4:], 0, base_offset=1000) is None
+    too_long = (limits.RECORD_PAYLOAD_BYTES_MAX + 1).to_bytes(4, "little")
+    assert peek(whole[:8] + too_long + whole[12:], 0, base_offset=1000) is None
+    for count in (0, limits.BATCH_EVENTS_MAX + 1):
+        changed = whole[:12] + count.to_bytes(4, "little") + whole[16:]
+        assert peek(changed, 0, base_offset=1000) is None
+
+
+def test_record_cut_anywhere_is_not_intact() -> None:
+    whole = record(EventBatch(section(b"hello"), 1))
+    header = peek(whole, 0, base_offset=1000)
+    assert header is not None
+    for cut in range(RECORD_HEADER_BYTES, len(whole)):
+        assert not is_intact(whole[:cut], 0, header, SALT)
+    assert not is_intact(whole, 0, header, SALT + 1)
+
+
+def test_record_is_drawn_as_the_docstring_says() -> None:
+    batch = EventBatch(section(b"x"), 1, producer=Producer(-1, 2, 3, 4))
+    written = record(batch)
+    assert written[:4] == RECORD_MAGIC
+    assert written[8:12] == (6).to_bytes(4, "little")
+    assert written[12:16] == (1).to_bytes(4, "little")
+    assert written[16:24] == (1000).to_bytes(8, "little")
+    assert written[24:32] == (5).to_bytes(8, "little")
+    assert written[32:40] == (77).to_bytes(8, "little")
+    assert written[40:48] == b"\xff" * 8
+    assert written[48:52] == (3).to_bytes(4, "little")
+    assert written[52:56] == (4).to_bytes(4, "little")
+    assert written[56:58] == (2).to_bytes(2, "little")
+    assert written[58:60] == (1).to_bytes(2, "little")
+    assert written[60:64] == (100).to_bytes(4, "little")
+    assert written[64:] == batch.sections
+
+
+# --- events in a batch ----------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.binary(max_size=600), st.booleans()), min_size=1, max_size=20))
+def test_events_are_found_in_short_and_long_sections(messages: list[tuple[bytes, bool]]) -> None:
+    expected, sections = [], b""
+    for message, long in messages:
+        expected.append(len(sections))
+        sections += section(message, long=long)
+    assert list(event_positions(sections)) == expected
+    assert last_event_position(sections) == expected[-1]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [b"\x00", b"\x00\x53\x75\xa0", b"\x00\x53\x75\xa0\x05abcd", b"\x00\x53\x75\xb0\x00\x00",
+     b"\x00\x53\x77\xa0\x00", b"\x00\x53\x75\xa1\x00" + bytes(9), b"hello, world"],
+)  # fmt: skip
+def test_sections_that_are_none_are_told_and_never_read_beyond(sections: bytes) -> None:
+    with pytest.raises(LogCorrupt, match="no whole data section at byte 6 of"):
+        list(event_positions(section(b"x") + sections))
+    assert last_event_position(section(b"x") + sections) == 6
+    assert last_event_position(sections) == 0
+
+
+# --- derived files --------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=100), st.integers(0, 115), st.integers(0, 7))
+def test_sealed_file_with_a_flipped_bit_is_ignored(body: bytes, position: int, bit: int) -> None:
+    content = bytearray(seal(b"PNSTKXYZ", body))
+    assert unseal(b"PNSTKXYZ", bytes(content)) == body
+    assert unseal(b"PNSTKXYA", bytes(content)) is None
+    content[position % len(content)] ^= 1 << bit
+    assert unseal(b"PNSTKXYZ", bytes(content)) is None
+    assert unseal(b"PNSTKXYZ", bytes(content[:15])) is None
+
+
+def filled_index() -> SparseIndex:
+    index = SparseIndex()
+    for number in range(100):
+        index.note(number * 10, number * 20_000, number // 2)
+    return index
+
+
+def test_index_remembers_about_one_record_per_interval() -> None:
+    index = filled_index()
+    assert len(index) == 25  # every fourth: the first one 64 KB or more behind the last
+    assert index.oldest_ms == 0
+    assert SparseIndex().oldest_ms is None
+    assert 4 * 20_000 >= INDEX_INTERVAL_BYTES > 3 * 20_000
+
+
+def test_index_finds_the_nearest_entry_before() -> None:
+    index = filled_index()
+    assert index.before_sequence(39) == Place(0, 0)
+    assert index.before_sequence(40) == Place(80_000, 40)
+    assert index.before_sequence(10_000) == Place(96 * 20_000, 960)
+    assert index.before_offset(79_999) == Place(0, 0)
+    assert index.before_offset(80_000) == Place(80_000, 40)
+    assert index.before_time(2) == Place(0, 0)
+    assert index.before_time(3) == Place(80_000, 40)
+    assert index.before_time(0) is None
+    assert SparseIndex().before_sequence(5) is None
+
+
+def test_index_file_is_read_back() -> None:
+    mark = Mark(2_000_000, 1000, 49, 1_999_000)
+    content = filled_index().encode(0, mark)
+    found = decode_index(content, 0)
+    assert found is not None
+    index, read = found
+    assert read == mark
+    assert index.encode(0, mark) == content
+    assert decode_index(content, 1) is None
+    assert decode_index(content[:-1], 0) is None
+    assert decode_index(seal(b"PNSTKIDX", b"short"), 0) is None
+    assert decode_index(seal(b"PNSTKIDX", bytes(41)), 0) is None
+
+
+def test_producers_file_is_read_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 3)
+    table = Producers()
+    for number in (1, 2, 3, 1, 4):
+        table.note(Producer(number, -1, number, number + 1))
+    found = decode_producers(table.encode(55))
+    assert found is not None
+    read, through = found
+    assert through == 55
+    assert len(read) == len(table) == 3
+    read.note(Producer(9, 0, 0, 0))
+    assert read.get(3) is None  # the oldest went first, as it would have before
+    assert table.get(3) is not None
+    assert decode_producers(b"") is None
+    assert decode_producers(seal(b"PNSTKPRD", bytes(9))) is None
+
+
+# --- names and headers ----------------------------------------------------------------------------
+
+
+def test_segment_is_named_by_its_base_offset() -> None:
+    assert segment_name(0) == "00000000000000000000.log"
+    assert base_of(segment_name(2**63)) == 2**63
+    for name in ("1.log", "00000000000000000000.index", "0000000000000000000x.log", "lock", ".log"):
+        assert base_of(name) is None
+    assert base_of("٠" * 20 + ".log") is None
+
+
+def test_segment_header_keeps_two_equal_copies() -> None:
+    encoded = SegmentHeader(1, 2, -1, 4, SALT, 6).encode()
+    assert len(encoded) == 128
+    assert encoded[:64] == encoded[64:]
