@@ -81,6 +81,15 @@ CONNECTIONS_PER_NAMESPACE_MAX = 5_000
 WEBSOCKET_MESSAGE_BYTES_MAX = 2 * MB  # frames are gathered; one message may hold many
 HTTP_HEAD_DEADLINE_S = 10
 HTTP_HEADERS_MAX = 100
+HTTP_HEAD_BYTES_MAX = 64 * KB  # request line and headers together
+HTTP_PATH_BYTES_MAX = 8 * KB  # a hub and a publisher at their longest, every character escaped
+HTTP_CONNECTIONS_MAX = 5_000  # of one listener
+HTTP_REQUEST_DEADLINE_S = 60  # body and disk together, unless the query's `timeout` says otherwise
+HTTP_REQUEST_DEADLINE_S_MAX = 300
+HTTP_HELD_BYTES_MAX = 128 * MB  # bodies that are being read or wait for the disk, of everybody
+HTTP_BATCH_FACTOR = 2  # a batch's JSON may be so many times its publication: escapes, base64
+HTTP_DISCARDED_BYTES_MAX = 1 * MB  # of a refused body, so that the client comes to read why
+HTTP_DISCARD_DEADLINE_S = 2
 
 # --- Log ----------------------------------------------------------------------------------------
 SEGMENT_BYTES = 64 * MB
@@ -93,4 +102,5 @@ assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_DEDICATED < RECORD_PAYLOA
 assert FRAME_BYTES_MIN < FRAME_BYTES_MAX_BEFORE_OPEN < FRAME_BYTES_MAX
 assert RECORD_PAYLOAD_BYTES_MAX < SEGMENT_BYTES
 assert PUBLICATION_BYTES_DEDICATED <= UNSETTLED_BYTES_PER_CONNECTION_MAX
+assert HTTP_BATCH_FACTOR * PUBLICATION_BYTES_DEDICATED < HTTP_HELD_BYTES_MAX
 assert IDLE_TIME_OUT_MS > 2 * OPEN_DEADLINE_MS

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any
+from collections.abc import Mapping
+from enum import IntEnum
 
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from penstock.gateway.http.exchange import ORIGINAL_NAMES
 from penstock.model import limits
 
 _BACKLOG = 512
@@ -21,10 +24,25 @@ _KEEP_ALIVE_S = 75
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 
+class _Stage(IntEnum):
+    """How far the request has come that is being read."""
+
+    NOTHING = 0  # between requests
+    HEAD = 1
+    BODY = 2
+
+
+# A body may take as long as any request; a little more, so that the application speaks first.
+_DEADLINES_S = {
+    _Stage.HEAD: limits.HTTP_HEAD_DEADLINE_S,
+    _Stage.BODY: limits.HTTP_REQUEST_DEADLINE_S_MAX + 5,
+}
+
+
 class HttpDoor:
     """Listeners for one ASGI application."""
 
-    def __init__(self, app: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._config = Config(
             app=_OriginForm(app),
@@ -49,7 +67,7 @@ class HttpDoor:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a listener; the port it got."""
         server = await self._loop.create_server(
-            lambda: _DeadlinedProtocol(self._config, self._state, {}, self._loop),
+            lambda: _BoundedProtocol(self._config, self._state, {}, self._loop),
             host,
             port,
             ssl=tls,
@@ -73,49 +91,113 @@ class HttpDoor:
                 await asyncio.wait(late, timeout=grace_s)
 
 
-class _DeadlinedProtocol(HttpToolsProtocol):
-    """A connection whose request head is not complete in time is closed (slow-header attacks)."""
+class _BoundedProtocol(HttpToolsProtocol):
+    """Request heads have a deadline and a size, bodies a deadline, listeners a number of
+    connections. Header names are kept as they were written, beside ASGI's lower-case ones: they
+    become names of an event's properties (protocol.md 7.1)."""
 
-    _head_timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _timed = (0, _Stage.NOTHING)
+    _stage = _Stage.HEAD  # a new connection has to say something
+    _request = 0
+    _head_bytes = 0
+    _names: list[bytes]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(limits.HTTP_HEAD_DEADLINE_S, transport.abort)
+        self._names = []
+        self._watch()
+        if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._stage is _Stage.HEAD:
+            self._head_bytes += len(data)
+            if self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
+                self.transport.abort()  # one header without an end: the parser would gather it
+        # A request that came whole, as nearly all do, needs no timer.
+        if self._stage or self._timer is not None:
+            self._watch()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._head_timer is None:  # the next request on a kept-alive connection
-            deadline_s = limits.HTTP_HEAD_DEADLINE_S
-            self._head_timer = self.loop.call_later(deadline_s, self.transport.abort)
+        self._stage = _Stage.HEAD
+        self._request += 1
+        self._head_bytes = 0
+        self._names = []
+        self.scope[ORIGINAL_NAMES] = self._names  # type: ignore[literal-required]  # an extension
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        if len(self.headers) > limits.HTTP_HEADERS_MAX:
-            self.transport.abort()
+        self._head_bytes += len(name) + len(value)
+        if self._stage is _Stage.HEAD:  # else it is a trailer, which nobody asked for
+            super().on_header(name, value)
+            self._names.append(name)
+        if (
+            len(self._names) > limits.HTTP_HEADERS_MAX
+            or self._head_bytes > limits.HTTP_HEAD_BYTES_MAX
+        ):
+            raise ValueError("the request's head is too large")  # the parser stops: 400, closed
 
     def on_headers_complete(self) -> None:
-        self._disarm()
+        self._stage = _Stage.BODY
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        self._stage = _Stage.NOTHING
+        super().on_message_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._stage = _Stage.NOTHING
+        self._watch()
         super().connection_lost(exc)
 
-    def _disarm(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _watch(self) -> None:
+        now = (self._request, self._stage)
+        if now == self._timed:
+            return
+        self._timed = now
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_s = _DEADLINES_S.get(self._stage)
+        if deadline_s is not None:
+            self._timer = self.loop.call_later(deadline_s, self.transport.abort)
+
+
+class PublicApplication:
+    """What the HTTPS port serves: WebSockets by one application, paths that begin with one of
+    `prefixes` (such as `/subscriptions/`) by theirs, and all others by `publishing`."""
+
+    def __init__(
+        self,
+        *,
+        publishing: ASGIApp,
+        websocket: ASGIApp,
+        prefixes: Mapping[str, ASGIApp] | None = None,
+    ) -> None:
+        self._publishing = publishing
+        self._websocket = websocket
+        self._prefixes = tuple((prefixes or {}).items())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._publishing if scope["type"] == "http" else self._websocket
+        for prefix, other in self._prefixes:
+            if scope["type"] == "http" and scope["path"].lower().startswith(prefix):
+                app = other
+        await app(scope, receive, send)
 
 
 class _OriginForm:
-    """Clients may send the target as an absolute URL (the Java SDK does, protocol.md 1.2)."""
+    """Clients may send a WebSocket's target as an absolute URL (the Java SDK, protocol.md 1.2).
+    For other requests the parser has seen to that."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if path.startswith(_SCHEMES):
+        if scope["type"] == "websocket" and path.startswith(_SCHEMES):
             rest = path.partition("://")[2]
             origin = "/" + rest.partition("/")[2]
             scope = {**scope, "path": origin, "raw_path": origin.encode()}

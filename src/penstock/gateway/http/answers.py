@@ -1,0 +1,112 @@
+"""Answers as HTTP carries them: status, headers, the service's XML of an error (7.1)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from email.utils import formatdate
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from penstock.model.errors import AuthFailed, PenstockError, ServerBusy
+
+Headers = list[tuple[bytes, bytes]]
+
+SERVER = (b"server", b"Penstock")
+_XML = (b"content-type", b"application/xml; charset=utf-8")
+ATOM_FEED = (b"content-type", b"application/atom+xml;type=feed;charset=utf-8")
+ATOM_ENTRY = (b"content-type", b"application/atom+xml;type=entry;charset=utf-8")
+CLOSE = (b"connection", b"close")
+
+_BUSY_S = b"4"  # what the text of error 50002 asks for
+_SOON_S = b"1"
+
+# The service's numbers for what is wrong with a token, by the word that our text begins with.
+_SUB_CODES = {
+    "MissingToken": "40102: Missing authorization token",
+    "InvalidSignature": "40103: Invalid authorization token signature",
+    "InvalidAudience": "40104: Invalid authorization token audience",
+    "MalformedToken": "40105: Malformed authorization token",
+}
+# What XML 1.0 cannot carry, even escaped. Messages are escaped where they are made; this is for
+# the one that is not.
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class MethodNotAllowed(PenstockError):
+    """The path exists, but not with this method."""
+
+    condition = "amqp:not-allowed"
+    http_status = 405
+
+    def __init__(self, text: str, allowed: bytes) -> None:
+        super().__init__(text)
+        self.allowed = allowed
+
+
+class LengthRequired(PenstockError):
+    """A POST that says neither how long its body is nor that it comes in chunks."""
+
+    condition = "com.microsoft:argument-error"
+    http_status = 411
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    headers: Headers
+    body: bytes = b""
+
+
+def of_body(status: int, content_type: tuple[bytes, bytes], body: bytes, date: bytes) -> Answer:
+    return Answer(status, [content_type, *_usual(len(body), date)], body)
+
+
+def empty(status: int, date: bytes) -> Answer:
+    return Answer(status, _usual(0, date))
+
+
+def of_error(
+    error: PenstockError, *, tracking_id: str, tracker: str, now_ms: int, date: bytes
+) -> Answer:
+    """`tracker` is what the request was for: host and path, as far as they may be shown."""
+    time = datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    detail = f"{_detail(error)} TrackingId:{tracking_id}, SystemTracker:{tracker}, Timestamp:{time}"
+    body = (
+        f"<Error><Code>{error.http_status}</Code><Detail>{xml_text(detail)}</Detail></Error>"
+    ).encode()
+    headers = [_XML, *_usual(len(body), date), *_headers(error)]
+    return Answer(error.http_status, headers, body)
+
+
+def http_date(now_ms: int) -> bytes:
+    return formatdate(now_ms // 1000, usegmt=True).encode()
+
+
+def xml_text(text: str) -> str:
+    return escape(_NO_XML.sub("\ufffd", text), {'"': "&quot;"})
+
+
+def _usual(length: int, date: bytes) -> Headers:
+    return [(b"content-length", b"%d" % length), SERVER, (b"date", date)]
+
+
+def _detail(error: PenstockError) -> str:
+    text = str(error)
+    if isinstance(error, AuthFailed):
+        code = _SUB_CODES.get(text.partition(":")[0])
+        if code is not None:
+            return f"SubCode={code}. {text}"
+    return text
+
+
+def _headers(error: PenstockError) -> Headers:
+    if isinstance(error, MethodNotAllowed):
+        return [(b"allow", error.allowed)]
+    if error.http_status == 401:
+        return [(b"www-authenticate", b"SharedAccessSignature")]  # RFC 9110 15.5.2
+    if isinstance(error, ServerBusy):
+        return [(b"retry-after", _BUSY_S)]
+    if error.http_status == 503:
+        return [(b"retry-after", _SOON_S)]
+    return []

@@ -1,0 +1,188 @@
+"""One request and its answer: headers, a body that is read only as far as it may be, the reply."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from urllib.parse import parse_qsl
+
+from starlette.types import Message, Receive, Scope, Send
+
+from penstock.gateway.http.answers import CLOSE, Answer, LengthRequired
+from penstock.model import limits, names
+from penstock.model.errors import ArgumentError, MessageTooLarge
+
+ORIGINAL_NAMES = "penstock.header_names"  # in the scope: header names as the client wrote them
+
+_ONLY_ONCE = (b"host", b"authorization", b"content-type", b"content-length", b"brokerproperties")
+_QUERY_PAIRS_MAX = 32
+_QUERIES_CACHED = 256
+_QUERY_CACHED_BYTES_MAX = 256
+
+# What the server has read and thrown away by the time a small body's refusal is written.
+_UNREAD_BYTES_KEPT_ALIVE = 64 * limits.KB
+
+
+class Gone(Exception):
+    """The client left before it was answered."""
+
+
+class Exchange:
+    """Over ASGI's three arguments. `headers` has lower-case names, the last of each."""
+
+    __slots__ = ("_read", "_receive", "_scope", "_send", "_started", "headers", "method")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._started = False  # the body was asked for, so `Expect: 100-continue` is answered
+        self._read = False  # the body is here, whole
+        self.method: str = scope["method"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+
+    @property
+    def raw_path(self) -> bytes:
+        raw: bytes | None = self._scope.get("raw_path")
+        return self._scope["path"].encode() if raw is None else raw
+
+    @property
+    def peer(self) -> str:
+        client = self._scope.get("client")
+        return "-" if client is None else f"{client[0]}:{client[1]}"
+
+    def header_pairs(self) -> list[tuple[bytes, bytes]]:
+        """All headers in their order, names as the client wrote them where the server kept them."""
+        pairs: list[tuple[bytes, bytes]] = self._scope["headers"]
+        written: list[bytes] | None = self._scope.get(ORIGINAL_NAMES)
+        if written is None or len(written) != len(pairs):
+            return pairs
+        return [(name, pair[1]) for name, pair in zip(written, pairs, strict=True)]
+
+    def check_headers(self) -> None:
+        """Of a header that comes twice, two readers may take different ones: ArgumentError."""
+        if len(self.headers) == len(self._scope["headers"]):
+            return
+        seen = [pair[0] for pair in self._scope["headers"]]
+        for name in _ONLY_ONCE:
+            if seen.count(name) > 1:
+                raise ArgumentError(f"The header {name.decode()} comes more than once.")
+
+    def deadline_s(self) -> float | None:
+        """The query's `timeout`, if there is one. Raises ArgumentError."""
+        query: bytes = self._scope.get("query_string", b"")
+        if not query:
+            return None
+        return (_timeout_cached if len(query) <= _QUERY_CACHED_BYTES_MAX else _timeout_s)(query)
+
+    def declared_length(self) -> int | None:
+        """None for a body in chunks. Raises ArgumentError, and LengthRequired for neither."""
+        text = self.headers.get(b"content-length")
+        if text is None:
+            if b"transfer-encoding" not in self.headers:
+                raise LengthRequired("The request needs a Content-Length.")
+            return None
+        if not text.isdigit() or len(text) > 18:
+            raise ArgumentError(f"The Content-Length '{_shown(text)}' is not a length.")
+        return int(text)
+
+    async def body(self, bytes_max: int) -> bytes:
+        """The whole body, or MessageTooLarge as soon as it is longer than allowed; Gone."""
+        self._started = True
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body", False):
+            body = await self._rest(body, bytes_max)
+        elif message["type"] == "http.disconnect":
+            raise Gone
+        self._read = True
+        if len(body) > bytes_max:
+            raise body_too_large(len(body), bytes_max)
+        return body
+
+    async def _rest(self, first: bytes, bytes_max: int) -> bytes:
+        chunks, size, more = [first], len(first), True
+        while more:
+            if size > bytes_max:
+                raise body_too_large(None, bytes_max)
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            more = message.get("more_body", False)
+        return b"".join(chunks)
+
+    async def answer(self, answer: Answer) -> None:
+        """Send it. A client that is still sending a body that nobody wants gets the answer at
+        once and a moment to notice; then the connection ends."""
+        lingers = not self._read and self._has_much_to_come()
+        headers = [*answer.headers, CLOSE] if lingers else answer.headers
+        start: Message = {"type": "http.response.start", "status": answer.status}
+        start["headers"] = headers
+        await self._send(start)
+        if lingers and self._may_discard():
+            await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
+            await self._discard()
+            await self._send({"type": "http.response.body", "body": b""})
+        else:
+            await self._send({"type": "http.response.body", "body": answer.body})
+
+    def _has_much_to_come(self) -> bool:
+        text = self.headers.get(b"content-length")
+        if text is None:
+            return b"transfer-encoding" in self.headers
+        is_small = text.isdigit() and len(text) < 10 and int(text) <= _UNREAD_BYTES_KEPT_ALIVE
+        return not is_small or self._waits_for_leave()
+
+    def _waits_for_leave(self) -> bool:
+        """It will not send its body before it is told to (RFC 9110 10.1.1), or may all the same:
+        what comes next on this connection cannot be told."""
+        return not self._started and b"expect" in self.headers
+
+    def _may_discard(self) -> bool:
+        return not self._waits_for_leave()
+
+    async def _discard(self) -> None:
+        """Closing with bytes unread would reset the connection under the answer."""
+        size = 0
+        try:
+            async with asyncio.timeout(limits.HTTP_DISCARD_DEADLINE_S):
+                while size <= limits.HTTP_DISCARDED_BYTES_MAX:
+                    message = await self._receive()
+                    size += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
+        except TimeoutError:
+            return
+
+
+def body_too_large(size: int | None, bytes_max: int) -> MessageTooLarge:
+    seen = f"more than {bytes_max}" if size is None else str(size)
+    return MessageTooLarge(
+        f"The request's body has {seen} bytes, which exceeds the limit ({bytes_max} bytes)."
+    )
+
+
+def _timeout_s(query: bytes) -> float | None:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_QUERY_PAIRS_MAX)
+    except ValueError:
+        raise ArgumentError(
+            f"The query has too many parameters: at most {_QUERY_PAIRS_MAX} are allowed."
+        ) from None
+    for name, value in pairs:
+        if name.lower() == b"timeout":
+            if not value.isdigit() or len(value) > 9 or int(value) == 0:
+                raise ArgumentError(
+                    f"The timeout '{_shown(value)}' is not a whole number of seconds above 0."
+                )
+            return min(int(value), limits.HTTP_REQUEST_DEADLINE_S_MAX)
+    return None
+
+
+_timeout_cached = lru_cache(maxsize=_QUERIES_CACHED)(_timeout_s)
+
+
+def _shown(text: bytes) -> str:
+    return names.shown(text.decode("latin-1"))

@@ -1,0 +1,295 @@
+"""Publishing over HTTPS (protocol.md 7.1): requests in, publications to the broker, 201 once they
+are on disk.
+
+One raw ASGI callable: routing tables and request objects would cost more than all the rest of a
+small publication. From the kernels on, an event walks as one that came by AMQP does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from penstock.auth import Authority
+from penstock.broker import Broker, HubRuntime
+from penstock.catalog.api import Catalog
+from penstock.gateway.http import answers
+from penstock.gateway.http.answers import Answer, MethodNotAllowed
+from penstock.gateway.http.batches import BatchEncoder, data_head, is_batch, too_large
+from penstock.gateway.http.exchange import Exchange, Gone, body_too_large
+from penstock.gateway.http.properties import message_head, parse_broker_properties, user_headers
+from penstock.gateway.http.revoked import METHODS, RevokedPublishers
+from penstock.gateway.http.targets import Operation, Target, parse_target
+from penstock.gateway.http.tokens import Tokens
+from penstock.kernels import (
+    KernelError,
+    KeyConflict,
+    KeyTooLong,
+    Publication,
+    Refusal,
+    split_batch,
+    split_singles,
+)
+from penstock.model import limits, names
+from penstock.model.clock import Clock
+from penstock.model.entities import Right
+from penstock.model.errors import (
+    ArgumentError,
+    DecodeError,
+    InternalError,
+    NotAllowed,
+    OperationTimedOut,
+    PenstockError,
+    ServerBusy,
+)
+from penstock.model.events import EventBatch, Receipt
+
+log = logging.getLogger("penstock.http")
+
+_INTERNAL = (
+    "The service was unable to process the request; please retry the operation. "
+    "The operator finds the reason in the log."
+)
+_MEMORY_BUSY = (
+    "The server is busy: too much that was published waits for the disk. Please wait a second and "
+    "try again."
+)
+
+
+class HttpPublishing:
+    """An ASGI application for the paths of `targets`. `authorities` gives the namespaces as they
+    are now, `new_id` random hex text."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        catalog: Catalog,
+        clock: Clock,
+        authorities: Callable[[], Sequence[Authority]],
+        new_id: Callable[[], str],
+        deadline_s: float = limits.HTTP_REQUEST_DEADLINE_S,
+    ) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._new_id = new_id
+        self._deadline_s = deadline_s
+        self._tokens = Tokens(authorities, clock)
+        self._revoked = RevokedPublishers(catalog)
+        self._unsubscribe = catalog.subscribe(self._tokens.forget)
+        self._held_bytes = 0
+        self._date = (0, b"")
+
+    def close(self) -> None:
+        """Stop following the catalog; running requests are the server's to end."""
+        self._unsubscribe()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            answer = await self._answer(exchange)
+        except Gone:
+            return
+        except PenstockError as error:
+            answer = self._refusal(exchange, error)
+        except Exception:  # noqa: BLE001 - one request's fault, whatever it is
+            answer = self._refusal(exchange, InternalError(_INTERNAL), unexpected=True)
+        await exchange.answer(answer)
+
+    async def _answer(self, exchange: Exchange) -> Answer:
+        """The order matters: form, then the token, then existence, and only then the body."""
+        target = parse_target(exchange.raw_path)
+        exchange.check_headers()
+        if target.operation is Operation.PUBLISH:
+            _check_method(exchange.method, ("POST",))
+            return await self._publish(exchange, target)
+        _check_method(exchange.method, METHODS[target.operation])
+        grant = self._tokens.grant(exchange.headers, target, Right.MANAGE)
+        hub = self._broker.hub(grant.namespace, target.hub)
+        now_ms = self._clock.now_ms()
+        return self._revoked.act(exchange.method, target, hub, now_ms, self._http_date(now_ms))
+
+    async def _publish(self, exchange: Exchange, target: Target) -> Answer:
+        grant = self._tokens.grant(exchange.headers, target, Right.SEND)
+        hub = self._broker.hub(grant.namespace, target.hub)
+        partition = None if target.partition is None else hub.partition_index(target.partition)
+        if target.publisher is not None:
+            hub.check_publisher(target.publisher)
+        batch = is_batch(exchange.headers.get(b"content-type", b""))
+        bytes_max = hub.namespace.publication_bytes_max
+        body_max = bytes_max * limits.HTTP_BATCH_FACTOR if batch else bytes_max
+        declared = exchange.declared_length()
+        if declared is not None and declared > body_max:
+            raise body_too_large(declared, body_max)
+        deadline_s = exchange.deadline_s() or self._deadline_s
+        hold = _Hold(self, body_max if declared is None else declared)
+        try:
+            async with asyncio.timeout(deadline_s):
+                body = await exchange.body(body_max)
+                encode = self._batch if batch else self._single
+                message = await encode(exchange, body, bytes_max)
+                publication = _publication(message, target.publisher, batch=batch)
+                await self._store(publication, len(message), hub, partition, target, hold)
+        except TimeoutError:
+            raise _timed_out(deadline_s, was_sent=hold.is_handed_over) from None
+        finally:
+            hold.end()
+        return answers.empty(201, self._http_date(self._clock.now_ms()))
+
+    async def _single(self, exchange: Exchange, body: bytes, bytes_max: int) -> bytes:
+        headers = exchange.headers
+        head = message_head(
+            headers.get(b"content-type"),
+            headers.get(b"content-encoding"),
+            headers.get(b"brokerproperties"),
+            user_headers(exchange.header_pairs()),
+        )
+        message = b"".join((head, data_head(len(body)), body))
+        if len(message) > bytes_max:
+            raise too_large(len(message), bytes_max)
+        return message
+
+    async def _batch(self, exchange: Exchange, body: bytes, bytes_max: int) -> bytes:
+        given = exchange.headers.get(b"brokerproperties")
+        key = None if given is None else parse_broker_properties(given).partition_key
+        encoder = BatchEncoder(body, key=key, bytes_max=bytes_max)
+        for _ in encoder.steps():
+            await asyncio.sleep(0)  # others have their turn
+        return encoder.message()
+
+    async def _store(
+        self,
+        publication: Publication,
+        size: int,
+        hub: HubRuntime,
+        partition: int | None,
+        target: Target,
+        hold: _Hold,
+    ) -> None:
+        """Returns when the events are as durable as the log promises, raises when they are not."""
+        stored: asyncio.Future[Receipt | PenstockError] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Receipt | PenstockError) -> None:
+            hold.release()
+            if not stored.done():  # else nobody waits any more
+                stored.set_result(outcome)
+
+        hub.publish(
+            EventBatch(publication.sections, publication.count, publication.partition_key),
+            size_bytes=size,
+            partition=partition,
+            done=done,
+            publisher=target.publisher,
+        )
+        hold.is_handed_over = True
+        outcome = await stored
+        if isinstance(outcome, PenstockError):
+            raise outcome
+
+    def hold(self, size: int) -> None:
+        if self._held_bytes + size > limits.HTTP_HELD_BYTES_MAX:
+            raise ServerBusy(_MEMORY_BUSY)
+        self._held_bytes += size
+
+    def release(self, size: int) -> None:
+        self._held_bytes -= size
+        assert self._held_bytes >= 0
+
+    def _refusal(
+        self, exchange: Exchange, error: PenstockError, *, unexpected: bool = False
+    ) -> Answer:
+        now_ms = self._clock.now_ms()
+        tracking_id = self._new_id()
+        tracker = _tracker(exchange)
+        if unexpected or error.http_status >= 500:
+            level = logging.ERROR if error.http_status == 500 else logging.DEBUG
+            log.log(
+                level,
+                "request failed: peer=%s resource=%s tracking_id=%s text=%s",
+                exchange.peer,
+                tracker,
+                tracking_id,
+                error,
+                exc_info=unexpected,
+            )
+        return answers.of_error(
+            error,
+            tracking_id=tracking_id,
+            tracker=tracker,
+            now_ms=now_ms,
+            date=self._http_date(now_ms),
+        )
+
+    def _http_date(self, now_ms: int) -> bytes:
+        second = now_ms // 1000
+        if self._date[0] != second:
+            self._date = (second, answers.http_date(now_ms))
+        return self._date[1]
+
+
+class _Hold:
+    """A body's bytes, counted from before they are read until they are on disk or given up."""
+
+    __slots__ = ("_owner", "_size", "is_handed_over")
+
+    def __init__(self, owner: HttpPublishing, size: int) -> None:
+        owner.hold(size)
+        self._owner = owner
+        self._size = size
+        self.is_handed_over = False  # the log has them: its `done` releases them
+
+    def release(self) -> None:
+        self._owner.release(self._size)
+        self._size = 0
+
+    def end(self) -> None:
+        if not self.is_handed_over:
+            self.release()
+
+
+def _publication(message: bytes, publisher: str | None, *, batch: bool) -> Publication:
+    try:
+        if batch:
+            return split_batch(message, 0, len(message), publisher=publisher)
+        (single,) = split_singles(message, [0, len(message)], publisher=publisher)
+        if isinstance(single, Refusal):
+            raise single.error
+    except KernelError as error:
+        raise _translated(error) from None
+    return single
+
+
+def _translated(error: KernelError) -> PenstockError:
+    if isinstance(error, KeyConflict):
+        return NotAllowed(str(error))
+    if isinstance(error, KeyTooLong):
+        return ArgumentError(str(error))
+    return DecodeError(str(error))
+
+
+def _check_method(method: str, allowed: tuple[str, ...]) -> None:
+    if method not in allowed:
+        methods = ", ".join(allowed)
+        raise MethodNotAllowed(
+            f"The method {names.shown(method)} is not supported here: {methods} is.",
+            methods.encode(),
+        )
+
+
+def _timed_out(deadline_s: float, *, was_sent: bool) -> OperationTimedOut:
+    if was_sent:
+        return OperationTimedOut(
+            f"The events were not on disk within {deadline_s:g} seconds; they may be later."
+        )
+    return OperationTimedOut(
+        f"The request's body was not complete within {deadline_s:g} seconds; nothing was stored."
+    )
+
+
+def _tracker(exchange: Exchange) -> str:
+    host = exchange.headers.get(b"host", b"").decode("latin-1")
+    path = exchange.raw_path.decode("latin-1").removeprefix("/")
+    return names.shown(f"{host}:{path}", most=200)
