@@ -6,18 +6,47 @@ the machine disturb little. The bytes are laid out as the official Python SDK la
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import struct
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
+from typing import Any
 
-from penstock.amqp.scan import TransferRun, scan_transfers
-from penstock.kernels import KERNEL, decode_events, frame_events, split_batch, split_singles
+from penstock.amqp import scan
+from penstock.kernels._pure import columns, framing, splitting
 
 _EVENTS = 100
 _ROUNDS = 5
+
+Case = tuple[str, Callable[[], object]]
+
+
+class Kernel:
+    """The kernels of one twin."""
+
+    def __init__(self, *modules: ModuleType) -> None:
+        names = ("split_batch", "split_singles", "frame_events", "decode_events", "scan_transfers")
+        self._functions: dict[str, Callable[..., Any]] = {
+            name: getattr(module, name) for module in modules for name in names
+            if hasattr(module, name)
+        }  # fmt: skip
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return self._functions[name]
+
+
+def twins() -> dict[str, Kernel]:
+    """Those that are built here."""
+    pure = Kernel(splitting, framing, columns, scan)
+    try:
+        modules = ("penstock.kernels._compiled", "penstock.amqp._scan")
+        return {"pure": pure, "compiled": Kernel(*map(importlib.import_module, modules))}
+    except ImportError:
+        return {"pure": pure}
 
 
 def data_section(body: bytes) -> bytes:
@@ -88,8 +117,8 @@ def rate(work: Callable[[], object], events: int, seconds: float) -> float:
     return statistics.median(figures)
 
 
-def deliver(sections: bytes) -> bytes:
-    return frame_events(
+def deliver(kernel: Kernel, sections: bytes) -> bytes:
+    framed = kernel.frame_events(
         sections,
         0,
         events_max=10_000,
@@ -103,7 +132,8 @@ def deliver(sections: bytes) -> bytes:
         base_offset=987_654_321,
         enqueued_ms=1_700_000_000_000,
         runtime=b"",
-    ).data
+    )
+    return bytes(framed.data)
 
 
 def payloads(frames: bytes) -> list[int]:
@@ -116,18 +146,19 @@ def payloads(frames: bytes) -> list[int]:
     return bounds
 
 
-def scanned(frames: bytes) -> TransferRun:
-    run = scan_transfers(frames, 0, len(frames), frame_bytes_max=65_536)
+def scanned(kernel: Kernel, frames: bytes) -> list[int]:
+    run = kernel.scan_transfers(frames, 0, len(frames), frame_bytes_max=65_536)
     assert run is not None and run.count == _EVENTS
-    return run
+    bounds: list[int] = run.bounds
+    return bounds
 
 
-def scanned_and_split(frames: bytes) -> object:
-    return split_singles(frames, scanned(frames).bounds)
+def scanned_and_split(kernel: Kernel, frames: bytes) -> object:
+    return kernel.split_singles(frames, scanned(kernel, frames))
 
 
-def cases() -> list[tuple[str, Callable[[], object]]]:
-    table: list[tuple[str, Callable[[], object]]] = []
+def cases(kernel: Kernel) -> list[Case]:
+    table: list[Case] = []
     shapes = {
         "100 B": [data_section(b"x" * 100)] * _EVENTS,
         "1 KB": [data_section(b"x" * 1024)] * _EVENTS,
@@ -137,27 +168,32 @@ def cases() -> list[tuple[str, Callable[[], object]]]:
         sections = b"".join(map(data_section, messages))
         batch = (KEY if name.startswith("rich") else b"") + sections
         frames = b"".join(transfer(1_000 + i, message) for i, message in enumerate(messages))
-        delivered = deliver(sections)
+        delivered = deliver(kernel, sections)
+        bounds = scanned(kernel, frames)
+        split = partial(kernel.split_batch, batch, 0, len(batch))
         table += [
-            (f"split batch      {name}", partial(split_batch, batch, 0, len(batch))),
+            (f"split batch      {name}", split),
+            (f"split publisher  {name}", partial(split, publisher="device-17")),
+            (f"split singles    {name}", partial(kernel.split_singles, frames, bounds)),
+            (f"scan             {name}", partial(scanned, kernel, frames)),
+            (f"scan and split   {name}", partial(scanned_and_split, kernel, frames)),
+            (f"frame            {name}", partial(deliver, kernel, sections)),
             (
-                f"split publisher  {name}",
-                partial(split_batch, batch, 0, len(batch), publisher="device-17"),
+                f"decode           {name}",
+                partial(kernel.decode_events, delivered, payloads(delivered)),
             ),
-            (f"split singles    {name}", partial(split_singles, frames, scanned(frames).bounds)),
-            (f"scan             {name}", partial(scanned, frames)),
-            (f"scan and split   {name}", partial(scanned_and_split, frames)),
-            (f"frame            {name}", partial(deliver, sections)),
-            (f"decode           {name}", partial(decode_events, delivered, payloads(delivered))),
         ]
     return sorted(table, key=lambda row: row[0][:16])
 
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    print(f"kernel: {KERNEL}; k events per CPU second, {_EVENTS} events a call")
-    for name, work in cases():
-        print(f"{name:<30}{rate(work, _EVENTS, seconds) / 1000:>10,.0f}")
+    kernels = twins()
+    print(f"k events per CPU second, {_EVENTS} events a call")
+    print(f"{'':<30}" + "".join(f"{name:>10}" for name in kernels))
+    for rows in zip(*map(cases, kernels.values()), strict=True):
+        figures = [rate(work, _EVENTS, seconds) / 1000 for _, work in rows]
+        print(f"{rows[0][0]:<30}" + "".join(f"{figure:>10,.0f}" for figure in figures))
 
 
 if __name__ == "__main__":
