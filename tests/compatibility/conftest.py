@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import queue
 import shutil
@@ -71,6 +72,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.sdk)
             for leak in SDK_LEAKS:
                 item.add_marker(pytest.mark.filterwarnings(leak))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leaks_end_here() -> Iterator[None]:
+    """What the SDKs left lying is collected while its warnings are ignored, not in other tests."""
+    yield
+    gc.collect()
 
 
 class Spot(NamedTuple):
