@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,6 +18,7 @@ from penstock.log.record import RECORD_HEADER_BYTES
 from penstock.log.segment import SEGMENT_HEADER_BYTES
 from penstock.model.errors import DataDirectoryError, DiskFull, LogCorrupt, LogFailed, PenstockError
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.positions import EARLIEST
 
 NOW = 1_700_000_000_000
 DEADLINE_S = 20
@@ -328,6 +330,44 @@ def test_appends_queued_behind_a_failure_fail_too_and_their_numbers_are_given_ag
     assert bench.store.pending_bytes == 0
 
 
+def test_appends_numbered_before_a_failure_was_known_are_refused_in_their_turn(
+    bench: Bench, files: FaultyFiles
+) -> None:
+    bench.append(batch(0))
+    is_flushing, may_go = threading.Event(), threading.Event()
+
+    def hold_and_fail(call: str, path: str) -> int | None:
+        if call != "fdatasync":
+            return None
+        is_flushing.set()
+        assert may_go.wait(DEADLINE_S)
+        return errno.ENOSPC
+
+    files.fault = hold_and_fail
+    heard: list[tuple[int, Receipt | PenstockError]] = []
+    log = bench.partition()
+
+    def append(number: int) -> None:
+        log.append(batch(number), now_ms=NOW, done=lambda outcome: heard.append((number, outcome)))
+
+    append(1)
+    assert is_flushing.wait(DEADLINE_S)
+    append(2)
+    append(3)
+    files.fault = lambda name, path: None
+    may_go.set()
+    while not heard:
+        bench._queue.get(timeout=DEADLINE_S)()
+    append(4)
+    while len(heard) < 4:
+        bench._queue.get(timeout=DEADLINE_S)()
+    assert [(number, type(outcome)) for number, outcome in heard] == [
+        (1, DiskFull), (2, DiskFull), (3, DiskFull), (4, Receipt),
+    ]  # fmt: skip
+    assert sections(read_all(log)) == [batch(0).sections, batch(4).sections]
+    assert bench.store.pending_bytes == 0
+
+
 def test_stamp_of_a_failed_append_is_forgotten(bench: Bench, files: FaultyFiles) -> None:
     """Else the publisher's retry would look like a repeat and be acknowledged unstored."""
     kept, lost = Producer(7, 1, 0, 0), Producer(7, 1, 1, 1)
@@ -365,6 +405,80 @@ def test_directory_that_cannot_be_used_is_one_clear_error(
         Bench(tmp_path, files)
     files.fault = lambda name, path: None
     Bench(tmp_path, files).store.close()  # and the lock was given back
+
+
+def test_segment_that_cannot_be_closed_for_retention_is_closed_later(
+    bench: Bench, files: FaultyFiles
+) -> None:
+    bench.append(batch(0))
+    files.fault = failing("open", f"{SIZE:020d}.log", errno.ENOSPC)
+    for is_full in (True, False):
+        bench.store.enforce_retention("hub", retention_ms=1, now_ms=NOW + 10)
+        bench.append(batch(0), index=1)
+        bench.append(batch(0), index=1)
+        bench.turn_all()
+        assert bench.partition().status().is_empty is not is_full
+        assert bench.partition().status().failed is None
+        files.fault = lambda name, path: None
+    assert isinstance(bench.append(batch(1))[0], Receipt)
+
+
+def test_room_that_cannot_be_reserved_is_done_without(
+    bench: Bench, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(fd: int, position: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(files, "allocate", no_room)
+    assert isinstance(bench.append(batch(0))[0], Receipt)
+
+
+def test_partition_that_cannot_be_opened_says_so_and_the_others_serve(
+    bench: Bench, files: FaultyFiles, tmp_path: Path
+) -> None:
+    for index in range(2):
+        bench.append(batch(0), index=index)
+    bench.store.close()
+    files.fault = failing("open", "/hub/0/", errno.EIO)
+    again = Bench(tmp_path, files)
+    failed = again.store.partition("hub", 0).status().failed
+    assert failed is not None
+    assert "cannot be opened" in failed
+    assert again.store.damage == [failed]
+    refused = again.store.partition("hub", 0)
+    assert refused.cached(0) is None
+    assert refused.producer(1) is None
+    refused.subscribe(lambda: None)()
+    with pytest.raises(LogCorrupt):
+        refused.locate(EARLIEST)
+    assert isinstance(again.append(batch(1), index=1)[0], Receipt)
+    again.store.drop("hub")
+    again.store.close()
+    bench.store = Bench(tmp_path, files).store
+
+
+def test_hub_directory_that_cannot_be_put_aside_stays_and_the_store_goes_on(
+    bench: Bench, files: FaultyFiles
+) -> None:
+    bench.append(batch(0))
+    files.fault = failing("rename", ".dropped-", errno.EACCES)
+    bench.store.drop("hub")
+    files.fault = lambda name, path: None
+    assert isinstance(bench.store.partition("other", 0), EmbeddedPartition)
+    assert (bench.store._directory / "hub").exists()
+
+
+def test_lock_that_cannot_be_made_is_one_clear_error(tmp_path: Path, files: FaultyFiles) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(DataDirectoryError, match=r"cannot be used: Is a directory\.$"):
+        Bench(tmp_path, files)
+
+
+def test_write_that_takes_nothing_and_names_no_error_is_a_failure(
+    bench: Bench, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "pwritev", lambda fd, buffers, position: 0)
+    assert type(bench.append(batch(0))[0]) is LogFailed
 
 
 # --- every call in turn ---------------------------------------------------------------------------

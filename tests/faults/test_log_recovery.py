@@ -21,6 +21,7 @@ from penstock.log.recovery import RECOVERY_TABLE, Act, decide
 from penstock.log.segment import SEGMENT_HEADER_BYTES, segment_name
 from penstock.model.errors import DataDirectoryError, LogCorrupt, LogFailed, PenstockError
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.positions import Position, PositionKind
 
 NOW = 1_700_000_000_000
 DEADLINE_S = 20
@@ -51,11 +52,11 @@ class Log:
         assert isinstance(self.refused, EmbeddedPartition)
         return self.refused
 
-    def append(self, *batches: EventBatch) -> list[Receipt | PenstockError]:
+    def append(self, *batches: EventBatch, now_ms: int = NOW) -> list[Receipt | PenstockError]:
         """One flight: none of them is known to be flushed when the others are framed."""
         outcomes: list[Receipt | PenstockError] = []
         for batch in batches:
-            self.refused.append(batch, now_ms=NOW, done=outcomes.append)
+            self.refused.append(batch, now_ms=now_ms, done=outcomes.append)
         while len(outcomes) < len(batches):
             self._queue.get(timeout=DEADLINE_S)()
         return outcomes
@@ -255,6 +256,48 @@ def test_bit_flipped_at_every_byte_of_an_earlier_record_loses_that_record_only(
         assert receipt.first_sequence == 6
         log.close()
         forget_marks(log.folder)
+
+
+def test_position_in_damage_is_located_where_the_damage_begins(made: Path) -> None:
+    """So that reading says what is lost, instead of passing over it in silence."""
+    flip(active(made), start_of(1) + 70)
+    log = Log(made)
+    for offset in range(SIZE, 2 * SIZE):
+        assert log.partition.locate(Position(PositionKind.OFFSET, offset, True)) == 2
+    assert log.partition.locate(Position(PositionKind.OFFSET, 2 * SIZE, True)) == 4
+    assert log.partition.locate(Position(PositionKind.ENQUEUED_TIME, NOW, True)) == 0
+    log.close()
+
+
+def test_time_in_damage_is_located_where_the_damage_begins(tmp_path: Path) -> None:
+    log = Log(tmp_path / "times")
+    for number in range(3):
+        log.append(batch(number), now_ms=NOW + number)
+    log.close()
+    flip(active(log.directory), start_of(1) + 70)
+    log = Log(log.directory)
+    for late, sequence in ((0, 0), (1, 2), (2, 2), (3, 6)):
+        position = Position(PositionKind.ENQUEUED_TIME, NOW + late, True)
+        assert log.partition.locate(position) == sequence
+    log.close()
+    flip(active(log.directory), start_of(2) + 70)
+    log = Log(log.directory)
+    assert log.partition.locate(Position(PositionKind.ENQUEUED_TIME, NOW + 2, True)) == 2
+    assert log.partition.locate(Position(PositionKind.OFFSET, 2 * SIZE + 10, True)) == 2
+    log.close()
+
+
+def test_file_cut_while_it_is_served_is_noticed(made: Path) -> None:
+    log = Log(made)
+    whole = active(made).read_bytes()
+    for cut, lost in ((start_of(2) + 10, 4), (start_of(2), 4), (start_of(1) + 1, 2), (0, 0)):
+        active(made).write_bytes(whole[:cut])
+        with pytest.raises(LogCorrupt, match=f"events {lost} to 5 cannot be read"):
+            log.partition.read(lost, bytes_max=1 << 20)
+        if lost:
+            assert len(log.partition.read(0, bytes_max=1 << 20)) == lost // 2
+    active(made).write_bytes(whole)
+    log.close()
 
 
 def test_damage_below_the_mark_of_a_clean_shutdown_is_never_cut(tmp_path: Path) -> None:
