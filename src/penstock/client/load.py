@@ -104,13 +104,21 @@ class Publisher:
     """Keeps `in_flight` deliveries outstanding on one link, as far as credit and window allow."""
 
     def __init__(
-        self, sender: Sender, load: Load, *, events_max: int | None, mark: bytes | None = None
+        self,
+        sender: Sender,
+        load: Load,
+        *,
+        events_max: int | None = None,
+        mark: bytes | None = None,
+        payload: bytes | None = None,
     ) -> None:
+        """`mark` makes events that tell when they were sent; `payload` is an encoded message to
+        send instead of the load's own."""
         self._sender = sender
         self._link = sender.link
         self._load = load
         self._left = None if events_max is None else -(-events_max // load.batch)
-        payload, message_format = publication(load.size, load.batch)
+        made, message_format = publication(load.size, load.batch)
         session = self._link.session
         framing = Framing(
             channel=session.channel,
@@ -121,7 +129,7 @@ class Publisher:
         self._stamped = None
         if mark is not None:
             self._stamped = StampedRun(framing, size=load.size, batch=load.batch, mark=mark)
-        self._prepared = PreparedRun(framing, payload)
+        self._prepared = PreparedRun(framing, made if payload is None else payload)
         self._pieces = self._prepared.pieces
         self._outstanding = Outstanding()
         self._pace: Pace | None = None
@@ -247,7 +255,7 @@ async def publish(
     opened: list[Connection] = []
     try:
         publishers = await _publishers(endpoint, load, tls=tls, opened=opened)
-        return await _run(publishers, load, report)
+        return await run_publishers(publishers, load, report)
     finally:
         await _close(opened)
 
@@ -272,7 +280,10 @@ async def _publishers(
     return publishers
 
 
-async def _run(publishers: list[Publisher], load: Load, report: Report | None) -> Result:
+async def run_publishers(
+    publishers: list[Publisher], load: Load, report: Report | None = None
+) -> Result:
+    """Start them together, stop them together, wait for what is outstanding."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     for publisher in publishers:
         publisher.start()
@@ -448,7 +459,7 @@ async def end_to_end(
             selector="amqp.annotation.x-opt-offset > '@latest'",
         )
         publishers = await _publishers(endpoint, load, tls=tls, opened=opened, mark=mark)
-        result = await _run(publishers, load, report)
+        result = await run_publishers(publishers, load, report)
         reader.expect(result.events)
         await asyncio.wait([reader.finished, receiver.ended], timeout=QUIET_S)
         _raise_first([receiver.error])

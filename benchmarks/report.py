@@ -1,0 +1,219 @@
+"""Results as a table for the terminal, a page for the docs, a chart.
+
+`python benchmarks/report.py results.json` prints the table; with `--docs` it also puts the figures
+between the marks in docs/benchmarks.md and draws docs/benchmarks.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.chart import draw, shown_rate, shown_ratio  # noqa: E402 - the path comes first
+
+OURS = "Penstock"
+PAGE, CHART = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"
+_COLUMNS = 150
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+class Report:
+    """One results file, looked at from several sides."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.results = results
+        self.rows: list[dict[str, Any]] = results["rows"]
+        self.workloads: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            self.workloads.setdefault(row["workload"], []).append(row)
+        for rows in self.workloads.values():
+            rows.sort(key=lambda row: (row["subject"] != OURS, -row["events_per_s"]))
+
+    def ours(self, workload: str) -> dict[str, Any] | None:
+        rows = self.workloads.get(workload, [])
+        return rows[0] if rows and rows[0]["subject"] == OURS else None
+
+    def ratio(self, row: dict[str, Any]) -> float | None:
+        """How many times a peer's rate ours is; without a batch API ours one by one counts."""
+        ours = self.ours(row["workload"])
+        if ours is None or row is ours or not row["events_per_s"]:
+            return None
+        return float(ours["events_per_s"]) / float(row["events_per_s"])
+
+    def share(self, row: dict[str, Any]) -> str:
+        """Payload bytes against what the disk flushes or loopback carries."""
+        ceilings = self.results["ceilings"]
+        if row["workload"].startswith("publish"):
+            ceiling, name = ceilings["fdatasync_1024kb_mb_per_s"], "fsync"
+        elif row["workload"].startswith("deliver"):
+            ceiling, name = ceilings["loopback_64kb_mb_per_s"], "loopback"
+        elif row["workload"].startswith("replay"):
+            ceiling, name = self.results["facts"]["disk_read_mb_per_s"], "disk read"
+        else:
+            return ""
+        return f"{row['mb_per_s'] / ceiling:.0%} of {name}"
+
+    def compared(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Workloads that somebody else was measured in too."""
+        return [(name, rows) for name, rows in self.workloads.items() if len(rows) > 1]
+
+    # --- for the terminal -------------------------------------------------------------------------
+
+    def show(self, console: Console) -> None:
+        console.print(self._facts_table("This machine", self._machine()))
+        console.print(self._rates_table())
+        console.print(self._latency_table())
+        if self.results["facts"]:
+            console.print(self._facts_table("Penstock at rest", self.results["facts"]))
+        for name, setting in self.results["subjects"].items():
+            console.print(f"[bold]{name}[/bold] acknowledges: {setting}")
+        for line in self.results["skipped"]:
+            console.print(line)
+
+    def _machine(self) -> dict[str, Any]:
+        return {**self.results["about"], **self.results["ceilings"]}
+
+    def _facts_table(self, title: str, facts: dict[str, Any]) -> Table:
+        table = Table(title=title, show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        for name, value in facts.items():
+            table.add_row(name.replace("_", " "), _shown(value))
+        return table
+
+    def _rates_table(self) -> Table:
+        table = Table(title="Events per second: medians, broker on one core")
+        for name in ("workload", "subject"):
+            table.add_column(name)
+        for name in ("events/s", "range", "MB/s", "share", "broker", "generator", "ours is"):
+            table.add_column(name, justify="right")
+        for rows in self.workloads.values():
+            for row in rows:
+                table.add_row(*self._rate_cells(row), end_section=row is rows[-1])
+        return table
+
+    def _rate_cells(self, row: dict[str, Any]) -> list[str]:
+        least, most = row["events_per_s_range"]
+        ratio = self.ratio(row)
+        return [
+            row["workload"],
+            row["subject"],
+            shown_rate(row["events_per_s"]),
+            f"{shown_rate(least)} – {shown_rate(most)}",
+            _shown(row["mb_per_s"]),
+            self.share(row),
+            *(
+                f"{row[name]:.0%}" if name in row else ""
+                for name in ("broker_cpu_share", "generator_cpu_share")
+            ),
+            "" if ratio is None else shown_ratio(ratio),
+        ]
+
+    def _latency_table(self) -> Table:
+        table = Table(title="Latency, milliseconds")
+        for name in ("workload", "subject"):
+            table.add_column(name)
+        for name in ("ack p50", "p99", "p99.9", "read p50", "p99", "p99.9"):
+            table.add_column(name, justify="right")
+        for row in self._with_latency():
+            table.add_row(row["workload"], row["subject"], *_latency_cells(row))
+        return table
+
+    def _with_latency(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if "ack_p50_ms" in row or "e2e_p50_ms" in row]
+
+    # --- for the docs -----------------------------------------------------------------------------
+
+    def markdown(self) -> str:
+        about, facts = self.results["about"], self.results["facts"]
+        out = [
+            f"Taken {about.get('when', '')} on {about['cores']} cores ({about['cpu']}), "
+            f"{about['memory_gb']} GB, Linux {about['kernel']}, Python {about['python']}, "
+            f"kernels: {about.get('kernels', '?')}; load average before: "
+            f"{about['load_average']}. Medians of {about.get('rounds', '?')} rounds.",
+            "",
+            "![Events per second, Penstock and its peers](benchmarks.svg)",
+            "",
+            "| Workload | Subject | Events/s | Range | MB/s | Share | Broker's core | Ours is |",
+            "|---|---|--:|--:|--:|--:|--:|--:|",
+        ]
+        for rows in self.workloads.values():
+            for row in rows:
+                cells = self._rate_cells(row)
+                out.append(f"| {' | '.join([*cells[:7], cells[8]])} |")
+        out += [
+            "",
+            "| Latency, ms | Subject | ack p50 | p99 | p99.9 | read p50 | p99 | p99.9 |",
+            "|---|---|--:|--:|--:|--:|--:|--:|",
+        ]
+        for row in self._with_latency():
+            cells = [row["workload"], row["subject"], *_latency_cells(row)]
+            out.append(f"| {' | '.join(cells)} |")
+        out += ["", "| This machine | |", "|---|--:|"]
+        for name, value in self.results["ceilings"].items():
+            out.append(f"| {name.replace('_', ' ')} | {_shown(value)} |")
+        out += ["", "| Penstock at rest | |", "|---|--:|"]
+        for name, value in facts.items():
+            out.append(f"| {name.replace('_', ' ')} | {_shown(value)} |")
+        out += ["", "| Subject | Acknowledges under |", "|---|---|"]
+        out += [f"| {name} | {setting} |" for name, setting in self.results["subjects"].items()]
+        out += ["", *(f"{line}  " for line in self.results["skipped"])]
+        return "\n".join(out).rstrip() + "\n"
+
+    def chart(self) -> str:
+        about = self.results["about"]
+        subtitle = f"{about['cpu']}, medians; Penstock flushes before every acknowledgement"
+        return draw(self.compared(), subtitle)
+
+    def write_docs(self) -> None:
+        page = PAGE.read_text()
+        before, _, rest = page.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        PAGE.write_text(f"{before}{BEGIN}\n{self.markdown()}{END}{after}")
+        CHART.write_text(self.chart())
+
+
+def _latency_cells(row: dict[str, Any]) -> list[str]:
+    names = [f"{kind}_{name}_ms" for kind in ("ack", "e2e") for name in ("p50", "p99", "p999")]
+    return [_shown(row[name]) if name in row else "" for name in names]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    if isinstance(value, list):
+        return " – ".join(_shown(each) for each in value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def wide_console() -> Console:
+    """The tables need their columns, also in a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_COLUMNS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="what `make bench` wrote with --json")
+    parser.add_argument("--docs", action="store_true", help="put the figures into the docs")
+    given = parser.parse_args()
+    report = Report(json.loads(given.results.read_text()))
+    report.show(wide_console())
+    if given.docs:
+        report.write_docs()
+
+
+if __name__ == "__main__":
+    main()
