@@ -1,0 +1,188 @@
+"""Twins of the kernels on the same inputs: same results, same errors, same words.
+
+Inputs are hand-made messages with random damage, the same in every run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from penstock.amqp import scan
+from penstock.kernels import KernelError, Refusal
+from penstock.kernels._pure import columns, framing, splitting
+
+# PENSTOCK_FUZZ_CASES=1000000 for a long run.
+CASES = int(os.environ.get("PENSTOCK_FUZZ_CASES", "3000"))
+BYTES = bytes.fromhex("00 01 02 40 41 45 53 56 70 71 72 73 74 75 76 77 78 80") + bytes.fromhex(
+    "81 83 a0 a1 a3 b0 b1 b3 c0 c1 d0 d1 e0 f0 fe ff"
+)
+
+
+def raw(*parts: str | bytes) -> bytes:
+    """Bytes from hexadecimal text and plain bytes, in the order in which they are written."""
+    return b"".join(bytes.fromhex(part) if isinstance(part, str) else part for part in parts)
+
+
+def wrapped(message: bytes) -> bytes:
+    if len(message) < 256:
+        return raw("00 53 75 a0", bytes((len(message),)), message)
+    return raw("00 53 75 b0", len(message).to_bytes(4, "big"), message)
+
+
+HELLO = raw("00 53 75 a0 05", b"hello")
+KEY = raw("00 53 72 c1 19 02 a3 13", b"x-opt-partition-key", "a1 01", b"a")
+PROPERTIES = raw("00 53 73 c0 0f 08 a1 02", b"id", "40 40 40 40 53 07 a3 01", b"j", "40")
+APPLICATION = raw(
+    "00 53 74 c1 1a 08 a1 01", b"a", "a1 02", "é".encode(), "a1 01", b"b", "56 01",
+    "a1 02", "ü".encode(), "40 a1 01", b"d", "70 00 00 00 01",
+)  # fmt: skip
+STAMP = raw(
+    "00 53 72 c1 69 06 a3 19", b"com.microsoft:producer-id", "55 07",
+    "a3 1c", b"com.microsoft:producer-epoch", "61 00 02",
+    "a3 26", b"com.microsoft:producer-sequence-number", "54 01",
+)  # fmt: skip
+DELIVERY = raw("00 53 71 c1 08 02 a3 03", b"tag", "54 02")
+MESSAGES = [
+    HELLO,
+    raw("00 53 75 b0 00 00 02 00", bytes(512)),
+    KEY + HELLO,
+    KEY + PROPERTIES + APPLICATION + HELLO,
+    raw("00 53 70 45", KEY, PROPERTIES, HELLO),
+    raw("00 53 70 c0 02 01 41", APPLICATION, HELLO),
+    STAMP + HELLO,
+    STAMP.replace(b"\x54\x01", b"\x54\x02") + HELLO,
+    HELLO + DELIVERY,
+    DELIVERY + KEY + HELLO,
+    raw("00 53 72 c1 08 02 a1 03", b"own", "54 01", HELLO),
+    raw("00 53 72 c1 12 02 a3 0c", b"x-opt-offset", "a1 01", b"7", HELLO),
+    raw("00 80 00 00 00 00 00 00 00 75 a0 02", b"hi"),
+    raw("00 a3 10", b"amqp:data:binary", "a0 02", b"hi"),
+    raw("00 53 77 f0 00 00 00 0d 00 00 00 02 71 00 00 00 01 00 00 00 02"),
+    raw("00 53 76 c0 06 02 e0 02 03 40 45"),
+    raw("00 53 75 40"),
+    raw("00 53 77 40"),
+    b"",
+]
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    buffer = bytearray(data)
+    for _ in range(rng.randint(0, 3)):
+        at = rng.randrange(len(buffer) + 1)
+        act = rng.random()
+        if act < 0.7 and at < len(buffer):
+            near = (buffer[at] + rng.choice((-2, -1, 1, 2))) % 256
+            buffer[at] = rng.choice((rng.choice(BYTES), near, rng.randrange(256)))
+        elif act < 0.8:
+            del buffer[at : at + rng.randint(1, 6)]
+        else:
+            buffer[at:at] = rng.choice((bytes(rng.choices(BYTES, k=3)), buffer[:9]))
+    return bytes(buffer)
+
+
+def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What a kernel returns or raises, in a form that can be compared."""
+    try:
+        result = function(*arguments, **options)
+    except KernelError as error:
+        return type(error), str(error)
+    if isinstance(result, list):
+        return [
+            (part.count, type(part.error), str(part.error)) if isinstance(part, Refusal) else part
+            for part in result
+        ]
+    return result
+
+
+@pytest.fixture(autouse=True, scope="module")
+def twin() -> None:
+    """Both are compared here: once is enough."""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> ModuleType:
+    if importlib.util.find_spec("penstock.kernels._compiled") is None:
+        pytest.skip("no compiled kernels were built here")
+    return importlib.import_module("penstock.kernels._compiled")
+
+
+def test_twins_split_alike(compiled: ModuleType) -> None:
+    rng = random.Random(1)
+    for _ in range(CASES):
+        messages = rng.choices(MESSAGES, k=rng.randint(1, 4))
+        envelope = rng.choice((b"", b"", KEY, raw("00 53 70 45 00 53 73 45")))
+        data = damaged(rng, envelope + b"".join(map(wrapped, messages)))
+        behind = rng.choice((b"", HELLO))
+        options = {"publisher": rng.choice((None, None, "a", "b"))}
+        expected = outcome(splitting.split_batch, data + behind, 0, len(data), **options)
+        given = outcome(compiled.split_batch, data + behind, 0, len(data), **options)
+        assert given == expected, (data, behind, options)
+
+        bounds: list[int] = []
+        data = b""
+        for message in messages:
+            hostile = damaged(rng, message)
+            bounds += [len(data), len(data) + len(hostile)]
+            data += hostile
+        expected = outcome(splitting.split_singles, data + behind, bounds, **options)
+        given = outcome(compiled.split_singles, data + behind, bounds, **options)
+        assert given == expected, (data, behind, bounds, options)
+
+
+def test_twins_deliver_alike(compiled: ModuleType) -> None:
+    compiled_scan = importlib.import_module("penstock.amqp._scan")
+    rng = random.Random(2)
+    for _ in range(CASES):
+        data = b"".join(map(wrapped, rng.choices(MESSAGES[:9], k=rng.randint(1, 4))))
+        stored = splitting.split_batch(data, 0, len(data)).sections
+        sections = rng.choice((stored, damaged(rng, stored)))
+        options = {
+            "events_max": rng.choice((0, 1, 3, 99)),
+            "frames_max": rng.choice((0, 1, 2, 99)),
+            "bytes_max": rng.choice((0, 300, 1 << 20)),
+            "channel": rng.choice((0, 1, 65_535)),
+            "handle": rng.choice((0, 1, 255, 256, 0xFFFFFFFF)),
+            "delivery_id": rng.choice((0, 255, 0xFFFFFFFF)),
+            "frame_bytes_max": rng.choice((512, 600, 65_536)),
+            "sequence": rng.choice((0, 100, (1 << 63) - 9)),
+            "base_offset": rng.choice((0, 95, 9_990, (1 << 63) - 1_000_000)),
+            "enqueued_ms": rng.choice((0, -1, 1_700_000_000_000)),
+            "runtime": rng.choice((b"", DELIVERY)),
+        }
+        expected = outcome(framing.frame_events, sections, 0, **options)
+        given = outcome(compiled.frame_events, sections, 0, **options)
+        assert given == expected, (sections, options)
+
+        options |= {"events_max": 99, "frames_max": 99, "bytes_max": 1 << 20}
+        frames = damaged(rng, framing.frame_events(stored, 0, **options).data)  # type: ignore[arg-type] # mixed values
+        for size in (512, 65_536):
+            limits = {"frame_bytes_max": size, "count_max": rng.choice((1, 3, 4096))}
+            run = scan.scan_transfers(frames, 0, len(frames), **limits)
+            assert compiled_scan.scan_transfers(frames, 0, len(frames), **limits) == run, frames
+
+
+def test_twins_decode_alike(compiled: ModuleType) -> None:
+    place = raw(
+        "a3 1b", b"x-opt-sequence-number-epoch", "54 ff",
+        "a3 15", b"x-opt-sequence-number", "81 00 00 00 00 00 00 00 07",
+        "a3 0c", b"x-opt-offset", "a1 04", b"1000",
+        "a3 13", b"x-opt-enqueued-time", "83 00 00 00 00 00 00 00 01",
+    )  # fmt: skip
+    usual = raw("00 53 72 c1 72 08", place)
+    keyed = raw("00 53 72 c1 8a 0a", place, KEY[6:])
+    rng = random.Random(3)
+    for _ in range(CASES):
+        rest = rng.choice((b"", PROPERTIES, APPLICATION, PROPERTIES + APPLICATION))
+        body = rng.choice((HELLO, HELLO + HELLO, *MESSAGES[-5:]))
+        data = damaged(rng, rng.choice((b"", DELIVERY)) + rng.choice((usual, keyed)) + rest + body)
+        behind = rng.choice((b"", HELLO))
+        bounds = [0, len(data)] * rng.randint(1, 2)
+        expected = outcome(columns.decode_events, data + behind, bounds)
+        assert outcome(compiled.decode_events, data + behind, bounds) == expected, (data, behind)
