@@ -16,7 +16,14 @@ from penstock.log.files import OsFiles
 from penstock.log.partition import EmbeddedPartition
 from penstock.log.record import RECORD_HEADER_BYTES
 from penstock.log.segment import SEGMENT_HEADER_BYTES
-from penstock.model.errors import DataDirectoryError, DiskFull, LogCorrupt, LogFailed, PenstockError
+from penstock.model.errors import (
+    DataDirectoryError,
+    DiskFull,
+    InternalError,
+    LogCorrupt,
+    LogFailed,
+    PenstockError,
+)
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 from penstock.model.positions import EARLIEST
 
@@ -220,7 +227,7 @@ def test_restart_after_a_failed_flush_does_not_show_what_only_memory_had(
 def test_read_that_fails_says_so(bench: Bench, files: FaultyFiles) -> None:
     bench.append(batch(0))
     files.fault = failing("pread", ".log", errno.EIO)
-    with pytest.raises(LogCorrupt, match=r"cannot be read: .*Input/output error"):
+    with pytest.raises(InternalError, match=r"cannot be read: .*Input/output error"):
         bench.partition().read(0, bytes_max=100)
     assert bench.partition().cached(0) is not None
 

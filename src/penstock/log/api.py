@@ -59,14 +59,16 @@ class PartitionLog(Protocol):
         ...
 
     def cached(self, sequence: int) -> list[StoredBatch] | None:
-        """Committed batches from the one that holds `sequence` on, if memory has them; [] at the
-        committed end; None if the disk must be asked. Never blocks."""
+        """Committed batches from the one that holds `sequence` on, if memory has them, some
+        hundreds at most at once; [] at the committed end; None if the disk must be asked. Never
+        blocks."""
         ...
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         """The same from the disk: at least one batch unless at the committed end, then as many as
         fit into bytes_max. A `sequence` that retention has dropped reads on from the oldest event.
-        Raises LogCorrupt where a checksum does not fit. Any thread."""
+        Raises LogCorrupt where a checksum does not fit, InternalError where the disk fails. Any
+        thread."""
         ...
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:

@@ -44,6 +44,8 @@ class Committer:
     def __init__(self, wake: Wake) -> None:
         self._wake = wake
         self._queue: SimpleQueue[tuple[Committed, Pending] | Chore | None] = SimpleQueue()
+        self._owner = threading.get_ident()
+        self._is_owner_gone = False
         self._news: deque[Callable[[], object]] = deque()
         self._helpers = ThreadPoolExecutor(FLUSH_HELPERS, thread_name_prefix="penstock-flush")
         self._thread = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
@@ -68,15 +70,24 @@ class Committer:
 
     def deliver(self) -> None:
         """On the owner's thread: everything that is known by now."""
-        while self._news:
-            self._guarded(self._news.popleft())
+        while True:
+            try:
+                news = self._news.popleft()
+            except IndexError:
+                return
+            self._guarded(news)
 
     def close(self) -> None:
-        """On the owner's thread: finish all that was put, then end. Blocks."""
+        """Finish all that was put, tell of it, then end. Blocks.
+
+        On the owner's thread, where it belongs, the news are told before this returns. Another
+        thread leaves them to the owner, who has been woken for each, unless it is gone.
+        """
         self._queue.put(None)
         self._thread.join()
         self._helpers.shutdown(wait=True)
-        self.deliver()
+        if threading.get_ident() == self._owner or self._is_owner_gone:
+            self.deliver()
 
     # --- on the committer's thread ----------------------------------------------------------------
 
@@ -134,6 +145,7 @@ class Committer:
         try:
             self._wake(self.deliver)
         except RuntimeError:
+            self._is_owner_gone = True
             # The owner's loop is closed already: `close` delivers what it no longer will.
             _logger.debug("The owner's thread takes no more callbacks.")
 

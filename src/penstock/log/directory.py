@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -59,6 +60,8 @@ def check_format(files: Files, directory: Path) -> None:
     if FORMAT_FILE not in files.listdir(directory):
         replace_file(files, path, msgspec.json.encode(Format(FORMAT_VERSION)), flush=True)
         files.fsync_directory(directory)
+        with contextlib.suppress(PermissionError):  # somebody else's, and there before us
+            files.fsync_directory(directory.parent)
         return
     content = read_small(files, path, _FORMAT_BYTES_MAX)
     try:

@@ -93,6 +93,7 @@ class EmbeddedLogStore:
         self._committer = Committer(wake)
         self._partitions: dict[tuple[str, int], EmbeddedPartition | RefusedPartition] = {}
         self._dropped = 0
+        self._is_closed = False
         for path in leftovers:
             self._committer.do_aside(partial(self._remove_hub, path))
 
@@ -150,6 +151,9 @@ class EmbeddedLogStore:
         return freed
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         for partition in self._embedded():
             partition.stop("The log is closed.")
             self._committer.do(partition.writer.close)
@@ -241,6 +245,7 @@ class EmbeddedLogStore:
             self._indexes.forget(segment)
 
     def _remove_hub(self, path: Path) -> None:
+        self._files.fsync_directory(self._directory)  # from here on it does not come back
         for name in self._files.listdir(path):
             for file in self._files.listdir(path / name):
                 self._unlink(path / name / file)

@@ -6,12 +6,14 @@ of partitions cost no descriptors while they are idle.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import OrderedDict
 
 from penstock.log.files import Files
 from penstock.log.segment import Segment
 
+_READ_ONLY = {errno.EROFS, errno.EACCES}
 HANDLES_MAX = 256  # kept open though unused; far below the usual 1024 of a process
 
 
@@ -43,7 +45,7 @@ class Handles:
         with self._lock:
             handle = self._open.get(segment)
             if handle is None:
-                handle = self._open[segment] = Handle(self._files.open(segment.path))
+                handle = self._open[segment] = Handle(self._open_file(segment))
             else:
                 self._open.move_to_end(segment)
             handle.users += 1
@@ -68,6 +70,15 @@ class Handles:
         with self._lock:
             while self._open:
                 self._doom(self._open.popitem()[1])
+
+    def _open_file(self, segment: Segment) -> int:
+        """A file system that turned read-only after an error still serves what it holds."""
+        try:
+            return self._files.open(segment.path)
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+            return self._files.open(segment.path, write=False)
 
     def _trim(self) -> None:
         """Close what was used longest ago and is not in use, down to the limit."""

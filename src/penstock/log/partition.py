@@ -16,7 +16,13 @@ from penstock.log.record import RECORD_HEADER_BYTES, frame
 from penstock.log.segment import Segment
 from penstock.log.tail import Tail
 from penstock.log.writer import Outcome, PartitionWriter, Pending
-from penstock.model.errors import LogCorrupt, LogFailed, OperationCancelled, PenstockError
+from penstock.model.errors import (
+    InternalError,
+    LogCorrupt,
+    LogFailed,
+    OperationCancelled,
+    PenstockError,
+)
 from penstock.model.events import EventBatch, Producer, StoredBatch
 from penstock.model.positions import Position
 
@@ -254,7 +260,7 @@ class EmbeddedPartition:
                 if self._view is view:
                     raise LogCorrupt(f"The log's file {error.filename} is missing.") from error
             except OSError as error:
-                raise LogCorrupt(f"The log cannot be read: {error}.") from error
+                raise InternalError(f"The log cannot be read: {error}.") from error
         raise LogCorrupt("The log's files vanish faster than they can be read.")
 
 

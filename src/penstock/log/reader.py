@@ -78,6 +78,8 @@ class SegmentIndexes:
         active = segment.index
         if active is not None:
             return active
+        # Closed since the caller took its view: the file speaks for the whole segment.
+        end = segment.end if segment.end is not None else end
         with self._lock:
             loaded = self._loaded.get(segment)
             if loaded is not None:

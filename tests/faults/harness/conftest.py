@@ -27,11 +27,25 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.files import Files
+from penstock.model.clock import Clock
+from penstock.model.names import HubName
+from penstock.service.settings import (
+    DEFAULT_NAMESPACE,
+    HubSettings,
+    NamespaceSettings,
+    Settings,
+)
+from penstock.service.wiring import Penstock
 
 HUB = "faults"
 PARTITIONS = 4
@@ -39,6 +53,7 @@ PENSTOCK = (str(Path(sys.executable).with_name("penstock")),)
 ANY_PORT = tuple(f"--{door}-port=0" for door in ("amqp", "amqps", "https", "admin"))
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
+PROGRESS_S = 10.0
 
 # The same command with segments so small that they are closed all the time. Before anything else
 # is imported: the log takes the limit as its default.
@@ -62,6 +77,7 @@ class BrokerProcess:
         self, data: Path, log: Path, *options: str, command: Sequence[str] = PENSTOCK
     ) -> None:
         self.log = log
+        self.pid = 0  # the broker's own, once it has told it: strace may stand before it
         clean = {name: v for name, v in os.environ.items() if not name.startswith("PENSTOCK_")}
         serve = ("serve", "--json", f"--data={data}", f"--hub={HUB}:{PARTITIONS}", *ANY_PORT)
         with log.open("a") as stderr:
@@ -88,6 +104,7 @@ class BrokerProcess:
             self.kill()
             pytest.fail(f"penstock serve did not start:\n{self.log.read_text()[-4000:]}")
         facts: dict[str, Any] = json.loads(line)
+        self.pid = facts["pid"]
         return facts
 
     def kill(self) -> None:
@@ -99,16 +116,14 @@ class BrokerProcess:
     def freeze(self) -> None:
         """SIGSTOP, and wait until nothing more is answered. A flush that is under way goes on in
         the kernel, but nobody hears of its end."""
-        pid = self.process.pid
-        os.kill(pid, signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
         deadline_s = time.monotonic() + STOP_DEADLINE_S
-        while _thread_state(pid) != "T":
+        while _thread_state(self.pid) != "T":
             assert time.monotonic() < deadline_s, "the broker does not stop"
 
     def stop(self) -> None:
         """SIGTERM; it must leave by itself, and well."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
+        os.kill(self.pid, signal.SIGTERM)
         code = self._reap()
         assert code == 0, self.log.read_text()[-4000:]
 
@@ -169,6 +184,39 @@ Ready = Callable[[str], tuple[int, dict[str, Any]]]
 @pytest.fixture
 def ask_ready() -> Ready:
     return ready
+
+
+StartInside = Callable[..., AbstractAsyncContextManager[dict[str, Any]]]
+
+
+@pytest.fixture
+def serve_inside(monkeypatch: pytest.MonkeyPatch) -> StartInside:
+    """`async with serve_inside(data, files=..., clock=...) as facts`: a broker in this process."""
+
+    @asynccontextmanager
+    async def serve(
+        data: Path, *, files: Files | None = None, clock: Clock | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        store = partial(EmbeddedLogStore, files=files)
+        monkeypatch.setattr("penstock.service.wiring.EmbeddedLogStore", store)
+        hub = HubSettings(name=HubName(HUB), partition_count=PARTITIONS)
+        namespace = NamespaceSettings(name=DEFAULT_NAMESPACE, hubs=(hub,))
+        settings = Settings(
+            data=data,
+            namespaces=(namespace,),
+            amqp_port=0,
+            amqps_port=0,
+            https_port=0,
+            admin_port=0,
+        )
+        service = Penstock(settings, clock=clock)
+        facts = await service.start()
+        try:
+            yield facts.as_dict()
+        finally:
+            await service.stop()
+
+    return serve
 
 
 @pytest.fixture
@@ -260,16 +308,16 @@ class Run:
         self.seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(2**32)))
         self.chance = random.Random(self.seed)
         self._say = say if variable in os.environ else lambda line: None
-        self._started_s = time.monotonic()
-        self._every = max(1, min(10, self.count // 10))
+        self._started_s = self._told_s = time.monotonic()
 
     def report(self, text: str) -> None:
         self._say(f"{text} (seed {self.seed}, {time.monotonic() - self._started_s:.0f} s)")
 
     def progress(self, done: int, text: str) -> None:
-        if done % self._every == 0:
-            seconds = time.monotonic() - self._started_s
-            self._say(f"{done} of {self.count} in {seconds:.0f} s: {text}")
+        now_s = time.monotonic()
+        if now_s >= self._told_s + PROGRESS_S or done == self.count:
+            self._told_s = now_s
+            self._say(f"{done} of {self.count} in {now_s - self._started_s:.0f} s: {text}")
 
 
 StartRun = Callable[[str, int], Run]

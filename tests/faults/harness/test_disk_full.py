@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.testing.history import History
-from penstock.testing.traffic import Clients, Shape
+from penstock.testing.traffic import Clients, Shape, read_everything
 
 if TYPE_CHECKING:
     from tests.faults.harness.conftest import Brokers, MakeDisk, Ready
@@ -70,21 +69,7 @@ async def read_all_again(facts: dict[str, str], history: History, events: int) -
 
 
 def clients_of(facts: dict[str, str], history: History) -> Clients:
-    return Clients(
-        facts["emulator_connection_string"],
-        HUB,
-        history,
-        partition_count=PARTITIONS,
-        chance=random.Random(3),
-    )
-
-
-async def read_everything(facts: dict[str, str], history: History) -> None:
-    history.rewind()
-    async with clients_of(facts, history) as clients:
-        await clients.read()
-        await clients.catch_up()
-        assert history.check() == []
+    return Clients(facts["emulator_connection_string"], HUB, history)
 
 
 def test_full_disk_refuses_reads_go_on_and_room_brings_it_back_without_restart(
@@ -95,7 +80,8 @@ def test_full_disk_refuses_reads_go_on_and_room_brings_it_back_without_restart(
     asyncio.run(fill_and_free(broker.facts(), disk.path / "ballast", history, ask_ready))
     broker.stop()
     broker = brokers(disk.path / "data")
-    asyncio.run(read_everything(broker.facts(), history))
+    string = broker.facts()["emulator_connection_string"]
+    assert asyncio.run(read_everything(string, HUB, history)) == []
     broker.stop()
     assert history.acknowledged_events > 500
 
@@ -113,7 +99,8 @@ def test_broker_killed_on_a_full_disk_starts_there_and_loses_nothing(
     facts = broker.facts()
     asyncio.run(read_all_again(facts, history, history.acknowledged_so_far()))
     ballast.unlink()
-    asyncio.run(read_everything(facts, history))
+    string = facts["emulator_connection_string"]
+    assert asyncio.run(read_everything(string, HUB, history)) == []
     broker.stop()
 
 

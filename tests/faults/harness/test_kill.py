@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.testing.history import History
-from penstock.testing.traffic import Clients, Shape
+from penstock.testing.traffic import Clients, Shape, read_everything
 
 if TYPE_CHECKING:
     from tests.faults.harness.conftest import BrokerProcess, Brokers, StartRun
@@ -24,9 +24,7 @@ async def live(
     broker: BrokerProcess, connection_string: str, history: History, chance: random.Random
 ) -> None:
     """Read what the last life left, judge it, publish, and die at a moment nobody chose."""
-    async with Clients(
-        connection_string, HUB, history, partition_count=PARTITIONS, chance=chance
-    ) as clients:
+    async with Clients(connection_string, HUB, history, chance=chance) as clients:
         await clients.read()
         await clients.catch_up()
         assert history.check() == []
@@ -36,16 +34,6 @@ async def live(
         await asyncio.sleep(chance.random() * 0.03)  # anywhere between two rounds of the log
         broker.kill()
         await clients.until_gone()
-
-
-async def read_everything(connection_string: str, history: History) -> None:
-    history.rewind()
-    async with Clients(
-        connection_string, HUB, history, partition_count=PARTITIONS, chance=random.Random(0)
-    ) as clients:
-        await clients.read()
-        await clients.catch_up()
-        assert history.check() == []
 
 
 @pytest.mark.slow
@@ -67,7 +55,8 @@ def test_killed_broker_keeps_what_it_acknowledged(
         history.crash()
         run.progress(number + 1, history.summary())
     broker = brokers(data)
-    asyncio.run(read_everything(broker.facts()["emulator_connection_string"], history))
+    string = broker.facts()["emulator_connection_string"]
+    assert asyncio.run(read_everything(string, HUB, history)) == []
     broker.stop()
     run.report(f"{run.count} kills; {history.summary()}")
     assert history.acknowledged_events > 20 * run.count

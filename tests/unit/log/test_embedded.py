@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from penstock.log.handles import Handles
 from penstock.log.partition import EmbeddedPartition
 from penstock.log.record import RECORD_HEADER_BYTES
 from penstock.log.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader
-from penstock.model.errors import LogCorrupt, OperationCancelled, PenstockError
+from penstock.model.errors import InternalError, LogCorrupt, OperationCancelled, PenstockError
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.positions import Position, PositionKind
 
@@ -242,6 +244,32 @@ def test_append_after_close_is_cancelled(tmp_path: Path) -> None:
     assert type(outcomes[0]) is OperationCancelled
 
 
+def test_close_from_another_thread_leaves_the_news_to_the_owner(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    heard: list[int] = []
+    for _ in range(10):
+        bench.partition().append(
+            batch(0), now_ms=NOW, done=lambda _: heard.append(threading.get_ident())
+        )
+    closing = threading.Thread(target=bench.store.close)
+    closing.start()
+    closing.join(DEADLINE_S)
+    assert heard == []
+    bench.turn(lambda: len(heard) == 10)
+    assert set(heard) == {threading.get_ident()}
+    bench.store.close()  # once more is nothing
+
+
+def test_callback_of_the_store_that_fails_does_not_end_the_committer(bench: Bench) -> None:
+    def broken() -> None:
+        raise ValueError("a bug")
+
+    bench.store._committer.do(broken)
+    bench.store._committer.do_aside(broken)
+    bench.store._committer.post(broken)
+    assert isinstance(bench.append(batch(0))[0], Receipt)
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -323,6 +351,52 @@ def test_handle_in_use_outlives_being_forgotten(tmp_path: Path) -> None:
     cache.release(handle)
     assert files.open_fds == set()
     assert len(cache) == 0
+
+
+def test_read_only_file_system_still_serves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.append(batch(0))
+    bench.store._handles.close()
+    opened = bench.files.open
+
+    def read_only(path: Path, *, create: bool = False, write: bool = True) -> int:
+        if write:
+            raise OSError(errno.EROFS, "read-only file system", str(path))
+        return opened(path, create=create, write=write)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.files, "open", read_only)
+        assert len(bench.partition().read(0, bytes_max=1)) == 1
+        patch.setattr(bench.files, "open", lambda *_, **__: _raise(errno.EMFILE))
+        bench.store._handles.close()
+        with pytest.raises(InternalError, match="cannot be read"):
+            bench.partition().read(0, bytes_max=1)
+
+
+def _raise(code: int) -> int:
+    raise OSError(code, os.strerror(code))
+
+
+def test_many_readers_that_stop_and_go_on_find_their_places(bench: Bench) -> None:
+    log = bench.partition()
+    bench.append(*[batch(number) for number in range(600)])
+    for _ in range(2):
+        for sequence in range(600):
+            assert log.read(sequence, bytes_max=1)[0].first_sequence == sequence
+    assert len(log._reader._resumes) <= 256
+
+
+def test_index_of_a_segment_closed_since_the_view_was_taken_is_whole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, segment_bytes=SEGMENT_HEADER_BYTES + 4 * SIZE)
+    bench.append(batch(0))
+    view = bench.partition()._view
+    bench.append(*[batch(number) for number in range(1, 6)])
+    index = bench.directory / "hub" / "0" / "00000000000000000000.index"
+    before = index.read_bytes()
+    for _ in range(2):
+        found = bench.partition()._reader.read(view, 0, bytes_max=1 << 20)
+        assert [b.first_sequence for b in found] == [0]
+        assert index.read_bytes() == before
+    bench.store.close()
 
 
 # --- marks ----------------------------------------------------------------------------------------

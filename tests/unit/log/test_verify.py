@@ -10,8 +10,9 @@ from queue import SimpleQueue
 import pytest
 
 from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.record import RECORD_HEADER_BYTES
-from penstock.log.segment import SEGMENT_HEADER_BYTES
+from penstock.log.files import OsFiles
+from penstock.log.record import RECORD_HEADER_BYTES, frame
+from penstock.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from penstock.log.verify import (
     DumpedRecord,
     DumpedSegment,
@@ -202,3 +203,47 @@ def test_dump_goes_on_behind_damage(directory: Path) -> None:
 def test_dump_of_another_file_is_refused(directory: Path) -> None:
     with pytest.raises(LogCorrupt, match="no whole segment header"):
         list(dump_segment(directory / "format.json"))
+
+
+def test_disk_that_fails_while_verifying_is_a_finding(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    for call in ("pread", "open"):
+        with monkeypatch.context() as patch:
+            files = OsFiles()
+            patch.setattr(files, call, fail)
+            patch.setattr("penstock.log.verify.check_format", lambda *_: None)
+            found = [f for f in verify_directory(directory, files=files) if isinstance(f, Finding)]
+        assert [finding.is_loss for finding in found] == [True] * 3
+        assert all("cannot be read" in finding.text for finding in found)
+
+
+def test_numbers_and_times_that_do_not_follow_are_told(tmp_path: Path) -> None:
+    """Written by hand, since the log itself never does."""
+    folder = tmp_path / "hub" / "0"
+    folder.mkdir(parents=True)
+    (tmp_path / "format.json").write_text('{"format": 1}')
+    content = SegmentHeader(0, 0, -1, 0, 1, 0).encode()
+    offset = 0
+    for first, enqueued_ms in ((0, 50), (3, 40)):
+        item = batch(0)
+        content += (
+            frame(
+                item,
+                first_sequence=first,
+                base_offset=offset,
+                enqueued_ms=enqueued_ms,
+                flushed_offset=0,
+                salt=1,
+            )
+            + item.sections
+        )
+        offset += SIZE
+    (folder / "00000000000000000000.log").write_bytes(content)
+    assert [finding.text for finding in findings(tmp_path)] == [
+        f"The record at offset {SIZE} begins with sequence number 3, not 2.",
+        f"The record at offset {SIZE} is older than the one before it.",
+    ]

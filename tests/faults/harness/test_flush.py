@@ -1,0 +1,241 @@
+"""A flush that fails, and one that takes its time: in this process, and in a real one by strace."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.log.files import OsFiles
+from penstock.testing.faults import Fault, FaultyFiles
+from penstock.testing.history import History
+from penstock.testing.traffic import Clients, Publisher, Shape, read_everything
+
+if TYPE_CHECKING:
+    from tests.faults.harness.conftest import BrokerProcess, Brokers, Ready, StartInside
+
+HUB, PARTITIONS = "faults", 4
+FAILED = 0  # the partition whose flush fails
+OTHERS = (1, 2, 3)
+MB = 1024 * 1024
+STOPPED = "stopped after a failed write"
+
+
+class Life:
+    """Publishers to every partition and to none in particular, and readers of all."""
+
+    def __init__(self, facts: dict[str, str], history: History, *, shape: Shape | None = None):
+        self.facts = facts
+        self.clients = Clients(facts["emulator_connection_string"], HUB, history)
+        self.to: list[Publisher] = []
+        self.anywhere: list[Publisher] = []
+        self._shape = shape or Shape()
+
+    async def begin(self) -> None:
+        """Read and judge what is there, and be ready to publish."""
+        await self.clients.read()
+        await self.clients.catch_up()
+        for partition in range(PARTITIONS):
+            connection = await self.clients.connect()
+            publish = self.clients.publisher
+            self.to.append(await publish(connection, partition=partition, shape=self._shape))
+            # What a failed partition refuses goes elsewhere, behind what was sent later.
+            self.anywhere.append(await publish(connection, is_ordered=False, shape=self._shape))
+
+    def start(self) -> None:
+        for publisher in (*self.to, *self.anywhere):
+            publisher.start()
+
+    async def until_acknowledged(self, more: int) -> None:
+        enough = self.clients.acknowledged + more
+        await self.clients.until(lambda: self.clients.acknowledged >= enough)
+
+
+async def fail_one_flush(
+    facts: dict[str, str],
+    history: History,
+    ask_ready: Ready,
+    arrange: Callable[[], object] = lambda: None,
+) -> None:
+    """Publish until the partition's flush fails; see who goes on and who does not."""
+    life = Life(facts, history)
+    async with life.clients as clients:
+        await life.begin()
+        life.start()
+        await life.until_acknowledged(50)
+        arrange()
+        victim = life.to[FAILED]
+        await clients.until(lambda: victim.refusals.total() >= 30)
+        await life.until_acknowledged(200)
+        # Nobody else was refused anything, and what may go anywhere goes elsewhere.
+        assert clients.refused == victim.refusals.total()
+        assert all(STOPPED in text for text in victim.refusals), victim.refusals
+        status, told = await asyncio.to_thread(ask_ready, facts["admin"])
+        assert status == 503
+        assert told["checks"]["log"].startswith(f"partition {FAILED} of penstock/{HUB} stopped: ")
+        await clients.drain()
+        await clients.catch_up(partitions=OTHERS)
+        await read_all_again(facts, history, clients.acknowledged_events)
+        assert clients.reader_errors == {}
+
+
+async def read_all_again(facts: dict[str, str], history: History, events: int) -> None:
+    """Readers that come now get all that was acknowledged, of the stopped partition too."""
+    async with Clients(facts["emulator_connection_string"], HUB, history) as late:
+        connection = await late.connect()
+        for partition in range(PARTITIONS):
+            await late.read_from(connection, partition, 0)
+        await late.until(lambda: late.events_read >= events)
+
+
+# --- in this process ----------------------------------------------------------------------------
+
+
+def once(files: FaultyFiles) -> Fault:
+    """The next flush of the one partition fails, and then the disk is as good as ever."""
+    return files.fail("fdatasync", f"/{FAILED}/0", code=errno.EIO, times=1)
+
+
+async def test_failed_flush_is_not_repeated_and_stops_that_partition_alone(
+    tmp_path: Path, serve_inside: StartInside, ask_ready: Ready
+) -> None:
+    files, history = FaultyFiles(OsFiles()), History(PARTITIONS)
+    faults: list[Fault] = []
+    async with serve_inside(tmp_path / "data", files=files) as facts:
+        await fail_one_flush(facts, history, ask_ready, lambda: faults.append(once(files)))
+    [fault] = faults
+    # Not at once, not for those who published again, and not when the log was closed.
+    assert (fault.hits, fault.later) == (1, 0)
+    history.crash()
+    async with serve_inside(tmp_path / "data") as facts:
+        assert (await asyncio.to_thread(ask_ready, facts["admin"]))[0] == 200
+        string = facts["emulator_connection_string"]
+        assert await read_everything(string, HUB, history) == []
+    assert history.acknowledged_events > 250
+
+
+async def test_acknowledgements_wait_for_a_slow_flush_and_nothing_is_lost(
+    tmp_path: Path, serve_inside: StartInside
+) -> None:
+    files, history = FaultyFiles(OsFiles()), History(PARTITIONS)
+    async with serve_inside(tmp_path / "data", files=files) as facts:
+        life = Life(facts, history)
+        async with life.clients as clients:
+            await life.begin()
+            acknowledged, read = clients.acknowledged, clients.events_read
+            gate = files.hold("fdatasync")
+            life.start()
+            assert await asyncio.to_thread(gate.entered.wait, 30)
+            await clients.connect()  # all that the broker had to say was heard before this
+            assert clients.acknowledged == acknowledged
+            assert clients.events_read == read  # nor is shown what may still be lost
+            assert all(publisher.under_way > 0 for publisher in life.to)
+            files.heal()
+            await life.until_acknowledged(200)
+            await clients.drain()
+            assert clients.refused == 0
+            await clients.catch_up()
+            assert history.check() == []
+
+
+# --- in a process of its own --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def strace() -> str:
+    """Its path; skips where it is not there, or may not trace."""
+    found = shutil.which("strace")
+    if found is None:
+        pytest.skip("strace is not installed: flushes of a real process cannot be made to fail")
+    tried = subprocess.run([found, "-qq", "-e", "trace=none", "true"], capture_output=True)
+    if tried.returncode != 0:
+        pytest.skip(f"strace may not trace here: {tried.stderr.decode()[:100].strip()}")
+    return found
+
+
+def traced(strace: str, trace: Path, *options: str) -> tuple[str, ...]:
+    """The command of a broker under strace, its flushes written to `trace`."""
+    flags = ("-f", "--seccomp-bpf", "-qq", "-y", "-o", str(trace), "-e", "trace=fdatasync")
+    return (strace, *flags, *options, str(Path(sys.executable).with_name("penstock")))
+
+
+def test_failed_flush_of_a_real_process_is_not_repeated(
+    tmp_path: Path, brokers: Brokers, ask_ready: Ready, strace: str
+) -> None:
+    data, trace, history = tmp_path / "data", tmp_path / "trace", History(PARTITIONS)
+    broker = brokers(data)
+    string = broker.facts()["emulator_connection_string"]
+    assert asyncio.run(read_everything(string, HUB, history)) == []  # every segment has a record
+    broker.stop()
+    history.crash()
+
+    [segment] = data.glob(f"log/*/{FAILED}/*.log")
+    options = ("-P", str(segment), "-e", "inject=fdatasync:error=EIO:when=3")
+    broker = brokers(data, command=traced(strace, trace, *options))
+    asyncio.run(fail_one_flush(broker.facts(), history, ask_ready))
+    broker.stop()
+    flushes = [line for line in trace.read_text().splitlines() if "fdatasync(" in line]
+    # The third of some thread (so strace counts): no flush of that file came after it.
+    assert [number for number, line in enumerate(flushes) if "INJECTED" in line] == [
+        len(flushes) - 1
+    ]
+
+    history.crash()
+    broker = brokers(data)
+    string = broker.facts()["emulator_connection_string"]
+    assert asyncio.run(read_everything(string, HUB, history)) == []
+    broker.stop()
+
+
+DELAY_S = 0.25
+# Four connections offer about 300 MB at once. Each may have 16 MB that wait for the disk
+# (model.limits); as much again for copies under way, and something for Python itself.
+OFFERED = Shape(events_max=4, bytes_max=60_000, in_flight=500)
+MEMORY_MAX = 4 * 2 * 16 * MB + 32 * MB
+
+
+def test_slow_flush_of_a_real_process_keeps_memory_bounded_and_loses_nothing(
+    tmp_path: Path, brokers: Brokers, strace: str
+) -> None:
+    history = History(PARTITIONS)
+    delay = f"inject=fdatasync:delay_enter={int(DELAY_S * 1_000_000)}"
+    broker = brokers(tmp_path / "data", command=traced(strace, tmp_path / "trace", "-e", delay))
+    asyncio.run(press(broker, history))
+    history.crash()
+    broker = brokers(tmp_path / "data")
+    string = broker.facts()["emulator_connection_string"]
+    assert asyncio.run(read_everything(string, HUB, history)) == []
+    broker.stop()
+    assert history.acknowledged_events > 1000
+
+
+async def press(broker: BrokerProcess, history: History) -> None:
+    """Far more than the disk takes, from publishers that do not wait; in the end it is killed."""
+    life = Life(broker.facts(), history, shape=OFFERED)
+    async with life.clients as clients:
+        await life.begin()
+        before = memory(broker.pid)
+        started_s, first = asyncio.get_running_loop().time(), clients.acknowledged
+        life.start()
+        await clients.until(lambda: clients.acknowledged > first)
+        assert asyncio.get_running_loop().time() - started_s >= DELAY_S
+        await life.until_acknowledged(600)
+        grown = memory(broker.pid) - before
+        assert grown <= MEMORY_MAX, f"the broker grew by {grown / MB:.0f} MB"
+        assert clients.refused == 0
+        broker.kill()
+        await clients.until_gone()
+
+
+def memory(pid: int) -> int:
+    """The most that the process has ever held, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
