@@ -331,6 +331,13 @@ def test_the_smaller_of_both_limits_holds(peer: RawPeer, kit: Kit) -> None:
     assert kinds([*peer.say(kit.piece(0, bytes(11)))]) == [TransferOversized]
 
 
+def test_the_clients_own_limit_holds_before_the_answer_too(peer: RawPeer, kit: Kit) -> None:
+    peer.opened()
+    peer.begun()
+    events = peer.say(kit.attach(sender=True, max_message_size=10), kit.piece(0, bytes(11)))
+    assert kinds([*events]) == [AttachReceived, TransferOversized]
+
+
 @pytest.mark.parametrize("asked", [None, 0])
 def test_no_limit_of_the_clients_leaves_ours(peer: RawPeer, asked: int | None) -> None:
     assert peer.sender(limit=1000, max_message_size=asked).max_message_size == 1000
@@ -357,6 +364,16 @@ def test_a_channel_may_be_begun_again_after_its_end(peer: RawPeer, kit: Kit) -> 
     assert kit.payloads(peer.say(kit.piece(0, b"new"))) == [b"new"]
     assert not old.is_attached
     assert link.is_attached
+
+
+def test_the_channels_that_ended_last_are_remembered(peer: RawPeer, kit: Kit) -> None:
+    """GO begins and ends a session for every token; late frames may come on the latest ones."""
+    peer.opened()
+    for channel in (0, *range(1, 64), 0, 64):
+        peer.begun(channel=channel)
+        peer.say(kit.frame(End(), channel=channel))
+    assert peer.say(Detach(handle=0), kit.frame(Detach(handle=0), channel=64)) == []
+    assert peer.engine.is_opened
 
 
 def test_an_ended_session_says_nothing_more(peer: RawPeer, kit: Kit) -> None:

@@ -387,6 +387,14 @@ def test_count_bombs_are_refused_before_anything_is_made(peer: RawPeer, count: i
     assert peak < 200_000
 
 
+def test_a_performative_of_thousands_of_elements_is_refused(peer: RawPeer, kit: Kit) -> None:
+    """Well-formed and within the frame, but each byte would cost us forty."""
+    peer.opened()
+    peer.begun()
+    heavy: dict[str, object] = {f"{i:x}": None for i in range(5000)}
+    assert peer.failure(kit.attach(sender=True, properties=heavy)) == DECODE
+
+
 @pytest.mark.parametrize(
     "spoken",
     [BEGIN, End(), Close(), FLOW, Detach(handle=0), Disposition(role=False, first=0)],
