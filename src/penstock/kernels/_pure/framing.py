@@ -30,7 +30,7 @@ from penstock.kernels._pure.values import LIST0, LIST8, LIST32, MAP8, MAP32, Ker
 
 _DATA8 = 0x005375A0
 _DATA32 = 0x005375B0
-_DATA = (_DATA8, _DATA32)
+_MESSAGE_BYTES_MIN = 4  # 00 53 7x and a value
 _DESCRIBED = 0x0053  # every canonical section begins with 00 53
 _HEAD8 = struct.Struct(">IBHB").unpack_from
 _HEAD32 = struct.Struct(">IHB").unpack_from
@@ -148,17 +148,20 @@ def _frame(
 ) -> Framed:
     events_max, frames_max, bytes_max = limits
     head, middle, enqueued = link.head, link.middle, link.enqueued
+    frame_bytes_max = link.frame_bytes_max
     out: list[bytes] = []
     events = frames = size = digits = 0
     end = len(sections)
     while position < end and events < events_max and (size < bytes_max or not events):
         outer, length, mark, code = _HEAD8(sections, position)
         first = position + 5
-        if outer == _DATA32:
+        if outer != _DATA8:
             length, mark, code = _HEAD32(sections, position + 4)
             first = position + 8
+            if outer != _DATA32:
+                mark = 0
         stop = first + length
-        if mark != _DESCRIBED or length < 4 or stop > end or outer not in _DATA:
+        if mark != _DESCRIBED or length < _MESSAGE_BYTES_MIN or stop > end:
             raise KernelError(f"the stored event at byte {position} is damaged")
         offset = b"%d" % (base_offset + position)
         if len(offset) != digits:
@@ -172,7 +175,7 @@ def _frame(
         else:
             own, count, stored = _own_annotations(sections, first, stop)
         frame_size = fixed + len(stored)
-        if own < _OWN_BYTES_MAX and frame_size <= link.frame_bytes_max:
+        if own < _OWN_BYTES_MAX and frame_size <= frame_bytes_max:
             if frames >= frames_max:
                 break
             out.append(
