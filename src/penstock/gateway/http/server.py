@@ -7,6 +7,7 @@ the process's signals, which `service` does here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Mapping
 from enum import IntEnum
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 
 from penstock.gateway.http.exchange import ORIGINAL_NAMES
 from penstock.model import limits
@@ -64,10 +66,14 @@ class HttpDoor:
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
 
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of one new connection."""
+        return _BoundedProtocol(self._config, self._state, {}, self._loop)
+
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a listener; the port it got."""
         server = await self._loop.create_server(
-            lambda: _BoundedProtocol(self._config, self._state, {}, self._loop),
+            self.connection,
             host,
             port,
             ssl=tls,
@@ -82,7 +88,8 @@ class HttpDoor:
         for server in self._servers:
             server.close()
         for connection in list(self._state.connections):
-            connection.shutdown()
+            with contextlib.suppress(InvalidState):  # a WebSocket that is closing already
+                connection.shutdown()
         if self._state.tasks:
             _, late = await asyncio.wait(set(self._state.tasks), timeout=grace_s)
             for task in late:
