@@ -1,4 +1,4 @@
-"""`penstock serve` as a user starts it, for every test that wants a real process."""
+"""Real processes for tests: `penstock serve` as users start it, tools of other languages."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+COMPATIBILITY = Path(__file__).parent / "compatibility"
+NODE = COMPATIBILITY / "node"
+GO = COMPATIBILITY / "go"
+GO_PROGRAM = Path(sys.prefix) / "compatibility-go"
+PREPARATION_DEADLINE_S = 100
+AZURITE_DEADLINE_S = 30
 PENSTOCK = Path(sys.executable).parent / "penstock"
 START_DEADLINE_S = 30.0  # a loaded machine; the promise (1 s) is measured elsewhere
 STOP_DEADLINE_S = 20.0
@@ -148,3 +157,150 @@ def start_session_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     factory = ServerFactory(tmp_path_factory.mktemp("servers"))
     yield factory
     factory.close()
+
+
+# --- other languages ------------------------------------------------------------------------------
+
+
+class Preparation:
+    """A long command that begins when tests were collected and is waited for by those who need it.
+
+    Packages for Node.js come over the network, Go compiles: meanwhile the Python tests run.
+    """
+
+    def __init__(self, name: str, command: list[str], folder: Path, *, log: Path) -> None:
+        self._name = name
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+
+    def wait(self) -> None:
+        """Skips the test, with one reason, when it failed."""
+        try:
+            code = self._process.wait(PREPARATION_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            pytest.skip(f"{self._name} did not finish within {PREPARATION_DEADLINE_S} s")
+        if code != 0:
+            lines = self._log.read_text(errors="replace").splitlines()
+            reason = next((line for line in lines if "error" in line.lower()), "no reason given")
+            pytest.skip(f"{self._name} failed: {reason[:200]}")
+
+
+_preparations: dict[str, Preparation] = {}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.collectonly:
+        return
+    files = {item.path.name for item in session.items if item.path.parent == COMPATIBILITY}
+    if files & {"test_javascript.py", "test_python_processor.py"}:
+        _prepare_node()
+    if "test_go.py" in files:
+        _prepare_go()
+
+
+def _prepare_node() -> None:
+    npm, lock = shutil.which("npm"), NODE / "package-lock.json"
+    installed = NODE / "node_modules" / ".package-lock.json"
+    if npm is None or (installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime):
+        return
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    log = Path(tempfile.gettempdir()) / f"penstock-npm-{os.getpid()}.log"
+    _preparations["node"] = Preparation("npm ci", command, NODE, log=log)
+
+
+def _prepare_go() -> None:
+    if go := shutil.which("go"):
+        # Quick when nothing changed: Go keeps what it compiled.
+        command = [go, "build", "-mod=readonly", "-o", str(GO_PROGRAM), "."]
+        log = Path(tempfile.gettempdir()) / f"penstock-go-{os.getpid()}.log"
+        _preparations["go"] = Preparation("go build", command, GO, log=log)
+
+
+@pytest.fixture(scope="session")
+def go_program() -> Path:
+    if "go" not in _preparations:
+        pytest.skip("Go is not installed")
+    _preparations["go"].wait()
+    return GO_PROGRAM
+
+
+class NodeTools:
+    """Node.js with the packages of node/package-lock.json."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
+
+@pytest.fixture(scope="session")
+def node() -> NodeTools:
+    node = shutil.which("node")
+    if node is None or shutil.which("npm") is None:
+        pytest.skip("Node.js and npm are not installed")
+    if "node" in _preparations:
+        _preparations["node"].wait()
+        (NODE / "node_modules" / ".package-lock.json").touch()  # newer than the lock: done
+    return NodeTools(node)
+
+
+class Azurite:
+    """Azure Storage on this machine, kept in memory: where the Blob checkpoint stores write."""
+
+    # The emulator's published account (every copy of it has this key).
+    ACCOUNT = "devstoreaccount1"
+    KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+    def __init__(self, process: subprocess.Popen[bytes] | None, port: int, why_not: str) -> None:
+        self._process = process
+        self.why_not = why_not
+        self.connection_string = (
+            f"DefaultEndpointsProtocol=http;AccountName={self.ACCOUNT};AccountKey={self.KEY};"
+            f"BlobEndpoint=http://127.0.0.1:{port}/{self.ACCOUNT};"
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+
+@pytest.fixture(scope="session")
+def azurite(node: NodeTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = NODE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    flags = ["--skipApiVersionCheck", "--inMemoryPersistence"]
+    process = subprocess.Popen(
+        [node.node, str(script), "--blobHost", "127.0.0.1", "--blobPort", str(port), *flags],
+        cwd=tmp_path_factory.mktemp("azurite"),
+        env=node.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        reason = _wait_for_azurite(process)
+        yield Azurite(process if reason is None else None, port, reason or "")
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _wait_for_azurite(process: subprocess.Popen[bytes]) -> str | None:
+    """It says that it listens; None, or why it does not run."""
+    said: queue.Queue[bytes] = queue.Queue()
+    stdout = process.stdout
+    assert stdout is not None
+
+    def listen() -> None:
+        for line in stdout:
+            said.put(line)
+
+    threading.Thread(target=listen, daemon=True).start()
+    line = b""
+    while b"successfully listens" not in line:
+        try:
+            line = said.get(timeout=AZURITE_DEADLINE_S)
+        except queue.Empty:
+            return f"Azurite did not start within {AZURITE_DEADLINE_S} s"
+    return None

@@ -13,12 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
-import queue
-import shutil
-import socket
-import subprocess
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -42,9 +36,6 @@ if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory
 
 HERE = Path(__file__).parent
-NODE = HERE / "node"
-NPM_DEADLINE_S = 600
-AZURITE_DEADLINE_S = 30
 NAMESPACE = "compatibility"
 HUBS = 80  # of 4 partitions; none is used twice
 WIDE_HUBS = 12  # of 32 partitions, handed out one by one
@@ -467,99 +458,3 @@ def sdks(server: Server, takings: Takings) -> Sdks:
 def sdk(sdks: Sdks) -> PythonSdk:
     """The asynchronous SDK over plain TCP, where flavour and transport make no difference."""
     return sdks.of("aio")
-
-
-class NodeTools:
-    """Node.js with the packages of node/package-lock.json."""
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-
-
-@pytest.fixture(scope="session")
-def node() -> NodeTools:
-    """Installs the locked packages when they are not there; skips with the one reason why not."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("Node.js and npm are not installed")
-    installed = NODE / "node_modules" / ".package-lock.json"
-    lock = NODE / "package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        _install_node_packages(npm)
-        installed.touch()
-    return NodeTools(node)
-
-
-def _install_node_packages(npm: str) -> None:
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    try:
-        ended = subprocess.run(
-            command, cwd=NODE, capture_output=True, text=True, timeout=NPM_DEADLINE_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npm ci did not finish within {NPM_DEADLINE_S} s")
-    if ended.returncode != 0:
-        reason = next((line for line in ended.stderr.splitlines() if "error" in line), "unknown")
-        pytest.skip(f"npm ci failed: {reason}")
-
-
-class Azurite:
-    """Azure Storage on this machine, kept in memory: where the Blob checkpoint stores write."""
-
-    # The emulator's published account (every copy of it has this key).
-    ACCOUNT = "devstoreaccount1"
-    KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-    def __init__(self, process: subprocess.Popen[bytes] | None, port: int, why_not: str) -> None:
-        self._process = process
-        self.why_not = why_not
-        self.connection_string = (
-            f"DefaultEndpointsProtocol=http;AccountName={self.ACCOUNT};AccountKey={self.KEY};"
-            f"BlobEndpoint=http://127.0.0.1:{port}/{self.ACCOUNT};"
-        )
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None
-
-
-@pytest.fixture(scope="session")
-def azurite(node: NodeTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    script = NODE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    flags = ["--skipApiVersionCheck", "--inMemoryPersistence"]
-    process = subprocess.Popen(
-        [node.node, str(script), "--blobHost", "127.0.0.1", "--blobPort", str(port), *flags],
-        cwd=tmp_path_factory.mktemp("azurite"),
-        env=node.environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        reason = _wait_for_azurite(process)
-        yield Azurite(process if reason is None else None, port, reason or "")
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _wait_for_azurite(process: subprocess.Popen[bytes]) -> str | None:
-    """It says that it listens; None, or why it does not run."""
-    said: queue.Queue[bytes] = queue.Queue()
-    stdout = process.stdout
-    assert stdout is not None
-
-    def listen() -> None:
-        for line in stdout:
-            said.put(line)
-
-    threading.Thread(target=listen, daemon=True).start()
-    line = b""
-    while b"successfully listens" not in line:
-        try:
-            line = said.get(timeout=AZURITE_DEADLINE_S)
-        except queue.Empty:
-            return f"Azurite did not start within {AZURITE_DEADLINE_S} s"
-    return None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.compatibility.conftest import Azurite, NodeTools, Takings
-    from tests.conftest import Server
+    from tests.compatibility.conftest import Takings
+    from tests.conftest import Azurite, NodeTools, Server
 
 NODE = Path(__file__).parent / "node"
 CASES = re.findall(

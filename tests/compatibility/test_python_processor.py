@@ -19,7 +19,8 @@ from azure.eventhub.extensions.checkpointstoreblobaio import (
 )
 
 if TYPE_CHECKING:
-    from tests.compatibility.conftest import Azurite, Outcomes, PythonSdk, Reading, Sdks
+    from tests.compatibility.conftest import Outcomes, PythonSdk, Reading, Sdks
+    from tests.conftest import Azurite
 
 Record = dict[str, Any]
 BALANCE_S = 0.5
