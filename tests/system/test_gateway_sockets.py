@@ -482,9 +482,6 @@ def test_stopping_says_goodbye_over_tcp_and_tls(brief: Service) -> None:
         assert goodbyes(brief, pipes) == ["amqp:connection:forced"] * 2
 
 
-@pytest.mark.xfail(
-    reason="service.wiring closes the HTTPS door, and with it WebSockets, before the AMQP door"
-)
 def test_stopping_says_goodbye_over_websocket(brief: Service) -> None:
     with brief.websocket() as ws:
         assert goodbyes(brief, [WebSocketPipe(ws)]) == ["amqp:connection:forced"]

@@ -5,6 +5,7 @@ reading. Sees `log.api` and `catalog.api` only; nothing here waits or starts a t
 from __future__ import annotations
 
 from penstock.broker.broker import Broker
+from penstock.broker.counters import LATENCY_BOUNDS_MS, HubCounters
 from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
 from penstock.broker.ownership import ReaderIdentity
 from penstock.broker.producers import ALREADY_STORED, ProducerLink
@@ -15,8 +16,10 @@ from penstock.broker.throttle import BUSY_TEXT, Ingress, Throttle
 __all__ = [
     "ALREADY_STORED",
     "BUSY_TEXT",
+    "LATENCY_BOUNDS_MS",
     "Broker",
     "Fetched",
+    "HubCounters",
     "HubRuntime",
     "Ingress",
     "OnEnd",

@@ -70,6 +70,10 @@ class Broker:
             for _, hub in self._living().values()
         )
 
+    def hubs(self) -> list[HubRuntime]:
+        """Every hub that is open."""
+        return list(self._runtimes.values())
+
     def readers(self) -> list[ReaderView]:
         """Everybody who reads now, and how far behind."""
         return [view for runtime in self._runtimes.values() for view in runtime.readers()]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.broker import texts
+from penstock.broker.counters import HubCounters
 from penstock.broker.ownership import Ownership, ReaderIdentity
 from penstock.broker.producers import ProducerLink, Producers
 from penstock.broker.reader import OnEnd, OnReady, Reader
@@ -17,7 +18,7 @@ from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
 from penstock.model import limits
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
-from penstock.model.errors import ArgumentError, LogFailed, PenstockError
+from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.names import GroupName, HubName, NamespaceName, key
 from penstock.model.positions import Position
@@ -109,6 +110,7 @@ class HubRuntime:
         self._catalog = catalog
         self._clock = clock
         self._producer_ids = producer_ids
+        self.counters = HubCounters()
         self._deleted = False
         self._indexes = {text: index for index, text in enumerate(self.partition_ids)}
         self._partitions = [
@@ -182,6 +184,7 @@ class HubRuntime:
         """
         if publisher is not None:
             self.check_publisher(publisher)
+        done = self._counted(batch, size_bytes, done)
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
@@ -233,7 +236,7 @@ class HubRuntime:
         if home.producers is None:
 
             def append(batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
-                self._append(home, batch, size_bytes, done)
+                self._append(home, batch, size_bytes, self._counted(batch, size_bytes, done))
 
             home.producers = Producers(home.log, append, self._producer_ids)
         return home.producers.attach(
@@ -279,8 +282,29 @@ class HubRuntime:
                 f"1 to {limits.BATCH_EVENTS_MAX} are allowed."
             )
         clock = self._clock
-        partition.throttle.admit(size_bytes, batch.count, clock.monotonic_ms())
+        try:
+            partition.throttle.admit(size_bytes, batch.count, clock.monotonic_ms())
+        except ServerBusy:
+            self.counters.throttled_requests += 1
+            raise
         partition.log.append(batch, now_ms=clock.now_ms(), done=done)
+
+    def _counted(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> AppendDone:
+        """`done`, and the numbers that metrics show, once the outcome is known."""
+        clock, counters = self._clock, self.counters
+        started_ms = clock.monotonic_ms()
+
+        def finished(outcome: Receipt | PenstockError) -> None:
+            if isinstance(outcome, PenstockError):
+                counters.server_errors += 1
+            else:
+                counters.successful_requests += 1
+                counters.incoming_messages += batch.count
+                counters.incoming_bytes += size_bytes
+                counters.publish_latency.observe(clock.monotonic_ms() - started_ms)
+            done(outcome)
+
+        return finished
 
     def _is_passed_over(self, index: int) -> bool:
         until_ms = self._passed_over.get(index)

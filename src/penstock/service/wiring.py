@@ -26,7 +26,8 @@ from penstock.catalog.sqlite import SqliteCatalog
 from penstock.gateway.amqp.context import Context, Deadlines
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
-from penstock.gateway.http.server import HttpDoor
+from penstock.gateway.http.publishing import HttpPublishing
+from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.model import names
 from penstock.model.clock import Clock, SystemClock
@@ -38,6 +39,7 @@ from penstock.service.certificates import machine_names, prepare_certificates, s
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
 from penstock.service.health import Checks, health_routes
+from penstock.service.metrics import BrokerCollector, metrics_route
 from penstock.service.settings import DEFAULT_HUB, HubSettings, RuleSettings, Settings
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -129,19 +131,18 @@ class Penstock:
         )
         tls = server_context(certificates)
         door = AmqpDoor(context)
+        https = HttpDoor(self._public(context, catalog, door), loop)
+        admin = HttpDoor(self._administration(context.broker, door), loop)
+        # Closed in reverse: AMQP says goodbye while the WebSockets under it are still open.
+        self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
+        self._stack.push_async_callback(admin.close, grace_s=_GRACE_S)
         self._stack.callback(catalog.subscribe(door.rejudge))
         amqp_port = None
         if settings.amqp_port is not None:
             amqp_port = await self._listen(door, settings.amqp_port, "--amqp-port")
         amqps_port = await self._listen(door, settings.amqps_port, "--amqps-port", tls)
-        websocket = WebSocketDoor(door)
-        public = Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS])
-        https = HttpDoor(public, loop)
-        self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
         https_port = await self._listen(https, settings.https_port, "--https-port", tls)
-        admin = HttpDoor(Starlette(routes=health_routes(self._trouble, self._checks)), loop)
-        self._stack.push_async_callback(admin.close, grace_s=_GRACE_S)
         admin_tls = None if settings.is_loopback else tls
         admin_port = await self._listen(admin, settings.admin_port, "--admin-port", admin_tls)
         return Facts.of(
@@ -154,6 +155,30 @@ class Penstock:
             admin_token=data.admin_token(now_ms=self.clock.now_ms()),
             ca_file=certificates.ca_file,
         )
+
+    def _public(self, context: Context, catalog: Catalog, door: AmqpDoor) -> PublicApplication:
+        """What answers on the HTTPS port: REST publishing, and AMQP over WebSocket."""
+        websocket = WebSocketDoor(door)
+        return PublicApplication(
+            publishing=HttpPublishing(
+                broker=context.broker,
+                catalog=catalog,
+                clock=self.clock,
+                authorities=context.authorities,
+                new_id=context.new_id,
+            ),
+            websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
+        )
+
+    def _administration(self, broker: Broker, door: AmqpDoor) -> Starlette:
+        """What answers on the administration port."""
+        collector = BrokerCollector(
+            broker,
+            connections=lambda: len(door.connections),
+            connections_opened=lambda: door.opened,
+        )
+        routes = [*health_routes(self._trouble, self._checks), metrics_route(collector)]
+        return Starlette(routes=routes)
 
     async def _listen(
         self,

@@ -163,6 +163,7 @@ class _Attaching:
             tracker=self.tracker,
             runtime_metrics=RUNTIME_METRIC in (self._asked.desired_capabilities or ()),
         )
+        app.counters = hub.counters
         app.reader = hub.open_reader(
             group=address.group,
             partition=partition,

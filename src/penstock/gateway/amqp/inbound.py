@@ -156,6 +156,8 @@ class PublisherLink(EntityLink):
         self.connection.dirty(self)
 
     def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
+        if error.http_status < 500:
+            self.hub.counters.user_errors += 1
         if not settled:
             wire = self.connection.wire_error(error, self.tracker)
             self._rejected.append((first, last, wire))

@@ -10,7 +10,7 @@ from penstock.amqp.codec import encode
 from penstock.amqp.link import Link
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
 from penstock.auth import Grant
-from penstock.broker import Reader, ReadState
+from penstock.broker import HubCounters, Reader, ReadState
 from penstock.gateway.amqp.addresses import Address
 from penstock.gateway.amqp.context import log
 from penstock.gateway.amqp.links import EntityLink
@@ -44,6 +44,7 @@ class ReaderLink(EntityLink):
     ) -> None:
         super().__init__(connection, link, address=address, grant=grant, tracker=tracker)
         self.reader: Reader | None = None  # set as soon as the broker admitted it
+        self.counters = HubCounters()  # the hub's own from then on
         self._runtime_metrics = runtime_metrics
         self._fetching = False
         self._moved = False  # something was sent since the last rest()
@@ -106,6 +107,8 @@ class ReaderLink(EntityLink):
             )
             return 0
         self.connection.events_out += framed.events
+        self.counters.outgoing_messages += framed.events
+        self.counters.outgoing_bytes += len(framed.data)
         reader.advance(framed.events, framed.position)
         if framed.frames > link.sendable_frames:
             return self._begin_rest(framed)

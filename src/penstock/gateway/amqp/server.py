@@ -19,6 +19,7 @@ class AmqpDoor:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.connections: set[AmqpConnection] = set()
+        self.opened = 0  # connections ever accepted
         self._servers: list[asyncio.Server] = []
         self._closing = False
         self._empty = asyncio.Event()
@@ -33,6 +34,7 @@ class AmqpDoor:
             connection_count=len(self.connections) + 1,
         )
         self.connections.add(connection)
+        self.opened += 1
         self._empty.clear()
         if self._closing:  # its TLS handshake was under way when the listeners were closed
             connection.shut_down()

@@ -1,0 +1,140 @@
+"""`/metrics` in Prometheus' format. Numbers are read when somebody asks; nothing is kept twice.
+
+Cardinality is bounded by what exists: namespaces, hubs, partitions and groups with a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubCounters
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+HUB = ("namespace", "hub")
+PARTITION = (*HUB, "partition")
+GROUP = ("namespace", "hub", "group", "partition")
+
+# name -> (what it counts, the field of HubCounters)
+HUB_COUNTERS = {
+    "penstock_incoming_messages": ("events acknowledged", "incoming_messages"),
+    "penstock_incoming_bytes": ("bytes of acknowledged publications", "incoming_bytes"),
+    "penstock_outgoing_messages": ("events delivered to readers", "outgoing_messages"),
+    "penstock_outgoing_bytes": ("bytes of frames delivered to readers", "outgoing_bytes"),
+    "penstock_successful_requests": ("publications acknowledged", "successful_requests"),
+    "penstock_throttled_requests": ("publications refused with ServerBusy", "throttled_requests"),
+    "penstock_user_errors": ("publications refused for the sender's fault", "user_errors"),
+    "penstock_server_errors": ("publications failed for the service's fault", "server_errors"),
+}
+
+
+class BrokerCollector:
+    """Everything the broker knows, as metric families."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        connections: Callable[[], int],
+        connections_opened: Callable[[], int],
+    ) -> None:
+        self._broker = broker
+        self._connections = connections
+        self._connections_opened = connections_opened
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        yield from self._hub_counters()
+        yield self._publish_latency()
+        yield from self._partitions()
+        yield self._lag()
+        opened = CounterMetricFamily("penstock_opened_connections", "AMQP connections accepted")
+        opened.add_metric([], self._connections_opened())
+        yield opened
+        active = GaugeMetricFamily("penstock_active_connections", "AMQP connections now")
+        active.add_metric([], self._connections())
+        yield active
+
+    def _counters(self) -> Iterable[tuple[list[str], HubCounters]]:
+        for hub in self._broker.hubs():
+            yield [hub.entity.namespace, hub.entity.name], hub.counters
+
+    def _hub_counters(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily
+
+        for name, (meaning, field) in HUB_COUNTERS.items():
+            family = CounterMetricFamily(name, meaning, labels=HUB)
+            for labels, counters in self._counters():
+                family.add_metric(labels, getattr(counters, field))
+            yield family
+
+    def _publish_latency(self) -> Metric:
+        from prometheus_client.core import HistogramMetricFamily
+
+        family = HistogramMetricFamily(
+            "penstock_publish_latency_seconds", "from taking to acknowledging", labels=HUB
+        )
+        for labels, counters in self._counters():
+            latencies, running, buckets = counters.publish_latency, 0, []
+            for bound, count in zip(LATENCY_BOUNDS_MS, latencies.counts, strict=False):
+                running += count
+                buckets.append((str(bound / 1000), running))
+            buckets.append(("+Inf", running + latencies.counts[-1]))
+            family.add_metric(labels, buckets, latencies.total_ms / 1000)
+        return family
+
+    def _partitions(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        last = GaugeMetricFamily(
+            "penstock_partition_last_sequence_number", "of the newest event", labels=PARTITION
+        )
+        size = GaugeMetricFamily(
+            "penstock_partition_size_bytes", "of the retained log", labels=PARTITION
+        )
+        failed = GaugeMetricFamily(
+            "penstock_partition_failed", "1 when it takes nothing any more", labels=PARTITION
+        )
+        for hub in self._broker.hubs():
+            for index, partition in enumerate(hub.partition_ids):
+                status = hub.status(index)
+                labels = [hub.entity.namespace, hub.entity.name, partition]
+                last.add_metric(labels, status.last_sequence)
+                size.add_metric(labels, status.size_bytes)
+                failed.add_metric(labels, 0 if status.failed is None else 1)
+        yield from (last, size, failed)
+
+    def _lag(self) -> Metric:
+        """Of the reader that is furthest behind in its group and partition."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        behind: dict[tuple[str, str, str, str], int] = {}
+        for reader in self._broker.readers():
+            where = (reader.namespace, reader.hub, reader.group, str(reader.partition))
+            behind[where] = max(reader.lag_events, behind.get(where, 0))
+        family = GaugeMetricFamily(
+            "penstock_consumer_lag_events", "events not yet delivered to a reader", labels=GROUP
+        )
+        for place, lag in behind.items():
+            family.add_metric(list(place), lag)
+        return family
+
+
+def metrics_route(collector: BrokerCollector) -> Route:
+    async def metrics(request: Request) -> Response:
+        # Imported late: a service that nobody watches does not pay for it.
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", metrics)
