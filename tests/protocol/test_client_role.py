@@ -442,6 +442,7 @@ def test_our_own_mistake_is_not_blamed_on_the_peer(new_client: NewClient) -> Non
         server.say(AMQP_HEADER, Open(container_id="innocent"))
 
 
+@pytest.mark.skipif(not __debug__, reason="an assertion of ours, off with -O")
 def test_credit_that_was_not_given_cannot_be_spent(server: RawPeer, kit: Kit) -> None:
     link = asked(server, Role.SENDER)
     server.say(kit.attach(sender=False, name="n"))

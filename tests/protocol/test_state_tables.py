@@ -210,6 +210,7 @@ def test_states_are_numbered_so_that_they_index_rows() -> None:
             assert [int(each) for each in numbered] == list(range(len(numbered)))
 
 
+@pytest.mark.skipif(not __debug__, reason="an assertion of ours, off with -O")
 def test_a_pair_that_is_listed_twice_is_refused() -> None:
     moves = [(SessionState.UNMAPPED, SessionInput.SEND_BEGIN, SessionState.BEGIN_SENT)]
     stays = [(SessionState.UNMAPPED, SessionInput.SEND_BEGIN)]
