@@ -4,12 +4,13 @@ history that tells whether a broker kept its promises."""
 from __future__ import annotations
 
 from penstock.model.clock import ManualClock
-from penstock.testing.faults import FaultyFiles, Gate, JumpingClock
+from penstock.testing.faults import Fault, FaultyFiles, Gate, JumpingClock
 from penstock.testing.history import Anomaly, AnomalyKind, History
 
 __all__ = [
     "Anomaly",
     "AnomalyKind",
+    "Fault",
     "FaultyFiles",
     "Gate",
     "History",

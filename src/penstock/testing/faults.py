@@ -69,16 +69,24 @@ class Gate:
             raise TimeoutError(f"a call waited {GATE_DEADLINE_S:.0f} s to be let go")
 
 
-class _Fault(msgspec.Struct):
-    """Counts down while it fails; None: for ever."""
+class Fault(msgspec.Struct):
+    """What `fail` arranged, and what came of it."""
 
     call: Call
     part: str
     code: int
-    left: int | None
+    times: int | None  # None: for ever
+    hits: int = 0  # calls that failed by it
+    later: int = 0  # calls of the same kind after it was used up
 
-    def takes(self, call: Call, path: str) -> bool:
-        return self.call == call and self.part in path and self.left != 0
+    def strikes(self, call: Call, path: str) -> bool:
+        if self.call != call or self.part not in path:
+            return False
+        if self.times is not None and self.hits >= self.times:
+            self.later += 1
+            return False
+        self.hits += 1
+        return True
 
 
 class FaultyFiles:
@@ -89,17 +97,19 @@ class FaultyFiles:
         self._lock = threading.Lock()
         self._calls: Counter[tuple[Call, str]] = Counter()
         self._paths: dict[int, str] = {}
-        self._faults: list[_Fault] = []
+        self._faults: list[Fault] = []
         self._gates: list[tuple[Call, str, Gate]] = []
 
     # --- in the test's hand ---------------------------------------------------------------------
 
     def fail(
         self, call: Call, part: str = "", *, code: int = errno.EIO, times: int | None = None
-    ) -> None:
+    ) -> Fault:
         """Calls on paths that hold `part` end in OSError(code): the next `times`, or all."""
+        fault = Fault(call, part, code, times)
         with self._lock:
-            self._faults.append(_Fault(call, part, code, times))
+            self._faults.append(fault)
+        return fault
 
     def hold(self, call: Call, part: str = "") -> Gate:
         """Calls on paths that hold `part` wait from now on, until the gate lets them go."""
@@ -196,12 +206,9 @@ class FaultyFiles:
         for gate in gates:
             gate.pass_through()
         with self._lock:
-            fault = next((f for f in self._faults if f.takes(call, path)), None)
-            if fault is None:
-                return
-            if fault.left is not None:
-                fault.left -= 1
-        raise OSError(fault.code, os.strerror(fault.code), path)
+            struck = [fault for fault in self._faults if fault.strikes(call, path)]
+        if struck:
+            raise OSError(struck[0].code, os.strerror(struck[0].code), path)
 
 
 class JumpingClock:

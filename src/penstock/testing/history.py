@@ -107,7 +107,7 @@ class History:
         self.life = 0
         self.acknowledged_events = 0  # found so far
         self.unacknowledged_events = 0  # found so far
-        self._partition_count = partition_count
+        self.partition_count = partition_count
         self._senders: list[SenderRecord] = []
         self._open: dict[tuple[int, int], Publication] = {}  # not yet found whole
         self._whole: dict[tuple[int, int], Publication] = {}
@@ -140,6 +140,11 @@ class History:
     def next_sequence(self, partition: int) -> int:
         """Where a reader of the current life has to begin."""
         return len(self._checked[partition])
+
+    def newest_ms(self, partition: int) -> int:
+        """When the newest event that was checked was enqueued; 0 if there is none."""
+        checked = self._checked[partition]
+        return checked[-1].enqueued_ms if checked else 0
 
     def observe(
         self,
@@ -190,7 +195,7 @@ class History:
 
     def check(self) -> list[Anomaly]:
         """Everything that is there was read: judge it. All anomalies so far."""
-        for partition in range(self._partition_count):
+        for partition in range(self.partition_count):
             self._check_partition(partition)
         gone = []
         for name, publication in self._open.items():
@@ -217,7 +222,7 @@ class History:
     def summary(self) -> str:
         total = sum(len(checked) for checked in self._checked)
         return (
-            f"{total} events read in {self._partition_count} partitions: "
+            f"{total} events read in {self.partition_count} partitions: "
             f"{self.acknowledged_events} acknowledged, {self.unacknowledged_events} stored "
             f"without an acknowledgement; {len(self.anomalies)} anomalies"
         )

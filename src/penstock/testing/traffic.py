@@ -20,7 +20,14 @@ from penstock.amqp.performatives import Error
 from penstock.client import ClientError, Connection, Sender, connect
 from penstock.client.endpoint import parse_connection_string
 from penstock.kernels import decode_events
-from penstock.testing.history import BODY_BYTES_MIN, History, Outcome, Publication, SenderRecord
+from penstock.testing.history import (
+    BODY_BYTES_MIN,
+    Anomaly,
+    History,
+    Outcome,
+    Publication,
+    SenderRecord,
+)
 
 BATCH_FORMAT = 0x80013700  # protocol.md 4.2
 DEADLINE_S = 60.0  # for what takes milliseconds on a machine that is not busy
@@ -147,6 +154,15 @@ class Publisher:
         self.fill()
 
 
+async def read_everything(connection_string: str, hub: str, history: History) -> list[Anomaly]:
+    """Read all partitions from their beginning and judge all of it again."""
+    history.rewind()
+    async with Clients(connection_string, hub, history) as clients:
+        await clients.read()
+        await clients.catch_up()
+        return history.check()
+
+
 class Clients:
     """Everybody who is connected to one life of a broker. For use with `async with`."""
 
@@ -156,8 +172,7 @@ class Clients:
         hub: str,
         history: History,
         *,
-        partition_count: int,
-        chance: random.Random,
+        chance: random.Random | None = None,
     ) -> None:
         self.publishers: list[Publisher] = []
         self.acknowledged = 0  # publications
@@ -169,8 +184,8 @@ class Clients:
         self._endpoint = parse_connection_string(connection_string)
         self._hub = hub
         self._history = history
-        self._partitions = range(partition_count)
-        self._chance = chance
+        self._partitions = range(history.partition_count)
+        self._chance = chance or random.Random(0)  # noqa: S311 - a load, not a secret
         self._connections: list[Connection] = []
         self._markers: set[tuple[int, int]] = set()  # not read yet
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -203,6 +218,11 @@ class Clients:
         if not future.done():
             raise ClientError("The broker ended a connection that somebody waits on.")
 
+    async def until_acknowledged(self, more: int) -> None:
+        """Return once so many more publications were acknowledged."""
+        enough = self.acknowledged + more
+        await self.until(lambda: self.acknowledged >= enough)
+
     async def until_gone(self) -> None:
         """The broker is dead: hear what it said before."""
         ends = [connection.closed for connection in self._connections]
@@ -234,7 +254,7 @@ class Clients:
 
     async def catch_up(self, *, partitions: Iterable[int] | None = None) -> None:
         """Return when everything that is there has been read: one more event is put behind all
-        others, and awaited. Raises ClientError when a partition takes none."""
+        others, and awaited. Raises ClientError when a partition takes none or cannot be read."""
         markers = []
         for partition in self._partitions if partitions is None else partitions:
             publisher = await self.publisher(self._connections[0], partition=partition)
@@ -245,7 +265,9 @@ class Clients:
         for marker, publisher in markers:
             if marker.outcome is not Outcome.ACKNOWLEDGED:
                 raise ClientError(f"A marker was refused: {dict(publisher.refusals)}")
-        await self.until(lambda: not self._markers)
+        await self.until(lambda: not self._markers or bool(self.reader_errors))
+        for partition, error in self.reader_errors.items():
+            raise ClientError(f"Reading partition {partition} ended: {error}")
 
     def _on_transfers(self, partition: int, event: TransfersReceived) -> None:
         columns = decode_events(event.data, event.bounds)

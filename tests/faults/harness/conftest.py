@@ -55,16 +55,8 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
 PROGRESS_S = 10.0
 
-# The same command with segments so small that they are closed all the time. Before anything else
-# is imported: the log takes the limit as its default.
-SMALL_SEGMENTS = (
-    sys.executable,
-    "-c",
-    "from penstock.model import limits\n"
-    "limits.SEGMENT_BYTES = 200_000\n"
-    "from penstock.cli import main\n"
-    "main()",
-)
+# So small that segments are closed all the time.
+SMALL_SEGMENTS = "from penstock.model import limits\nlimits.SEGMENT_BYTES = 200_000"
 
 
 # --- a broker -----------------------------------------------------------------------------------
@@ -219,10 +211,18 @@ def serve_inside(monkeypatch: pytest.MonkeyPatch) -> StartInside:
     return serve
 
 
+Patched = Callable[[str], tuple[str, ...]]
+
+
 @pytest.fixture
-def small_segments() -> tuple[str, ...]:
-    """A `command` for brokers that close segments all the time."""
-    return SMALL_SEGMENTS
+def patched() -> Patched:
+    """`patched(source)`: the `command` of a broker that runs this before all else."""
+    return lambda source: (sys.executable, "-c", f"{source}\nfrom penstock.cli import main\nmain()")
+
+
+@pytest.fixture
+def small_segments(patched: Patched) -> tuple[str, ...]:
+    return patched(SMALL_SEGMENTS)
 
 
 # --- a disk -------------------------------------------------------------------------------------

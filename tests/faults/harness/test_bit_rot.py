@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -34,7 +33,7 @@ from penstock.testing.traffic import Clients, Shape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.faults.harness.conftest import Brokers, StartRun
+    from tests.faults.harness.conftest import Brokers, Patched, StartRun
 
     from penstock.model.errors import PenstockError
 
@@ -271,14 +270,7 @@ def test_bit_rot_shows_wrong_data_when_the_checksum_is_ignored(
 
 # --- through a broker ---------------------------------------------------------------------------
 
-NO_CHECKSUM = (
-    sys.executable,
-    "-c",
-    "from penstock.log import walk\n"
-    "walk.is_intact = lambda *ignored: True\n"
-    "from penstock.cli import main\n"
-    "main()",
-)
+NO_CHECKSUM = "from penstock.log import walk\nwalk.is_intact = lambda *ignored: True"
 
 
 async def publish_some(connection_string: str, history: History) -> None:
@@ -337,10 +329,12 @@ def test_broker_serves_what_is_whole_and_says_where_it_is_not(
     assert history.anomalies == []
 
 
-def test_broker_that_ignores_checksums_is_found_out(tmp_path: Path, brokers: Brokers) -> None:
+def test_broker_that_ignores_checksums_is_found_out(
+    tmp_path: Path, brokers: Brokers, patched: Patched
+) -> None:
     """The negative control: the same bit, served."""
     history = rotten_broker(tmp_path / "data", brokers)
-    broker = brokers(tmp_path / "data", command=NO_CHECKSUM)
+    broker = brokers(tmp_path / "data", command=patched(NO_CHECKSUM))
     string = broker.facts()["emulator_connection_string"]
     assert asyncio.run(read_partition(string, history, 0, history.next_sequence(0))) is None
     broker.stop()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.client import Connection, Sender
 from penstock.client.connection import ClientDenied
+from penstock.log.partition import EmbeddedPartition
 from penstock.testing.faults import JumpingClock
-from penstock.testing.history import History
+from penstock.testing.history import AnomalyKind, History
 from penstock.testing.traffic import Clients, read_everything
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ async def test_enqueued_time_never_goes_back_though_the_clock_does(
             await clients.publish()
             for jump in JUMPS:
                 clock.jump(jump)
-                enough = clients.acknowledged + 40
-                await clients.until(lambda enough=enough: clients.acknowledged >= enough)
+                await clients.until_acknowledged(40)
             await clients.drain()
             await clients.catch_up()
             assert history.check() == []
@@ -55,6 +55,29 @@ async def test_enqueued_time_never_goes_back_though_the_clock_does(
     assert [history.newest_ms(partition) for partition in range(PARTITIONS)] == newest
 
 
+async def test_clock_that_goes_back_shows_when_the_log_follows_it(
+    tmp_path: Path, serve_inside: StartInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: a log that forgets how late it was."""
+
+    def forgetful(log: EmbeddedPartition, *given: Any, **named: Any) -> None:
+        log._appended_ms = 0
+        append(log, *given, **named)
+
+    append = EmbeddedPartition.append
+    monkeypatch.setattr(EmbeddedPartition, "append", forgetful)
+    clock, history = JumpingClock(), History(PARTITIONS)
+    async with serve_inside(tmp_path / "data", clock=clock) as facts:
+        clients = Clients(facts["emulator_connection_string"], HUB, history)
+        async with clients:
+            await clients.read()
+            await clients.catch_up()
+            clock.jump(-1 * HOUR)
+            await clients.catch_up()
+            history.check()
+    assert history.kinds() == {AnomalyKind.TIME}
+
+
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grants are compared with the wall clock every 50 ms, not only every 15 s."""
@@ -67,7 +90,8 @@ async def test_tokens_are_judged_by_the_clock_as_it_is(
 ) -> None:
     clock = JumpingClock()
     async with serve_inside(tmp_path / "data", clock=clock) as facts:
-        async with Clients(facts["emulator_connection_string"], HUB, History(4)) as clients:
+        clients = Clients(facts["emulator_connection_string"], HUB, History(PARTITIONS))
+        async with clients:
             connection = await clients.connect()
             sender = await connection.sender(f"{HUB}/Partitions/0")
 

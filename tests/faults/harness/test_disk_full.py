@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.testing.history import History
+from penstock.client import ClientError
+from penstock.testing.history import AnomalyKind, History
 from penstock.testing.traffic import Clients, Shape, read_everything
 
 if TYPE_CHECKING:
-    from tests.faults.harness.conftest import Brokers, MakeDisk, Ready
+    from tests.faults.harness.conftest import Brokers, MakeDisk, Patched, Ready
 
 HUB, PARTITIONS = "faults", 4
 MB = 1024 * 1024
@@ -46,10 +47,10 @@ async def fill_and_free(
         await read_all_again(facts, history, clients.acknowledged_events)
 
         await asyncio.to_thread(ballast.unlink)
-        refused, enough = clients.refused, clients.acknowledged + 300
+        refused = clients.refused
         for publisher in clients.publishers:
             publisher.start()
-        await clients.until(lambda: clients.acknowledged >= enough)
+        await clients.until_acknowledged(300)
         await clients.drain()
         assert clients.refused == refused
         await clients.catch_up()
@@ -111,3 +112,47 @@ async def fill(facts: dict[str, str], ballast: Path, history: History) -> None:
         load_ballast(ballast)
         await clients.publish(shape=SHAPE, is_ordered=False)
         await clients.until(lambda: clients.refused >= 200)
+
+
+# A log that does not look at what a write returns: everything is acknowledged.
+CARELESS = (
+    "from penstock.log.files import OsFiles\n"
+    "write = OsFiles.pwritev\n"
+    "def pwritev(files, fd, buffers, position):\n"
+    "    try:\n"
+    "        return write(files, fd, buffers, position)\n"
+    "    except OSError:\n"
+    "        return sum(map(len, buffers))\n"
+    "OsFiles.pwritev = pwritev"
+)
+
+
+def test_full_disk_shows_loss_when_failed_writes_are_ignored(
+    brokers: Brokers, make_disk: MakeDisk, patched: Patched
+) -> None:
+    """The negative control."""
+    disk, history = make_disk(DISK_BYTES), History(PARTITIONS)
+    broker = brokers(disk.path / "data", command=patched(CARELESS))
+    asyncio.run(overfill(broker.facts(), disk.path / "ballast", history))
+    broker.kill()
+    history.crash()
+    (disk.path / "ballast").unlink()
+    broker = brokers(disk.path / "data")
+    string = broker.facts()["emulator_connection_string"]
+    try:
+        asyncio.run(read_everything(string, HUB, history))
+    except ClientError as error:  # a hole between events that were stored
+        assert "cannot be read" in str(error)
+    else:
+        assert AnomalyKind.LOST in history.kinds()
+    broker.stop()
+
+
+async def overfill(facts: dict[str, str], ballast: Path, history: History) -> None:
+    """Publish twice as much as there is room for."""
+    async with clients_of(facts, history) as clients:
+        await clients.connect()
+        load_ballast(ballast)
+        await clients.publish(shape=SHAPE, is_ordered=False)
+        room = 2 * LEFT_BYTES // (SHAPE.bytes_max // 2)
+        await clients.until(lambda: clients.acknowledged_events >= room)
