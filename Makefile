@@ -5,8 +5,9 @@
 #   make quick                           check and the tests that need no server: before each commit
 #   make test                            everything; what CI runs
 #   make test ARGS="tests/unit -k hash"  check, then that selection
+#   make asan                            the compiled kernels under AddressSanitizer
 
-.PHONY: setup serve check quick test bench fmt lock clean
+.PHONY: setup serve check quick test bench asan fmt lock clean
 .DEFAULT_GOAL := check
 
 BIN := .venv/bin
@@ -36,6 +37,9 @@ test: check
 
 bench: setup
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+asan: setup
+	@tools/asan.sh $(ARGS)
 
 fmt: setup
 	$(BIN)/ruff format $(CODE)
