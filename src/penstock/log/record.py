@@ -59,10 +59,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     enqueued_ms: int
     producer: Producer | None
     flushed_offset: int  # everything below was on disk when this record was framed
-
-    @property
-    def next_offset(self) -> int:
-        return self.base_offset + RECORD_HEADER_BYTES + self.length
+    next_offset: int  # where the next record starts
 
     @property
     def next_sequence(self) -> int:
@@ -138,6 +135,7 @@ def peek(chunk: bytes, position: int, *, base_offset: int) -> Header | None:
         enqueued_ms,
         stamp,
         base - unflushed if unflushed < base else 0,
+        base + RECORD_HEADER_BYTES + length,
     )
 
 

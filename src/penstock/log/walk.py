@@ -47,8 +47,12 @@ def walk(
     """
     there = segment.header.base_offset + files.size(fd) - SEGMENT_HEADER_BYTES
     window = _Window(files, fd, segment, min(stop, there), chunk_bytes)
+    salt = segment.header.salt
     while offset < window.stop:
-        header = _whole_record(window, offset)
+        position = offset - window.offset
+        header = peek(window.chunk, position, base_offset=offset)
+        if header is None or not is_intact(window.chunk, position, header, salt):
+            header = _whole_record(window, offset)  # it may only reach beyond the chunk
         if header is not None:
             yield Found(header, window.chunk, offset - window.offset)
             offset = header.next_offset

@@ -41,7 +41,8 @@ from penstock.model.events import Producer, StoredBatch
 
 _logger = logging.getLogger(__name__)
 
-CHECKPOINT_BYTES = 8 * limits.MB  # of log between two marks: what recovery has to walk
+CHECKPOINT_BYTES = 8 * limits.MB  # of log between two marks: what recovery has to walk,
+CHECKPOINT_RECORDS = 16_000  # or so many records, whichever comes first: well below 0.1 s
 _RESERVE_BYTES_MIN = 1 * limits.MB  # so that a partition with few events takes little room
 _RESERVE_BYTES_MAX = 16 * limits.MB
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -105,6 +106,9 @@ class PartitionWriter:
         self._producers = opened.producers
         self._reserved_to = 0  # position in the file
         self._checkpointed = opened.checkpointed
+        self._mark_at = 0  # the next mark is due at this offset,
+        self._unmarked = 0  # or after so many records
+        self._put_off_mark()
         self._generation = 0
         self._refusal: PenstockError | None = None  # for what was numbered before the last failure
         self._is_stopped = False
@@ -157,7 +161,8 @@ class PartitionWriter:
 
     def tidy(self) -> None:
         """Write a mark every so often, for recovery to start from."""
-        if self._is_durable and self._end >= max(0, self._checkpointed) + CHECKPOINT_BYTES:
+        is_due = self._end >= self._mark_at or self._unmarked >= CHECKPOINT_RECORDS
+        if self._is_durable and is_due:
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -176,6 +181,7 @@ class PartitionWriter:
         except OSError as error:
             _logger.warning("The index of %s could not be written: %s", segment.path, error)
         finally:
+            self._put_off_mark()
             self._release()
 
     def roll(self, expected: Segment) -> list[Segment]:
@@ -268,6 +274,7 @@ class PartitionWriter:
             if item.producer is not None:
                 self._producers.note(item.producer)
         newest = run[-1]
+        self._unmarked += len(run)
         self._end = newest.batch.base_offset + newest.size
         self._next_sequence = newest.batch.next_sequence
         self._newest_ms = newest.batch.enqueued_ms
@@ -349,6 +356,7 @@ class PartitionWriter:
         self._segment = begun
         self._reserved_to = 0
         self._checkpointed = max(self._checkpointed, mark.offset)
+        self._put_off_mark()
         self._outcome.opened.append(begun)
 
     def _create(self, segment: Segment, *, is_first: bool) -> None:
@@ -389,6 +397,11 @@ class PartitionWriter:
             self._trim()
         except OSError as error:
             _logger.warning("The index of %s could not be written: %s", closing.path, error)
+
+    def _put_off_mark(self) -> None:
+        """After one was left, or could not be: a full disk is not asked again in every round."""
+        self._mark_at = self._end + CHECKPOINT_BYTES
+        self._unmarked = 0
 
     def _reserve(self, fd: int, position: int, upto: int) -> None:
         """Ask for blocks ahead of the data, so that a flush has fewer of them to find."""

@@ -417,6 +417,16 @@ def test_mark_is_left_every_so_many_bytes(bench: Bench, monkeypatch: pytest.Monk
     assert marks(bench) == [".index", ".producers"]
 
 
+def test_mark_is_left_after_so_many_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "CHECKPOINT_RECORDS", 10)
+    bench.append(*[batch(number) for number in range(9)])
+    bench.settle()
+    assert marks(bench) == []
+    bench.append(batch(9))
+    bench.settle()
+    assert marks(bench) == [".index", ".producers"]
+
+
 def test_maintenance_leaves_a_mark_so_that_old_damage_is_not_taken_for_a_torn_tail(
     bench: Bench, tmp_path: Path
 ) -> None:
