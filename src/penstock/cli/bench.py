@@ -84,7 +84,7 @@ def recv(
     group: Group = "$Default",
     partition: Annotated[list[str] | None, typer.Option(help="Partitions to read [0]")] = None,
     connections: Connections = 1,
-    credit: Annotated[int, typer.Option(min=1, max=100_000, help="Link credit")] = 5000,
+    credit: Annotated[int, typer.Option(min=1, max=100_000, help="Link credit")] = 20_000,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many events")] = None,
     duration: Duration = 60.0,
     connection_string: Strings = None,

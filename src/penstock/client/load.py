@@ -353,7 +353,7 @@ async def receive(
     group: str = "$Default",
     partitions: list[str],
     connections: int = 1,
-    credit: int = 5000,
+    credit: int = 20_000,
     events_max: int | None = None,
     duration_s: float = 60.0,
     tls: ssl.SSLContext | None,
@@ -454,7 +454,7 @@ async def end_to_end(
         await connection.authorise(load.hub)
         receiver = await connection.receiver(
             f"{load.hub}/ConsumerGroups/{group}/Partitions/{load.partition}",
-            credit=5000,
+            credit=20_000,
             on_transfers=reader.on_transfers,
             selector="amqp.annotation.x-opt-offset > '@latest'",
         )
