@@ -27,6 +27,30 @@ class Gone(Exception):
     """The client left before it was answered."""
 
 
+class Deadline:
+    """Ends the task's wait when it passes: the one that made it gets CancelledError. As
+    `asyncio.timeout`, which costs three times as much."""
+
+    __slots__ = ("_task", "_timer", "has_passed")
+
+    def __init__(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._timer = task.get_loop().call_later(seconds, self._pass)
+        self.has_passed = False
+
+    def _pass(self) -> None:
+        self.has_passed = True
+        self._task.cancel()
+
+    def end(self) -> None:
+        """No more waiting is to be ended."""
+        self._timer.cancel()
+        if self.has_passed:
+            self._task.uncancel()
+
+
 class Exchange:
     """Over ASGI's three arguments. `headers` has lower-case names, the last of each."""
 

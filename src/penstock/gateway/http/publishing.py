@@ -19,7 +19,7 @@ from penstock.catalog.api import Catalog
 from penstock.gateway.http import answers
 from penstock.gateway.http.answers import Answer, MethodNotAllowed
 from penstock.gateway.http.batches import BatchEncoder, data_head, is_batch, too_large
-from penstock.gateway.http.exchange import Exchange, Gone, body_too_large
+from penstock.gateway.http.exchange import Deadline, Exchange, Gone, body_too_large
 from penstock.gateway.http.properties import message_head, parse_broker_properties, user_headers
 from penstock.gateway.http.revoked import METHODS, RevokedPublishers
 from penstock.gateway.http.targets import Operation, Target, parse_target
@@ -126,20 +126,27 @@ class HttpPublishing:
             raise body_too_large(declared, body_max)
         deadline_s = exchange.deadline_s() or self._deadline_s
         hold = _Hold(self, body_max if declared is None else declared)
+        deadline = Deadline(deadline_s)
         try:
-            async with asyncio.timeout(deadline_s):
-                body = await exchange.body(body_max)
-                encode = self._batch if batch else self._single
-                message = await encode(exchange, body, bytes_max)
-                publication = _publication(message, target.publisher, batch=batch)
-                await self._store(publication, len(message), hub, partition, target, hold)
-        except TimeoutError:
+            body = await exchange.body(body_max)
+            if batch:
+                message = await self._batch(exchange, body, bytes_max)
+            else:
+                message = self._single(exchange, body, bytes_max)
+            publication = _publication(message, target.publisher, batch=batch)
+            outcome = await self._append(publication, len(message), hub, partition, target, hold)
+        except asyncio.CancelledError:
+            if not deadline.has_passed:
+                raise  # the service stops
             raise _timed_out(deadline_s, was_sent=hold.is_handed_over) from None
         finally:
+            deadline.end()
             hold.end()
+        if isinstance(outcome, PenstockError):
+            raise outcome
         return answers.empty(201, self._http_date(self._clock.now_ms()))
 
-    async def _single(self, exchange: Exchange, body: bytes, bytes_max: int) -> bytes:
+    def _single(self, exchange: Exchange, body: bytes, bytes_max: int) -> bytes:
         headers = exchange.headers
         head = message_head(
             headers.get(b"content-type"),
@@ -160,7 +167,7 @@ class HttpPublishing:
             await asyncio.sleep(0)  # others have their turn
         return encoder.message()
 
-    async def _store(
+    def _append(
         self,
         publication: Publication,
         size: int,
@@ -168,8 +175,8 @@ class HttpPublishing:
         partition: int | None,
         target: Target,
         hold: _Hold,
-    ) -> None:
-        """Returns when the events are as durable as the log promises, raises when they are not."""
+    ) -> asyncio.Future[Receipt | PenstockError]:
+        """Done when the events are as durable as the log promises, or will not be."""
         stored: asyncio.Future[Receipt | PenstockError] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Receipt | PenstockError) -> None:
@@ -185,9 +192,7 @@ class HttpPublishing:
             publisher=target.publisher,
         )
         hold.is_handed_over = True
-        outcome = await stored
-        if isinstance(outcome, PenstockError):
-            raise outcome
+        return stored
 
     def hold(self, size: int) -> None:
         if self._held_bytes + size > limits.HTTP_HELD_BYTES_MAX:

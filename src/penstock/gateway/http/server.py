@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from enum import IntEnum
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -47,7 +47,7 @@ class HttpDoor:
     def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._config = Config(
-            app=_OriginForm(app),
+            app=app,
             interface="asgi3",
             http=HttpToolsProtocol,
             ws="websockets-sansio",
@@ -184,27 +184,28 @@ class PublicApplication:
         prefixes: Mapping[str, ASGIApp] | None = None,
     ) -> None:
         self._publishing = publishing
-        self._websocket = websocket
+        self._websocket = _OriginForm(websocket)
         self._prefixes = tuple((prefixes or {}).items())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._publishing if scope["type"] == "http" else self._websocket
-        for prefix, other in self._prefixes:
-            if scope["type"] == "http" and scope["path"].lower().startswith(prefix):
-                app = other
-        await app(scope, receive, send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] != "http":
+            return self._websocket(scope, receive, send)
+        for prefix, app in self._prefixes:
+            if scope["path"].lower().startswith(prefix):
+                return app(scope, receive, send)
+        return self._publishing(scope, receive, send)
 
 
 class _OriginForm:
     """Clients may send a WebSocket's target as an absolute URL (the Java SDK, protocol.md 1.2).
-    For other requests the parser has seen to that."""
+    In other requests the parser sees to that."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] == "websocket" and path.startswith(_SCHEMES):
+        if path.startswith(_SCHEMES):
             rest = path.partition("://")[2]
             origin = "/" + rest.partition("/")[2]
             scope = {**scope, "path": origin, "raw_path": origin.encode()}
