@@ -148,3 +148,34 @@ def test_throttled_run_shows_its_figures_and_exits_as_throttled(start_server: St
     assert result["first_error"].startswith("com.microsoft:server-busy")
     server.stop()
     assert stored(server.data) == {0: result["events"]}
+
+
+def test_benchmarks_run_and_report(tmp_path: Path) -> None:
+    """`make bench` at its smallest: the figures it writes are those that it shows."""
+    root = Path(__file__).resolve().parents[2]
+    file = tmp_path / "results.json"
+    program = str(root / "benchmarks" / "run.py")
+    flags = ("--rounds=1", "--seconds=0.1", "--no-peers", "--part=rounds")
+    done = subprocess.run(
+        [sys.executable, program, *flags, f"--json={file}", f"--directory={tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(file.read_text())
+    found = {(row["workload"], row["subject"]): row for row in results["rows"]}
+    wanted = {
+        f"{what} {size}{kind}"
+        for size in ("100 B", "1 KB")
+        for what, kind in (("publish", " singles"), ("publish", " batches"), ("deliver", ""))
+    }
+    assert {name for name, _ in found} == wanted
+    for row in found.values():
+        assert row["events_per_s"] > 0
+        assert row["runs"] == 1
+        assert row["workload"] in done.stdout
+    assert results["ceilings"]["loopback_64kb_mb_per_s"] > 0
+    assert "NATS: skipped" in done.stdout
+    assert results["subjects"] == {"Penstock": "fdatasync before every acknowledgement"}
+    assert not list(tmp_path.glob("penstock-bench-*"))
