@@ -19,7 +19,7 @@ def draw(workloads: list[tuple[str, list[dict[str, Any]]]], subtitle: str) -> st
     parts: list[str] = []
     y = _HEAD
     for title, rows in workloads:
-        parts.append(_text(16, y + 14, title, size=14, weight=600))
+        parts.append(_text(16, y + 14, title[:1].upper() + title[1:], size=14, weight=600))
         y += _GROUP_HEAD
         most = max(row["events_per_s"] for row in rows)
         for row in rows:
