@@ -61,8 +61,8 @@ async def load_until(sdk: PythonSdk, end: Any) -> Load:
 
 
 async def check_nothing_is_lost(sdk: PythonSdk, load: Load) -> None:
-    for partition in PARTITIONS:
-        events = await everything(sdk, partition)
+    found = await asyncio.gather(*(everything(sdk, partition) for partition in PARTITIONS))
+    for partition, events in zip(PARTITIONS, found, strict=True):
         texts = [event.body_as_str() for event in events]
         acknowledged = load.acknowledged[partition]
         assert texts[: len(acknowledged)] == acknowledged
@@ -80,29 +80,23 @@ async def test_killed_server_keeps_what_it_acknowledged_and_checkpoints_fit(
 ) -> None:
     server = start_server("--hub", "events:2")
     sdk = sdks.of("aio", server=server)
-    checkpoints: dict[str, EventData] = {}
-
-    def end() -> None:
-        server.kill()
-
-    async def checkpoint() -> None:
-        for partition in PARTITIONS:
-            checkpoints[partition] = (await sdk.read("events", partition, 20))[-1]
-
     load = Load(sdk)
     running = asyncio.create_task(load.run())
     await asyncio.wait_for(load.has_enough.wait(), 60)
-    await checkpoint()
-    await asyncio.to_thread(end)
+    reads = (sdk.read("events", partition, 20) for partition in PARTITIONS)
+    checkpoints = [events[-1] for events in await asyncio.gather(*reads)]
+    await asyncio.to_thread(server.kill)  # in the middle of their sends
     await asyncio.wait_for(running, 60)
 
     again = sdks.of("aio", server=start_server(data=server.data))
     await check_nothing_is_lost(again, load)
-    for partition, event in checkpoints.items():
-        [after] = await again.read("events", partition, 1, starting_position=event.offset)
+    for partition, event in zip(PARTITIONS, checkpoints, strict=True):
+        at = {"starting_position": event.offset}
+        [after], [same] = await asyncio.gather(
+            again.read("events", partition, 1, **at),
+            again.read("events", partition, 1, starting_position_inclusive=True, **at),
+        )
         assert after.sequence_number == (event.sequence_number or 0) + 1
-        inclusive = {"starting_position": event.offset, "starting_position_inclusive": True}
-        [same] = await again.read("events", partition, 1, **inclusive)
         assert same.body_as_str() == event.body_as_str()
 
 

@@ -45,42 +45,50 @@ async def positions_are_exclusive_or_inclusive(sdk: PythonSdk) -> None:
     of_first, of_fourth = events[0].enqueued_time, events[3].enqueued_time
     assert of_first is not None
     assert of_fourth is not None
-    offset = await asyncio.gather(
-        first_from(sdk, spot, events[1].offset, inclusive=False),
-        first_from(sdk, spot, events[1].offset, inclusive=True),
-        first_from(sdk, spot, events[5].offset, inclusive=False),
-        first_from(sdk, spot, events[5].offset, inclusive=True),
-    )
-    assert offset == ("2", "1", None, "5")
-    sequence = await asyncio.gather(
-        first_from(sdk, spot, 1, inclusive=False),
-        first_from(sdk, spot, 1, inclusive=True),
-        first_from(sdk, spot, 5, inclusive=False),
-        first_from(sdk, spot, 5, inclusive=True),
-    )
-    assert sequence == ("2", "1", None, "5")
-    time = await asyncio.gather(
-        first_from(sdk, spot, of_fourth, inclusive=False),
-        first_from(sdk, spot, of_fourth, inclusive=True),
-        first_from(sdk, spot, of_fourth - timedelta(milliseconds=1), inclusive=False),
-        first_from(sdk, spot, of_first, inclusive=False),  # the whole batch has one time
-        first_from(sdk, spot, of_first, inclusive=True),
-    )
-    assert time == ("4", "3", "3", "3", "0")
+    offset = [
+        *await asyncio.gather(
+            first_from(sdk, spot, events[1].offset, inclusive=False),
+            first_from(sdk, spot, events[1].offset, inclusive=True),
+            first_from(sdk, spot, events[5].offset, inclusive=False),
+            first_from(sdk, spot, events[5].offset, inclusive=True),
+        )
+    ]
+    assert offset == ["2", "1", None, "5"]
+    sequence = [
+        *await asyncio.gather(
+            first_from(sdk, spot, 1, inclusive=False),
+            first_from(sdk, spot, 1, inclusive=True),
+            first_from(sdk, spot, 5, inclusive=False),
+            first_from(sdk, spot, 5, inclusive=True),
+        )
+    ]
+    assert sequence == ["2", "1", None, "5"]
+    time = [
+        *await asyncio.gather(
+            first_from(sdk, spot, of_fourth, inclusive=False),
+            first_from(sdk, spot, of_fourth, inclusive=True),
+            first_from(sdk, spot, of_fourth - timedelta(milliseconds=1), inclusive=False),
+            first_from(sdk, spot, of_first, inclusive=False),  # the whole batch has one time
+            first_from(sdk, spot, of_first, inclusive=True),
+        )
+    ]
+    assert time == ["4", "3", "3", "3", "0"]
 
 
 async def positions_outside_of_what_is_there(sdk: PythonSdk) -> None:
     spot, _ = await six_events(sdk)
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    found = await asyncio.gather(  # five at most: the sixth reader would be refused
-        first_from(sdk, spot, "-1", inclusive=True),
-        first_from(sdk, spot, -1, inclusive=False),
-        first_from(sdk, spot, long_ago, inclusive=False),
-        first_from(sdk, spot, tomorrow, inclusive=True),
-        first_from(sdk, spot, "@latest", inclusive=False),
-    )
-    assert found == ("0", "0", "0", None, None)
+    found = [
+        *await asyncio.gather(  # five at most: the sixth reader would be refused
+            first_from(sdk, spot, "-1", inclusive=True),
+            first_from(sdk, spot, -1, inclusive=False),
+            first_from(sdk, spot, long_ago, inclusive=False),
+            first_from(sdk, spot, tomorrow, inclusive=True),
+            first_from(sdk, spot, "@latest", inclusive=False),
+        )
+    ]
+    assert found == ["0", "0", "0", None, None]
 
 
 async def latest_sees_what_comes_after_the_attach(sdk: PythonSdk) -> None:
