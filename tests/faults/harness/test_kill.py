@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +33,9 @@ async def live(
         await clients.publish(shape=chance.choice([Shape(), Shape(), LARGE]))
         await clients.until_acknowledged(chance.randint(0, 150))
         await asyncio.sleep(chance.random() * 0.03)  # anywhere between two rounds of the log
+        if chance.random() < 0.1:
+            os.kill(broker.pid, signal.SIGTERM)  # while it drains
+            await asyncio.sleep(chance.random() * 0.2)
         broker.kill()
         await clients.until_gone()
 
@@ -43,10 +48,11 @@ def test_killed_broker_keeps_what_it_acknowledged(
     run = start_run("PENSTOCK_KILLS", 50)
     history, data = History(PARTITIONS), tmp_path / "data"
     for number in range(run.count):
+        # What the system holds survives a process, flushed or not.
+        options = ("--flush=os",) if number % 5 == 4 else ()
         command = {"command": small_segments} if number % 2 else {}
-        broker = brokers(data, **command)
-        moment = run.chance.random()
-        if moment < 0.06:
+        broker = brokers(data, *options, **command)
+        if run.chance.random() < 0.06:
             kill_within(broker, run.chance.random() * 0.6)  # while it starts and recovers
         else:
             facts = broker.facts()
