@@ -280,6 +280,37 @@ async def test_timer_of_one_request_is_not_that_of_the_next() -> None:
     assert second.cancelled()
 
 
+# --- stopping -----------------------------------------------------------------------------------
+
+
+async def test_stopping_lets_running_requests_end() -> None:
+    door = Door()
+    idle, busy = door.connect(), door.connect()
+    idle.protocol.data_received(POST)
+    await turns()
+    busy.protocol.data_received(POST[:-1])
+    await turns()
+    closing = asyncio.create_task(door.door.close(grace_s=10))
+    await turns()
+    assert idle.gone.is_set()
+    assert not busy.gone.is_set()
+    busy.protocol.data_received(POST[-1:])
+    await closing
+    assert busy.written.startswith(b"HTTP/1.1 201 Created")
+    assert b"connection: close" in busy.written
+    assert busy.gone.is_set()
+
+
+async def test_stopping_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door()
+    transport = door.connect()
+    transport.protocol.data_received(POST[:-1])
+    await turns()
+    await door.door.close(grace_s=0.01)
+    assert transport.gone.is_set()
+    assert door.bodies == []
+
+
 # --- the port's application ---------------------------------------------------------------------
 
 

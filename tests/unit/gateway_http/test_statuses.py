@@ -279,6 +279,29 @@ async def test_our_own_fault_costs_one_request_and_is_logged(
     assert (await world.call()).status == 201
 
 
+async def test_complaints_are_one_a_second(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.logs.outcome = LogFailed("the log stopped")
+    for _ in range(5):
+        assert (await world.call("/events/partitions/0/messages")).status == 500
+    world.clock.advance(1000)
+    assert (await world.call("/events/partitions/0/messages")).status == 500
+    first, second = (each.getMessage() for each in caplog.records if each.name == "penstock.http")
+    assert "unsaid=0" in first
+    assert "unsaid=4" in second
+
+
+async def test_request_is_given_up_when_the_service_stops(world: World) -> None:
+    world.logs.stands_still = True
+    calling = asyncio.create_task(world.call())
+    await _turns()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    world.release()
+    await _turns()
+    assert len(world.stored()) == 1
+
+
 # --- hostile texts ------------------------------------------------------------------------------
 
 

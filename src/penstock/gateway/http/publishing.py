@@ -82,6 +82,8 @@ class HttpPublishing:
         self._unsubscribe = catalog.subscribe(self._tokens.forget)
         self._held_bytes = 0
         self._date = (0, b"")
+        self._complained_s = -1
+        self._unsaid = 0  # complaints that are counted but not logged
 
     def close(self) -> None:
         """Stop following the catalog; running requests are the server's to end."""
@@ -209,17 +211,8 @@ class HttpPublishing:
         now_ms = self._clock.now_ms()
         tracking_id = self._new_id()
         tracker = _tracker(exchange)
-        if unexpected or error.http_status >= 500:
-            level = logging.ERROR if error.http_status == 500 else logging.DEBUG
-            log.log(
-                level,
-                "request failed: peer=%s resource=%s tracking_id=%s text=%s",
-                exchange.peer,
-                tracker,
-                tracking_id,
-                error,
-                exc_info=unexpected,
-            )
+        if error.http_status == 500:
+            self._complain(exchange, error, tracking_id, now_ms // 1000, unexpected=unexpected)
         return answers.of_error(
             error,
             tracking_id=tracking_id,
@@ -227,6 +220,30 @@ class HttpPublishing:
             now_ms=now_ms,
             date=self._http_date(now_ms),
         )
+
+    def _complain(
+        self,
+        exchange: Exchange,
+        error: PenstockError,
+        tracking_id: str,
+        second: int,
+        *,
+        unexpected: bool,
+    ) -> None:
+        """One line a second: a disk that fails would fill what is left of it with them."""
+        if second == self._complained_s:
+            self._unsaid += 1
+            return
+        log.error(
+            "request failed: peer=%s resource=%s tracking_id=%s unsaid=%d text=%s",
+            exchange.peer,
+            _tracker(exchange),
+            tracking_id,
+            self._unsaid,
+            error,
+            exc_info=unexpected,
+        )
+        self._complained_s, self._unsaid = second, 0
 
     def _http_date(self, now_ms: int) -> bytes:
         second = now_ms // 1000
