@@ -22,6 +22,7 @@ from penstock.broker import partition_for_key
 from penstock.gateway.http.batches import BatchEncoder, is_batch
 from penstock.kernels import split_batch
 from penstock.model import limits
+from penstock.model.entities import Tier
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -205,6 +206,15 @@ async def test_batch_that_cannot_be_read_is_refused_whole(world: World, body: by
     response = await world.call(body=body, headers=headers)
     assert response.status == 400
     assert len(response.detail) < 600
+    assert world.stored() == []
+
+
+async def test_event_that_would_be_a_bomb_for_readers_is_refused(world: World) -> None:
+    """More elements than one map of an event may have (kernels.values)."""
+    world.change_namespace(tier=Tier.DEDICATED)
+    many = {f"{number:x}": None for number in range(40_000)}
+    response = await world.batch({"Body": "x", "UserProperties": many})
+    assert response.status == 400
     assert world.stored() == []
 
 

@@ -76,6 +76,12 @@ async def test_chunks_are_counted_and_given_up_at_the_limit(world: World) -> Non
     assert world.stored() == []
 
 
+async def test_one_chunk_above_the_limit_is_refused(world: World) -> None:
+    response = await world.call(body=[b"x" * (MOST + 1)])
+    assert response.status == 413
+    assert world.stored() == []
+
+
 async def test_client_that_goes_on_sending_is_heard_for_a_while_only(world: World) -> None:
     """So that it comes to read the answer; then the connection ends."""
     response = await world.call(body=[b"x" * 65536] * 200)

@@ -314,6 +314,25 @@ async def test_stopping_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture)
 # --- the port's application ---------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "target",
+    ["/$servicebus/websocket", "wss://h:443/$servicebus/websocket", "https://h/x", "ws://h"],
+)
+async def test_websocket_target_is_its_path(target: str) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+        assert scope["raw_path"] == scope["path"].encode()
+
+    public = PublicApplication(publishing=app, websocket=app)
+    scope = {"type": "websocket", "path": target, "raw_path": target.encode()}
+    await public(scope, None, None)  # type: ignore[arg-type]  # unused
+    assert seen == [
+        "/" + target.partition("://")[2].partition("/")[2] if "://" in target else target
+    ]
+
+
 async def test_port_serves_each_kind_by_its_own_application() -> None:
     called: list[str] = []
 
