@@ -22,6 +22,8 @@ COMPATIBILITY = Path(__file__).parent / "compatibility"
 NODE = COMPATIBILITY / "node"
 GO = COMPATIBILITY / "go"
 GO_PROGRAM = Path(sys.prefix) / "compatibility-go"
+JAVA = COMPATIBILITY / "java"
+JAVA_BUILT = Path(sys.prefix) / "compatibility-java"
 PREPARATION_DEADLINE_S = 100
 AZURITE_DEADLINE_S = 30
 PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -198,6 +200,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _prepare_node()
     if "test_go.py" in files:
         _prepare_go()
+    if "test_java.py" in files:
+        _prepare_java()
 
 
 def _prepare_node() -> None:
@@ -216,6 +220,31 @@ def _prepare_go() -> None:
         command = [go, "build", "-mod=readonly", "-o", str(GO_PROGRAM), "."]
         log = Path(tempfile.gettempdir()) / f"penstock-go-{os.getpid()}.log"
         _preparations["go"] = Preparation("go build", command, GO, log=log)
+
+
+def _prepare_java() -> None:
+    maven, javac = shutil.which("mvn"), shutil.which("javac")
+    if maven is None or javac is None:
+        return
+    libraries, classes = JAVA_BUILT / "lib", JAVA_BUILT / "classes"
+    script = f"""
+        if [ ! "{libraries}" -nt pom.xml ]; then
+            "{maven}" -q -B dependency:copy-dependencies -DoutputDirectory="{libraries}" || exit 1
+            touch "{libraries}"
+        fi
+        "{javac}" -cp "{libraries}/*" -d "{classes}" Compatibility.java
+    """
+    log = Path(tempfile.gettempdir()) / f"penstock-java-{os.getpid()}.log"
+    _preparations["java"] = Preparation("mvn and javac", ["sh", "-c", script], JAVA, log=log)
+
+
+@pytest.fixture(scope="session")
+def java_command() -> list[str]:
+    java = shutil.which("java")
+    if java is None or "java" not in _preparations:
+        pytest.skip("Java and Maven are not installed")
+    _preparations["java"].wait()
+    return [java, "-cp", f"{JAVA_BUILT / 'lib'}/*:{JAVA_BUILT / 'classes'}", "Compatibility"]
 
 
 @pytest.fixture(scope="session")
