@@ -13,6 +13,7 @@ choices (not the machine's timing).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -62,6 +63,15 @@ SMALL_SEGMENTS = "from penstock.model import limits\nlimits.SEGMENT_BYTES = 200_
 # --- a broker -----------------------------------------------------------------------------------
 
 
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Between fork and exec: a broker must not outlive tests that were killed themselves."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class BrokerProcess:
     """One `penstock serve` on a data directory, from start to its end, whichever way."""
 
@@ -79,6 +89,7 @@ class BrokerProcess:
                 stderr=stderr,
                 env=clean,
                 start_new_session=True,  # with strace in front there are two to end
+                preexec_fn=_die_with_parent,
             )
 
     def facts(self) -> dict[str, Any]:
