@@ -24,7 +24,7 @@ from penstock.broker import partition_for_key
 from penstock.model.entities import Secret
 
 if TYPE_CHECKING:
-    from tests.compatibility.conftest import PythonSdk, Spot
+    from tests.compatibility.conftest import PythonSdk, Sdks, Spot
     from tests.conftest import Server, ServerFactory
 
 ROOT = "RootManageSharedAccessKey"
@@ -198,6 +198,20 @@ def test_connection_is_kept_alive_over_refusals(https: Https, hub: str) -> None:
 
 def test_body_in_chunks_is_taken(https: Https, hub: str) -> None:
     assert https.post(f"{hub}/messages", iter([b"a", b"b" * 70_000])).status_code == 201
+
+
+async def test_what_was_created_survives_kill_9(
+    start_server: ServerFactory, sdks: Sdks, tmp_path: Path
+) -> None:
+    server = start_server("--hub", "events:2", data=tmp_path / "data")
+    door = Https(server)
+    for number in range(20):
+        assert door.post("events/partitions/1/messages", b"%d" % number).status_code == 201
+    server.kill()
+    door.session.close()
+    again = sdks.of("aio", server=start_server("--hub", "events:2", data=tmp_path / "data"))
+    events = await again.read("events", "1", 20)
+    assert [again.body(event) for event in events] == [b"%d" % number for number in range(20)]
 
 
 # --- every status -------------------------------------------------------------------------------

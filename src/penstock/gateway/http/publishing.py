@@ -54,8 +54,8 @@ _INTERNAL = (
     "The operator finds the reason in the log."
 )
 _MEMORY_BUSY = (
-    "The server is busy: too much that was published waits for the disk. Please wait a second and "
-    "try again."
+    "The server is busy: too much that was published waits for the disk. Please wait 4 seconds "
+    "and try again."
 )
 
 
