@@ -1,4 +1,5 @@
-"""The contract of the catalog: namespaces, hubs, consumer groups, rules, revoked publishers.
+"""The contract of the catalog: namespaces, hubs, consumer groups, rules, revoked publishers,
+grants, the audit log; and that of the usage ledger beside it.
 
 Reads come from memory and never block; writes are durable when they return. Names compare
 case-insensitively and are kept as they were given. Everything runs on the owner's thread.
@@ -6,7 +7,7 @@ case-insensitively and are kept as they were given. Everything runs on the owner
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.model.entities import (
@@ -16,6 +17,7 @@ from penstock.model.entities import (
     Namespace,
     RevokedPublisher,
 )
+from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
 
 Unsubscribe = Callable[[], None]
 
@@ -23,11 +25,17 @@ Unsubscribe = Callable[[], None]
 class Catalog(Protocol):
     """`put_*` creates or replaces; `delete_*` of what is not there raises NotFound, and so does
     putting below a parent that is not there. Limits (counts, ranges) are checked: QuotaExceeded
-    for counts, ArgumentOutOfRange for values, NotAllowed for changing a hub's partition count."""
+    for counts, ArgumentOutOfRange for values, NotAllowed for changing a hub's partition count;
+    QuotaExceeded too for what needs an operator's grant and has none."""
 
     def namespaces(self) -> list[Namespace]: ...
     def namespace(self, name: str) -> Namespace | None: ...
-    def put_namespace(self, namespace: Namespace) -> None: ...
+
+    def put_namespace(self, namespace: Namespace, *, audit: AuditEntry | None = None) -> None:
+        """More units than anybody may take need a grant, unless they are held already. `audit`
+        is recorded in the same transaction."""
+        ...
+
     def delete_namespace(self, name: str) -> None: ...
 
     def hubs(self, namespace: str) -> list[Hub]: ...
@@ -60,8 +68,42 @@ class Catalog(Protocol):
     def put_revoked_publisher(self, publisher: RevokedPublisher) -> None: ...
     def delete_revoked_publisher(self, namespace: str, hub: str, name: str) -> None: ...
 
+    def quota_grants(self, namespace: str) -> list[QuotaGrant]: ...
+    def quota_grant(self, namespace: str, kind: QuotaKind) -> QuotaGrant | None: ...
+
+    def put_quota_grant(self, grant: QuotaGrant) -> None:
+        """Recorded in the audit log in the same transaction."""
+        ...
+
+    def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
+        """Withdraw it, recorded as well; what is held by it stays until it is changed."""
+        ...
+
+    def append_audit(self, entry: AuditEntry) -> None:
+        """The log only grows; deleting a namespace takes nothing out of it."""
+        ...
+
+    def audit(self, *, newest: int = ...) -> list[AuditEntry]:
+        """The newest entries, newest first. Read from the store: it may block for a moment."""
+        ...
+
     def subscribe(self, on_change: Callable[[], None]) -> Unsubscribe:
         """Call `on_change` after each committed write, so that running links can be re-judged."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class UsageLedger(Protocol):
+    """What each namespace used, hour by hour. One thread at a time, whichever."""
+
+    def record(self, counts: Sequence[Usage]) -> None:
+        """Durable, and all of them, when it returns; none when it raises. Each is the whole count
+        of its (namespace, hour, run), which only grows: recorded again, it counts once."""
+        ...
+
+    def usage(self, *, since_ms: int = ..., until_ms: int = ...) -> list[Usage]:
+        """Hours that begin in since_ms <= hour < until_ms, runs added up, by hour and name."""
         ...
 
     def close(self) -> None: ...

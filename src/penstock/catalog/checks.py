@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.model import limits, names
+from penstock.model import limits, names, units
 from penstock.model.entities import (
     AuthorizationRule,
     ConsumerGroup,
@@ -15,6 +15,7 @@ from penstock.model.entities import (
     Secret,
 )
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceeded
+from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 
 # In an address or an HTTPS path these words end the hub's name (protocol.md 4.1, 7.1), so no name
 # may go on with one: `hub/messages` is the hub's door for publishing, and a token for it is one
@@ -32,13 +33,8 @@ _TIME_MS_MAX = 2**63 - 1
 def check_namespace(namespace: Namespace) -> None:
     names.namespace_name(namespace.name)
     _check_times(namespace)
-    if namespace.throughput_units is not None:
-        _check_range(
-            "throughput units",
-            namespace.throughput_units,
-            limits.THROUGHPUT_UNITS_MIN,
-            limits.THROUGHPUT_UNITS_MAX,
-        )
+    _check_units("throughput units", namespace.throughput_units)
+    _check_units("maximum throughput units", namespace.maximum_throughput_units)
     if len(namespace.hosts) > limits.HOSTS_PER_NAMESPACE_MAX:
         raise QuotaExceeded(
             f"The namespace '{namespace.name}' is given {len(namespace.hosts)} host names: "
@@ -54,6 +50,7 @@ def check_namespace(namespace: Namespace) -> None:
 
 
 def check_hub(hub: Hub, *, partition_count_min: int) -> None:
+    """Whether so many partitions were granted is another question."""
     names.hub_name(hub.name)
     _check_hub_segments(hub.name)
     if _HUB_ID.fullmatch(hub.id) is None:
@@ -63,7 +60,10 @@ def check_hub(hub: Hub, *, partition_count_min: int) -> None:
         )
     _check_times(hub)
     _check_range(
-        "partition count", hub.partition_count, partition_count_min, limits.PARTITION_COUNT_MAX
+        "partition count",
+        hub.partition_count,
+        partition_count_min,
+        limits.PARTITION_COUNT_GRANTED_MAX,
     )
     _check_range(
         "retention in hours",
@@ -99,6 +99,32 @@ def check_revoked_publisher(publisher: RevokedPublisher) -> None:
     _check_range("time of revocation", publisher.revoked_ms, 0, _TIME_MS_MAX)
 
 
+def check_quota_grant(grant: QuotaGrant) -> None:
+    if grant.kind is QuotaKind.PARTITIONS:
+        least, most = limits.PARTITION_COUNT_MAX + 1, limits.PARTITION_COUNT_GRANTED_MAX
+        _check_range("number of partitions to grant", grant.value, least, most)
+    elif grant.value <= limits.THROUGHPUT_UNITS_MAX or not units.is_on_ladder(grant.value):
+        raise ArgumentOutOfRange(
+            f"The throughput units to grant are {grant.value}: 40, 60, 80, 100 and blocks of 100 "
+            f"up to {limits.THROUGHPUT_UNITS_GRANTED_MAX} are allowed."
+        )
+    _check_range("time of the grant", grant.granted_ms, 0, _TIME_MS_MAX)
+    _check_text("name of who grants", grant.granted_by, 1, limits.AUDIT_WHO_MAX)
+    _check_text("note of the grant", grant.note, 0, limits.GRANT_NOTE_MAX)
+
+
+def check_audit(entry: AuditEntry) -> None:
+    _check_range("time of the audit entry", entry.at_ms, 0, _TIME_MS_MAX)
+    _check_text("name of who acts", entry.who, 1, limits.AUDIT_WHO_MAX)
+    _check_text("name of the action", entry.what, 1, limits.AUDIT_WHAT_MAX)
+    _check_text("detail of the audit entry", entry.detail, 0, limits.AUDIT_DETAIL_MAX)
+
+
+def _check_units(what: str, held: int | None) -> None:
+    if held is not None and not units.is_on_ladder(held):
+        raise ArgumentOutOfRange(f"The {what} are {held}: {units.LADDER_TEXT} are allowed.")
+
+
 def _check_hub_segments(name: str) -> None:
     segments = names.key(name).split("/")
     if not _NO_SEGMENTS.isdisjoint(segments) or not _WORDS_BELOW_HUB.isdisjoint(segments[1:]):
@@ -117,9 +143,13 @@ def _check_key(which: str, key: Secret) -> None:
 
 
 def _check_user_metadata(text: str) -> None:
-    _check_range("length of the user metadata", len(text), 0, limits.USER_METADATA_MAX)
+    _check_text("user metadata", text, 0, limits.USER_METADATA_MAX)
+
+
+def _check_text(what: str, text: str, least: int, most: int) -> None:
+    _check_range(f"length of the {what}", len(text), least, most)
     if not _is_storable(text):
-        raise ArgumentError("The user metadata is not valid Unicode text.")
+        raise ArgumentError(f"The {what} is not valid Unicode text.")
 
 
 def _is_storable(text: str) -> bool:

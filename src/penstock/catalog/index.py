@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from penstock.catalog import checks
+from penstock.catalog import checks, granting
 from penstock.catalog.api import Unsubscribe
 from penstock.model import limits
 from penstock.model.entities import (
@@ -21,9 +21,13 @@ from penstock.model.entities import (
     RevokedPublisher,
 )
 from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
+from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import DEFAULT_GROUP, key, shown
 
-Record = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher
+Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher | QuotaGrant
+Record = Entity | AuditEntry
+
+AUDIT_NEWEST = 100
 
 _R = TypeVar("_R", Namespace, Hub, ConsumerGroup, AuthorizationRule, RevokedPublisher)
 _Level = tuple[str, str | None]  # keys of namespace and hub; None: the namespace's own
@@ -36,8 +40,12 @@ class Store(Protocol):
         """Insert or replace; a parent stands before its children."""
         ...
 
-    def delete(self, record: Record) -> None:
-        """Remove it with all that is below it."""
+    def delete(self, record: Entity, *audit: AuditEntry) -> None:
+        """Remove it with all that is below it, and record why."""
+        ...
+
+    def audit(self, newest: int) -> list[AuditEntry]:
+        """Newest first."""
         ...
 
     def close(self) -> None: ...
@@ -56,6 +64,7 @@ class CatalogIndex:
         self._groups: dict[_Level, dict[str, ConsumerGroup]] = {}
         self._rules: dict[_Level, dict[str, AuthorizationRule]] = {}
         self._revoked: dict[_Level, dict[str, RevokedPublisher]] = {}
+        self._grants: dict[str, dict[QuotaKind, QuotaGrant]] = {}
         self._hub_ids: set[str] = set()
         self._subscribers: dict[object, Callable[[], None]] = {}
         for record in records:
@@ -69,12 +78,20 @@ class CatalogIndex:
     def namespace(self, name: str) -> Namespace | None:
         return self._namespaces.get(key(name))
 
-    def put_namespace(self, namespace: Namespace) -> None:
+    def put_namespace(self, namespace: Namespace, *, audit: AuditEntry | None = None) -> None:
         checks.check_namespace(namespace)
         old = self.namespace(namespace.name)
         if old is not None:
             namespace = msgspec.structs.replace(namespace, name=old.name)
-        self._put(namespace)
+        held = () if old is None else (old.throughput_units, old.maximum_throughput_units)
+        for wanted in (namespace.throughput_units, namespace.maximum_throughput_units):
+            if wanted not in held:
+                self._check_granted(namespace, QuotaKind.THROUGHPUT_UNITS, wanted)
+        if audit is None:
+            self._put(namespace)
+        else:
+            checks.check_audit(audit)
+            self._put(namespace, audit)
 
     def delete_namespace(self, name: str) -> None:
         namespace = self._parent_namespace(name)
@@ -83,6 +100,7 @@ class CatalogIndex:
             self._forget_hub(hub)
         self._hubs.pop(key(name), None)
         self._rules.pop((key(name), None), None)
+        self._grants.pop(key(name), None)
         del self._namespaces[key(name)]
         self._notify()
 
@@ -99,6 +117,7 @@ class CatalogIndex:
         old = self.hub(hub.namespace, hub.name)
         if old is None:
             checks.check_hub(hub, partition_count_min=partition_count_min)
+            self._check_granted(namespace, QuotaKind.PARTITIONS, hub.partition_count)
             if hub.id in self._hub_ids:
                 raise AlreadyExists(f"The hub id '{hub.id}' belongs to another event hub.")
             hub = msgspec.structs.replace(hub, namespace=namespace.name)
@@ -218,6 +237,43 @@ class CatalogIndex:
         del self._revoked[_level(namespace, hub)][key(name)]
         self._notify()
 
+    # --- grants and the audit log ---------------------------------------------------------------
+
+    def quota_grants(self, namespace: str) -> list[QuotaGrant]:
+        grants = self._grants.get(key(namespace), {})
+        return [grants[kind] for kind in sorted(grants)]
+
+    def quota_grant(self, namespace: str, kind: QuotaKind) -> QuotaGrant | None:
+        return self._grants.get(key(namespace), {}).get(kind)
+
+    def put_quota_grant(self, grant: QuotaGrant) -> None:
+        checks.check_quota_grant(grant)
+        namespace = self._parent_namespace(grant.namespace)
+        grant = msgspec.structs.replace(grant, namespace=namespace.name)
+        self._put(grant, granting.granted(grant))
+
+    def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
+        self._parent_namespace(namespace)
+        grant = self.quota_grant(namespace, kind)
+        if grant is None:
+            raise _not_found("grant", f"{kind} of {namespace}")
+        entry = granting.withdrawn(grant, by=by, now_ms=now_ms)
+        checks.check_audit(entry)
+        self._store.delete(grant, entry)
+        del self._grants[key(namespace)][kind]
+        self._notify()
+
+    def append_audit(self, entry: AuditEntry) -> None:
+        checks.check_audit(entry)
+        self._store.put((entry,))
+
+    def audit(self, *, newest: int = AUDIT_NEWEST) -> list[AuditEntry]:
+        return self._store.audit(newest)
+
+    def _check_granted(self, namespace: Namespace, kind: QuotaKind, wanted: int | None) -> None:
+        grant = self.quota_grant(namespace.name, kind)
+        granting.check_granted(namespace.name, kind, wanted, grant)
+
     # --------------------------------------------------------------------------------------------
 
     def subscribe(self, on_change: Callable[[], None]) -> Unsubscribe:
@@ -256,6 +312,10 @@ class CatalogIndex:
             case RevokedPublisher():
                 revoked = self._revoked.setdefault(_level(record.namespace, record.hub), {})
                 revoked[key(record.name)] = record
+            case QuotaGrant():
+                self._grants.setdefault(key(record.namespace), {})[record.kind] = record
+            case AuditEntry():
+                pass  # kept by the store alone
 
     def _forget_hub(self, hub: Hub) -> None:
         level = _level(hub.namespace, hub.name)

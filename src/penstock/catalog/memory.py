@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.catalog.index import CatalogIndex, Record
+from collections import deque
+
+from penstock.catalog.index import CatalogIndex, Entity, Record
+from penstock.model.ledger import AuditEntry
+
+_AUDIT_MAX = 10_000
 
 
 class MemoryCatalog(CatalogIndex):
@@ -13,11 +18,17 @@ class MemoryCatalog(CatalogIndex):
 
 
 class _NoStore:
-    def put(self, records: tuple[Record, ...]) -> None:
-        pass
+    def __init__(self) -> None:
+        self._audit: deque[AuditEntry] = deque(maxlen=_AUDIT_MAX)
 
-    def delete(self, record: Record) -> None:
-        pass
+    def put(self, records: tuple[Record, ...]) -> None:
+        self._audit.extend(record for record in records if isinstance(record, AuditEntry))
+
+    def delete(self, record: Entity, *audit: AuditEntry) -> None:
+        self._audit.extend(audit)
+
+    def audit(self, newest: int) -> list[AuditEntry]:
+        return list(reversed(self._audit))[:newest]
 
     def close(self) -> None:
         pass

@@ -6,7 +6,7 @@ import sqlite3
 
 import msgspec
 
-from penstock.catalog.index import Record
+from penstock.catalog.index import Entity, Record
 from penstock.model.entities import (
     AuthorizationRule,
     ConsumerGroup,
@@ -18,6 +18,7 @@ from penstock.model.entities import (
     Secret,
     Tier,
 )
+from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import (
     GroupName,
     HubName,
@@ -30,11 +31,13 @@ from penstock.model.names import (
 Values = tuple[str | int | None, ...]
 
 _PUT_NAMESPACE = """
-    INSERT INTO namespaces (key, name, created_ms, updated_ms, hosts, tier, throughput_units)
-    VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO namespaces (key, name, created_ms, updated_ms, hosts, tier, throughput_units,
+        maximum_throughput_units)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (key) DO UPDATE SET name = excluded.name, created_ms = excluded.created_ms,
         updated_ms = excluded.updated_ms, hosts = excluded.hosts, tier = excluded.tier,
-        throughput_units = excluded.throughput_units
+        throughput_units = excluded.throughput_units,
+        maximum_throughput_units = excluded.maximum_throughput_units
 """
 _PUT_HUB = """
     INSERT INTO hubs (namespace_key, key, id, name, partition_count, created_ms, updated_ms,
@@ -67,8 +70,17 @@ _PUT_REVOKED_PUBLISHER = """
     ON CONFLICT (namespace_key, hub_key, key) DO UPDATE SET name = excluded.name,
         revoked_ms = excluded.revoked_ms
 """
+_PUT_QUOTA_GRANT = """
+    INSERT INTO quota_grants (namespace_key, kind, value, granted_by, granted_ms, note)
+    VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (namespace_key, kind) DO UPDATE SET value = excluded.value,
+        granted_by = excluded.granted_by, granted_ms = excluded.granted_ms, note = excluded.note
+"""
+_PUT_AUDIT = "INSERT INTO audit (at_ms, who, what, detail) VALUES (?, ?, ?, ?)"
+_LOAD_AUDIT = "SELECT at_ms, who, what, detail FROM audit ORDER BY id DESC LIMIT ?"
 _LOAD_NAMESPACES = """
-    SELECT name, created_ms, updated_ms, hosts, tier, throughput_units FROM namespaces
+    SELECT name, created_ms, updated_ms, hosts, tier, throughput_units, maximum_throughput_units
+    FROM namespaces
 """
 _LOAD_HUBS = """
     SELECT n.name, h.id, h.name, h.partition_count, h.created_ms, h.updated_ms, h.retention_hours,
@@ -92,6 +104,11 @@ _LOAD_REVOKED_PUBLISHERS = """
     JOIN hubs AS h ON h.namespace_key = p.namespace_key AND h.key = p.hub_key
 """
 
+_LOAD_QUOTA_GRANTS = """
+    SELECT n.name, g.kind, g.value, g.granted_by, g.granted_ms, g.note
+    FROM quota_grants AS g JOIN namespaces AS n ON n.key = g.namespace_key
+"""
+
 
 def put_statement(record: Record) -> tuple[str, Values]:
     match record:
@@ -99,7 +116,7 @@ def put_statement(record: Record) -> tuple[str, Values]:
             hosts = msgspec.json.encode(n.hosts).decode()
             return _PUT_NAMESPACE, (
                 *(key(n.name), n.name, n.created_ms, n.updated_ms),
-                *(hosts, n.tier.value, n.throughput_units),
+                *(hosts, n.tier.value, n.throughput_units, n.maximum_throughput_units),
             )
         case Hub() as h:
             return _PUT_HUB, (
@@ -120,9 +137,15 @@ def put_statement(record: Record) -> tuple[str, Values]:
             return _PUT_REVOKED_PUBLISHER, (
                 *(key(p.namespace), key(p.hub), key(p.name), p.name, p.revoked_ms),
             )
+        case QuotaGrant() as q:
+            return _PUT_QUOTA_GRANT, (
+                *(key(q.namespace), q.kind.value, q.value, q.granted_by, q.granted_ms, q.note),
+            )
+        case AuditEntry() as a:
+            return _PUT_AUDIT, (a.at_ms, a.who, a.what, a.detail)
 
 
-def delete_statement(record: Record) -> tuple[str, Values]:
+def delete_statement(record: Entity) -> tuple[str, Values]:
     match record:
         case Namespace() as n:
             return "DELETE FROM namespaces WHERE key = ?", (key(n.name),)
@@ -147,6 +170,11 @@ def delete_statement(record: Record) -> tuple[str, Values]:
                 "WHERE namespace_key = ? AND hub_key = ? AND key = ?",
                 (key(p.namespace), key(p.hub), key(p.name)),
             )
+        case QuotaGrant() as q:
+            return (
+                "DELETE FROM quota_grants WHERE namespace_key = ? AND kind = ?",
+                (key(q.namespace), q.kind.value),
+            )
 
 
 def load(connection: sqlite3.Connection) -> list[Record]:
@@ -158,6 +186,14 @@ def load(connection: sqlite3.Connection) -> list[Record]:
         *(_group(*row) for row in run(_LOAD_GROUPS)),
         *(_rule(*row) for row in run(_LOAD_RULES)),
         *(_revoked_publisher(*row) for row in run(_LOAD_REVOKED_PUBLISHERS)),
+        *(_quota_grant(*row) for row in run(_LOAD_QUOTA_GRANTS)),
+    ]
+
+
+def load_audit(connection: sqlite3.Connection, newest: int) -> list[AuditEntry]:
+    return [
+        AuditEntry(at_ms=at_ms, who=who, what=what, detail=detail)
+        for at_ms, who, what, detail in connection.execute(_LOAD_AUDIT, (newest,))
     ]
 
 
@@ -166,7 +202,13 @@ def _key_or_none(name: str | None) -> str | None:
 
 
 def _namespace(
-    name: str, created_ms: int, updated_ms: int, hosts: str, tier: str, units: int | None
+    name: str,
+    created_ms: int,
+    updated_ms: int,
+    hosts: str,
+    tier: str,
+    units: int | None,
+    units_max: int | None,
 ) -> Namespace:
     return Namespace(
         name=NamespaceName(name),
@@ -175,6 +217,7 @@ def _namespace(
         hosts=msgspec.json.decode(hosts, type=tuple[str, ...]),
         tier=Tier(tier),
         throughput_units=units,
+        maximum_throughput_units=units_max,
     )
 
 
@@ -243,4 +286,17 @@ def _revoked_publisher(namespace: str, hub: str, name: str, revoked_ms: int) -> 
         hub=HubName(hub),
         name=PublisherName(name),
         revoked_ms=revoked_ms,
+    )
+
+
+def _quota_grant(
+    namespace: str, kind: str, value: int, granted_by: str, granted_ms: int, note: str
+) -> QuotaGrant:
+    return QuotaGrant(
+        namespace=NamespaceName(namespace),
+        kind=QuotaKind(kind),
+        value=value,
+        granted_by=granted_by,
+        granted_ms=granted_ms,
+        note=note,
     )

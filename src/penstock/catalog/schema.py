@@ -84,4 +84,53 @@ _STEP_2 = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2)
+_STEP_3 = (
+    # NULL: auto-inflate is off
+    "ALTER TABLE namespaces ADD COLUMN maximum_throughput_units INTEGER",
+    """
+    CREATE TABLE quota_grants (
+        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+        kind TEXT NOT NULL,
+        value INTEGER NOT NULL,
+        granted_by TEXT NOT NULL,
+        granted_ms INTEGER NOT NULL,
+        note TEXT NOT NULL,
+        PRIMARY KEY (namespace_key, kind)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE audit (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        at_ms INTEGER NOT NULL,
+        who TEXT NOT NULL,
+        what TEXT NOT NULL,
+        detail TEXT NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+    """,
+    """
+    CREATE TRIGGER audit_is_never_deleted BEFORE DELETE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+    """,
+    # No reference to namespaces: what was used is owed when the namespace is gone as well.
+    """
+    CREATE TABLE usage (
+        hour_ms INTEGER NOT NULL,
+        namespace_key TEXT NOT NULL,
+        run TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        units INTEGER NOT NULL,
+        ingress_events INTEGER NOT NULL,
+        ingress_messages INTEGER NOT NULL,
+        ingress_bytes INTEGER NOT NULL,
+        egress_bytes INTEGER NOT NULL,
+        capture_hours INTEGER NOT NULL,
+        PRIMARY KEY (hour_ms, namespace_key, run)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3)

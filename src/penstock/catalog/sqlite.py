@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from penstock.catalog import rows
-from penstock.catalog.index import CatalogIndex, Record
+from penstock.catalog.index import CatalogIndex, Entity, Record
 from penstock.catalog.schema import APPLICATION_ID, MIGRATIONS
 from penstock.model.errors import DataDirectoryError
+from penstock.model.ledger import AuditEntry
 
 _BUSY_S = 1.0  # another process holding the file is a mistake; do not stop the loop for long
 _FILE_MODE = 0o600  # it holds keys
@@ -56,10 +57,16 @@ class _SqliteStore:
                 statement, values = rows.put_statement(record)
                 self._connection.execute(statement, values)
 
-    def delete(self, record: Record) -> None:
+    def delete(self, record: Entity, *audit: AuditEntry) -> None:
         with self._translated(), self._transaction():
             statement, values = rows.delete_statement(record)
             self._connection.execute(statement, values)  # the children go by ON DELETE CASCADE
+            for entry in audit:
+                self._connection.execute(*rows.put_statement(entry))
+
+    def audit(self, newest: int) -> list[AuditEntry]:
+        with self._translated():
+            return rows.load_audit(self._connection, newest)
 
     def load(self) -> list[Record]:
         """Everything, parents before children."""

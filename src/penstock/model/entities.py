@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag, StrEnum
+from typing import Any
 
 import msgspec
 
@@ -40,7 +41,9 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
     updated_ms: int
     hosts: tuple[str, ...] = ()
     tier: Tier = Tier.STANDARD
+    metadata: dict[str, Any] = {}  # what the management API keeps of it; plain JSON
     throughput_units: int | None = None  # None: counted, not enforced ("unlimited")
+    maximum_throughput_units: int | None = None  # auto-inflate goes up to here; None: it is off
 
     @property
     def publication_bytes_max(self) -> int:
@@ -61,6 +64,7 @@ class Hub(msgspec.Struct, frozen=True, kw_only=True):
     retention_hours: int = limits.RETENTION_HOURS_DEFAULT
     status: HubStatus = HubStatus.ACTIVE
     user_metadata: str = ""
+    metadata: dict[str, Any] = {}  # as the namespace's
 
 
 class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):

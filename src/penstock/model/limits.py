@@ -12,7 +12,8 @@ MB = 1024 * KB
 PUBLICATION_BYTES_STANDARD = 256 * KB
 PUBLICATION_BYTES_DEDICATED = 1 * MB
 PARTITION_COUNT_MIN = 2
-PARTITION_COUNT_MAX = 32
+PARTITION_COUNT_MAX = 32  # without an operator's grant
+PARTITION_COUNT_GRANTED_MAX = 1024  # what a dedicated cluster allows (protocol.md 10.1)
 PARTITION_COUNT_DEFAULT = 4
 PARTITION_COUNT_MIN_EMULATOR = 1  # the emulator's Config.json alone may ask for one
 CONSUMER_GROUPS_MAX = 20  # beside $Default
@@ -22,10 +23,16 @@ RETENTION_HOURS_MAX = 7 * 24
 RETENTION_HOURS_DEFAULT = 24
 AUTHORIZATION_RULES_MAX = 12
 THROUGHPUT_UNITS_MIN = 1
-THROUGHPUT_UNITS_MAX = 20
+THROUGHPUT_UNITS_MAX = 20  # self-service; beyond it an operator's grant (model.units)
+THROUGHPUT_UNITS_GRANTED_MAX = 10_000
 UNIT_INGRESS_BYTES_PER_S = 1 * MB
 UNIT_INGRESS_EVENTS_PER_S = 1000
 UNIT_EGRESS_BYTES_PER_S = 2 * MB
+USAGE_STEP_BYTES = 64 * KB  # an event is metered once for each step of its size
+GRANT_NOTE_MAX = 1024
+AUDIT_WHO_MAX = 256
+AUDIT_WHAT_MAX = 64
+AUDIT_DETAIL_MAX = 4096
 MANAGEMENT_CALLS_PER_S = 50  # GetRuntimeInformation, per namespace
 
 NAMESPACE_NAME_MIN = 6
@@ -38,6 +45,7 @@ REVOKED_PUBLISHERS_MAX = 10_000  # of one hub; what is listed in one answer, and
 PARTITION_KEY_MAX = 128  # characters
 RECEIVER_NAME_MAX = 64
 USER_METADATA_MAX = 1024
+METADATA_BYTES_MAX = 64 * KB  # of one entity, as JSON
 SAS_KEY_MAX = 256
 SAS_TOKEN_BYTES_MAX = 8 * KB  # a JWT is larger than a SAS; nothing honest exceeds this
 HOST_NAME_MAX = 253
@@ -77,6 +85,38 @@ LINKLESS_FIRST_MS = 60_000  # connection that never made a link
 LINKLESS_LATER_MS = 300_000  # connection whose links are all closed
 CONNECTIONS_PER_NAMESPACE_MAX = 5_000
 
+# --- Peers that nobody knows, or that only make work (docs/security.md) -------------------------
+CONNECTIONS_PER_ADDRESS_MAX = 4_000  # a fleet behind one address translator
+UNAUTHENTICATED_PER_ADDRESS_MAX = 1_000  # above it whoever is older than this makes room:
+UNAUTHENTICATED_PATIENCE_MS = 5_000
+UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX = 2_500  # a fleet that comes back all at once
+UNAUTHENTICATED_MAX = 3_000  # of all addresses
+UNAUTHENTICATED_BYTES_MAX = 256 * KB  # of one connection; an honest one needs 10 KB until its token
+UNAUTHENTICATED_LINKS_MAX = 32  # attaches of one connection
+FAILED_TOKENS_PER_CONNECTION_MAX = 64
+ADDRESSES_REMEMBERED_MAX = 10_000
+# A connection that ended without a token costs its address so much time. Up to the allowance
+# nothing happens (200 of them at once, 20 a second for ever); then its next ones wait to be read.
+FAILED_CONNECTION_MS = 50
+FAILED_CONNECTIONS_ALLOWANCE_MS = 10_000
+FAILED_CONNECTIONS_HOLD_MS_MAX = 1_000
+
+# Brute force (design.md 7): answers to tokens that fail are slowed, by policy name and address.
+BACKOFF_FREE_FAILURES = 3  # a mistyped key
+BACKOFF_FIRST_MS = 50
+BACKOFF_MS_MAX = 4_000
+BACKOFF_FORGET_MS = 10_000  # one failure is forgotten
+BACKOFF_ENTRIES_MAX = 10_000
+BACKOFF_WAITING_MAX = 4_096  # answers that wait, of all connections
+
+# Work that nothing comes of. One unit is about one frame that is no transfer; what was published
+# or delivered pays for the frames that go with it.
+EFFORT_UNITS_PER_S = 1_000  # of one connection, sustained
+EFFORT_UNITS_STRANGER = 64  # at once; an honest client needs 30 until its token
+EFFORT_UNITS_MAX = 2_000  # at once: a client that opens 32 partitions needs 600
+EFFORT_UNITS_ALL_PER_S = 4_000  # of all connections above their own measure together
+EFFORT_REST_MS_MAX = 10_000
+
 # --- HTTP ---------------------------------------------------------------------------------------
 WEBSOCKET_MESSAGE_BYTES_MAX = 2 * MB  # frames are gathered; one message may hold many
 HTTP_HEAD_DEADLINE_S = 10
@@ -90,6 +130,12 @@ HTTP_HELD_BYTES_MAX = 128 * MB  # bodies that are being read or wait for the dis
 HTTP_BATCH_FACTOR = 2  # a batch's JSON may be so many times its publication: escapes, base64
 HTTP_DISCARDED_BYTES_MAX = 1 * MB  # of a refused body, so that the client comes to read why
 HTTP_DISCARD_DEADLINE_S = 2
+HTTP_PIPELINED_MAX = 32  # requests behind the one that is being answered
+HTTP_WRITE_DEADLINE_S = 60  # a peer that takes nothing of its answer
+HTTP_REFUSALS_FREE = 16  # of a connection that nobody knows; the next ones wait
+HTTP_REFUSAL_MS = 250
+HTTP_REFUSALS_MAX = 64  # then the connection ends
+WEBSOCKET_FRAGMENTS_MAX = 4_096  # of one message: an empty one costs memory too
 
 # --- Log ----------------------------------------------------------------------------------------
 SEGMENT_BYTES = 64 * MB
@@ -101,6 +147,13 @@ READ_CHUNK_BYTES = 1 * MB
 assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_DEDICATED < RECORD_PAYLOAD_BYTES_MAX
 assert FRAME_BYTES_MIN < FRAME_BYTES_MAX_BEFORE_OPEN < FRAME_BYTES_MAX
 assert RECORD_PAYLOAD_BYTES_MAX < SEGMENT_BYTES
+assert PARTITION_COUNT_MAX < PARTITION_COUNT_GRANTED_MAX
+assert THROUGHPUT_UNITS_MAX < THROUGHPUT_UNITS_GRANTED_MAX
 assert PUBLICATION_BYTES_DEDICATED <= UNSETTLED_BYTES_PER_CONNECTION_MAX
 assert HTTP_BATCH_FACTOR * PUBLICATION_BYTES_DEDICATED < HTTP_HELD_BYTES_MAX
 assert IDLE_TIME_OUT_MS > 2 * OPEN_DEADLINE_MS
+assert BACKOFF_MS_MAX < OPEN_DEADLINE_MS  # SASL's outcome still comes in time
+assert UNAUTHENTICATED_PER_ADDRESS_MAX < UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX
+assert UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX <= UNAUTHENTICATED_MAX < CONNECTIONS_PER_ADDRESS_MAX
+assert CONNECTIONS_PER_ADDRESS_MAX < CONNECTIONS_PER_NAMESPACE_MAX
+assert 2 * EFFORT_REST_MS_MAX < IDLE_TIME_OUT_MS

@@ -25,6 +25,7 @@ from penstock.model.entities import (
     Tier,
 )
 from penstock.model.errors import DataDirectoryError
+from penstock.model.ledger import QuotaGrant, QuotaKind
 from penstock.model.names import GroupName, HubName, NamespaceName, PublisherName, RuleName
 
 NS = NamespaceName("Contoso")
@@ -35,6 +36,7 @@ NAMESPACE = Namespace(
     hosts=("localhost", "contoso.example"),
     tier=Tier.DEDICATED,
     throughput_units=5,
+    maximum_throughput_units=15,
 )
 HUB = Hub(
     id="a1",
@@ -65,11 +67,21 @@ REVOKED = RevokedPublisher(
     namespace=NS, hub=HUB.name, name=PublisherName("Gerät 1/a"), revoked_ms=9
 )
 
+GRANT = QuotaGrant(
+    namespace=NS,
+    kind=QuotaKind.PARTITIONS,
+    value=64,
+    granted_by="é. Operator",
+    granted_ms=10,
+    note="by telephone",
+)
+
 
 def content(catalog: SqliteCatalog) -> list[object]:
     seen: list[object] = []
     for namespace in catalog.namespaces():
         seen += [namespace, *catalog.rules(namespace.name)]
+        seen += catalog.quota_grants(namespace.name)
         for hub in catalog.hubs(namespace.name):
             seen += [hub, *catalog.groups(namespace.name, hub.name)]
             seen += catalog.rules(namespace.name, hub.name)
@@ -84,6 +96,7 @@ def fill(catalog: SqliteCatalog) -> None:
     catalog.put_rule(RULE)
     catalog.put_rule(HUB_RULE)
     catalog.put_revoked_publisher(REVOKED)
+    catalog.put_quota_grant(GRANT)
 
 
 def filled(path: Path) -> list[object]:
@@ -104,7 +117,7 @@ def read(path: Path) -> list[object]:
 def test_reopened_catalog_holds_everything(tmp_path: Path) -> None:
     path = tmp_path / "catalog.db"
     before = filled(path)
-    assert len(before) == 7
+    assert len(before) == 8
     assert read(path) == before
 
 
@@ -136,12 +149,14 @@ def test_replaced_records_survive_reopening_with_every_field(tmp_path: Path) -> 
     catalog.put_rule(rule)
     revoked = msgspec.structs.replace(REVOKED, revoked_ms=19)
     catalog.put_revoked_publisher(revoked)
+    grant = msgspec.structs.replace(GRANT, value=96, granted_by="B", granted_ms=20, note="")
+    catalog.put_quota_grant(grant)
     catalog.close()
     after = read(path)
-    assert after[:3] == [namespace, rule, hub]
+    assert after[:4] == [namespace, rule, grant, hub]
     assert group in after
     assert after[-2:] == [HUB_RULE, revoked]
-    assert len(after) == 7
+    assert len(after) == 8
 
 
 def test_deletions_survive_reopening(tmp_path: Path) -> None:
@@ -151,6 +166,7 @@ def test_deletions_survive_reopening(tmp_path: Path) -> None:
     catalog.delete_group(NS, HUB.name, "audit")
     catalog.delete_rule(NS, None, "root")
     catalog.delete_revoked_publisher(NS, HUB.name, REVOKED.name)
+    catalog.delete_quota_grant(NS, QuotaKind.PARTITIONS, by="B", now_ms=21)
     catalog.close()
     assert [type(record) for record in read(path)] == [
         Namespace,
@@ -425,6 +441,7 @@ ROWS_SPOILED = [
     ("hosts no JSON", "UPDATE namespaces SET hosts = 'localhost'"),
     ("hosts of another type", "UPDATE namespaces SET hosts = '[1]'"),
     ("lost parent", "DELETE FROM hubs"),
+    ("unknown kind of grant", "UPDATE quota_grants SET kind = 'beer'"),
     ("text no UTF-8", "UPDATE hubs SET name = CAST(x'ff' AS TEXT)"),
 ]
 
@@ -451,3 +468,26 @@ def test_keys_stand_in_no_error_when_a_write_fails(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError) as caught:
         catalog.put_rule(msgspec.structs.replace(RULE, primary_key=Secret("swordfish")))
     assert "swordfish" not in f"{caught.value!r}{caught.value.__cause__!r}"
+
+
+def test_audit_log_survives_reopening_and_its_namespace(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    catalog = SqliteCatalog(path)
+    catalog.delete_namespace(NS)
+    catalog.close()
+    catalog = SqliteCatalog(path)
+    (entry,) = catalog.audit()
+    catalog.close()
+    assert (entry.at_ms, entry.who, entry.what) == (10, "é. Operator", "grant.partitions")
+    assert entry.detail == "'Contoso' may have up to 64 partitions (by telephone)"
+
+
+@pytest.mark.parametrize("statement", ["UPDATE audit SET who = 'nobody'", "DELETE FROM audit"])
+def test_audit_log_cannot_be_changed_by_other_hands(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "catalog.db"
+    filled(path)
+    connection = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement)
+    connection.close()

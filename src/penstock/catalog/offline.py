@@ -1,0 +1,69 @@
+"""A data directory's catalog without the service: read beside one, changed where none runs.
+
+For the command line: `penstock usage` and `penstock grant`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from penstock.catalog.ledger import TIME_MS_MAX, read_usage
+from penstock.catalog.sqlite import SqliteCatalog
+from penstock.model.errors import DataDirectoryError, NotFound
+from penstock.model.ledger import QuotaGrant, Usage
+
+_BUSY_S = 5.0
+FILE = "catalog.sqlite"
+
+
+def usage(data: Path, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list[Usage]:
+    """The ledger's hours, runs added up. Nothing is written, whatever state the file is in."""
+    file = _existing(data)
+    try:
+        return _read(file, "mode=ro", since_ms, until_ms)
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            raise DataDirectoryError(
+                f"{file} is of an older Penstock, which kept no ledger; `penstock serve` brings it "
+                "up to date."
+            ) from error
+        if (file.parent / f"{file.name}-wal").exists():
+            raise _unusable(file, error) from error
+    except sqlite3.Error as error:
+        raise _unusable(file, error) from error
+    try:
+        # A directory that cannot be written: without a write-ahead log the file itself is whole.
+        return _read(file, "immutable=1", since_ms, until_ms)
+    except sqlite3.Error as error:
+        raise _unusable(file, error) from error
+
+
+def grant(data: Path, given: QuotaGrant) -> None:
+    """Record a grant. No service may run on the directory: it would not see it."""
+    catalog = SqliteCatalog(_existing(data))
+    try:
+        catalog.put_quota_grant(given)
+    finally:
+        catalog.close()
+
+
+def _existing(data: Path) -> Path:
+    file = data / FILE
+    if not file.is_file():
+        raise NotFound(f"There is no catalog in {data}: `penstock serve --data {data}` makes one.")
+    return file
+
+
+def _read(file: Path, mode: str, since_ms: int, until_ms: int) -> list[Usage]:
+    place = f"file:{quote(str(file.absolute()))}?{mode}"
+    connection = sqlite3.connect(place, uri=True, timeout=_BUSY_S)
+    try:
+        return read_usage(connection, since_ms=since_ms, until_ms=until_ms)
+    finally:
+        connection.close()
+
+
+def _unusable(file: Path, error: sqlite3.Error) -> DataDirectoryError:
+    return DataDirectoryError(f"The catalog {file} cannot be read: {error}")
