@@ -1,0 +1,35 @@
+"""docs/durability.md says what the code does: the tables have the same rows and outcomes."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from penstock.log.opening import HEADER_TABLE, HeaderRow
+from penstock.log.recovery import RECOVERY_TABLE, Row
+
+PAGE = Path(__file__).parents[3] / "docs" / "durability.md"
+WORDS = {True: "yes", False: "no", None: ""}
+
+
+def row_of(label: str) -> list[str]:
+    [line] = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {label} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def expected(label: str, facts: list[bool | None], act: Enum) -> list[str]:
+    return [label, *(WORDS[fact] for fact in facts), str(act.value)]
+
+
+@pytest.mark.parametrize("row", RECOVERY_TABLE, ids=lambda row: row.label)
+def test_page_tells_the_recovery_table(row: Row) -> None:
+    facts = [row.left, row.zero, row.valid, row.flushed]
+    assert row_of(row.label)[:6] == expected(row.label, facts, row.act)
+
+
+@pytest.mark.parametrize("row", HEADER_TABLE, ids=lambda row: row.label)
+def test_page_tells_the_header_table(row: HeaderRow) -> None:
+    facts = [row.whole, row.newest, row.bare, row.known]
+    assert row_of(row.label)[:6] == expected(row.label, facts, row.act)
