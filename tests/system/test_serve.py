@@ -103,6 +103,7 @@ def test_health_and_ready_answer(tmp_path: Path) -> None:
         status, ready = fetch(facts["admin"] + "/ready")
         assert (status, ready["status"]) == (200, "ready")
         assert ready["checks"] == {"doors": "ok", "log": "ok", "portal": "off"}
+        assert ready["warnings"] == []
         assert fetch(facts["admin"] + "/nothing")[0] == 404
 
 

@@ -11,10 +11,16 @@ from starlette.routing import Route
 Checks = dict[str, str]  # part -> "ok", "off", or what is wrong
 
 _FINE = ("ok", "off")
+_WARNINGS_MAX = 20
 
 
-def health_routes(alive: Callable[[], str | None], checks: Callable[[], Checks]) -> list[Route]:
-    """`alive` gives None or why the broker is not; `checks` gives every part's state."""
+def health_routes(
+    alive: Callable[[], str | None],
+    checks: Callable[[], Checks],
+    warnings: Callable[[], list[str]],
+) -> list[Route]:
+    """`alive` gives None or why the broker is not; `checks` gives every part's state; `warnings`
+    what an operator should look at although the service works."""
 
     async def health(request: Request) -> JSONResponse:
         trouble = alive()
@@ -27,7 +33,11 @@ def health_routes(alive: Callable[[], str | None], checks: Callable[[], Checks])
     async def ready(request: Request) -> JSONResponse:
         parts = checks()
         fine = all(state in _FINE for state in parts.values())
-        body = {"status": "ready" if fine else "not ready", "checks": parts}
+        body = {
+            "status": "ready" if fine else "not ready",
+            "checks": parts,
+            "warnings": warnings()[:_WARNINGS_MAX],
+        }
         return JSONResponse(body, status_code=200 if fine else 503)
 
     return [Route("/health", health), Route("/ready", ready)]

@@ -65,6 +65,7 @@ class Penstock:
         self._stack = contextlib.AsyncExitStack()
         self._open = False
         self.broker: Broker | None = None
+        self._logs: EmbeddedLogStore | None = None
 
     async def start(self) -> Facts:
         """Open everything, or nothing: a failure closes what was opened."""
@@ -88,7 +89,8 @@ class Penstock:
             loop.call_soon_threadsafe(work)
 
         logs = EmbeddedLogStore(data.path / "log", wake=wake, flush=settings.flush)
-        self._stack.push_async_callback(asyncio.to_thread, logs.close)
+        self._logs = logs
+        self._stack.callback(logs.close)  # on the loop's thread: what it commits is told here
         catalog = SqliteCatalog(data.path / "catalog.sqlite")
         self._stack.callback(catalog.close)
         root = self._seed(catalog, data)
@@ -131,7 +133,12 @@ class Penstock:
         )
         tls = server_context(certificates)
         door = AmqpDoor(context)
-        https = HttpDoor(self._public(context, catalog, door), loop)
+        https = HttpDoor(
+            self._public(context, catalog, door),
+            loop,
+            admission=context.admission,
+            backoff=context.backoff,
+        )
         admin = HttpDoor(self._administration(context.broker, door), loop)
         # Closed in reverse: AMQP says goodbye while the WebSockets under it are still open.
         self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
@@ -177,7 +184,8 @@ class Penstock:
             connections=lambda: len(door.connections),
             connections_opened=lambda: door.opened,
         )
-        routes = [*health_routes(self._trouble, self._checks), metrics_route(collector)]
+        health = health_routes(self._trouble, self._checks, self._warnings)
+        routes = [*health, metrics_route(collector)]
         return Starlette(routes=routes)
 
     async def _listen(
@@ -283,6 +291,10 @@ class Penstock:
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
             checks["log"] = f"partition {index} of {namespace}/{hub} stopped: {reason}{more}"
         return checks
+
+    def _warnings(self) -> list[str]:
+        """Stored bytes that were found damaged: what they held cannot be read, the rest can."""
+        return self._logs.damage if self._logs is not None else []
 
 
 class _Authorities:
