@@ -103,6 +103,39 @@ def test_records_read_back_as_they_were_put(full: Catalog) -> None:
     assert full.rules(NS, HUB) == [HUB_RULE]
 
 
+def test_metadata_is_kept_with_its_entity(full: Catalog) -> None:
+    kept = {"tags": {"a": "é"}, "capture": {"enabled": True, "intervalInSeconds": 300}}
+    full.put_namespace(msgspec.structs.replace(NAMESPACE, metadata=kept))
+    full.put_hub(msgspec.structs.replace(EVENTS, metadata=kept))
+    namespace, hub = full.namespace(NS), full.hub(NS, HUB)
+    assert namespace is not None
+    assert namespace.metadata == kept
+    assert hub is not None
+    assert hub.metadata == kept
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"a": "x" * limits.METADATA_BYTES_MAX},
+        {"a": {1, 2}},
+        {"a": object()},
+        {"a": float("nan")},
+        {"a": "\ud800"},
+    ],
+    ids=["large", "set", "object", "nan", "surrogate"],
+)
+def test_metadata_that_is_no_small_json_is_refused(
+    full: Catalog, metadata: dict[str, object]
+) -> None:
+    with pytest.raises((ArgumentError, ArgumentOutOfRange)):
+        full.put_namespace(msgspec.structs.replace(NAMESPACE, metadata=metadata))
+    with pytest.raises((ArgumentError, ArgumentOutOfRange)):
+        full.put_hub(msgspec.structs.replace(EVENTS, metadata=metadata))
+    assert full.namespaces() == [NAMESPACE]
+    assert full.hubs(NS) == [EVENTS]
+
+
 def test_names_are_found_in_any_case(full: Catalog) -> None:
     assert full.namespace("CONTOSO") == NAMESPACE
     assert full.hub("contoso", "EVENTS") == EVENTS

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import msgspec
 
 from penstock.model import limits, names, units
 from penstock.model.entities import (
@@ -33,6 +36,7 @@ _TIME_MS_MAX = 2**63 - 1
 def check_namespace(namespace: Namespace) -> None:
     names.namespace_name(namespace.name)
     _check_times(namespace)
+    _check_metadata(namespace.metadata)
     _check_units("throughput units", namespace.throughput_units)
     _check_units("maximum throughput units", namespace.maximum_throughput_units)
     if len(namespace.hosts) > limits.HOSTS_PER_NAMESPACE_MAX:
@@ -72,6 +76,7 @@ def check_hub(hub: Hub, *, partition_count_min: int) -> None:
         limits.RETENTION_HOURS_MAX,
     )
     _check_user_metadata(hub.user_metadata)
+    _check_metadata(hub.metadata)
 
 
 def check_group(group: ConsumerGroup) -> None:
@@ -150,6 +155,17 @@ def _check_text(what: str, text: str, least: int, most: int) -> None:
     _check_range(f"length of the {what}", len(text), least, most)
     if not _is_storable(text):
         raise ArgumentError(f"The {what} is not valid Unicode text.")
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    try:
+        encoded = msgspec.json.encode(metadata)
+        is_same = msgspec.json.decode(encoded) == metadata
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        is_same = False
+    if not is_same:
+        raise ArgumentError("The metadata is not a JSON object of valid Unicode text.")
+    _check_range("size of the metadata in bytes", len(encoded), 0, limits.METADATA_BYTES_MAX)
 
 
 def _is_storable(text: str) -> bool:

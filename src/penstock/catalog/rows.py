@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 import msgspec
 
@@ -32,21 +33,22 @@ Values = tuple[str | int | None, ...]
 
 _PUT_NAMESPACE = """
     INSERT INTO namespaces (key, name, created_ms, updated_ms, hosts, tier, throughput_units,
-        maximum_throughput_units)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+        maximum_throughput_units, metadata)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (key) DO UPDATE SET name = excluded.name, created_ms = excluded.created_ms,
         updated_ms = excluded.updated_ms, hosts = excluded.hosts, tier = excluded.tier,
         throughput_units = excluded.throughput_units,
-        maximum_throughput_units = excluded.maximum_throughput_units
+        maximum_throughput_units = excluded.maximum_throughput_units,
+        metadata = excluded.metadata
 """
 _PUT_HUB = """
     INSERT INTO hubs (namespace_key, key, id, name, partition_count, created_ms, updated_ms,
-        retention_hours, status, user_metadata)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        retention_hours, status, user_metadata, metadata)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (namespace_key, key) DO UPDATE SET name = excluded.name,
         created_ms = excluded.created_ms, updated_ms = excluded.updated_ms,
         retention_hours = excluded.retention_hours, status = excluded.status,
-        user_metadata = excluded.user_metadata
+        user_metadata = excluded.user_metadata, metadata = excluded.metadata
 """
 _PUT_GROUP = """
     INSERT INTO groups (namespace_key, hub_key, key, name, created_ms, updated_ms, user_metadata)
@@ -79,12 +81,13 @@ _PUT_QUOTA_GRANT = """
 _PUT_AUDIT = "INSERT INTO audit (at_ms, who, what, detail) VALUES (?, ?, ?, ?)"
 _LOAD_AUDIT = "SELECT at_ms, who, what, detail FROM audit ORDER BY id DESC LIMIT ?"
 _LOAD_NAMESPACES = """
-    SELECT name, created_ms, updated_ms, hosts, tier, throughput_units, maximum_throughput_units
+    SELECT name, created_ms, updated_ms, hosts, tier, throughput_units, maximum_throughput_units,
+        metadata
     FROM namespaces
 """
 _LOAD_HUBS = """
     SELECT n.name, h.id, h.name, h.partition_count, h.created_ms, h.updated_ms, h.retention_hours,
-        h.status, h.user_metadata
+        h.status, h.user_metadata, h.metadata
     FROM hubs AS h JOIN namespaces AS n ON n.key = h.namespace_key
 """
 _LOAD_GROUPS = """
@@ -117,11 +120,13 @@ def put_statement(record: Record) -> tuple[str, Values]:
             return _PUT_NAMESPACE, (
                 *(key(n.name), n.name, n.created_ms, n.updated_ms),
                 *(hosts, n.tier.value, n.throughput_units, n.maximum_throughput_units),
+                _json(n.metadata),
             )
         case Hub() as h:
             return _PUT_HUB, (
                 *(key(h.namespace), key(h.name), h.id, h.name, h.partition_count),
                 *(h.created_ms, h.updated_ms, h.retention_hours, h.status.value, h.user_metadata),
+                _json(h.metadata),
             )
         case ConsumerGroup() as g:
             return _PUT_GROUP, (
@@ -197,6 +202,10 @@ def load_audit(connection: sqlite3.Connection, newest: int) -> list[AuditEntry]:
     ]
 
 
+def _json(metadata: dict[str, Any]) -> str:
+    return msgspec.json.encode(metadata).decode()
+
+
 def _key_or_none(name: str | None) -> str | None:
     return None if name is None else key(name)
 
@@ -209,6 +218,7 @@ def _namespace(
     tier: str,
     units: int | None,
     units_max: int | None,
+    metadata: str,
 ) -> Namespace:
     return Namespace(
         name=NamespaceName(name),
@@ -218,6 +228,7 @@ def _namespace(
         tier=Tier(tier),
         throughput_units=units,
         maximum_throughput_units=units_max,
+        metadata=msgspec.json.decode(metadata, type=dict[str, Any]),
     )
 
 
@@ -231,6 +242,7 @@ def _hub(
     retention_hours: int,
     status: str,
     user_metadata: str,
+    metadata: str,
 ) -> Hub:
     return Hub(
         id=hub_id,
@@ -242,6 +254,7 @@ def _hub(
         retention_hours=retention_hours,
         status=HubStatus(status),
         user_metadata=user_metadata,
+        metadata=msgspec.json.decode(metadata, type=dict[str, Any]),
     )
 
 

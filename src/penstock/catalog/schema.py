@@ -133,4 +133,10 @@ _STEP_3 = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3)
+_STEP_4 = (
+    # What the management API keeps beside what the broker needs: a JSON object.
+    "ALTER TABLE namespaces ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE hubs ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4)

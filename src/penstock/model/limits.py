@@ -137,6 +137,16 @@ HTTP_REFUSAL_MS = 250
 HTTP_REFUSALS_MAX = 64  # then the connection ends
 WEBSOCKET_FRAGMENTS_MAX = 4_096  # of one message: an empty one costs memory too
 
+# --- Management API -----------------------------------------------------------------------------
+MANAGEMENT_BODY_BYTES_MAX = 1 * MB
+MANAGEMENT_BODY_DEPTH_MAX = 32
+MANAGEMENT_BODY_DEADLINE_S = 30
+MANAGEMENT_REQUESTS_PER_S = 50  # of everybody who has a token, sustained
+MANAGEMENT_REQUESTS_BURST = 500
+ATOM_BODY_BYTES_MAX = 64 * KB  # one entry; userMetadata is its largest part
+ATOM_ELEMENTS_MAX = 256
+ATOM_DEPTH_MAX = 16
+
 # --- Log ----------------------------------------------------------------------------------------
 SEGMENT_BYTES = 64 * MB
 BATCH_EVENTS_MAX = 65_536

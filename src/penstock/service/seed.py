@@ -45,6 +45,7 @@ def seed_namespace(
         hosts=tuple(sorted({host.casefold() for host in hosts})),
         tier=tier,
         throughput_units=throughput_units,
+        metadata=found.metadata if found else {},
     )
     if found is not None and msgspec.structs.replace(wanted, updated_ms=found.updated_ms) == found:
         return found
