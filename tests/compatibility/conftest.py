@@ -42,6 +42,7 @@ WIDE_HUBS = 12  # of 32 partitions, handed out one by one
 WIDE = 32
 CASES_AT_ONCE = 24
 CASE_DEADLINE_S = 90
+MODULE_DEADLINE_S = 300
 KEYS = {"sender": "key-that-only-sends", "listener": "key-that-only-listens"}
 SECONDARY_KEY = "the-second-key-of-the-root-policy"
 HUB_KEY = "key-of-one-hub-alone"
@@ -61,6 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.sdk)
+            # The first test of a module pays for all of its cases, or for a compiler.
+            item.add_marker(pytest.mark.timeout(MODULE_DEADLINE_S))
             for leak in SDK_LEAKS:
                 item.add_marker(pytest.mark.filterwarnings(leak))
 
@@ -218,7 +221,7 @@ class PythonSdk:
     async def read(self, hub: str, partition: str, events: int, **options: Any) -> list[EventData]:
         """Until that many events came or nothing came for a while; raises what on_error got."""
         received: list[EventData] = []
-        options = {"max_wait_time": 5.0} | options
+        options = {"max_wait_time": 20.0} | options  # the async SDK counts its connecting
         async with self.reading(hub, partition, **options) as reading:
             while len(received) < events:
                 event = await reading.next()

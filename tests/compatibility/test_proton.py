@@ -332,10 +332,10 @@ def key(text: str) -> dict[Any, str]:
 
 
 def test_idle_connection_lives_through_its_heartbeats(connect: Connect, spot: Spot) -> None:
-    connection = connect(heartbeat=0.5)
+    connection = connect(heartbeat=1)
     receiver = connection.create_receiver(source(spot), credit=1)
     with pytest.raises(proton.Timeout):
-        receiver.receive(2.5)  # Proton ends a connection that is silent for its idle time-out
+        receiver.receive(3.5)  # Proton ends a connection that is silent for its idle time-out
     publish(connection, target(spot), "still here")
     assert receiver.receive(WAIT_S).body == "still here"
 
@@ -436,12 +436,12 @@ def test_renewed_token_keeps_the_link_and_expiry_ends_it(
 ) -> None:
     connection = connect(None)
     cbs = Node(connection, "$cbs")
-    put_token(cbs, spot.hub, sas(server, spot.hub, lifetime_s=2))
+    put_token(cbs, spot.hub, sas(server, spot.hub, lifetime_s=3))
     sender = connection.create_sender(target(spot))
     receiver = connection.create_receiver(source(spot), credit=10)
-    put_token(cbs, spot.hub, sas(server, spot.hub, lifetime_s=5))
+    put_token(cbs, spot.hub, sas(server, spot.hub, lifetime_s=7))
     with pytest.raises(proton.Timeout):
-        receiver.receive(3.2)  # the first token is over, the second holds
+        receiver.receive(4.2)  # the first token is over, the second holds
     sender.send(Message(body="alive"))
     assert receiver.receive(WAIT_S).body == "alive"
     with pytest.raises(LinkDetached) as raised:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = "RootManageSharedAccessKey"
 SECONDARY_KEY = "the-second-key-of-the-root-policy"
-SHORT_S = 4
+SHORT_S = 8
 RENEWABLE_S = 10  # the SDK renews in the last tenth, counted in whole seconds
 
 

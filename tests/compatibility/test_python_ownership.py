@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from azure.eventhub import CloseReason
 from azure.eventhub.exceptions import ConnectionLostError
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ async def higher_level_displaces_lower(sdk: PythonSdk) -> None:
         async with sdk.reading(*spot, owner_level=2) as high:
             await high.next()
             await displaced(low, "with higher epoch of '2' is created hence current receiver")
+            assert await asyncio.wait_for(low.closed.get(), 20) == CloseReason.OWNERSHIP_LOST
             await still_reads(sdk, spot, high)
 
 

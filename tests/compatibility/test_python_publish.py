@@ -105,6 +105,13 @@ async def event_that_fits_no_batch_is_the_sdks_own_error(sdk: PythonSdk) -> None
             batch.add(EventData(b"x" * PUBLICATION_BYTES))
 
 
+async def batch_larger_than_the_link_is_the_sdks_own_error(sdk: PythonSdk) -> None:
+    hub, _ = sdk.spot()
+    async with sdk.producing(hub) as producer:
+        with pytest.raises(ValueError, match="acceptable max batch size is: 262144 bytes"):
+            await sdk.call(producer.create_batch, max_size_in_bytes=PUBLICATION_BYTES + 1)
+
+
 async def event_over_the_limit_is_refused_by_the_service(sdk: PythonSdk) -> None:
     hub, partition = sdk.spot()
     async with sdk.producing(hub) as producer:
@@ -242,6 +249,7 @@ FOR_BOTH: list[Case] = [
 FOR_ONE: list[Case] = [
     batch_filled_to_the_last_byte_is_accepted,
     event_that_fits_no_batch_is_the_sdks_own_error,
+    batch_larger_than_the_link_is_the_sdks_own_error,
     event_just_under_the_limit_comes_back_whole,
     keys_are_placed_as_the_sdks_place_them,
     batches_without_a_key_are_spread_over_all_partitions,

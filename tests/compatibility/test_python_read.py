@@ -33,10 +33,15 @@ async def six_events(sdk: PythonSdk) -> tuple[Spot, list[EventData]]:
     return spot, events
 
 
-async def first_from(sdk: PythonSdk, spot: Spot, position: Any, *, inclusive: bool) -> str | None:
-    """The first event from that position, or None (the wait includes connecting)."""
+NOTHING_S = 3.0  # how long to wait for what must not come
+
+
+async def first_from(
+    sdk: PythonSdk, spot: Spot, position: Any, *, inclusive: bool, wait_s: float = 20.0
+) -> str | None:
+    """The first event from that position, or None (the async SDK counts its connecting)."""
     where = {"starting_position": position, "starting_position_inclusive": inclusive}
-    events = await sdk.read(*spot, 1, max_wait_time=3.0, **where)
+    events = await sdk.read(*spot, 1, max_wait_time=wait_s, **where)
     return events[0].body_as_str() if events else None
 
 
@@ -49,7 +54,7 @@ async def positions_are_exclusive_or_inclusive(sdk: PythonSdk) -> None:
         *await asyncio.gather(
             first_from(sdk, spot, events[1].offset, inclusive=False),
             first_from(sdk, spot, events[1].offset, inclusive=True),
-            first_from(sdk, spot, events[5].offset, inclusive=False),
+            first_from(sdk, spot, events[5].offset, inclusive=False, wait_s=NOTHING_S),
             first_from(sdk, spot, events[5].offset, inclusive=True),
         )
     ]
@@ -58,7 +63,7 @@ async def positions_are_exclusive_or_inclusive(sdk: PythonSdk) -> None:
         *await asyncio.gather(
             first_from(sdk, spot, 1, inclusive=False),
             first_from(sdk, spot, 1, inclusive=True),
-            first_from(sdk, spot, 5, inclusive=False),
+            first_from(sdk, spot, 5, inclusive=False, wait_s=NOTHING_S),
             first_from(sdk, spot, 5, inclusive=True),
         )
     ]
@@ -84,8 +89,8 @@ async def positions_outside_of_what_is_there(sdk: PythonSdk) -> None:
             first_from(sdk, spot, "-1", inclusive=True),
             first_from(sdk, spot, -1, inclusive=False),
             first_from(sdk, spot, long_ago, inclusive=False),
-            first_from(sdk, spot, tomorrow, inclusive=True),
-            first_from(sdk, spot, "@latest", inclusive=False),
+            first_from(sdk, spot, tomorrow, inclusive=True, wait_s=NOTHING_S),
+            first_from(sdk, spot, "@latest", inclusive=False, wait_s=NOTHING_S),
         )
     ]
     assert found == ["0", "0", "0", None, None]
@@ -94,13 +99,18 @@ async def positions_outside_of_what_is_there(sdk: PythonSdk) -> None:
 async def latest_sees_what_comes_after_the_attach(sdk: PythonSdk) -> None:
     spot = sdk.spot()
     await sdk.send(spot.hub, "before", partition_id=spot.partition)
-    async with sdk.reading(*spot, starting_position="@latest", max_wait_time=1) as reading:
-        assert await reading.next() is None  # attached, and nothing was there for a second
-        await sdk.send(spot.hub, "after", partition_id=spot.partition)
-        event = await reading.next()
-        while event is None:
+    async with (
+        sdk.producing(spot.hub) as producer,
+        sdk.reading(*spot, starting_position="@latest", max_wait_time=0.5) as reading,
+    ):
+        event, sent = None, 0
+        while event is None:  # nothing tells that an idle reader is attached
+            sent += 1
+            after = EventData(f"after {sent}")
+            await sdk.call(producer.send_event, after, partition_id=spot.partition)
             event = await reading.next()
-        assert event.body_as_str() == "after"
+        assert event.body_as_str().startswith("after")
+        assert event.sequence_number > 0
 
 
 async def position_may_differ_by_partition(sdk: PythonSdk) -> None:

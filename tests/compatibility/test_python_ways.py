@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ from azure.eventhub.exceptions import AuthenticationError, ConnectionLostError
 
 if TYPE_CHECKING:
     from tests.compatibility.conftest import Case, Outcomes, PythonSdk, Sdks
+    from tests.conftest import Server
 
 WAYS = [
     (flavour, transport) for flavour in ("sync", "aio") for transport in ("tcp", "tls", "websocket")
@@ -88,6 +91,20 @@ async def higher_owner_level_takes_the_partition(sdk: PythonSdk) -> None:
             error = await low.error()
     assert isinstance(error, ConnectionLostError)
     assert error.error == "link:stolen"
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
+@pytest.mark.parametrize("door", ["amqps", "https"])
+def test_development_certificate_covers_every_name(server: Server, door: str, name: str) -> None:
+    context = ssl.create_default_context(cafile=server["ca_file"])
+    address = "127.0.0.1" if name == "localhost" else name
+    try:
+        plain = socket.create_connection((address, server.port(door)), 10)
+    except OSError:
+        assert name == "::1", "the door is closed"
+        pytest.skip("this machine has no IPv6")
+    with plain, context.wrap_socket(plain, server_hostname=name) as secure:
+        assert secure.version() in ("TLSv1.2", "TLSv1.3")
 
 
 CASES: list[Case] = [

@@ -136,10 +136,15 @@ async function latest() {
   const [hub, partitionId] = takeSpot();
   await send(hub, ["before"], { partitionId });
   const reader = reading(hub, partitionId, { startPosition: latestEventPosition });
-  await new Promise((resolve) => setTimeout(resolve, 1500)); // no callback tells of an idle attach
-  await send(hub, ["after"], { partitionId });
-  assert.equal((await reader.next()).body, "after");
-  await reader.close();
+  const client = producer(hub);
+  const sending = setInterval(() => client.sendBatch([{ body: "after" }], { partitionId }), 200);
+  try {
+    assert.equal((await reader.next()).body, "after"); // no callback tells of an idle attach
+  } finally {
+    clearInterval(sending);
+    await reader.close();
+    await client.close();
+  }
 }
 
 async function runtimeMetrics() {
