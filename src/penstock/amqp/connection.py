@@ -114,6 +114,8 @@ class Connection:
         "allowance",
         "app",
         "config",
+        "frames_received",
+        "has_more",
         "open",
         "sasl_state",
         "sessions",
@@ -140,6 +142,8 @@ class Connection:
         self._started_ms = now_ms
         self._received_ms = now_ms
         self._sent_ms = now_ms
+        self.frames_received = 0  # beside runs of transfers: what a peer can make work with
+        self.has_more = False
 
     def __repr__(self) -> str:
         return f"<Connection {self.config.container_id!r} {self.state.name}>"
@@ -165,9 +169,16 @@ class Connection:
         """What the peer makes us keep: part of a frame, parts of deliveries."""
         return len(self._pending) + self.allowance.unfinished_bytes
 
-    def receive_data(self, data: bytes, *, now_ms: int) -> list[Event]:
-        """Everything the bytes meant, in order. Never raises for what a peer sends."""
+    def receive_data(
+        self, data: bytes, *, now_ms: int, frames_max: int | None = None
+    ) -> list[Event]:
+        """Everything the bytes meant, in order. Never raises for what a peer sends.
+
+        With `frames_max` it stops behind so many frames, runs of transfers not counted; `has_more`
+        then says that the next call, also with b"", goes on."""
         self._received_ms = now_ms
+        self.has_more = False
+        stop = None if frames_max is None else self.frames_received + frames_max
         events: list[Event] = []
         if self.is_over:
             return events
@@ -176,6 +187,9 @@ class Connection:
         try:
             self._check_patience(len(buffer))
             while not self.is_over:
+                if self.frames_received == stop:
+                    self.has_more = position < len(buffer)
+                    break
                 before = position
                 position = self._step(buffer, position, events)
                 if position == before:
@@ -368,6 +382,7 @@ class Connection:
         end = position + size
         if available < size:
             return position
+        self.frames_received += 1
         if (frame_type == SASL_FRAME) != self._sasl_open:
             raise FramingError(
                 f"A frame of type {frame_type} arrived: type {int(self._sasl_open)} is expected."

@@ -171,6 +171,7 @@ def test_replies_that_nobody_takes_end_the_connection(world: World) -> None:
     sender = peer.attach("$cbs", Role.SENDER)
     for _ in range(100):
         peer.publish(sender, request())
+        world.loop.advance(10)  # asked at a pace that nobody minds
     assert peer.close_error is None
     peer.publish(sender, request())
     assert peer.close_error is not None
@@ -238,6 +239,7 @@ def test_refused_attaches_leave_nothing_behind(peer: Peer) -> None:
             initial_delivery_count=0,
         )
         heard = peer.say(attach, Detach(handle=200, closed=True))
+        peer.world.loop.advance(20)  # asked at a pace that nobody minds
         assert [type(sent.body) for sent in heard] == [Attach, Detach]
     assert len(peer.connection.apps) == 2
     assert peer.connection.engine.allowance.link_count == 2

@@ -316,6 +316,7 @@ def test_credit_of_a_node_is_topped_up(stranger: Peer) -> None:
     sender, _ = stranger.node("$cbs")
     for _ in range(limits.NODE_CREDIT * 2):
         assert stranger.publish(sender, ask("1"))[0] is not None
+        stranger.world.loop.advance(10)
 
 
 # --- $management --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.amqp.message import Message, ValueBody
 from penstock.auth import Grant, parse_resource, verify
+from penstock.auth.backoff import policy_of
 from penstock.gateway.amqp.addresses import NodeKind
 from penstock.gateway.amqp.faults import tracked
 from penstock.gateway.amqp.nodes import Answer, RequestLink
@@ -21,6 +22,10 @@ class CbsLink(RequestLink):
     def answer(self, request: Message) -> Answer:
         try:
             self._put_token(request)
+        except AuthFailed as error:
+            token = request.body.value if isinstance(request.body, ValueBody) else None
+            delay_ms = self.connection.refusals.failed(policy_of(token), error)
+            return Answer.failed(error, self._text(error), delay_ms=delay_ms)
         except PenstockError as error:
             return Answer.failed(error, self._text(error))
         return Answer(202, "Accepted")

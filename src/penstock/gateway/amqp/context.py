@@ -10,7 +10,10 @@ from concurrent.futures import Executor
 import msgspec
 
 from penstock.auth import Authority
+from penstock.auth.backoff import Backoff
 from penstock.broker import Broker
+from penstock.gateway.admission import Admission
+from penstock.gateway.amqp.calls import CallMeter
 from penstock.model import limits
 from penstock.model.clock import Clock
 
@@ -67,6 +70,8 @@ class Context:
         loop: asyncio.AbstractEventLoop,
         deadlines: Deadlines | None = None,
         connections_max: int = limits.CONNECTIONS_PER_NAMESPACE_MAX,
+        admission: Admission | None = None,
+        backoff: Backoff | None = None,
     ) -> None:
         self.broker = broker
         self.clock = clock
@@ -77,3 +82,6 @@ class Context:
         self.deadlines = deadlines or Deadlines()
         self.connections_max = connections_max
         self.held = Held()
+        self.admission = admission or Admission(clock.monotonic_ms)
+        self.backoff = backoff or Backoff()
+        self.calls = CallMeter()

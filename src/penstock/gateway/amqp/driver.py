@@ -7,6 +7,7 @@ what links may send -> one write. Nothing in a turn awaits.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from penstock.amqp.events import (
 )
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Disposition, Error
+from penstock.gateway.admission import Place, network_of
 from penstock.gateway.amqp import attach
 from penstock.gateway.amqp.context import Context, log
 from penstock.gateway.amqp.faults import amqp_error
@@ -35,7 +37,10 @@ from penstock.gateway.amqp.grants import Grants
 from penstock.gateway.amqp.intake import Intake
 from penstock.gateway.amqp.links import EntityLink, LinkApp
 from penstock.gateway.amqp.outbox import Outbox
-from penstock.gateway.amqp.sasl import judge
+from penstock.gateway.amqp.reading import Reading
+from penstock.gateway.amqp.refusals import Refusals
+from penstock.gateway.amqp.sasl import judge, policy_named
+from penstock.gateway.effort import FRAMES_AT_ONCE
 from penstock.model import limits, names
 from penstock.model.errors import (
     AuthFailed,
@@ -74,21 +79,25 @@ class AmqpConnection:
         *,
         on_over: Callable[[AmqpConnection], None],
         connection_count: int,
+        place: Place | None = None,
     ) -> None:
         self.context = context
         self.transport = transport
         self.grants = Grants()
         self.intake = Intake(transport, context.held)
         self.outbox = Outbox()
+        self.refusals = Refusals(self)
+        self.address = network_of(transport.peer.rpartition(":")[0].strip("[]"))
         self.namespace = ""
         self.id = f"{context.new_id()}_G0"
         self.authenticated = False
         self.apps: dict[Link, LinkApp] = {}
         self.events_in = self.events_out = 0
         self.reply_bytes = 0  # of all reply links, waiting for credit
+        self._place = place
         self._on_over = on_over
         self._over_quota = connection_count > context.connections_max
-        self._bytes_in = self._bytes_out = 0
+        self._bytes_out = 0
         self._write_paused = False
         self._in_turn = False
         self._turn_scheduled = False
@@ -101,6 +110,8 @@ class AmqpConnection:
         self._reason = "closed by the peer"
         self._started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
         self._had_link = False
+        self.reading = Reading(self, self._started_ms)
+        self.effort = self.reading.effort
         deadlines = context.deadlines
         self.engine = Connection(
             ConnectionConfig(
@@ -130,9 +141,7 @@ class AmqpConnection:
         """One turn."""
         if self._over:
             return
-        self._bytes_in += len(data)
-        now_ms = self.context.clock.monotonic_ms()
-        self.turn(lambda: self._handle(self.engine.receive_data(data, now_ms=now_ms)))
+        self.turn(lambda: self.reading.take(data))
 
     def pause_writing(self) -> None:
         """The peer does not read: nothing more is delivered, and nothing more of it is read."""
@@ -150,21 +159,32 @@ class AmqpConnection:
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
+        self.reading.close()
         self._close_apps()
-        log.info(
+        if self._place is not None and self.effort.was_overdrawn:
+            self._place.misbehaved()
+        log.log(
+            self._level_of_the_end(),
             "connection ended: peer=%s container=%s namespace=%s seconds=%.1f bytes_in=%d "
             "bytes_out=%d events_in=%d events_out=%d reason=%s",
             self.transport.peer,
             names.shown(self.engine.open.container_id) if self.engine.open else "-",
             self.namespace or "-",
             (self.context.clock.monotonic_ms() - self._started_ms) / 1000,
-            self._bytes_in,
+            self.reading.bytes,
             self._bytes_out,
             self.events_in,
             self.events_out,
             names.shown(self._reason, most=_REASON_MAX),
         )
         self._on_over(self)
+
+    def _level_of_the_end(self) -> int:
+        """Of strangers there may be any number, and warnings are thinned out. Who says nothing at
+        all has only looked whether the port is open."""
+        if self.authenticated:
+            return logging.INFO
+        return logging.WARNING if self.reading.bytes else logging.DEBUG
 
     # --- what the door uses ---------------------------------------------------------------------
 
@@ -177,6 +197,11 @@ class AmqpConnection:
         self.fail(ConnectionForced("The service is shutting down; reconnect in a moment."))
 
     # --- what links use -------------------------------------------------------------------------
+
+    @property
+    def is_ending(self) -> bool:
+        """Our close is out, or nothing can be said any more."""
+        return self._ending
 
     @property
     def host(self) -> str:
@@ -221,6 +246,9 @@ class AmqpConnection:
         """Somebody known is there; links may live longer now."""
         self.authenticated = True
         self._must_arm = True
+        self.effort.known()
+        if self._place is not None:
+            self._place.known()
 
     def turn(self, work: Callable[[], None]) -> None:
         """Run what a timer, the socket, the log or another connection called for, then write. A bug
@@ -241,7 +269,8 @@ class AmqpConnection:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def _handle(self, events: list[Event]) -> None:
+    def handle(self, events: list[Event]) -> None:
+        """What the engine made of the bytes of this turn."""
         for event in events:
             if not self._ending or isinstance(event, CloseReceived | ConnectionFailed):
                 _HANDLERS[type(event)](self, event)
@@ -251,10 +280,19 @@ class AmqpConnection:
             judge(self, event)
         except AuthFailed as error:
             self._reason = str(error)
-            self.engine.answer_sasl(ok=False)
+            delay_ms = self.refusals.failed(policy_named(event), error)
+            if delay_ms:
+                self.refusals.later(delay_ms, self._refuse_sasl)
+            else:
+                self._refuse_sasl()
             return
         self.engine.answer_sasl(ok=True)
-        self._handle(self.engine.receive_data(b"", now_ms=self.context.clock.monotonic_ms()))
+        now_ms = self.context.clock.monotonic_ms()
+        self.handle(self.engine.receive_data(b"", now_ms=now_ms, frames_max=FRAMES_AT_ONCE))
+
+    def _refuse_sasl(self) -> None:
+        if not self._ending:
+            self.engine.answer_sasl(ok=False)
 
     def on_open(self, event: OpenReceived) -> None:
         self._must_arm = True
@@ -270,6 +308,8 @@ class AmqpConnection:
         pass  # the engine has answered
 
     def on_attach(self, event: AttachReceived) -> None:
+        if not self.reading.attach():
+            return
         app = attach.answer(self, event.link)
         if app is not None:
             self.apps[event.link] = app
@@ -374,7 +414,7 @@ class AmqpConnection:
 
     def _due(self) -> None:
         now_ms = self.context.clock.monotonic_ms()
-        self._handle(self.engine.on_time(now_ms=now_ms))
+        self.handle(self.engine.on_time(now_ms=now_ms))
         if self.engine.is_opened:
             self._check_presence(now_ms)
         if self.engine.is_opened:
@@ -451,7 +491,7 @@ class AmqpConnection:
             self._bytes_out += len(data)
             self.transport.write(data)
         if self.engine.is_over:
-            self._hang_up()
+            self.hang_up()
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -472,6 +512,7 @@ class AmqpConnection:
         self.apps.clear()
         self.outbox.clear()
         self._dirty.clear()
+        self.refusals.close()
         for app in apps:
             try:
                 app.close()
@@ -487,11 +528,11 @@ class AmqpConnection:
         self._write()
         if opened:
             self.intake.end()
-            self.context.loop.call_later(_CLOSE_GRACE_S, self._hang_up)
+            self.context.loop.call_later(_CLOSE_GRACE_S, self.hang_up)
         else:
-            self._hang_up()
+            self.hang_up()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         """Close the socket; one that does not drain (the peer does not read) is cut off."""
         if not self._hung_up and not self._over:
             self._hung_up = True

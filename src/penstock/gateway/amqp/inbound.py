@@ -13,6 +13,7 @@ from penstock.auth import Grant
 from penstock.broker import HubRuntime, ProducerLink, SenderLink
 from penstock.gateway.amqp.addresses import Address
 from penstock.gateway.amqp.links import EntityLink
+from penstock.gateway.effort import REFUSAL
 from penstock.kernels import (
     KernelError,
     KeyConflict,
@@ -151,11 +152,14 @@ class PublisherLink(EntityLink):
         if isinstance(result, PenstockError):
             self._refuse(first, last, result, settled)
             return
+        events = result.last_sequence - result.first_sequence + 1
+        self.connection.effort.earn(events, size)
         if not settled:
             self._accepted.append((first, last))
         self.connection.dirty(self)
 
     def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
+        self.connection.effort.spend(REFUSAL)
         if error.http_status < 500:
             self.hub.counters.user_errors += 1
         if not settled:

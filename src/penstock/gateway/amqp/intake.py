@@ -15,7 +15,8 @@ class Readable(Protocol):
 
 class Intake:
     """Reading pauses while too much of this peer waits for the disk, while the peer does not take
-    our answers (they would pile up), and once the service stops."""
+    our answers (they would pile up), while it rests from making work, and once the service
+    stops."""
 
     def __init__(self, transport: Readable, held: Held) -> None:
         self.bytes = 0  # of this connection, waiting for the disk
@@ -23,6 +24,7 @@ class Intake:
         self._held = held
         self._is_full = False
         self._is_unheard = False
+        self._is_resting = False
         self._is_stopped = False
         self._is_over = False
         self._paused = False
@@ -53,6 +55,14 @@ class Intake:
         self._is_unheard = False
         self._apply()
 
+    def rest(self) -> None:
+        self._is_resting = True
+        self._apply()
+
+    def rested(self) -> None:
+        self._is_resting = False
+        self._apply()
+
     def stop(self) -> None:
         """Nothing new is taken; what was taken is still acknowledged."""
         self._is_stopped = True
@@ -64,7 +74,9 @@ class Intake:
         self._apply()
 
     def _apply(self) -> None:
-        wanted = not self._is_over and (self._is_full or self._is_unheard or self._is_stopped)
+        wanted = not self._is_over and (
+            self._is_full or self._is_unheard or self._is_resting or self._is_stopped
+        )
         if wanted == self._paused:
             return
         self._paused = wanted

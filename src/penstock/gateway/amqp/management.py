@@ -8,6 +8,7 @@ from penstock.amqp.link import Link
 from penstock.amqp.message import Message
 from penstock.amqp.types import Array, Int, Long, Timestamp
 from penstock.auth import Grant, verify
+from penstock.auth.backoff import policy_of
 from penstock.auth.resource import canonical
 from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind
@@ -45,7 +46,11 @@ class ManagementLink(RequestLink):
             body = self._read(request.application_properties or {})
         except AuthFailed as error:
             # The service names a bad token "unauthorized" here (protocol.md 3.3).
-            return Answer(401, self._text(error), condition=Unauthorized.condition)
+            token = (request.application_properties or {}).get("security_token")
+            delay_ms = self.connection.refusals.failed(policy_of(token), error)
+            return Answer(
+                401, self._text(error), condition=Unauthorized.condition, delay_ms=delay_ms
+            )
         except PenstockError as error:
             return Answer.failed(error, self._text(error))
         return Answer(200, "OK", properties={"operation": "READ"}, body=body)
@@ -60,7 +65,9 @@ class ManagementLink(RequestLink):
         if kind not in (HUB, PARTITION):
             raise ArgumentError(f"The type must be {HUB} or {PARTITION}.")
         grant = self._authorise(name, asked.get("security_token"))
-        hub = self.connection.context.broker.hub(grant.namespace, name)
+        context = self.connection.context
+        hub = context.broker.hub(grant.namespace, name)
+        context.calls.admit(hub.namespace, context.clock.monotonic_ms())
         if kind == HUB:
             return _hub_facts(hub)
         partition = asked.get("partition")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.amqp.errors import AmqpError
@@ -14,6 +15,7 @@ from penstock.amqp.serial import serial_add
 from penstock.amqp.types import Int, Symbol
 from penstock.gateway.amqp.addresses import NodeKind
 from penstock.gateway.amqp.links import LinkApp
+from penstock.gateway.effort import REQUEST
 from penstock.model import limits, names
 from penstock.model.errors import PenstockError, QuotaExceeded
 
@@ -36,16 +38,18 @@ class Answer:
         condition: str | None = None,
         properties: dict[str, object] | None = None,
         body: dict[str, object] | None = None,
+        delay_ms: int = 0,
     ) -> None:
         self.status = status
         self.description = description
         self.condition = condition
         self.properties = properties or {}
         self.body = body
+        self.delay_ms = delay_ms  # how long it is kept back
 
     @staticmethod
-    def failed(error: PenstockError, description: str) -> Answer:
-        return Answer(error.http_status, description, condition=error.condition)
+    def failed(error: PenstockError, description: str, *, delay_ms: int = 0) -> Answer:
+        return Answer(error.http_status, description, condition=error.condition, delay_ms=delay_ms)
 
 
 class RequestLink(LinkApp):
@@ -62,6 +66,9 @@ class RequestLink(LinkApp):
             last = serial_add(event.first_delivery_id, event.count - 1)
             self.link.settle(event.first_delivery_id, last, _ACCEPTED)
         for i in range(0, len(event.bounds), 2):
+            if not self.link.is_attached:  # the connection ended over one of them
+                return
+            self.connection.effort.spend(REQUEST)
             self._request(event.data[event.bounds[i] : event.bounds[i + 1]])
         self.link.replenish(limits.NODE_CREDIT)
 
@@ -86,7 +93,7 @@ class RequestLink(LinkApp):
         reply_to = properties.reply_to if properties is not None else None
         link = self._reply_link(reply_to)
         if link is not None:
-            link.reply(encode_message(_response(request, answer)))
+            link.reply(encode_message(_response(request, answer)), delay_ms=answer.delay_ms)
 
     def _reply_link(self, reply_to: object) -> ReplyLink | None:
         """The receiver of the same session and node; reply-to chooses among several (2.1)."""
@@ -111,8 +118,10 @@ class ReplyLink(LinkApp):
         super().__init__(connection, link)
         self.kind = kind
         self._waiting: deque[bytes] = deque()
+        self._delayed_bytes = 0
+        self._is_closed = False
 
-    def reply(self, message: bytes) -> None:
+    def reply(self, message: bytes, *, delay_ms: int = 0) -> None:
         connection = self.connection
         if (
             len(self._waiting) >= _REPLIES_WAITING_MAX
@@ -125,9 +134,21 @@ class ReplyLink(LinkApp):
                 )
             )
             return
-        self._waiting.append(message)
         connection.reply_bytes += len(message)
-        connection.outbox.add(self)
+        if delay_ms:
+            self._delayed_bytes += len(message)
+            connection.refusals.later(delay_ms, partial(self._was_delayed, message))
+        else:
+            self._queue(message)
+
+    def _was_delayed(self, message: bytes) -> None:
+        if not self._is_closed:
+            self._delayed_bytes -= len(message)
+            self._queue(message)
+
+    def _queue(self, message: bytes) -> None:
+        self._waiting.append(message)
+        self.connection.outbox.add(self)
 
     def pump(self, bytes_max: int) -> int:
         if not self.link.is_attached or self.connection.outbox.must_wait(self):
@@ -148,6 +169,8 @@ class ReplyLink(LinkApp):
         return sent
 
     def close(self) -> None:
+        self._is_closed = True
+        self.connection.reply_bytes -= self._delayed_bytes
         while self._waiting:
             self._forget(self._waiting.pop())
 

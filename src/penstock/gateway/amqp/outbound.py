@@ -107,6 +107,7 @@ class ReaderLink(EntityLink):
             )
             return 0
         self.connection.events_out += framed.events
+        self.connection.effort.earn(framed.events, len(framed.data))
         self.counters.outgoing_messages += framed.events
         self.counters.outgoing_bytes += len(framed.data)
         reader.advance(framed.events, framed.position)

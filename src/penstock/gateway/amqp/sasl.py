@@ -31,6 +31,14 @@ def judge(connection: AmqpConnection, init: SaslInitReceived) -> None:
     connection.token_was_put()
 
 
+def policy_named(init: SaslInitReceived) -> str:
+    """The policy that a PLAIN response names, true or not; "" when it names none."""
+    try:
+        return _plain(init.initial_response)[0]
+    except AuthFailed:
+        return ""
+
+
 def _plain(response: bytes) -> tuple[str, str]:
     """RFC 4616: authorization identity NUL user NUL password."""
     if len(response) > limits.SAS_TOKEN_BYTES_MAX:

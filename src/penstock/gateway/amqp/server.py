@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import ssl
 
+from penstock.gateway.admission import Place
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.driver import AmqpConnection, Transport
+from penstock.gateway.listener import Listeners
 from penstock.model import limits
-
-_BACKLOG = 512
 
 
 class AmqpDoor:
@@ -20,17 +20,21 @@ class AmqpDoor:
         self.context = context
         self.connections: set[AmqpConnection] = set()
         self.opened = 0  # connections ever accepted
-        self._servers: list[asyncio.Server] = []
+        self._listeners = Listeners(
+            context.loop, context.admission, lambda place: SocketTransport(self, place)
+        )
         self._closing = False
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def connect(self, transport: Transport) -> AmqpConnection:
-        """A peer has come in by `transport`; the door forgets it when it is over."""
+    def connect(self, transport: Transport, place: Place | None = None) -> AmqpConnection:
+        """A peer has come in by `transport`; the door forgets it when it is over. `place` is told
+        when the peer has shown who it is; to leave it is the transport's."""
         connection = AmqpConnection(
             self.context,
             transport,
             on_over=self._forget,
+            place=place,
             connection_count=len(self.connections) + 1,
         )
         self.connections.add(connection)
@@ -42,16 +46,7 @@ class AmqpDoor:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a listener; the port it got."""
-        server = await self.context.loop.create_server(
-            lambda: SocketTransport(self),
-            host,
-            port,
-            ssl=tls,
-            backlog=_BACKLOG,
-            ssl_handshake_timeout=limits.TLS_DEADLINE_S if tls is not None else None,
-        )
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        return await self._listeners.open(host, port, tls)
 
     def rejudge(self) -> None:
         """The catalog changed: every connection looks at its grants again."""
@@ -61,8 +56,7 @@ class AmqpDoor:
     async def close(self, *, grace_s: float) -> None:
         """Take nobody new, say goodbye to everybody, wait for their answers for a moment."""
         self._closing = True
-        for server in self._servers:
-            server.close()
+        await self._listeners.close()
         for connection in list(self.connections):
             connection.intake.stop()
         with contextlib.suppress(TimeoutError):
@@ -86,8 +80,9 @@ class AmqpDoor:
 class SocketTransport(asyncio.Protocol):
     """asyncio's protocol on one side, the driver's Transport on the other."""
 
-    def __init__(self, door: AmqpDoor) -> None:
+    def __init__(self, door: AmqpDoor, place: Place) -> None:
         self._door = door
+        self._place = place
         self._socket: asyncio.Transport | None = None
         self._connection: AmqpConnection | None = None
         self.peer = "-"
@@ -101,7 +96,7 @@ class SocketTransport(asyncio.Protocol):
         transport.set_write_buffer_limits(  # type: ignore[attr-defined]  # stream transports have it
             high=limits.OUTBOUND_BUFFER_BYTES
         )
-        self._connection = self._door.connect(self)
+        self._connection = self._door.connect(self, self._place)
 
     def data_received(self, data: bytes) -> None:
         assert self._connection is not None
@@ -118,6 +113,7 @@ class SocketTransport(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection is not None:
             self._connection.connection_lost()
+        self._place.leave()
 
     # the driver calls these
 

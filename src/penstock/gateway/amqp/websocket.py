@@ -7,6 +7,7 @@ import asyncio
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from penstock.gateway.admission import PLACE
 from penstock.gateway.amqp.driver import AmqpConnection
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.model import limits
@@ -31,7 +32,7 @@ class WebSocketDoor:
             return
         await websocket.accept(subprotocol=chosen)  # the one offered is echoed
         transport = WebSocketTransport(websocket)
-        transport.connection = self._door.connect(transport)
+        transport.connection = self._door.connect(transport, scope.get("state", {}).get(PLACE))
         await transport.run()
 
 

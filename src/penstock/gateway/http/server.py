@@ -11,6 +11,7 @@ import contextlib
 import ssl
 from collections.abc import Awaitable, Mapping
 from enum import IntEnum
+from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
@@ -18,10 +19,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 
+from penstock.auth.backoff import Backoff
+from penstock.gateway.admission import PLACE, Admission, Place
 from penstock.gateway.http.exchange import ORIGINAL_NAMES
+from penstock.gateway.http.slowness import SlowRefusals
+from penstock.gateway.http.websockets import RESTING, BoundedWebSocket
+from penstock.gateway.listener import Listeners
 from penstock.model import limits
 
-_BACKLOG = 512
 _KEEP_ALIVE_S = 75
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
 
@@ -44,13 +49,21 @@ _DEADLINES_S = {
 class HttpDoor:
     """Listeners for one ASGI application."""
 
-    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        admission: Admission | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
         self._loop = loop
+        self._admission = admission or Admission(lambda: int(loop.time() * 1000))
         self._config = Config(
-            app=app,
+            app=SlowRefusals(app, backoff or Backoff()),
             interface="asgi3",
             http=HttpToolsProtocol,
-            ws="websockets-sansio",
+            ws=BoundedWebSocket,
             ws_max_size=limits.WEBSOCKET_MESSAGE_BYTES_MAX,
             ws_per_message_deflate=False,  # declined: no decompression bombs
             ws_ping_interval=None,  # AMQP has its own heartbeats
@@ -64,29 +77,20 @@ class HttpDoor:
         )
         self._config.load()
         self._state = ServerState()
-        self._servers: list[asyncio.Server] = []
+        self._listeners = Listeners(loop, self._admission, self.connection)
 
-    def connection(self) -> asyncio.Protocol:
-        """The protocol of one new connection."""
-        return _BoundedProtocol(self._config, self._state, {}, self._loop)
+    def connection(self, place: Place | None = None) -> asyncio.Protocol:
+        """The protocol of one new connection. Whatever it is upgraded to keeps its place."""
+        state: dict[str, Any] = {RESTING: self._admission.resting, PLACE: place}
+        return _BoundedProtocol(self._config, self._state, state, self._loop)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a listener; the port it got."""
-        server = await self._loop.create_server(
-            self.connection,
-            host,
-            port,
-            ssl=tls,
-            backlog=_BACKLOG,
-            ssl_handshake_timeout=limits.TLS_DEADLINE_S if tls is not None else None,
-        )
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        return await self._listeners.open(host, port, tls)
 
     async def close(self, *, grace_s: float) -> None:
         """Take no new requests, let running ones end for a moment."""
-        for server in self._servers:
-            server.close()
+        await self._listeners.close()
         for connection in list(self._state.connections):
             with contextlib.suppress(InvalidState):  # a WebSocket that is closing already
                 connection.shutdown()
@@ -99,9 +103,9 @@ class HttpDoor:
 
 
 class _BoundedProtocol(HttpToolsProtocol):
-    """Request heads have a deadline and a size, bodies a deadline, listeners a number of
-    connections. Header names are kept as they were written, beside ASGI's lower-case ones: they
-    become names of an event's properties (protocol.md 7.1)."""
+    """Request heads have a deadline and a size, bodies and answers a deadline, listeners and
+    pipelines a number. Header names are kept as they were written, beside ASGI's lower-case ones:
+    they become names of an event's properties (protocol.md 7.1)."""
 
     _timer: asyncio.TimerHandle | None = None
     _timed = (0, _Stage.NOTHING)
@@ -109,6 +113,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     _request = 0
     _head_bytes = 0
     _names: list[bytes]
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -148,6 +153,8 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stage = _Stage.BODY
+        if len(self.pipeline) >= limits.HTTP_PIPELINED_MAX:
+            raise ValueError("too many requests came before the first was answered")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -157,7 +164,25 @@ class _BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stage = _Stage.NOTHING
         self._watch()
+        self._was_heard()
+        place: Place | None = self.app_state[PLACE]
+        if place is not None:
+            place.leave()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The peer takes nothing of its answer: not for ever."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(limits.HTTP_WRITE_DEADLINE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._was_heard()
+
+    def _was_heard(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _watch(self) -> None:
         now = (self._request, self._stage)

@@ -1,0 +1,217 @@
+"""Who may come in: every socket has a place, from being accepted to being closed.
+
+Three bounds: places of one address, places of peers that have not shown who they are (strangers)
+of one address, and strangers in all. A stranger that comes when there are too many takes the place
+of the oldest one: an honest client is a stranger for milliseconds, one that dawdles is not missed.
+
+Connections that end as strangers, or were told off, are counted against their address. One that
+goes on like that finds its next connections held for up to a second before anybody reads them:
+whoever connects in a loop waits, and costs next to nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.gateway.effort import Resting
+from penstock.model import limits
+
+log = logging.getLogger("penstock.gateway")
+
+PLACE = "penstock.place"  # in the state of an ASGI scope: the place of the socket beneath
+
+_V6_PREFIX = 64  # one customer's network: single addresses of it are free to have
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How many; tests take less."""
+
+    of_address: int = limits.CONNECTIONS_PER_ADDRESS_MAX
+    strangers_of_address: int = limits.UNAUTHENTICATED_PER_ADDRESS_MAX
+    young_strangers_of_address: int = limits.UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX
+    strangers: int = limits.UNAUTHENTICATED_MAX
+    patience_ms: int = limits.UNAUTHENTICATED_PATIENCE_MS
+    addresses: int = limits.ADDRESSES_REMEMBERED_MAX
+
+
+class Place:
+    """One socket's. `evict` ends it, whatever stage it is in; its owner says `leave` when it has
+    ended, once or more often."""
+
+    __slots__ = (
+        "_admission",
+        "_left",
+        "_misbehaved",
+        "_record",
+        "address",
+        "entered_ms",
+        "evict",
+        "hold_ms",
+        "is_stranger",
+        "refusals",
+    )
+
+    def __init__(self, admission: Admission, record: _Record, now_ms: int, hold_ms: int) -> None:
+        self.address = record.address
+        self.entered_ms = now_ms
+        self.hold_ms = hold_ms  # how long it is to wait until it is read
+        self.is_stranger = True
+        self.refusals = 0  # for whoever counts them
+        self.evict: Callable[[], object] = _nothing
+        self._admission = admission
+        self._record = record
+        self._misbehaved = False
+        self._left = False
+
+    def known(self) -> None:
+        """The peer has shown who it is."""
+        if self.is_stranger and not self._left:
+            self.is_stranger = False
+            self._admission.forget_stranger(self, self._record)
+
+    def misbehaved(self) -> None:
+        """Known or not, this connection counts against its address."""
+        self._misbehaved = True
+
+    def leave(self) -> None:
+        if not self._left:
+            self._left = True
+            failed = self.is_stranger or self._misbehaved
+            self._admission.forget(self, self._record, failed=failed)
+
+
+class _Record:
+    """What is known of one address. It is forgotten when nothing is owed any more."""
+
+    __slots__ = ("address", "count", "owed_ms", "since_ms", "strangers")
+
+    def __init__(self, address: str, now_ms: int) -> None:
+        self.address = address
+        self.count = 0
+        self.strangers: dict[Place, None] = {}  # oldest first
+        self.owed_ms = 0  # for connections that failed; time pays it off
+        self.since_ms = now_ms
+
+    def settle(self, now_ms: int) -> int:
+        self.owed_ms = max(0, self.owed_ms - max(0, now_ms - self.since_ms))
+        self.since_ms = now_ms
+        return self.owed_ms
+
+    def fail(self, now_ms: int) -> None:
+        most = limits.FAILED_CONNECTIONS_ALLOWANCE_MS + limits.FAILED_CONNECTIONS_HOLD_MS_MAX
+        self.owed_ms = min(self.settle(now_ms) + limits.FAILED_CONNECTION_MS, most)
+
+
+class Admission:
+    """`monotonic_ms` is the clock. Everything happens on the owner's thread."""
+
+    def __init__(self, monotonic_ms: Callable[[], int], bounds: Bounds | None = None) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._bounds = bounds or Bounds()
+        self._records: dict[str, _Record] = {}
+        self._strangers: dict[Place, None] = {}  # oldest first
+        self.resting = Resting()
+        self.refused = 0  # since the start
+        self.evicted = 0
+
+    @property
+    def stranger_count(self) -> int:
+        return len(self._strangers)
+
+    def enter(self, host: str) -> Place | None:
+        """A socket was accepted; None when its address has all the places that it may have."""
+        now_ms = self._monotonic_ms()
+        record = self._record(network_of(host), now_ms)
+        if record.count >= self._bounds.of_address:
+            self.refused += 1
+            log.warning(
+                "connection refused: address=%s has %d connections, the most allowed",
+                record.address,
+                record.count,
+            )
+            return None
+        self._make_room(record, now_ms)
+        hold_ms = max(0, record.settle(now_ms) - limits.FAILED_CONNECTIONS_ALLOWANCE_MS)
+        place = Place(self, record, now_ms, hold_ms)
+        record.count += 1
+        record.strangers[place] = None
+        self._strangers[place] = None
+        return place
+
+    def evict_oldest(self) -> bool:
+        """End the oldest stranger; False when there is none."""
+        place = next(iter(self._strangers), None)
+        if place is not None:
+            self._evict(place)
+        return place is not None
+
+    def forget_stranger(self, place: Place, record: _Record) -> None:
+        self._strangers.pop(place, None)
+        record.strangers.pop(place, None)
+
+    def forget(self, place: Place, record: _Record, *, failed: bool) -> None:
+        self.forget_stranger(place, record)
+        record.count -= 1
+        assert record.count >= 0
+        if failed:
+            record.fail(self._monotonic_ms())
+
+    def _make_room(self, record: _Record, now_ms: int) -> None:
+        bounds, count = self._bounds, len(record.strangers)
+        oldest = next(iter(record.strangers), None)
+        if oldest is not None and (
+            count >= bounds.young_strangers_of_address
+            or (
+                count >= bounds.strangers_of_address
+                and now_ms - oldest.entered_ms >= bounds.patience_ms
+            )
+        ):
+            self._evict(oldest)
+        if len(self._strangers) >= bounds.strangers:
+            self.evict_oldest()
+
+    def _evict(self, place: Place) -> None:
+        self.evicted += 1
+        log.warning("connection ended to make room: address=%s, no token yet", place.address)
+        place.evict()
+        place.leave()
+
+    def _record(self, address: str, now_ms: int) -> _Record:
+        record = self._records.get(address)
+        if record is None:
+            if len(self._records) >= self._bounds.addresses:
+                self._tidy(now_ms)
+            record = self._records[address] = _Record(address, now_ms)
+        return record
+
+    def _tidy(self, now_ms: int) -> None:
+        """Forget who is gone and owes nothing, then whoever is gone, until half of the room is
+        free: this must not be done for every newcomer. Who has a place is never forgotten."""
+        gone = [each for each in self._records.values() if each.count == 0]
+        gone.sort(key=lambda record: record.settle(now_ms))
+        spared = self._bounds.addresses // 2
+        for number, each in enumerate(gone):
+            if each.owed_ms > 0 and len(gone) - number <= spared:
+                return
+            del self._records[each.address]
+
+
+def network_of(host: str) -> str:
+    """Who counts as one: an IPv4 address, or the network of an IPv6 one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _V6_PREFIX), strict=False).network_address)
+
+
+def _nothing() -> None:
+    """Nobody to be told."""

@@ -1,0 +1,84 @@
+"""One connection's bytes on their way into the engine: how many, how fast, from whom."""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from typing import TYPE_CHECKING
+
+from penstock.gateway.effort import ATTACH, FRAMES_AT_ONCE, Effort
+from penstock.model import limits
+from penstock.model.errors import QuotaExceeded
+
+if TYPE_CHECKING:
+    from penstock.gateway.amqp.driver import AmqpConnection
+
+
+class Reading:
+    """`effort` is what the peer has left of work that nothing comes of; when it is used up, the
+    socket is not read for a while. A peer that nobody knows has a budget of bytes and links."""
+
+    def __init__(self, connection: AmqpConnection, now_ms: int) -> None:
+        self.effort = Effort(connection.context.admission.resting, now_ms)
+        self.bytes = 0
+        self._connection = connection
+        self._attaches = 0
+        self._timer: TimerHandle | None = None
+
+    def take(self, data: bytes) -> None:
+        """What one read of the socket brought, a few frames at a time: a peer that only makes
+        work is stopped in the middle of it."""
+        connection, effort = self._connection, self.effort
+        engine, now_ms = connection.engine, connection.context.clock.monotonic_ms()
+        self.bytes += len(data)
+        if effort.is_resting:  # the socket was not stopped in time: kept for later
+            engine.receive_data(data, now_ms=now_ms, frames_max=0)
+            return
+        while True:
+            before = engine.frames_received
+            connection.handle(engine.receive_data(data, now_ms=now_ms, frames_max=FRAMES_AT_ONCE))
+            effort.spend(engine.frames_received - before)
+            if self._must_rest(now_ms) or not engine.has_more:
+                break
+            data = b""
+        if not connection.authenticated and self.bytes > limits.UNAUTHENTICATED_BYTES_MAX:
+            connection.fail(
+                QuotaExceeded(
+                    f"{self.bytes} bytes came before a valid token: at most "
+                    f"{limits.UNAUTHENTICATED_BYTES_MAX} are read."
+                )
+            )
+
+    def attach(self) -> bool:
+        """The peer asks for a link; False when that was one too many."""
+        self.effort.spend(ATTACH)
+        self._attaches += 1
+        if self._connection.authenticated or self._attaches <= limits.UNAUTHENTICATED_LINKS_MAX:
+            return True
+        self._connection.fail(
+            QuotaExceeded(
+                f"{self._attaches} links were asked for before a valid token: at most "
+                f"{limits.UNAUTHENTICATED_LINKS_MAX} may be."
+            )
+        )
+        return False
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.effort.rested(self._connection.context.clock.monotonic_ms())
+
+    def _must_rest(self, now_ms: int) -> bool:
+        connection = self._connection
+        rest_ms = self.effort.rest_ms(now_ms)
+        if rest_ms:
+            connection.intake.rest()
+            self._timer = connection.context.loop.call_later(rest_ms / 1000, self._rested)
+            if connection.is_ending:
+                connection.hang_up()  # no more patience with one that was told to go
+        return rest_ms > 0
+
+    def _rested(self) -> None:
+        self.close()
+        self._connection.intake.rested()
+        self._connection.turn(lambda: self.take(b""))

@@ -1,0 +1,153 @@
+"""WebSockets with bounds that their library does not have: what a peer may make us do and keep.
+
+Messages are parts of one stream of bytes here, as AMQP takes them (protocol.md 1.2): those of one
+read become one. The library parses whatever it is given, so it is given a little at a time, and
+the next piece only when the application has taken what came of the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+
+from penstock.gateway.admission import PLACE, Place
+from penstock.gateway.effort import Effort, Resting
+from penstock.model import limits
+
+_PIECE_BYTES = 8 * limits.KB
+_FRAGMENT_BYTES_FREE = 64  # smaller ones, and control frames, are work that nothing comes of
+_MESSAGE_BYTES_FREE = 8  # an AMQP frame has so many at least
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """The server makes it where an HTTP connection is upgraded, whose place it takes over."""
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self._place: Place | None = self.app_state.get(PLACE)
+        self._effort = Effort(self.app_state.get(RESTING) or Resting(), self._now_ms())
+        self._bytes = 0
+        self._unfed: deque[bytes] = deque()
+        self._gathered: list[bytes] = []
+        self._pong = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += len(data)
+        if self._place is None or not self._place.is_stranger:
+            self._effort.known()
+        elif self._bytes > limits.UNAUTHENTICATED_BYTES_MAX + limits.HTTP_HEAD_BYTES_MAX:
+            self.transport.abort()
+            return
+        pieces = range(0, len(data), _PIECE_BYTES)
+        self._unfed.extend(data[start : start + _PIECE_BYTES] for start in pieces)
+        self._feed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unfed.clear()
+        self._stop_resting()
+        if self._place is not None:
+            if self._effort.was_overdrawn:
+                self._place.misbehaved()
+            self._place.leave()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        pong, self._pong = self._pong, b""
+        if pong:
+            self.transport.write(pong)
+
+    async def receive(self) -> Any:
+        message = await self.queue.get()
+        if self.queue.empty():  # what comes next is parsed when this has been taken
+            self.loop.call_soon(self._feed)
+        return message
+
+    # --- a little at a time ---------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        while self._unfed and self._may_feed():
+            super().data_received(self._unfed.popleft())
+            self._hand_over()
+            rest_ms = self._effort.rest_ms(self._now_ms())
+            if rest_ms:
+                self._timer = self.loop.call_later(rest_ms / 1000, self._rested)
+        wanted = bool(self._unfed) or not self._may_feed()
+        if wanted != self.read_paused and not self.transport.is_closing():
+            self.read_paused = wanted
+            (self.transport.pause_reading if wanted else self.transport.resume_reading)()
+
+    def _may_feed(self) -> bool:
+        # After our close everything is thrown away until the peer's comes.
+        taken = self.queue.empty() or self.close_sent
+        return taken and not self._effort.is_resting and not self.transport.is_closing()
+
+    def _rested(self) -> None:
+        self._stop_resting()
+        self._feed()
+
+    def _stop_resting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._effort.rested(self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self.loop.time() * 1000)
+
+    # --- what the library found -----------------------------------------------------------------
+
+    def handle_bytes(self, event: Frame) -> None:
+        if len(event.data) < (_MESSAGE_BYTES_FREE if event.fin else _FRAGMENT_BYTES_FREE):
+            self._effort.spend(1)
+        super().handle_bytes(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(event.data) < _FRAGMENT_BYTES_FREE:
+            self._effort.spend(1)
+        if len(self.frames) >= limits.WEBSOCKET_FRAGMENTS_MAX:
+            self.transport.abort()
+            return
+        super().handle_cont(event)
+
+    def handle_text(self, event: Frame) -> None:
+        self._hand_over()
+        self._effort.spend(1)
+        super().handle_text(event)
+
+    def handle_ping(self) -> None:
+        """A peer that does not read is not written to: the latest pong may answer for all pings
+        (RFC 6455 5.5.3), or pongs would fill the memory."""
+        self._effort.spend(1)
+        pong = b"".join(self.conn.data_to_send())
+        if self.writable.is_set():
+            self.transport.write(pong)
+        else:
+            self._pong = pong
+
+    def handle_pong(self, event: Frame) -> None:
+        self._effort.spend(1)
+
+    def handle_close(self, event: Frame) -> None:
+        self._hand_over()
+        super().handle_close(event)
+
+    def send_receive_event_to_app(self) -> None:
+        if self.curr_msg_data_type != "bytes":
+            super().send_receive_event_to_app()
+            return
+        self._gathered += self.frames
+        self.frames = []
+
+    def _hand_over(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if gathered and not self.close_sent:
+            self.queue.put_nowait({"type": "websocket.receive", "bytes": b"".join(gathered)})
+
+
+RESTING = "penstock.resting"  # in the state of a connection, beside its place

@@ -1,0 +1,141 @@
+"""Listening sockets of every door: accept, find a place, hold, TLS, and only then the protocol.
+
+asyncio's own servers make a connection of whatever comes, and begin with TLS before anybody is
+asked. Here the address is judged first, on the bare socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+
+from penstock.gateway.admission import Admission, Place
+from penstock.model import limits
+
+log = logging.getLogger("penstock.gateway")
+
+_BACKLOG = 512
+_ACCEPTED_AT_ONCE = 16  # then others have their turn
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TROUBLE_PAUSE_S = 0.1
+
+MakeProtocol = Callable[[Place], asyncio.Protocol]
+
+
+class Listeners:
+    """The listening sockets of one door. `make` gives a new connection's protocol, which says
+    `leave` on its place when the connection is lost."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, admission: Admission, make: MakeProtocol
+    ) -> None:
+        self._loop = loop
+        self._admission = admission
+        self._make = make
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()  # one that accepts each, and handshakes
+
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen on every address of the host; the port. Raises OSError."""
+        found = await self._loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        opened: list[socket.socket] = []
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                where = (address[0], port, *address[2:])
+                opened.append(_listening(family, where))
+                port = opened[0].getsockname()[1]  # 0 was any; it is the same for all of them
+        except OSError:
+            for each in opened:
+                each.close()
+            raise
+        for each in opened:
+            self._sockets.append(each)
+            self._run(self._accept(each, tls))
+        return port
+
+    async def close(self) -> None:
+        """Take nobody new; who is not through the handshake is sent away."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+        for each in self._sockets:
+            each.close()
+        self._sockets.clear()
+
+    def _run(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        while True:
+            try:
+                accepted, address = await self._loop.sock_accept(listening)
+                self._come_in(accepted, address[0], tls)
+                for _ in range(_ACCEPTED_AT_ONCE - 1):
+                    accepted, address = listening.accept()
+                    self._come_in(accepted, address[0], tls)
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                await asyncio.sleep(0)
+            except OSError as error:
+                log.warning("cannot accept connections: reason=%s", error.strerror or error)
+                if error.errno in _EXHAUSTED:
+                    self._admission.evict_oldest()
+                await asyncio.sleep(_TROUBLE_PAUSE_S)
+
+    def _come_in(self, accepted: socket.socket, host: str, tls: ssl.SSLContext | None) -> None:
+        accepted.setblocking(False)
+        place = self._admission.enter(host)
+        if place is None:
+            accepted.close()
+            return
+        task = self._run(self._connect(accepted, place, tls))
+        place.evict = task.cancel
+
+    async def _connect(
+        self, accepted: socket.socket, place: Place, tls: ssl.SSLContext | None
+    ) -> None:
+        try:
+            if place.hold_ms:
+                await asyncio.sleep(place.hold_ms / 1000)
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: self._make(place),
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=limits.TLS_DEADLINE_S if tls is not None else None,
+            )
+            place.evict = transport.abort
+        except BaseException as error:
+            place.leave()
+            with contextlib.suppress(OSError):
+                accepted.close()
+            if not isinstance(error, OSError):  # CancelledError: evicted, or the door closes
+                raise
+            level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG
+            log.log(level, "handshake failed: address=%s reason=%s", place.address, error)
+
+
+def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # elsewhere the option means that two may share the port
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
