@@ -22,6 +22,7 @@ from starlette.routing import WebSocketRoute
 from penstock.auth import Authority
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
+from penstock.catalog.ledger import SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.gateway.amqp.context import Context, Deadlines
 from penstock.gateway.amqp.server import AmqpDoor
@@ -29,12 +30,16 @@ from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
 from penstock.gateway.http.publishing import HttpPublishing
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.log.embedded import EmbeddedLogStore
+from penstock.management.door import ManagementDoor
+from penstock.management.mount import WithManagement
+from penstock.management.operations import Administration
+from penstock.management.shapes import Endpoints
 from penstock.model import names
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
-from penstock.model.errors import ConfigurationError
+from penstock.model.errors import ConfigurationError, ServerBusy
 from penstock.model.names import HubName
-from penstock.service import seed
+from penstock.service import administration, seed
 from penstock.service.certificates import machine_names, prepare_certificates, server_context
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
@@ -66,6 +71,7 @@ class Penstock:
         self._open = False
         self.broker: Broker | None = None
         self._logs: EmbeddedLogStore | None = None
+        self._endpoints: Endpoints | None = None
 
     async def start(self) -> Facts:
         """Open everything, or nothing: a failure closes what was opened."""
@@ -133,13 +139,15 @@ class Penstock:
         )
         tls = server_context(certificates)
         door = AmqpDoor(context)
+        management = self._management(context, catalog, data, door)
         https = HttpDoor(
-            self._public(context, catalog, door),
+            self._public(context, catalog, door, management),
             loop,
             admission=context.admission,
             backoff=context.backoff,
         )
-        admin = HttpDoor(self._administration(context.broker, door), loop)
+        pages = self._administration(context.broker, door)
+        admin = HttpDoor(WithManagement(management, pages), loop)
         # Closed in reverse: AMQP says goodbye while the WebSockets under it are still open.
         self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
@@ -152,7 +160,7 @@ class Penstock:
         https_port = await self._listen(https, settings.https_port, "--https-port", tls)
         admin_tls = None if settings.is_loopback else tls
         admin_port = await self._listen(admin, settings.admin_port, "--admin-port", admin_tls)
-        return Facts.of(
+        facts = Facts.of(
             settings,
             root=root,
             amqp_port=amqp_port,
@@ -162,18 +170,50 @@ class Penstock:
             admin_token=data.admin_token(now_ms=self.clock.now_ms()),
             ca_file=certificates.ca_file,
         )
+        self._endpoints = administration.endpoints_of(facts, data.admin_tokens().tenant_id)
+        return facts
 
-    def _public(self, context: Context, catalog: Catalog, door: AmqpDoor) -> PublicApplication:
-        """What answers on the HTTPS port: REST publishing, and AMQP over WebSocket."""
-        websocket = WebSocketDoor(door)
-        return PublicApplication(
-            publishing=HttpPublishing(
-                broker=context.broker,
+    def _management(
+        self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
+    ) -> ManagementDoor:
+        ledger = SqliteLedger(data.path / "catalog.sqlite")
+        self._stack.callback(ledger.close)
+
+        def endpoints() -> Endpoints:
+            if self._endpoints is None:
+                raise ServerBusy("Penstock is starting; try again in a moment.")
+            return self._endpoints
+
+        return ManagementDoor(
+            Administration(
                 catalog=catalog,
+                broker=context.broker,
                 clock=self.clock,
-                authorities=context.authorities,
-                new_id=context.new_id,
+                connections=administration.DoorConnections(door),
+                ledger=ledger,
+                new_key=administration.new_key,
+                new_hub_id=seed.new_hub_id,
+                units_needed=administration.units_needed,
             ),
+            verify=administration.token_verifier(data.admin_tokens(), self.clock),
+            endpoints=endpoints,
+            new_id=context.new_id,
+        )
+
+    def _public(
+        self, context: Context, catalog: Catalog, door: AmqpDoor, management: ManagementDoor
+    ) -> PublicApplication:
+        """What answers on the HTTPS port: REST publishing, management, and AMQP over WebSocket."""
+        websocket = WebSocketDoor(door)
+        publishing = HttpPublishing(
+            broker=context.broker,
+            catalog=catalog,
+            clock=self.clock,
+            authorities=context.authorities,
+            new_id=context.new_id,
+        )
+        return PublicApplication(
+            publishing=WithManagement(management, publishing),
             websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
         )
 

@@ -1,0 +1,72 @@
+"""The management API in Azure Resource Manager's shapes (protocol.md 7.3), on FastAPI.
+
+Loaded late (`management.door`), which has seen to token, rate, version and body before. Every
+route is a coroutine: operations run on the owner's thread, and none of them waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+import penstock
+from penstock.management import api_entities, api_service, faults
+from penstock.management.api_parts import ERRORS
+from penstock.management.operations import Administration
+from penstock.management.shapes import Endpoints, error_shape
+from penstock.model import names
+from penstock.model.errors import PenstockError
+
+_DESCRIPTION = (
+    "Namespaces, event hubs, consumer groups, authorization rules and keys in the shapes of Azure "
+    "Resource Manager, provider Microsoft.EventHub; Penstock's own below /providers/Penstock."
+)
+
+
+def application(administration: Administration, endpoints: Callable[[], Endpoints]) -> FastAPI:
+    app = FastAPI(
+        title="Penstock management API",
+        version=penstock.__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        openapi_url=None,  # the door serves it, without a token
+        responses=ERRORS,
+        redirect_slashes=False,
+    )
+    app.state.administration = administration
+    app.state.endpoints = endpoints
+    app.include_router(api_service.router)
+    app.include_router(api_entities.router)
+    app.add_exception_handler(PenstockError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _no_route)
+    return app
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, PenstockError)
+    status, code = faults.status_and_code(error)
+    if status == 500:
+        raise error  # the door logs it and says no more than that
+    return JSONResponse(error_shape(code, str(error)), status_code=status)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    text = f"{names.shown(where, most=200)}: {first['msg']}."
+    return JSONResponse(error_shape("InvalidRequestContent", text), status_code=400)
+
+
+async def _no_route(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = "MethodNotAllowed" if error.status_code == 405 else "InvalidResourceType"
+    text = f"There is no {request.method} {names.shown(request.url.path, most=300)} here."
+    headers = error.headers
+    return JSONResponse(error_shape(code, text), status_code=error.status_code, headers=headers)

@@ -1,0 +1,103 @@
+"""What routes share: who asks, names out of paths, the errors that any may answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query, Request
+from fastapi.security import HTTPBearer
+
+from penstock.management import paths
+from penstock.management.bodies import ErrorBody
+from penstock.management.door import ACTOR
+from penstock.management.operations import Operations, Place
+from penstock.management.shapes import Endpoints, namespace_id
+
+Responses = dict[int | str, dict[str, Any]]
+
+ERRORS: Responses = {"default": {"model": ErrorBody, "description": "Refused or failed"}}
+
+_bearer = HTTPBearer(auto_error=False, description="The admin token that `serve` prints")
+
+
+class Request_:
+    """One request's operations, and where the service is."""
+
+    def __init__(self, request: Request) -> None:
+        state = request.app.state
+        self.operations = Operations(state.administration, request.scope[ACTOR])
+        self.endpoints: Endpoints = state.endpoints()
+
+
+async def _asked(request: Request, _: Annotated[object, Depends(_bearer)]) -> Request_:
+    return Request_(request)
+
+
+async def _version(
+    api_version: Annotated[
+        str, Query(alias="api-version", examples=["2024-01-01"], pattern=r"^\d{4}-\d{2}-\d{2}")
+    ],
+) -> None:
+    """Judged by the door already; here for the document."""
+
+
+Asked = Annotated[Request_, Depends(_asked)]
+VERSIONED = [Depends(_version)]
+
+Subscription = Annotated[str, Path(alias="subscription", max_length=256)]
+_Name = Annotated[str, Path(max_length=2048)]
+
+
+async def _place(subscription: _Name, resource_group: _Name) -> Place:
+    return Place(paths.name(subscription), paths.name(resource_group))
+
+
+InPlace = Annotated[Place, Depends(_place)]
+
+
+class Parent:
+    """The namespace that a path leads through: it exists, and at this place."""
+
+    def __init__(self, asked: Request_, namespace: str, place: Place) -> None:
+        self.asked = asked
+        self.operations = asked.operations
+        self.entity = asked.operations.namespaces.show(namespace, place)
+        self.name = self.entity.name
+        self.place = place
+        self.id = namespace_id(self.entity, place)
+
+
+async def _parent(asked: Asked, place: InPlace, namespace: _Name) -> Parent:
+    return Parent(asked, paths.name(namespace), place)
+
+
+async def _hub(hub: _Name) -> str:
+    return paths.name(hub)
+
+
+async def _group(group: _Name) -> str:
+    return paths.name(group)
+
+
+async def _rule(rule: _Name) -> str:
+    return paths.name(rule)
+
+
+async def _namespace(namespace: _Name) -> str:
+    return paths.name(namespace)
+
+
+async def _publisher(publisher: _Name) -> str:
+    return paths.name(publisher)
+
+
+InNamespace = Annotated[Parent, Depends(_parent)]
+NamespaceName = Annotated[str, Depends(_namespace)]
+HubName = Annotated[str, Depends(_hub)]
+GroupName = Annotated[str, Depends(_group)]
+RuleName = Annotated[str, Depends(_rule)]
+PublisherName = Annotated[str, Depends(_publisher)]
+
+_PAGE_MAX = 1_000_000
+Skip = Annotated[int, Query(alias="$skip", ge=0, le=_PAGE_MAX)]
+Top = Annotated[int, Query(alias="$top", ge=1, le=_PAGE_MAX)]

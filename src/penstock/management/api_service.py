@@ -1,0 +1,334 @@
+"""Routes around the entities: subscriptions, resource groups, the provider; and Penstock's own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from penstock.management import bodies, shapes
+from penstock.management.api_entities import NAMESPACE, RESOURCE_GROUP, SUBSCRIPTION
+from penstock.management.api_parts import (
+    VERSIONED,
+    Asked,
+    HubName,
+    InNamespace,
+    NamespaceName,
+    PublisherName,
+    Request_,
+    Responses,
+    Subscription,
+)
+from penstock.management.operations import Place
+from penstock.management.operations.namespaces import (
+    DEFAULT_LOCATION,
+    DEFAULT_SUBSCRIPTION,
+    is_at,
+    place_of,
+)
+from penstock.management.paths import name as unescaped
+from penstock.management.rights import Action
+from penstock.management.shapes import PROVIDER, Shape, time_text
+from penstock.model import names
+from penstock.model.ledger import QuotaKind
+
+_TIME_MS_MAX = 2**53
+OWN = "/providers/Penstock"
+_LIST: Responses = {200: {"model": bodies.ResourceList}}
+_RESOURCE_TYPES = (
+    "namespaces",
+    "namespaces/authorizationRules",
+    "namespaces/eventhubs",
+    "namespaces/eventhubs/authorizationRules",
+    "namespaces/eventhubs/consumergroups",
+)
+_API_VERSIONS = ("2024-01-01", "2021-11-01", "2017-04-01", "2015-08-01", "2014-09-01")
+
+router = APIRouter()
+
+
+# --- subscriptions and resource groups: any is accepted, those in use are listed ----------------
+
+
+def _subscription(asked: Request_, subscription: str) -> Shape:
+    return {
+        "id": f"/subscriptions/{subscription}",
+        "subscriptionId": subscription,
+        "tenantId": asked.endpoints.tenant_id,
+        "displayName": "Penstock",
+        "state": "Enabled",
+        "subscriptionPolicies": {
+            "locationPlacementId": "Internal_2014-09-01",
+            "quotaId": "Internal_2014-09-01",
+            "spendingLimit": "Off",
+        },
+        "authorizationSource": "RoleBased",
+        "managedByTenants": [],
+    }
+
+
+@router.get("/subscriptions", responses=_LIST, dependencies=VERSIONED)
+async def list_subscriptions(asked: Asked) -> Shape:
+    places = [place_of(each).subscription for each in asked.operations.namespaces.list()]
+    known = sorted({DEFAULT_SUBSCRIPTION, *places})
+    return shapes.page([_subscription(asked, each) for each in known])
+
+
+@router.get(SUBSCRIPTION, dependencies=VERSIONED)
+async def get_subscription(asked: Asked, subscription: Subscription) -> Shape:
+    asked.operations.namespaces.list()  # the right to read
+    return _subscription(asked, unescaped(subscription))
+
+
+@router.get(f"{SUBSCRIPTION}/locations", responses=_LIST, dependencies=VERSIONED)
+async def list_locations(asked: Asked, subscription: Subscription) -> Shape:
+    location = {
+        "id": f"/subscriptions/{unescaped(subscription)}/locations/{DEFAULT_LOCATION}",
+        "name": DEFAULT_LOCATION,
+        "displayName": "This machine",
+    }
+    return shapes.page([location])
+
+
+@router.get("/tenants", responses=_LIST, dependencies=VERSIONED)
+async def list_tenants(asked: Asked) -> Shape:
+    tenant = asked.endpoints.tenant_id
+    return shapes.page(
+        [{"id": f"/tenants/{tenant}", "tenantId": tenant, "displayName": "Penstock"}]
+    )
+
+
+def _resource_group(place: Place) -> Shape:
+    return {
+        "id": f"/subscriptions/{place.subscription}/resourceGroups/{place.resource_group}",
+        "name": place.resource_group,
+        "type": "Microsoft.Resources/resourceGroups",
+        "location": DEFAULT_LOCATION,
+        "tags": {},
+        "properties": {"provisioningState": "Succeeded"},
+    }
+
+
+@router.get(f"{SUBSCRIPTION}/resourceGroups", responses=_LIST, dependencies=VERSIONED)
+async def list_resource_groups(asked: Asked, subscription: Subscription) -> Shape:
+    here = Place(unescaped(subscription), "")
+    found = asked.operations.namespaces.list(here)
+    groups = {
+        names.key(place.resource_group): place
+        for place in (place_of(each, here) for each in found if is_at(each, here))
+    }
+    return shapes.page([_resource_group(place) for _, place in sorted(groups.items())])
+
+
+@router.get(RESOURCE_GROUP, dependencies=VERSIONED)
+@router.put(RESOURCE_GROUP, dependencies=VERSIONED, operation_id="put_resource_group")
+async def get_resource_group(
+    asked: Asked, subscription: Subscription, resource_group: str
+) -> Shape:
+    """Every one exists: a name that namespaces are kept under, and nothing more."""
+    asked.operations.namespaces.list()  # the right to read
+    return _resource_group(Place(unescaped(subscription), unescaped(resource_group)))
+
+
+@router.head(RESOURCE_GROUP, status_code=204, dependencies=VERSIONED)
+async def head_resource_group(
+    asked: Asked, subscription: Subscription, resource_group: str
+) -> None:
+    asked.operations.namespaces.list()  # the right to read
+
+
+# --- the provider -------------------------------------------------------------------------------
+
+
+@router.get(f"{SUBSCRIPTION}/providers/{PROVIDER}", dependencies=VERSIONED)
+@router.post(
+    f"{SUBSCRIPTION}/providers/{PROVIDER}/register",
+    dependencies=VERSIONED,
+    operation_id="register_provider",
+)
+async def get_provider(asked: Asked, subscription: Subscription) -> Shape:
+    return {
+        "id": f"/subscriptions/{unescaped(subscription)}/providers/{PROVIDER}",
+        "namespace": PROVIDER,
+        "registrationPolicy": "RegistrationRequired",
+        "registrationState": "Registered",
+        "resourceTypes": [
+            {
+                "resourceType": kind,
+                "locations": [DEFAULT_LOCATION],
+                "apiVersions": list(_API_VERSIONS),
+                "capabilities": "None",
+            }
+            for kind in _RESOURCE_TYPES
+        ],
+    }
+
+
+@router.get(f"/providers/{PROVIDER}/operations", responses=_LIST, dependencies=VERSIONED)
+async def list_operations(asked: Asked) -> Shape:
+    return shapes.page(
+        [
+            {
+                "name": f"{PROVIDER}/{action}",
+                "isDataAction": False,
+                "display": {"provider": "Penstock", "operation": action.name},
+            }
+            for action in Action
+        ]
+    )
+
+
+@router.post(
+    f"{SUBSCRIPTION}/providers/{PROVIDER}/checkNameAvailability",
+    dependencies=VERSIONED,
+    responses={200: {"model": bodies.NameAvailability}},
+)
+async def check_name_availability(
+    asked: Asked, subscription: Subscription, body: bodies.NameBody
+) -> Shape:
+    found = asked.operations.namespaces.why_not(body.name)
+    if found is None:
+        return {"nameAvailable": True, "reason": "None", "message": ""}
+    reason, text = found
+    return {"nameAvailable": False, "reason": reason, "message": text}
+
+
+# --- what a namespace has in Azure and not here: read, and empty ---------------------------------
+
+
+def _network_rules(parent: Any) -> Shape:
+    return {
+        "id": f"{parent.id}/networkRuleSets/default",
+        "name": "default",
+        "type": f"{PROVIDER}/Namespaces/NetworkRuleSets",
+        "location": DEFAULT_LOCATION,
+        "properties": {
+            "publicNetworkAccess": "Enabled",
+            "defaultAction": "Allow",
+            "virtualNetworkRules": [],
+            "ipRules": [],
+            "trustedServiceAccessEnabled": False,
+        },
+    }
+
+
+@router.get(f"{NAMESPACE}/networkRuleSets/default", dependencies=VERSIONED)
+async def get_network_rule_set(parent: InNamespace) -> Shape:
+    return _network_rules(parent)
+
+
+@router.get(f"{NAMESPACE}/networkRuleSets", responses=_LIST, dependencies=VERSIONED)
+async def list_network_rule_sets(parent: InNamespace) -> Shape:
+    return shapes.page([_network_rules(parent)])
+
+
+@router.get(f"{NAMESPACE}/privateEndpointConnections", responses=_LIST, dependencies=VERSIONED)
+@router.get(f"{NAMESPACE}/privateLinkResources", responses=_LIST, dependencies=VERSIONED)
+@router.get(f"{NAMESPACE}/disasterRecoveryConfigs", responses=_LIST, dependencies=VERSIONED)
+@router.get(f"{NAMESPACE}/schemagroups", responses=_LIST, dependencies=VERSIONED)
+@router.get(f"{NAMESPACE}/applicationGroups", responses=_LIST, dependencies=VERSIONED)
+async def list_nothing(parent: InNamespace) -> Shape:
+    return shapes.page([])
+
+
+# --- Penstock's own -----------------------------------------------------------------------------
+
+
+def _records(found: list[Any]) -> Shape:
+    return shapes.page([msgspec.to_builtins(each) for each in found])
+
+
+@router.get(f"{OWN}/namespaces", responses=_LIST)
+async def list_all_namespaces(asked: Asked) -> Shape:
+    """Of every subscription and resource group."""
+    namespaces = asked.operations.namespaces
+    return shapes.page(
+        [
+            shapes.namespace_shape(
+                each, None, capacity=namespaces.capacity(each), https=asked.endpoints.https
+            )
+            for each in namespaces.list()
+        ]
+    )
+
+
+@router.get(f"{OWN}/connections", responses=_LIST)
+async def list_connections(asked: Asked) -> Shape:
+    return _records(asked.operations.reports.connections())
+
+
+@router.delete(f"{OWN}/connections/{{connection}}")
+async def kill_connection(asked: Asked, connection: str) -> Response:
+    asked.operations.reports.kill_connection(unescaped(connection))
+    return Response(status_code=200)
+
+
+@router.get(f"{OWN}/usage", responses=_LIST)
+async def list_usage(
+    asked: Asked,
+    since_ms: Annotated[int, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)] = 0,
+    until_ms: Annotated[int, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)] = _TIME_MS_MAX,
+) -> Shape:
+    return _records(asked.operations.reports.usage(since_ms=since_ms, until_ms=until_ms))
+
+
+@router.get(f"{OWN}/audit", responses=_LIST)
+async def list_audit(asked: Asked, newest: Annotated[int, Query(ge=1, le=1000)] = 100) -> Shape:
+    found = asked.operations.reports.audit(newest=newest)
+    return shapes.page(
+        [msgspec.to_builtins(each) | {"at": time_text(each.at_ms)} for each in found]
+    )
+
+
+_OWN_NAMESPACE = OWN + "/namespaces/{namespace}"
+_OWN_HUB = _OWN_NAMESPACE + "/eventhubs/{hub}"
+
+
+@router.get(f"{_OWN_HUB}/partitions", responses=_LIST)
+async def list_partitions(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
+    return _records(asked.operations.reports.partitions(namespace, hub))
+
+
+@router.get(f"{_OWN_HUB}/readers", responses=_LIST)
+async def list_readers(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
+    return _records(asked.operations.reports.readers(namespace, hub))
+
+
+@router.get(f"{_OWN_HUB}/revokedPublishers", responses=_LIST)
+async def list_revoked_publishers(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
+    return _records(asked.operations.publishers.revoked(namespace, hub))
+
+
+@router.put(f"{_OWN_HUB}/revokedPublishers/{{publisher}}")
+async def revoke_publisher(
+    asked: Asked, namespace: NamespaceName, hub: HubName, publisher: PublisherName
+) -> Any:
+    return msgspec.to_builtins(asked.operations.publishers.revoke(namespace, hub, publisher))
+
+
+@router.delete(f"{_OWN_HUB}/revokedPublishers/{{publisher}}")
+async def resume_publisher(
+    asked: Asked, namespace: NamespaceName, hub: HubName, publisher: PublisherName
+) -> Response:
+    asked.operations.publishers.resume(namespace, hub, publisher)
+    return Response(status_code=200)
+
+
+@router.get(f"{_OWN_NAMESPACE}/quotaGrants", responses=_LIST)
+async def list_quota_grants(asked: Asked, namespace: NamespaceName) -> Shape:
+    return _records(asked.operations.reports.grants(namespace))
+
+
+@router.put(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}")
+async def grant_quota(
+    asked: Asked, namespace: NamespaceName, kind: QuotaKind, body: bodies.GrantBody
+) -> Any:
+    made = asked.operations.reports.grant(namespace, kind, body.value, note=body.note)
+    return msgspec.to_builtins(made)
+
+
+@router.delete(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}")
+async def withdraw_quota(asked: Asked, namespace: NamespaceName, kind: QuotaKind) -> Response:
+    asked.operations.reports.withdraw(namespace, kind)
+    return Response(status_code=200)

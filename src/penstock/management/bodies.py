@@ -1,0 +1,195 @@
+"""Requests of the management API as FastAPI reads them. Heavy: loaded with `management.api` only.
+
+Unknown fields are let pass: the clients of every api-version write some that others do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic.alias_generators import to_camel
+
+from penstock.management.operations import HubRequest, KeyType, NamespaceRequest
+from penstock.model.entities import Right
+from penstock.model.errors import ArgumentError, NotAllowed
+
+_NUMBER_MAX = 2**53  # what every client's numbers can hold
+Number = Annotated[StrictInt, Field(ge=0, le=_NUMBER_MAX)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
+
+
+class Sku(Body):
+    name: StrictStr | None = None
+    tier: StrictStr | None = None
+    capacity: Number | None = None
+
+
+class NamespaceProperties(Body):
+    is_auto_inflate_enabled: StrictBool | None = None
+    maximum_throughput_units: Number | None = None
+    kafka_enabled: StrictBool | None = None
+    zone_redundant: StrictBool | None = None
+    minimum_tls_version: StrictStr | None = None
+    public_network_access: StrictStr | None = None
+    disable_local_auth: StrictBool | None = None
+    cluster_arm_id: StrictStr | None = None
+    alternate_name: StrictStr | None = None
+    encryption: dict[str, Any] | None = None
+    throughput_units: StrictInt | StrictStr | None = None
+
+
+class NamespaceBody(Body):
+    location: StrictStr | None = None
+    tags: dict[str, StrictStr] | None = None
+    sku: Sku | None = None
+    properties: NamespaceProperties | None = None
+
+    def request(self) -> NamespaceRequest:
+        sku, properties = self.sku or Sku(), self.properties or NamespaceProperties()
+        _refuse_what_is_not_kept(properties)
+        kept = {
+            "kafkaEnabled": properties.kafka_enabled,
+            "zoneRedundant": properties.zone_redundant,
+            "clusterArmId": properties.cluster_arm_id,
+            "alternateName": properties.alternate_name,
+        }
+        return NamespaceRequest(
+            sku=sku.name or sku.tier,
+            capacity=sku.capacity,
+            unlimited=properties.throughput_units == "unlimited" or None,
+            auto_inflate=properties.is_auto_inflate_enabled,
+            maximum_units=properties.maximum_throughput_units,
+            location=self.location,
+            tags=self.tags,
+            kept={name: value for name, value in kept.items() if value is not None},
+        )
+
+
+def _refuse_what_is_not_kept(properties: NamespaceProperties) -> None:
+    """A promise about security that nothing keeps would be worse than none."""
+    if properties.disable_local_auth:
+        raise NotAllowed(
+            "disableLocalAuth is not supported: shared access policies are the way in."
+        )
+    if (properties.public_network_access or "Enabled") != "Enabled":
+        raise NotAllowed("publicNetworkAccess: only Enabled is supported; see --host of serve.")
+    if properties.encryption:
+        raise NotAllowed("encryption with own keys is not supported; encrypt the data directory.")
+    if (properties.minimum_tls_version or "1.2") not in ("1.0", "1.1", "1.2"):
+        raise NotAllowed("minimumTlsVersion: 1.2 is always enforced, and 1.3 cannot be demanded.")
+
+
+class RetentionDescription(Body):
+    cleanup_policy: StrictStr | None = None
+    retention_time_in_hours: Number | None = None
+    tombstone_retention_time_in_hours: Number | None = None
+
+
+class HubProperties(Body):
+    message_retention_in_days: Number | None = None
+    partition_count: Number | None = None
+    status: StrictStr | None = None
+    user_metadata: StrictStr | None = None
+    capture_description: dict[str, Any] | None = None
+    retention_description: RetentionDescription | None = None
+
+
+class HubBody(Body):
+    properties: HubProperties | None = None
+
+    def request(self) -> HubRequest:
+        properties = self.properties or HubProperties()
+        retention = properties.retention_description or RetentionDescription()
+        return HubRequest(
+            partition_count=properties.partition_count,
+            retention_days=properties.message_retention_in_days,
+            retention_hours=retention.retention_time_in_hours,
+            cleanup_policy=retention.cleanup_policy,
+            status=properties.status,
+            user_metadata=properties.user_metadata,
+            capture=properties.capture_description,
+        )
+
+
+class GroupProperties(Body):
+    user_metadata: StrictStr | None = None
+
+
+class GroupBody(Body):
+    properties: GroupProperties | None = None
+
+    @property
+    def user_metadata(self) -> str | None:
+        return None if self.properties is None else self.properties.user_metadata
+
+
+class RuleProperties(Body):
+    rights: list[StrictStr] = Field(max_length=16)
+
+
+class RuleBody(Body):
+    properties: RuleProperties
+
+    def rights(self) -> Right:
+        rights = Right.NONE
+        for word in self.properties.rights:
+            if word.upper() not in ("LISTEN", "SEND", "MANAGE"):
+                raise ArgumentError("rights: only Listen, Send and Manage are allowed.")
+            rights |= Right[word.upper()]
+        return rights
+
+
+class RegenerateBody(Body):
+    key_type: KeyType
+    key: StrictStr | None = None
+
+
+class NameBody(Body):
+    name: StrictStr
+
+
+class GrantBody(Body):
+    value: Number
+    note: StrictStr = ""
+
+
+# --- answers, for the OpenAPI document ----------------------------------------------------------
+
+
+class ErrorDetail(BaseModel):
+    code: str
+    message: str
+
+
+class ErrorBody(BaseModel):
+    error: ErrorDetail
+
+
+class Resource(Body):
+    id: str
+    name: str
+    type: str
+    properties: dict[str, Any]
+
+
+class ResourceList(Body):
+    value: list[dict[str, Any]]
+    next_link: str | None = None
+
+
+class Keys(Body):
+    primary_connection_string: str
+    secondary_connection_string: str
+    primary_key: str
+    secondary_key: str
+    key_name: str
+
+
+class NameAvailability(Body):
+    name_available: bool
+    reason: str | None = None
+    message: str | None = None

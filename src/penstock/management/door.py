@@ -1,0 +1,270 @@
+"""What stands before the management API: token, rate, version, body; all before it is loaded.
+
+One raw ASGI callable on the administration port and on the HTTPS port. FastAPI behind it costs
+half a second and 25 MB: it is imported, in a thread, with the first request that has a valid
+token (or wants the OpenAPI document), so that a broker nobody manages does not pay for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.management import exchange, faults, paths
+from penstock.management.operations import Administration
+from penstock.management.rights import Actor, role_of
+from penstock.management.shapes import Endpoints, error_shape
+from penstock.model import limits, names
+from penstock.model.clock import Clock
+from penstock.model.errors import ArgumentError, AuthFailed, PenstockError, ServerBusy
+
+log = logging.getLogger("penstock.management")
+
+OPENAPI = "/openapi.json"
+ACTOR = "penstock.actor"  # the key in ASGI's scope
+
+# From the first dated version of Microsoft.EventHub on (protocol.md 7.3).
+_API_VERSION = re.compile(
+    r"(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(-preview|-privatepreview)?"
+)
+_API_VERSION_FIRST = "2014-09-01"
+# Ours, and Azure's oldest clients ask without one.
+_WITHOUT_VERSION = ("/providers/Penstock", "/metadata", OPENAPI)
+_IDENTITY = "/metadata/identity/oauth2/token"
+
+Verified = tuple[str, tuple[str, ...]]  # subject, roles
+_Answer = tuple[int, object, list[tuple[str, str]]]
+
+
+class ManagementDoor:
+    """`verify` turns a bearer token into who it is, or raises AuthFailed; `endpoints` tells where
+    the service is reached, once it is."""
+
+    def __init__(
+        self,
+        administration: Administration,
+        *,
+        verify: Callable[[str], Verified],
+        endpoints: Callable[[], Endpoints],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._administration = administration
+        self._verify = verify
+        self._endpoints = endpoints
+        self._new_id = new_id
+        self._rate = _Rate(administration.clock)
+        self._loading = asyncio.Lock()
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError("The management API has no WebSockets.")
+        request_id = self._new_id()
+        headers = [
+            ("x-ms-request-id", request_id),
+            ("x-ms-correlation-request-id", request_id),
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+        ]
+        try:
+            given = await self._served(scope, receive, _with(send, headers))
+        except exchange.Gone:
+            return
+        except PenstockError as error:
+            given = self._refusal(error, request_id)
+        except Exception:
+            log.exception("management request failed: request_id=%s", request_id)
+            given = 500, error_shape("InternalServerError", faults.INTERNAL), []
+        if given is not None:
+            status, shape, more = given
+            await exchange.answer_json(send, status, shape, headers=[*headers, *more])
+
+    async def _served(self, scope: Scope, receive: Receive, send: Send) -> _Answer | None:
+        """The order matters: nothing is read, parsed or loaded for somebody without a token."""
+        path = paths.canonical(scope.get("raw_path") or scope["path"].encode())
+        if path == "/metadata/endpoints":
+            return 200, metadata(self._endpoints()), []
+        if path == _IDENTITY:
+            return self._identity(scope)
+        if path == OPENAPI:
+            return 200, await self._document(), []
+        actor = self._actor(exchange.header(scope, b"authorization"))
+        self._rate.take()
+        if not path.startswith(_WITHOUT_VERSION):
+            check_api_version(exchange.query(scope).get("api-version", ""))
+        body = await exchange.read_body(
+            scope,
+            receive,
+            bytes_max=limits.MANAGEMENT_BODY_BYTES_MAX,
+            deadline_s=limits.MANAGEMENT_BODY_DEADLINE_S,
+        )
+        app = await self._loaded()
+        inner = {**scope, "path": path, "raw_path": path.encode(), ACTOR: actor}
+        await app(inner, exchange.replayed(checked_json(body), receive), send)
+        return None
+
+    def _actor(self, authorization: str) -> Actor:
+        scheme, _, token = authorization.partition(" ")
+        if not authorization or scheme.lower() != "bearer":
+            raise AuthFailed(
+                "The request needs the admin token: 'Authorization: Bearer TOKEN' "
+                "(penstock serve prints it)."
+            )
+        subject, roles = self._verify(token.strip())
+        return Actor(subject, role_of(roles))
+
+    def _identity(self, scope: Scope) -> _Answer:
+        """The form in which App Service hands tokens to `az login --identity`: whoever shows the
+        admin token as its secret gets it back as an access token (docs/management.md)."""
+        token = exchange.header(scope, b"x-identity-header")
+        self._verify(token)
+        resource = exchange.query(scope).get("resource", "")
+        now_s = self._administration.clock.now_ms() // 1000
+        shape = {
+            "access_token": token,
+            "expires_on": str(now_s + 86_400),
+            "resource": names.shown(resource, most=200),
+            "token_type": "Bearer",
+            "client_id": "penstock",
+        }
+        return 200, shape, []
+
+    def _refusal(self, error: PenstockError, request_id: str) -> _Answer:
+        status, code = faults.status_and_code(error)
+        more: list[tuple[str, str]] = []
+        text = str(error)
+        if status == 401:
+            more = [("www-authenticate", f'Bearer authorization_uri="{self._login()}"')]
+        elif status == 429:
+            more = [("retry-after", "1")]
+        elif status == 500:
+            log.error("management request failed: request_id=%s text=%s", request_id, error)
+            text = faults.INTERNAL
+        return status, error_shape(code, text), more
+
+    def _login(self) -> str:
+        endpoints = self._endpoints()
+        return f"{endpoints.https}/{endpoints.tenant_id}"
+
+    async def _loaded(self) -> ASGIApp:
+        if self._app is None:
+            async with self._loading:
+                if self._app is None:
+                    self._app = await asyncio.to_thread(self._load)
+        return self._app
+
+    async def _document(self) -> object:
+        app: Any = await self._loaded()
+        return await asyncio.to_thread(app.openapi)  # made once, which takes a while
+
+    def _load(self) -> ASGIApp:
+        """In a thread: importing and building takes a second, and the loop has events to move."""
+        module = import_module("penstock.management.api")
+        app: ASGIApp = module.application(self._administration, self._endpoints)
+        return app
+
+
+class _Rate:
+    """A bucket of requests; whoever has no token is not counted, and so takes none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tokens = float(limits.MANAGEMENT_REQUESTS_BURST)
+        self._filled_ms = clock.monotonic_ms()
+
+    def take(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        grown = (now_ms - self._filled_ms) * limits.MANAGEMENT_REQUESTS_PER_S / 1000
+        self._tokens = min(self._tokens + grown, limits.MANAGEMENT_REQUESTS_BURST)
+        self._filled_ms = now_ms
+        if self._tokens < 1:
+            raise ServerBusy(
+                f"More than {limits.MANAGEMENT_REQUESTS_PER_S} management requests a second; "
+                "wait a second and try again."
+            )
+        self._tokens -= 1
+
+
+def check_api_version(given: str) -> None:
+    """Every dated version, previews too, is answered alike (protocol.md 7.3)."""
+    if not given:
+        raise faults.ApiVersionError(
+            "MissingApiVersionParameter",
+            "The api-version query parameter (?api-version=) is required for all requests.",
+        )
+    if _API_VERSION.fullmatch(given) is None or given < _API_VERSION_FIRST:
+        raise faults.ApiVersionError(
+            "InvalidApiVersionParameter",
+            f"The api-version '{names.shown(given)}' is invalid: a date from "
+            f"{_API_VERSION_FIRST} on is allowed, such as 2024-01-01, with or without -preview.",
+        )
+
+
+def checked_json(body: bytes) -> bytes:
+    """The body written anew: one meaning, bounded depth, valid text. Empty stays empty."""
+    if not body.strip():
+        return b""
+    try:
+        value = msgspec.json.decode(body)
+        again = msgspec.json.encode(value)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ArgumentError(f"The body is not JSON: {names.shown(reason, most=200)}.") from None
+    _check_depth(value)
+    return again
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(limits.MANAGEMENT_BODY_DEPTH_MAX):
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+        if not below:
+            return
+        level = below
+    raise ArgumentError(
+        f"The body is nested more than {limits.MANAGEMENT_BODY_DEPTH_MAX} levels deep."
+    )
+
+
+def metadata(endpoints: Endpoints) -> dict[str, object]:
+    """What `az cloud register` asks for; both forms that clients know, in one object."""
+    return {
+        "name": "Penstock",
+        "portal": endpoints.https,
+        "galleryEndpoint": endpoints.https,
+        "graphEndpoint": endpoints.https,
+        "portalEndpoint": endpoints.https,
+        "resourceManager": endpoints.https,
+        "authentication": {
+            "loginEndpoint": endpoints.https,
+            "audiences": [endpoints.https],
+            "tenant": endpoints.tenant_id,
+            "identityProvider": "AAD",
+        },
+        "media": "",
+        "suffixes": {},
+    }
+
+
+def _with(send: Send, headers: list[tuple[str, str]]) -> Send:
+    """Every answer of the application behind carries them too."""
+    encoded = [(name.encode(), value.encode()) for name, value in headers]
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *encoded]
+        await send(message)
+
+    return sending

@@ -1,0 +1,96 @@
+"""One HTTP request as raw ASGI: bounded reading, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+
+from penstock.model.errors import ArgumentError, MessageTooLarge, OperationTimedOut, PenstockError
+
+Headers = Iterable[tuple[str, str]]
+_QUERY_FIELDS_MAX = 32
+
+
+class Gone(Exception):
+    """The client hung up: there is nobody to answer."""
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """The header's text, empty without one; ArgumentError when it is there twice."""
+    found = [value for key, value in scope["headers"] if key == name]
+    if len(found) > 1:
+        raise ArgumentError(f"The header {name.decode()} is there {len(found)} times.")
+    return found[0].decode("latin-1") if found else ""
+
+
+def query(scope: Scope) -> dict[str, str]:
+    """The query's fields, names in lower case, the last one of each."""
+    try:
+        text = scope["query_string"].decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
+    except ValueError:
+        raise ArgumentError(
+            f"The query is not escaped text of at most {_QUERY_FIELDS_MAX} fields."
+        ) from None
+    return {name.lower(): value for name, value in pairs}
+
+
+async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, deadline_s: float) -> bytes:
+    """The whole body; MessageTooLarge before more than allowed is kept."""
+    declared = header(scope, b"content-length")
+    if declared.isdigit() and len(declared) < 16 and int(declared) > bytes_max:
+        raise _too_large(int(declared), bytes_max)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(deadline_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > bytes_max:
+                    raise _too_large(size, bytes_max)
+                chunks.append(chunk)
+                if not message.get("more_body"):
+                    return b"".join(chunks)
+    except TimeoutError:
+        raise OperationTimedOut(
+            f"The request's body was not complete within {deadline_s:g} seconds."
+        ) from None
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """The body again, for the application behind."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return again
+
+
+async def answer(
+    send: Send, status: int, body: bytes, *, content_type: str, headers: Headers = ()
+) -> None:
+    pairs = [*headers, ("content-length", str(len(body)))]
+    if body:
+        pairs.append(("content-type", content_type))
+    encoded = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def answer_json(send: Send, status: int, shape: object, *, headers: Headers = ()) -> None:
+    body = msgspec.json.encode(shape)
+    content_type = "application/json; charset=utf-8"
+    await answer(send, status, body, content_type=content_type, headers=headers)
+
+
+def _too_large(size: int, most: int) -> PenstockError:
+    return MessageTooLarge(f"The body has {size} bytes or more: at most {most} are allowed.")

@@ -1,0 +1,55 @@
+"""Which requests are the management's, on a port that serves others too."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+# In lower case. Nothing else stands under these on the administration port.
+_EXACT = ("/subscriptions", "/tenants", "/metadata/endpoints", "/openapi.json")
+_BELOW = (
+    "/subscriptions/",
+    "/providers/microsoft.eventhub/",
+    "/providers/penstock/",
+    "/metadata/identity/",
+)
+_ATOM_METHODS = ("GET", "PUT", "DELETE")
+
+
+def is_management(path: str) -> bool:
+    lowered = path.lower().removesuffix("/")
+    return lowered in _EXACT or lowered.startswith(_BELOW)
+
+
+class WithManagement:
+    """`management` where the path is its own; `atom`, if given, for the older management of hubs;
+    `others` for the rest. A hub may be called 'subscriptions': publishing is told apart by its
+    method and its last word, which no path of the management has together."""
+
+    def __init__(
+        self, management: ASGIApp, others: ASGIApp, *, atom: ASGIApp | None = None
+    ) -> None:
+        self._management = management
+        self._others = others
+        self._atom = atom
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._chosen(scope)(scope, receive, send)
+
+    def _chosen(self, scope: Scope) -> ASGIApp:
+        if scope["type"] != "http":
+            return self._others
+        path: str = scope["path"]
+        if scope["method"] == "POST" and path.lower().endswith("/messages"):
+            return self._others
+        if is_management(path):
+            return self._management
+        if self._atom is not None and scope["method"] in _ATOM_METHODS and not _is_revoked(path):
+            return self._atom
+        return self._others
+
+
+def _is_revoked(path: str) -> bool:
+    """Revoked publishers belong to the data plane's door (protocol.md 7.1)."""
+    return "revokedpublishers" in path.lower().strip("/").split("/")[-2:]

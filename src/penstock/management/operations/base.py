@@ -1,0 +1,108 @@
+"""What all acts share: the things they act on, the check of rights, the audit entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from penstock.broker import Broker
+from penstock.catalog.api import Catalog, UsageLedger
+from penstock.management.rights import REQUIRED, Action, Actor, Forbidden
+from penstock.model import limits, names
+from penstock.model.clock import Clock
+from penstock.model.entities import Hub, Namespace, Secret
+from penstock.model.errors import NotFound
+from penstock.model.ledger import AuditEntry
+
+
+class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection as operators see it."""
+
+    id: str
+    peer: str
+    namespace: str  # empty until it is known
+    container_id: str
+    links: int
+    events_in: int
+    events_out: int
+
+
+class Connections(Protocol):
+    """The doors' connections, handed in by the service."""
+
+    def list(self) -> list[ConnectionView]: ...
+
+    def kill(self, connection_id: str) -> bool:
+        """End it with a word of why; False when there is none of that id."""
+        ...
+
+
+class Administration(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to administer. `units_needed` tells how many units the namespace's hour
+    needed, for one whose units are not enforced (design.md 6)."""
+
+    catalog: Catalog
+    broker: Broker
+    clock: Clock
+    connections: Connections
+    ledger: UsageLedger
+    new_key: Callable[[], Secret]
+    new_hub_id: Callable[[], str]
+    units_needed: Callable[[str], int]
+
+
+class Acts:
+    """One noun's acts by one actor."""
+
+    def __init__(self, administration: Administration, actor: Actor) -> None:
+        self._administration = administration
+        self._catalog = administration.catalog
+        self._actor = actor
+
+    def _permit(self, action: Action, *path: str | None) -> None:
+        """Raises Forbidden. A refused change, and a refused look at keys, is recorded."""
+        if self._actor.may(action):
+            return
+        if not action.endswith("/read"):
+            self._record(action, f"denied: {shown_path(*path)}")
+        raise Forbidden(
+            f"'{names.shown(self._actor.name)}' has the role {self._actor.role.name.lower()}: "
+            f"{action} needs {REQUIRED[action].name.lower()}."
+        )
+
+    def _record(self, action: Action, detail: str) -> None:
+        self._catalog.append_audit(self._entry(action, detail))
+
+    def _entry(self, action: Action, detail: str) -> AuditEntry:
+        return AuditEntry(
+            at_ms=self._now_ms(),
+            who=names.shown(self._actor.name, most=limits.AUDIT_WHO_MAX // 4),
+            what=action.value,
+            detail=detail[: limits.AUDIT_DETAIL_MAX],
+        )
+
+    def _now_ms(self) -> int:
+        return self._administration.clock.now_ms()
+
+    def _namespace(self, name: str) -> Namespace:
+        namespace = self._catalog.namespace(name)
+        if namespace is None:
+            raise NotFound(f"The namespace '{names.shown(name)}' does not exist.")
+        return namespace
+
+    def _hub(self, namespace: str, name: str) -> Hub:
+        self._namespace(namespace)
+        hub = self._catalog.hub(namespace, name)
+        if hub is None:
+            raise NotFound(
+                f"The event hub '{names.shown(name)}' does not exist in the namespace "
+                f"'{names.shown(namespace)}'."
+            )
+        return hub
+
+
+def shown_path(*parts: str | None) -> str:
+    """An entity's path for people: `contoso/events/readers`."""
+    return "/".join(names.shown(part, most=limits.HUB_NAME_MAX) for part in parts if part)

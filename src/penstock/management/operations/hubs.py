@@ -1,0 +1,139 @@
+"""Event hubs: create, change, list, show, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.management import capture
+from penstock.management.operations.base import Acts, shown_path
+from penstock.management.rights import Action
+from penstock.model import limits, names
+from penstock.model.entities import Hub, HubStatus
+from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
+
+_HOURS_PER_DAY = 24
+
+
+class HubRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hub shall become; None leaves it as it is, or takes the default."""
+
+    partition_count: int | None = None
+    retention_days: int | None = None
+    retention_hours: int | None = None
+    cleanup_policy: str | None = None
+    status: str | None = None
+    user_metadata: str | None = None
+    capture: Mapping[str, Any] | None = None
+
+
+class Hubs(Acts):
+    def list(self, namespace: str) -> list[Hub]:
+        self._permit(Action.HUB_READ, namespace)
+        self._namespace(namespace)
+        return self._catalog.hubs(namespace)
+
+    def show(self, namespace: str, name: str) -> Hub:
+        self._permit(Action.HUB_READ, namespace, name)
+        return self._hub(namespace, name)
+
+    def create(self, namespace: str, name: str, request: HubRequest) -> Hub:
+        """AlreadyExists when there is one (the older management API tells the two apart)."""
+        self._permit(Action.HUB_WRITE, namespace, name)
+        if self._catalog.hub(namespace, name) is not None:
+            raise AlreadyExists(f"The event hub '{names.shown(name)}' exists already.")
+        return self.put(namespace, name, request)
+
+    def put(self, namespace: str, name: str, request: HubRequest) -> Hub:
+        """Create or change it. NotAllowed for another partition count: it is fixed at creation."""
+        self._permit(Action.HUB_WRITE, namespace, name)
+        parent = self._namespace(namespace)
+        old = self._catalog.hub(namespace, name)
+        now_ms = self._now_ms()
+        blank = old or Hub(
+            id=self._administration.new_hub_id(),
+            namespace=parent.name,
+            name=names.hub_name(name),
+            partition_count=limits.PARTITION_COUNT_DEFAULT,
+            created_ms=now_ms,
+            updated_ms=now_ms,
+        )
+        wanted = _changed(blank, request, now_ms, is_new=old is None)
+        if old is not None and msgspec.structs.replace(wanted, updated_ms=old.updated_ms) == old:
+            return old
+        self._catalog.put_hub(wanted)
+        self._record(
+            Action.HUB_WRITE,
+            f"{shown_path(parent.name, wanted.name)}: {wanted.partition_count} partitions, "
+            f"{wanted.retention_hours} hours, {wanted.status}, "
+            f"Capture {'on' if is_captured(wanted) else 'off'}",
+        )
+        return self._hub(namespace, name)
+
+    def delete(self, namespace: str, name: str) -> None:
+        """Its log goes along, at once and for good. NotFound."""
+        self._permit(Action.HUB_DELETE, namespace, name)
+        hub = self._hub(namespace, name)
+        self._catalog.delete_hub(namespace, name)
+        self._record(Action.HUB_DELETE, shown_path(hub.namespace, hub.name))
+
+
+def is_captured(hub: Hub) -> bool:
+    return bool(hub.metadata.get("capture", {}).get("enabled"))
+
+
+def days_of(hours: int) -> int:
+    """Whole days, as the API's older field has them."""
+    return -(-hours // _HOURS_PER_DAY)
+
+
+def _changed(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub:
+    metadata = dict(old.metadata)
+    if request.capture is not None:
+        metadata["capture"] = capture.checked(request.capture)
+    if request.cleanup_policy not in (None, "Delete"):
+        raise NotAllowed(
+            f"retentionDescription.cleanupPolicy is '{names.shown(str(request.cleanup_policy))}': "
+            "only Delete is supported."
+        )
+    return msgspec.structs.replace(
+        old,
+        partition_count=(
+            old.partition_count if request.partition_count is None else request.partition_count
+        ),
+        retention_hours=_retention_hours(old, request, is_new=is_new),
+        status=old.status if request.status is None else _checked_status(request.status),
+        user_metadata=(
+            old.user_metadata if request.user_metadata is None else request.user_metadata
+        ),
+        metadata=metadata,
+        updated_ms=now_ms,
+    )
+
+
+def _retention_hours(old: Hub, request: HubRequest, *, is_new: bool) -> int:
+    """Two fields for one thing: a client that reads, changes one and writes both back means the
+    one that it changed."""
+    days, hours = request.retention_days, request.retention_hours
+    if not is_new:
+        days = None if days == days_of(old.retention_hours) else days
+        hours = None if hours == old.retention_hours else hours
+    if days is not None and hours is not None and days_of(hours) != days:
+        raise ArgumentError(
+            f"messageRetentionInDays is {days} and retentionTimeInHours {hours}: "
+            "they contradict each other; give one."
+        )
+    if hours is not None:
+        return hours
+    return old.retention_hours if days is None else days * _HOURS_PER_DAY
+
+
+def _checked_status(given: str) -> HubStatus:
+    try:
+        return HubStatus(given)
+    except ValueError:
+        raise ArgumentError(
+            f"The status '{names.shown(given)}' cannot be set: {', '.join(HubStatus)} are allowed."
+        ) from None

@@ -1,0 +1,241 @@
+"""Namespaces: create, change, list, show, delete; throughput units as `sku.capacity`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.management.operations.base import Acts
+from penstock.management.rights import Action
+from penstock.model import limits, names
+from penstock.model.entities import AuthorizationRule, Namespace, Right, Tier
+from penstock.model.errors import AlreadyExists, ArgumentError, NotFound, PenstockError
+
+DEFAULT_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
+DEFAULT_RESOURCE_GROUP = "penstock"
+DEFAULT_LOCATION = "local"
+SKUS = {"basic": "Basic", "standard": "Standard", "premium": "Premium"}
+_TAGS_MAX = 50
+_TAG_NAME_MAX = 512
+_TAG_VALUE_MAX = 256
+_LOCATION_MAX = 64
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where Resource Manager keeps a resource. Any place is accepted; a namespace that was made
+    by `serve` has none of its own and is found at every one."""
+
+    subscription: str = DEFAULT_SUBSCRIPTION
+    resource_group: str = DEFAULT_RESOURCE_GROUP
+
+
+class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a namespace shall become; None leaves it as it is. `unlimited` asks for units that
+    are counted and not enforced; an explicit capacity wins over it."""
+
+    sku: str | None = None
+    capacity: int | None = None
+    unlimited: bool | None = None
+    auto_inflate: bool | None = None
+    maximum_units: int | None = None
+    location: str | None = None
+    tags: Mapping[str, str] | None = None
+    kept: Mapping[str, Any] = {}  # properties that are kept and told, without an effect
+
+
+class Namespaces(Acts):
+    def list(self, place: Place | None = None) -> list[Namespace]:
+        """All, or those at the place: of its subscription where the resource group is empty."""
+        self._permit(Action.NAMESPACE_READ)
+        found = self._catalog.namespaces()
+        return [each for each in found if place is None or is_at(each, place)]
+
+    def show(self, name: str, place: Place | None = None) -> Namespace:
+        self._permit(Action.NAMESPACE_READ, name)
+        namespace = self._namespace(name)
+        if place is not None and not is_at(namespace, place):
+            raise NotFound(
+                f"The namespace '{names.shown(name)}' does not exist in the resource group "
+                f"'{names.shown(place.resource_group)}'."
+            )
+        return namespace
+
+    def why_not(self, name: str) -> tuple[str, str] | None:
+        """None when a namespace of this name can be made, else Azure's reason and a text."""
+        self._permit(Action.NAMESPACE_READ)
+        try:
+            names.namespace_name(name)
+        except PenstockError as error:
+            return "InvalidName", str(error)
+        if self._catalog.namespace(name) is not None:
+            return "NameInUse", f"The namespace '{names.shown(name)}' exists already."
+        return None
+
+    def put(
+        self, name: str, request: NamespaceRequest, place: Place | None = None
+    ) -> tuple[Namespace, bool]:
+        """Create or change it; True when it is new. A new one gets its root policy."""
+        old = self._catalog.namespace(name)
+        action = Action.NAMESPACE_CREATE if old is None else Action.NAMESPACE_UPDATE
+        self._permit(action, name)
+        if old is None:
+            wanted = self._new(name, request, place or Place())
+        else:
+            if place is not None and not is_at(old, place):
+                raise AlreadyExists(
+                    f"The namespace '{names.shown(name)}' exists already, in another place: "
+                    "its name is that of a host, and so there is one of it."
+                )
+            wanted = self._changed(old, request, place)
+        if old is None or msgspec.structs.replace(wanted, updated_ms=old.updated_ms) != old:
+            self._catalog.put_namespace(wanted, audit=self._entry(action, _told(wanted)))
+        if old is None:
+            self._put_root_rule(wanted)
+        return self._namespace(name), old is None
+
+    def delete(self, name: str, place: Place | None = None) -> None:
+        """Everything below it goes along, the logs of its hubs too. NotFound."""
+        self._permit(Action.NAMESPACE_DELETE, name)
+        namespace = self.show(name, place)
+        hubs = len(self._catalog.hubs(name))
+        self._catalog.delete_namespace(name)
+        self._record(Action.NAMESPACE_DELETE, f"{namespace.name} with {hubs} event hubs")
+
+    def capacity(self, namespace: Namespace) -> int:
+        """`sku.capacity`: the units, or what the hour needed where they are not enforced."""
+        if namespace.throughput_units is not None:
+            return namespace.throughput_units
+        return max(1, self._administration.units_needed(namespace.name))
+
+    def _new(self, name: str, request: NamespaceRequest, place: Place) -> Namespace:
+        now_ms = self._now_ms()
+        blank = Namespace(
+            name=names.namespace_name(name),
+            created_ms=now_ms,
+            updated_ms=now_ms,
+            # Azure's own default; `serve` alone makes unlimited ones unasked.
+            throughput_units=None if request.unlimited else limits.THROUGHPUT_UNITS_MIN,
+        )
+        return self._changed(blank, request, place)
+
+    def _changed(self, old: Namespace, request: NamespaceRequest, place: Place | None) -> Namespace:
+        metadata = dict(old.metadata)
+        if place is not None and "resourceGroup" not in metadata:
+            metadata |= {
+                "subscription": _checked_part("subscription id", place.subscription),
+                "resourceGroup": _checked_part("resource group", place.resource_group),
+            }
+        tier = old.tier
+        if request.sku is not None:
+            sku = _checked_sku(request.sku)
+            metadata["sku"] = sku
+            tier = Tier.DEDICATED if sku == "Premium" else Tier.STANDARD
+        if request.location is not None:
+            metadata["location"] = _checked_part("location", request.location, _LOCATION_MAX)
+        if request.tags is not None:
+            metadata["tags"] = _checked_tags(request.tags)
+        if request.kept:
+            metadata["properties"] = dict(old.metadata.get("properties", {})) | dict(request.kept)
+        return msgspec.structs.replace(
+            old,
+            updated_ms=self._now_ms(),
+            tier=tier,
+            throughput_units=self._units(old, request),
+            maximum_throughput_units=_maximum_units(old, request),
+            metadata=metadata,
+        )
+
+    def _units(self, old: Namespace, request: NamespaceRequest) -> int | None:
+        """An explicit number wins, unless it only repeats what an unlimited namespace shows in a
+        request that says so (a client that read, changed a tag, and wrote it all back)."""
+        if request.unlimited and request.capacity in (None, self.capacity(old)):
+            return None
+        return old.throughput_units if request.capacity is None else request.capacity
+
+    def _put_root_rule(self, namespace: Namespace) -> None:
+        now_ms = self._now_ms()
+        self._catalog.put_rule(
+            AuthorizationRule(
+                namespace=namespace.name,
+                hub=None,
+                name=names.ROOT_RULE,
+                rights=Right.ALL,
+                primary_key=self._administration.new_key(),
+                secondary_key=self._administration.new_key(),
+                created_ms=now_ms,
+                updated_ms=now_ms,
+            )
+        )
+
+
+def place_of(namespace: Namespace, asked: Place | None = None) -> Place:
+    """The namespace's own place; where it has none, the one that it was asked for at."""
+    metadata = namespace.metadata
+    if "resourceGroup" in metadata:
+        return Place(metadata["subscription"], metadata["resourceGroup"])
+    if asked is None:
+        return Place()
+    return Place(asked.subscription, asked.resource_group or DEFAULT_RESOURCE_GROUP)
+
+
+def is_at(namespace: Namespace, place: Place) -> bool:
+    own = place_of(namespace, place)
+    return names.key(own.subscription) == names.key(place.subscription) and (
+        not place.resource_group or names.key(own.resource_group) == names.key(place.resource_group)
+    )
+
+
+def sku_of(namespace: Namespace) -> str:
+    if namespace.tier is Tier.DEDICATED:
+        return "Premium"
+    return str(namespace.metadata.get("sku", "Standard"))
+
+
+def _maximum_units(old: Namespace, request: NamespaceRequest) -> int | None:
+    """0 and off mean the same to Azure's clients."""
+    if request.auto_inflate is False:
+        return None
+    if request.maximum_units is not None:
+        return request.maximum_units or None
+    return old.maximum_throughput_units
+
+
+def _checked_sku(given: str) -> str:
+    sku = SKUS.get(given.lower())
+    if sku is None:
+        raise ArgumentError(
+            f"sku.name is '{names.shown(given)}': {', '.join(SKUS.values())} are allowed."
+        )
+    return sku
+
+
+def _checked_part(what: str, text: str, most: int = 90) -> str:
+    if not 1 <= len(text) <= most or not text.isprintable() or "/" in text:
+        raise ArgumentError(
+            f"The {what} '{names.shown(text)}' is invalid: "
+            f"1 to {most} printable characters without a slash are allowed."
+        )
+    return text
+
+
+def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Resource Manager's own limits."""
+    if len(tags) > _TAGS_MAX:
+        raise ArgumentError(f"There are {len(tags)} tags: at most {_TAGS_MAX} are allowed.")
+    for name, value in tags.items():
+        if not 1 <= len(name) <= _TAG_NAME_MAX or len(value) > _TAG_VALUE_MAX:
+            raise ArgumentError(
+                f"The tag '{names.shown(name)}' is invalid: a name of 1 to {_TAG_NAME_MAX} and a "
+                f"value of at most {_TAG_VALUE_MAX} characters are allowed."
+            )
+    return dict(tags)
+
+
+def _told(namespace: Namespace) -> str:
+    units = namespace.throughput_units
+    return (
+        f"{namespace.name}: {sku_of(namespace)}, "
+        f"{'unlimited' if units is None else units} throughput units"
+    )

@@ -1,0 +1,101 @@
+"""What runs and what ran: connections, partitions, readers, usage, grants, the audit log."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.broker import ReaderView
+from penstock.management.operations.base import Acts, ConnectionView
+from penstock.management.rights import Action
+from penstock.model import names
+from penstock.model.errors import ArgumentOutOfRange, NotFound
+from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
+
+AUDIT_ENTRIES_MAX = 1000
+
+
+class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition's committed state; -1 where nothing was published yet."""
+
+    id: str
+    begin_sequence: int
+    last_sequence: int
+    last_offset: int
+    last_enqueued_ms: int
+    size_bytes: int
+    failed: str | None
+
+
+class Reports(Acts):
+    def connections(self) -> list[ConnectionView]:
+        self._permit(Action.CONNECTION_READ)
+        return self._administration.connections.list()
+
+    def kill_connection(self, connection_id: str) -> None:
+        """NotFound."""
+        self._permit(Action.CONNECTION_KILL, connection_id)
+        if not self._administration.connections.kill(connection_id):
+            raise NotFound(f"There is no connection '{names.shown(connection_id)}'.")
+        self._record(Action.CONNECTION_KILL, names.shown(connection_id))
+
+    def partitions(self, namespace: str, hub: str) -> list[PartitionView]:
+        self._permit(Action.HUB_READ, namespace, hub)
+        self._hub(namespace, hub)
+        runtime = self._administration.broker.hub(namespace, hub)
+        statuses = [runtime.status(index) for index in range(runtime.partition_count)]
+        return [
+            PartitionView(
+                id=partition_id,
+                begin_sequence=status.begin_sequence,
+                last_sequence=status.last_sequence,
+                last_offset=status.last_offset,
+                last_enqueued_ms=status.last_enqueued_ms,
+                size_bytes=status.size_bytes,
+                failed=status.failed,
+            )
+            for partition_id, status in zip(runtime.partition_ids, statuses, strict=True)
+        ]
+
+    def readers(self, namespace: str, hub: str) -> list[ReaderView]:
+        self._permit(Action.HUB_READ, namespace, hub)
+        self._hub(namespace, hub)
+        return self._administration.broker.hub(namespace, hub).readers()
+
+    def usage(self, *, since_ms: int, until_ms: int) -> list[Usage]:
+        self._permit(Action.USAGE_READ)
+        return self._administration.ledger.usage(since_ms=since_ms, until_ms=until_ms)
+
+    def audit(self, *, newest: int) -> list[AuditEntry]:
+        self._permit(Action.AUDIT_READ)
+        if not 1 <= newest <= AUDIT_ENTRIES_MAX:
+            raise ArgumentOutOfRange(
+                f"{newest} audit entries are asked for: 1 to {AUDIT_ENTRIES_MAX} are allowed."
+            )
+        return self._catalog.audit(newest=newest)
+
+    def grants(self, namespace: str) -> list[QuotaGrant]:
+        self._permit(Action.GRANT_READ, namespace)
+        self._namespace(namespace)
+        return self._catalog.quota_grants(namespace)
+
+    def grant(self, namespace: str, kind: QuotaKind, value: int, *, note: str = "") -> QuotaGrant:
+        """Raise a limit for one namespace; the catalog records it itself."""
+        self._permit(Action.GRANT_WRITE, namespace, kind)
+        grant = QuotaGrant(
+            namespace=self._namespace(namespace).name,
+            kind=kind,
+            value=value,
+            granted_by=names.shown(self._actor.name, most=64),
+            granted_ms=self._now_ms(),
+            note=note,
+        )
+        self._catalog.put_quota_grant(grant)
+        return grant
+
+    def withdraw(self, namespace: str, kind: QuotaKind) -> None:
+        """NotFound when there is no such grant."""
+        self._permit(Action.GRANT_DELETE, namespace, kind)
+        self._namespace(namespace)
+        self._catalog.delete_quota_grant(
+            namespace, kind, by=names.shown(self._actor.name, most=64), now_ms=self._now_ms()
+        )

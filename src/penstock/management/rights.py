@@ -1,0 +1,114 @@
+"""Who may do what: roles, actions, and the table that joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+from penstock.model.errors import Unauthorized
+
+
+class Role(IntEnum):
+    """Each includes those below it."""
+
+    NOBODY = 0
+    VIEWER = 1  # sees everything but keys
+    OPERATOR = 2  # runs hubs, groups, publishers, connections and units
+    ADMIN = 3  # namespaces, policies, keys, grants
+
+
+# Azure's names of its built-in roles, and ours.
+_ROLES = {
+    "owner": Role.ADMIN,
+    "admin": Role.ADMIN,
+    "contributor": Role.OPERATOR,
+    "operator": Role.OPERATOR,
+    "reader": Role.VIEWER,
+    "viewer": Role.VIEWER,
+}
+
+
+class Action(StrEnum):
+    """Azure's names of operations, after `Microsoft.EventHub/`; below the line our own."""
+
+    NAMESPACE_READ = "namespaces/read"
+    NAMESPACE_CREATE = "namespaces/create"
+    NAMESPACE_UPDATE = "namespaces/write"
+    NAMESPACE_DELETE = "namespaces/delete"
+    HUB_READ = "eventhubs/read"
+    HUB_WRITE = "eventhubs/write"
+    HUB_DELETE = "eventhubs/delete"
+    GROUP_READ = "consumergroups/read"
+    GROUP_WRITE = "consumergroups/write"
+    GROUP_DELETE = "consumergroups/delete"
+    RULE_READ = "authorizationRules/read"
+    RULE_WRITE = "authorizationRules/write"
+    RULE_DELETE = "authorizationRules/delete"
+    KEYS_LIST = "authorizationRules/listKeys"
+    KEYS_REGENERATE = "authorizationRules/regenerateKeys"
+    # ---
+    PUBLISHER_READ = "revokedPublishers/read"
+    PUBLISHER_REVOKE = "revokedPublishers/write"
+    PUBLISHER_RESUME = "revokedPublishers/delete"
+    CONNECTION_READ = "connections/read"
+    CONNECTION_KILL = "connections/delete"
+    USAGE_READ = "usage/read"
+    AUDIT_READ = "audit/read"
+    GRANT_READ = "quotaGrants/read"
+    GRANT_WRITE = "quotaGrants/write"
+    GRANT_DELETE = "quotaGrants/delete"
+
+
+REQUIRED: dict[Action, Role] = {
+    Action.NAMESPACE_READ: Role.VIEWER,
+    Action.NAMESPACE_CREATE: Role.ADMIN,
+    Action.NAMESPACE_UPDATE: Role.OPERATOR,
+    Action.NAMESPACE_DELETE: Role.ADMIN,
+    Action.HUB_READ: Role.VIEWER,
+    Action.HUB_WRITE: Role.OPERATOR,
+    Action.HUB_DELETE: Role.OPERATOR,
+    Action.GROUP_READ: Role.VIEWER,
+    Action.GROUP_WRITE: Role.OPERATOR,
+    Action.GROUP_DELETE: Role.OPERATOR,
+    Action.RULE_READ: Role.VIEWER,
+    # A policy is a key to the events, and a key can do what no role can: read them.
+    Action.RULE_WRITE: Role.ADMIN,
+    Action.RULE_DELETE: Role.ADMIN,
+    Action.KEYS_LIST: Role.ADMIN,
+    Action.KEYS_REGENERATE: Role.ADMIN,
+    Action.PUBLISHER_READ: Role.VIEWER,
+    Action.PUBLISHER_REVOKE: Role.OPERATOR,
+    Action.PUBLISHER_RESUME: Role.OPERATOR,
+    Action.CONNECTION_READ: Role.VIEWER,
+    Action.CONNECTION_KILL: Role.OPERATOR,
+    Action.USAGE_READ: Role.VIEWER,
+    Action.AUDIT_READ: Role.OPERATOR,
+    Action.GRANT_READ: Role.VIEWER,
+    Action.GRANT_WRITE: Role.ADMIN,
+    Action.GRANT_DELETE: Role.ADMIN,
+}
+
+assert REQUIRED.keys() == set(Action)
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Who acts: a name for the audit log, and what it may do."""
+
+    name: str
+    role: Role
+
+    def may(self, action: Action) -> bool:
+        return self.role >= REQUIRED[action]
+
+
+class Forbidden(Unauthorized):
+    """Known, but without the role that the action needs."""
+
+    http_status = 403
+
+
+def role_of(claims: Iterable[str]) -> Role:
+    """The highest role among a token's; words that mean nothing here give nothing."""
+    return max((_ROLES.get(claim.lower(), Role.NOBODY) for claim in claims), default=Role.NOBODY)

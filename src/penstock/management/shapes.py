@@ -1,0 +1,177 @@
+"""Entities as Azure Resource Manager writes them, in the shape of api-version 2024-01-01 (7.3)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.management.operations.hubs import days_of
+from penstock.management.operations.namespaces import DEFAULT_LOCATION, Place, place_of, sku_of
+from penstock.management.operations.rules import rights_texts
+from penstock.model.entities import AuthorizationRule, ConsumerGroup, Hub, Namespace, Secret
+
+PROVIDER = "Microsoft.EventHub"
+Shape = dict[str, Any]
+
+# Told when nobody said otherwise.
+_PROPERTIES: Shape = {
+    "zoneRedundant": False,
+    "kafkaEnabled": False,
+    "disableLocalAuth": False,
+    "publicNetworkAccess": "Enabled",
+    "minimumTlsVersion": "1.2",
+    "privateEndpointConnections": [],
+}
+
+
+class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the service is reached: what `serve` prints (design.md 7)."""
+
+    servicebus: str  # sb://localhost:5671/
+    https: str  # https://localhost:8443
+    tenant_id: str
+
+
+def namespace_id(namespace: Namespace, asked: Place | None) -> str:
+    place = place_of(namespace, asked)
+    return (
+        f"/subscriptions/{place.subscription}/resourceGroups/{place.resource_group}"
+        f"/providers/{PROVIDER}/namespaces/{namespace.name}"
+    )
+
+
+def namespace_shape(
+    namespace: Namespace, asked: Place | None, *, capacity: int, https: str
+) -> Shape:
+    sku = sku_of(namespace)
+    resource_id = namespace_id(namespace, asked)
+    maximum = namespace.maximum_throughput_units
+    units = namespace.throughput_units
+    properties = {
+        **_PROPERTIES,
+        **namespace.metadata.get("properties", {}),
+        "isAutoInflateEnabled": maximum is not None,
+        "maximumThroughputUnits": maximum or 0,
+        "provisioningState": "Succeeded",
+        "status": "Active",
+        **_times(namespace),
+        "serviceBusEndpoint": f"{https}/",
+        "metricId": f"{place_of(namespace, asked).subscription}:{namespace.name.lower()}",
+        # Ours: whether the units of `sku.capacity` are enforced or only counted (design.md 6).
+        "throughputUnits": "unlimited" if units is None else units,
+    }
+    return {
+        "id": resource_id,
+        "name": namespace.name,
+        "type": f"{PROVIDER}/Namespaces",
+        "location": namespace.metadata.get("location", DEFAULT_LOCATION),
+        "tags": namespace.metadata.get("tags", {}),
+        "sku": {"name": sku, "tier": sku, "capacity": capacity},
+        "properties": properties,
+        "systemData": _system(namespace),
+    }
+
+
+def hub_shape(hub: Hub, parent_id: str) -> Shape:
+    properties: Shape = {
+        "messageRetentionInDays": days_of(hub.retention_hours),
+        "partitionCount": hub.partition_count,
+        "status": hub.status.value,
+        **_times(hub),
+        "partitionIds": [str(index) for index in range(hub.partition_count)],
+        "retentionDescription": {
+            "cleanupPolicy": "Delete",
+            "retentionTimeInHours": hub.retention_hours,
+        },
+    }
+    if hub.user_metadata:
+        properties["userMetadata"] = hub.user_metadata
+    if "capture" in hub.metadata:
+        properties["captureDescription"] = hub.metadata["capture"]
+    return _child(hub_id(hub.name, parent_id), hub, "Namespaces/EventHubs", properties)
+
+
+def hub_id(name: str, parent_id: str) -> str:
+    return f"{parent_id}/eventhubs/{_segment(name)}"
+
+
+def group_shape(group: ConsumerGroup, parent_id: str) -> Shape:
+    properties: Shape = {**_times(group)}
+    if group.user_metadata:
+        properties["userMetadata"] = group.user_metadata
+    resource_id = f"{hub_id(group.hub, parent_id)}/consumergroups/{_segment(group.name)}"
+    return _child(resource_id, group, "Namespaces/EventHubs/ConsumerGroups", properties)
+
+
+def rule_shape(rule: AuthorizationRule, parent_id: str) -> Shape:
+    kind = "Namespaces/AuthorizationRules"
+    if rule.hub is not None:
+        parent_id, kind = hub_id(rule.hub, parent_id), "Namespaces/EventHubs/AuthorizationRules"
+    resource_id = f"{parent_id}/authorizationRules/{rule.name}"
+    return _child(resource_id, rule, kind, {"rights": rights_texts(rule.rights)})
+
+
+def keys_shape(rule: AuthorizationRule, servicebus: str) -> Shape:
+    """The one answer with keys in it."""
+    return {
+        "primaryConnectionString": connection_string(rule, rule.primary_key, servicebus),
+        "secondaryConnectionString": connection_string(rule, rule.secondary_key, servicebus),
+        "primaryKey": rule.primary_key.reveal(),
+        "secondaryKey": rule.secondary_key.reveal(),
+        "keyName": rule.name,
+    }
+
+
+def connection_string(rule: AuthorizationRule, key: Secret, servicebus: str) -> str:
+    text = f"Endpoint={servicebus};SharedAccessKeyName={rule.name};SharedAccessKey={key.reveal()}"
+    return text if rule.hub is None else f"{text};EntityPath={rule.hub}"
+
+
+def page(shapes: list[Shape], *, skip: int = 0, top: int | None = None) -> Shape:
+    end = None if top is None else skip + top
+    return {"value": shapes[skip:end], "nextLink": None}
+
+
+def error_shape(code: str, message: str) -> Shape:
+    return {"error": {"code": code, "message": message}}
+
+
+def time_text(now_ms: int) -> str:
+    """ISO 8601 in UTC, milliseconds and all; the last moment that it can write for any later."""
+    seconds, milliseconds = divmod(min(now_ms, _TIME_MS_MAX), 1000)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+_TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
+
+_Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule
+
+
+def _child(resource_id: str, entity: _Entity, kind: str, properties: Shape) -> Shape:
+    return {
+        "id": resource_id,
+        "name": entity.name,
+        "type": f"{PROVIDER}/{kind}",
+        "location": DEFAULT_LOCATION,
+        "properties": properties,
+        "systemData": _system(entity),
+    }
+
+
+def _times(entity: _Entity) -> Shape:
+    return {"createdAt": time_text(entity.created_ms), "updatedAt": time_text(entity.updated_ms)}
+
+
+def _system(entity: _Entity) -> Shape:
+    return {
+        "createdAt": time_text(entity.created_ms),
+        "lastModifiedAt": time_text(entity.updated_ms),
+    }
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="$")

@@ -1,0 +1,219 @@
+"""A whole control plane in memory: catalog, log, broker, operations by any role, the door."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker import Broker
+from penstock.catalog.ledger import MemoryLedger
+from penstock.catalog.memory import MemoryCatalog
+from penstock.log.memory import MemoryLogStore
+from penstock.management.door import ManagementDoor
+from penstock.management.operations import (
+    Administration,
+    ConnectionView,
+    HubRequest,
+    NamespaceRequest,
+    Operations,
+)
+from penstock.management.rights import Actor, Role
+from penstock.management.shapes import Endpoints
+from penstock.model.clock import ManualClock
+from penstock.model.entities import Secret
+from penstock.model.errors import AuthFailed
+
+NAMESPACE = "contoso"
+HUB = "orders"
+TOKENS = {
+    "admin-token": ("Owner",),
+    "operator-token": ("Contributor",),
+    "viewer-token": ("Reader",),
+    "nobody-token": ("Janitor",),
+}
+ENDPOINTS = Endpoints(
+    servicebus="sb://localhost:5671/", https="https://localhost:8443", tenant_id="a-tenant"
+)
+
+
+class SomeConnections:
+    """Two connections that can be killed."""
+
+    def __init__(self) -> None:
+        self.living = ["first", "second"]
+
+    def list(self) -> list[ConnectionView]:
+        return [
+            ConnectionView(
+                id=name,
+                peer="127.0.0.1:1",
+                namespace=NAMESPACE,
+                container_id="c",
+                links=1,
+                events_in=2,
+                events_out=3,
+            )
+            for name in self.living
+        ]
+
+    def kill(self, connection_id: str) -> bool:
+        if connection_id not in self.living:
+            return False
+        self.living.remove(connection_id)
+        return True
+
+
+class Plane:
+    """Everything the tests act on; `as_(role)` gives the operations of somebody."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.catalog = MemoryCatalog()
+        self.logs = MemoryLogStore(lambda work: work())
+        self.broker = Broker(
+            self.catalog, self.logs, self.clock, producer_ids=itertools.count(1).__next__
+        )
+        self.connections = SomeConnections()
+        self.ledger = MemoryLedger()
+        self.needed = {"units": 1}
+        numbers = itertools.count(1)
+        self.administration = Administration(
+            catalog=self.catalog,
+            broker=self.broker,
+            clock=self.clock,
+            connections=self.connections,
+            ledger=self.ledger,
+            new_key=lambda: Secret(f"key-{next(numbers)}"),
+            new_hub_id=lambda: f"hub-{next(numbers)}",
+            units_needed=lambda _namespace: self.needed["units"],
+        )
+
+    def as_(self, role: Role, name: str | None = None) -> Operations:
+        return Operations(self.administration, Actor(name or role.name.lower(), role))
+
+    @property
+    def admin(self) -> Operations:
+        return self.as_(Role.ADMIN)
+
+    def audit(self) -> list[tuple[str, str, str]]:
+        return [
+            (entry.who, entry.what, entry.detail)
+            for entry in reversed(self.catalog.audit(newest=100))
+        ]
+
+
+@pytest.fixture
+def plane() -> Plane:
+    return Plane()
+
+
+@pytest.fixture
+def full(plane: Plane) -> Plane:
+    """One namespace with a hub, a group, and a policy on each level."""
+    from penstock.model.entities import Right
+
+    admin = plane.admin
+    admin.namespaces.put(NAMESPACE, NamespaceRequest(capacity=2))
+    admin.hubs.put(NAMESPACE, HUB, HubRequest(partition_count=4))
+    admin.groups.put(NAMESPACE, HUB, "readers")
+    admin.rules.put(NAMESPACE, None, "sender", Right.SEND)
+    admin.rules.put(NAMESPACE, HUB, "listener", Right.LISTEN)
+    return plane
+
+
+class Answered:
+    """An answer of the door."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+
+class Caller:
+    """Requests to the door without a socket."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        ids = itertools.count(1)
+        self.door = ManagementDoor(
+            plane.administration,
+            verify=self._verify,
+            endpoints=lambda: ENDPOINTS,
+            new_id=lambda: f"request-{next(ids)}",
+        )
+
+    def _verify(self, token: str) -> tuple[str, tuple[str, ...]]:
+        if token not in TOKENS:
+            raise AuthFailed("The token was not signed by this service.")
+        return token.partition("-")[0], TOKENS[token]
+
+    async def __call__(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = "admin-token",
+        query: str = "api-version=2024-01-01",
+        raw: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answered:
+        content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
+        pairs = {"host": "localhost", "content-type": "application/json", **(headers or {})}
+        if token is not None:
+            pairs["authorization"] = f"Bearer {token}"
+        return await asgi(self.door, method, path, content, pairs, query)
+
+
+async def asgi(
+    app: Callable[..., Any],
+    method: str,
+    path: str,
+    content: bytes,
+    headers: dict[str, str],
+    query: str,
+) -> Answered:
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "scheme": "https",
+        "server": ("localhost", 8443),
+        "client": ("127.0.0.1", 1),
+        "http_version": "1.1",
+        "root_path": "",
+    }
+    given = [{"type": "http.request", "body": content, "more_body": False}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return given.pop() if given else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    start = sent[0]
+    said = {name.decode(): value.decode() for name, value in start["headers"]}
+    return Answered(start["status"], said, b"".join(each.get("body", b"") for each in sent[1:]))
+
+
+@pytest.fixture
+def call(full: Plane) -> Caller:
+    return Caller(full)

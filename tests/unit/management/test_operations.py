@@ -1,0 +1,467 @@
+"""Every administrative act: what it does, who may, what the audit log says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.management.operations import (
+    HubRequest,
+    KeyType,
+    NamespaceRequest,
+    Operations,
+    Place,
+)
+from penstock.management.rights import REQUIRED, Action, Actor, Forbidden, Role, role_of
+from penstock.model.entities import HubStatus, Right, Secret, Tier
+from penstock.model.errors import (
+    AlreadyExists,
+    ArgumentError,
+    ArgumentOutOfRange,
+    EntityDisabled,
+    NotAllowed,
+    NotFound,
+    PenstockError,
+    QuotaExceeded,
+)
+from penstock.model.ledger import QuotaKind, Usage
+from penstock.model.names import ROOT_RULE, NamespaceName
+
+if TYPE_CHECKING:
+    from tests.unit.management.conftest import Plane
+
+NS, HUB = "contoso", "orders"
+HERE = Place("a-subscription", "a-group")
+
+# Each action by the call that does it.
+ACTS: dict[Action, Callable[[Operations], object]] = {
+    Action.NAMESPACE_READ: lambda o: o.namespaces.show(NS),
+    Action.NAMESPACE_CREATE: lambda o: o.namespaces.put("fabrikam", NamespaceRequest()),
+    Action.NAMESPACE_UPDATE: lambda o: o.namespaces.put(NS, NamespaceRequest(capacity=3)),
+    Action.NAMESPACE_DELETE: lambda o: o.namespaces.delete(NS),
+    Action.HUB_READ: lambda o: o.hubs.show(NS, HUB),
+    Action.HUB_WRITE: lambda o: o.hubs.put(NS, "new", HubRequest()),
+    Action.HUB_DELETE: lambda o: o.hubs.delete(NS, HUB),
+    Action.GROUP_READ: lambda o: o.groups.show(NS, HUB, "readers"),
+    Action.GROUP_WRITE: lambda o: o.groups.put(NS, HUB, "new"),
+    Action.GROUP_DELETE: lambda o: o.groups.delete(NS, HUB, "readers"),
+    Action.RULE_READ: lambda o: o.rules.show(NS, None, "sender"),
+    Action.RULE_WRITE: lambda o: o.rules.put(NS, None, "new", Right.SEND),
+    Action.RULE_DELETE: lambda o: o.rules.delete(NS, None, "sender"),
+    Action.KEYS_LIST: lambda o: o.rules.keys(NS, None, "sender"),
+    Action.KEYS_REGENERATE: lambda o: o.rules.regenerate(NS, None, "sender", KeyType.PRIMARY),
+    Action.PUBLISHER_READ: lambda o: o.publishers.revoked(NS, HUB),
+    Action.PUBLISHER_REVOKE: lambda o: o.publishers.revoke(NS, HUB, "device"),
+    Action.PUBLISHER_RESUME: lambda o: o.publishers.resume(NS, HUB, "device"),
+    Action.CONNECTION_READ: lambda o: o.reports.connections(),
+    Action.CONNECTION_KILL: lambda o: o.reports.kill_connection("first"),
+    Action.USAGE_READ: lambda o: o.reports.usage(since_ms=0, until_ms=1),
+    Action.AUDIT_READ: lambda o: o.reports.audit(newest=10),
+    Action.GRANT_READ: lambda o: o.reports.grants(NS),
+    Action.GRANT_WRITE: lambda o: o.reports.grant(NS, QuotaKind.THROUGHPUT_UNITS, 40),
+    Action.GRANT_DELETE: lambda o: o.reports.withdraw(NS, QuotaKind.PARTITIONS),
+}
+CHANGES = [action for action in Action if not action.endswith("/read")]
+
+
+@pytest.fixture
+def ready(full: Plane) -> Plane:
+    """With something to resume and to withdraw as well."""
+    full.admin.publishers.revoke(NS, HUB, "device")
+    full.admin.reports.grant(NS, QuotaKind.PARTITIONS, 64)
+    return full
+
+
+@pytest.mark.parametrize("action", Action)
+@pytest.mark.parametrize("role", Role)
+def test_every_action_needs_its_role(ready: Plane, action: Action, role: Role) -> None:
+    before = len(ready.audit())
+    act = ACTS[action]
+    if role >= REQUIRED[action]:
+        if action is Action.PUBLISHER_REVOKE:
+            ready.admin.publishers.resume(NS, HUB, "device")
+        act(ready.as_(role))
+        return
+    with pytest.raises(Forbidden) as refused:
+        act(ready.as_(role))
+    assert refused.value.http_status == 403
+    assert REQUIRED[action].name.lower() in str(refused.value)
+    denied = [entry for entry in ready.audit()[before:] if entry[2].startswith("denied")]
+    assert len(denied) == (0 if action.endswith("/read") else 1)
+
+
+@pytest.mark.parametrize("action", CHANGES)
+def test_every_change_is_recorded_once_with_who_did_it(ready: Plane, action: Action) -> None:
+    if action is Action.PUBLISHER_REVOKE:
+        ready.admin.publishers.resume(NS, HUB, "device")
+    before = len(ready.audit())
+    ACTS[action](ready.as_(Role.ADMIN, "alice"))
+    recorded = ready.audit()[before:]
+    assert [who for who, _, _ in recorded] == ["alice"]
+    if action not in (Action.GRANT_WRITE, Action.GRANT_DELETE):  # the catalog's own words
+        assert recorded[0][1] == action
+
+
+def test_audit_holds_no_key(ready: Plane) -> None:
+    ready.admin.rules.regenerate(NS, None, "sender", KeyType.PRIMARY, Secret("a-given-secret"))
+    ready.admin.rules.keys(NS, None, "sender")
+    text = repr(ready.audit())
+    keys = [rule.primary_key.reveal() for rule in ready.catalog.rules(NS)]
+    assert "a-given-secret" in keys
+    assert not [key for key in keys if key in text]
+
+
+def test_hostile_names_reach_the_audit_log_escaped(full: Plane) -> None:
+    viewer = full.as_(Role.VIEWER, "a\nb" * 200)
+    with pytest.raises(Forbidden):
+        viewer.hubs.delete(NS, "x\x00y" * 500)
+    who, _, detail = full.audit()[-1]
+    assert who.isprintable()
+    assert detail.isprintable()
+    assert len(who) <= 256
+
+
+@pytest.mark.parametrize(
+    ("claims", "role"),
+    [
+        ((), Role.NOBODY),
+        (("Janitor",), Role.NOBODY),
+        (("Reader",), Role.VIEWER),
+        (("viewer", "CONTRIBUTOR"), Role.OPERATOR),
+        (("Owner", "Reader"), Role.ADMIN),
+    ],
+)
+def test_role_is_the_highest_of_the_claims(claims: tuple[str, ...], role: Role) -> None:
+    assert role_of(claims) is role
+    assert Actor("a", role).may(Action.HUB_READ) is (role >= Role.VIEWER)
+
+
+# --- namespaces -----------------------------------------------------------------------------------
+
+
+def test_new_namespace_has_one_unit_and_a_root_policy(plane: Plane) -> None:
+    namespace, is_new = plane.admin.namespaces.put("fabrikam", NamespaceRequest())
+    assert is_new
+    assert namespace.throughput_units == 1
+    root = plane.catalog.rule("fabrikam", None, ROOT_RULE)
+    assert root is not None
+    assert root.rights == Right.ALL
+    assert root.primary_key != root.secondary_key
+
+
+def test_namespace_keeps_its_place_tags_and_location(plane: Plane) -> None:
+    request = NamespaceRequest(capacity=2, location="here", tags={"a": "b"}, sku="basic")
+    plane.admin.namespaces.put("fabrikam", request, HERE)
+    namespaces = plane.admin.namespaces
+    assert namespaces.show("FABRIKAM", HERE).metadata["tags"] == {"a": "b"}
+    assert [each.name for each in namespaces.list(HERE)] == ["fabrikam"]
+    assert namespaces.list(Place("a-subscription", "other")) == []
+    assert [each.name for each in namespaces.list(Place("A-Subscription", ""))] == ["fabrikam"]
+    with pytest.raises(NotFound):
+        namespaces.show("fabrikam", Place("a-subscription", "other"))
+    with pytest.raises(NotFound):
+        namespaces.delete("fabrikam", Place("other", "a-group"))
+    with pytest.raises(AlreadyExists):
+        namespaces.put("fabrikam", NamespaceRequest(), Place("other", "a-group"))
+
+
+def test_namespace_without_a_place_is_found_at_each(full: Plane) -> None:
+    full.catalog.put_namespace(
+        type(full.catalog.namespaces()[0])(name=NamespaceName("seeded"), created_ms=0, updated_ms=0)
+    )
+    assert full.admin.namespaces.show("seeded", HERE).name == "seeded"
+    assert "seeded" in [each.name for each in full.admin.namespaces.list(HERE)]
+    changed, _ = full.admin.namespaces.put("seeded", NamespaceRequest(tags={"a": "b"}), HERE)
+    assert changed.metadata["resourceGroup"] == "a-group"
+    assert full.admin.namespaces.list(Place("other", "")) == []
+
+
+def test_namespace_put_again_changes_only_what_is_said(full: Plane) -> None:
+    before = full.admin.namespaces.show(NS)
+    full.clock.advance(1000)
+    same, is_new = full.admin.namespaces.put(NS, NamespaceRequest())
+    assert (same, is_new) == (before, False)
+    premium, _ = full.admin.namespaces.put(NS, NamespaceRequest(sku="Premium"))
+    assert premium.tier is Tier.DEDICATED
+    assert premium.updated_ms == before.updated_ms + 1000
+    assert premium.throughput_units == 2
+
+
+def test_units_reach_the_throttle_at_once(full: Plane) -> None:
+    full.broker.hub(NS, HUB)
+    full.admin.namespaces.put(NS, NamespaceRequest(capacity=7))
+    assert full.admin.namespaces.show(NS).throughput_units == 7
+
+
+def test_units_beyond_twenty_need_a_grant(full: Plane) -> None:
+    with pytest.raises(QuotaExceeded):
+        full.admin.namespaces.put(NS, NamespaceRequest(capacity=40))
+    full.admin.reports.grant(NS, QuotaKind.THROUGHPUT_UNITS, 40, note="asked for")
+    changed, _ = full.admin.namespaces.put(NS, NamespaceRequest(capacity=40))
+    assert changed.throughput_units == 40
+    assert [grant.note for grant in full.admin.reports.grants(NS)] == ["asked for"]
+    with pytest.raises(ArgumentOutOfRange):
+        full.admin.namespaces.put(NS, NamespaceRequest(capacity=0))
+
+
+def test_unlimited_namespace_shows_what_the_hour_needed(plane: Plane) -> None:
+    made, _ = plane.admin.namespaces.put("fabrikam", NamespaceRequest(unlimited=True))
+    assert made.throughput_units is None
+    plane.needed["units"] = 5
+    assert plane.admin.namespaces.capacity(made) == 5
+    # Read, a tag changed, all written back: it stays unlimited. Another number is meant.
+    again, _ = plane.admin.namespaces.put(
+        "fabrikam", NamespaceRequest(unlimited=True, capacity=5, tags={"a": "b"})
+    )
+    assert again.throughput_units is None
+    limited, _ = plane.admin.namespaces.put(
+        "fabrikam", NamespaceRequest(unlimited=True, capacity=3)
+    )
+    assert limited.throughput_units == 3
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        NamespaceRequest(sku="Gold"),
+        NamespaceRequest(tags={"": "x"}),
+        NamespaceRequest(tags={"x": "y" * 257}),
+        NamespaceRequest(tags={str(n): "y" for n in range(51)}),
+        NamespaceRequest(location="a/b"),
+        NamespaceRequest(capacity=21),
+        NamespaceRequest(maximum_units=21),
+    ],
+    ids=lambda request: str(request)[:60],
+)
+def test_namespace_refuses_what_it_cannot_keep(full: Plane, request_: NamespaceRequest) -> None:
+    before = full.admin.namespaces.list()
+    with pytest.raises(PenstockError):
+        full.admin.namespaces.put(NS, request_)
+    assert full.admin.namespaces.list() == before
+
+
+def test_auto_inflate_has_a_maximum(full: Plane) -> None:
+    request = NamespaceRequest(auto_inflate=True, maximum_units=10)
+    assert full.admin.namespaces.put(NS, request)[0].maximum_throughput_units == 10
+    off = full.admin.namespaces.put(NS, NamespaceRequest(auto_inflate=False, maximum_units=10))[0]
+    assert off.maximum_throughput_units is None
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("contoso", "NameInUse"),
+        ("a", "InvalidName"),
+        ("9bcdefg", "InvalidName"),
+        ("fabrikam", None),
+    ],
+)
+def test_name_availability_gives_azures_reason(full: Plane, name: str, reason: str | None) -> None:
+    found = full.admin.namespaces.why_not(name)
+    assert (found and found[0]) == reason
+
+
+def test_deleting_a_namespace_takes_all_along(full: Plane) -> None:
+    full.admin.namespaces.delete(NS)
+    assert full.catalog.namespaces() == []
+    with pytest.raises(NotFound):
+        full.broker.hub(NS, HUB)
+    with pytest.raises(NotFound):
+        full.admin.hubs.list(NS)
+
+
+def test_two_namespaces_have_hubs_of_the_same_name(full: Plane) -> None:
+    full.admin.namespaces.put("fabrikam", NamespaceRequest())
+    full.admin.hubs.put("fabrikam", HUB, HubRequest(partition_count=2))
+    assert full.admin.hubs.show(NS, HUB).partition_count == 4
+    assert full.admin.hubs.show("fabrikam", HUB).partition_count == 2
+
+
+# --- hubs -----------------------------------------------------------------------------------------
+
+
+def test_new_hub_has_the_defaults_and_its_default_group(full: Plane) -> None:
+    hub = full.admin.hubs.put(NS, "new", HubRequest())
+    assert (hub.partition_count, hub.retention_hours, hub.status) == (4, 24, HubStatus.ACTIVE)
+    assert [group.name for group in full.admin.groups.list(NS, "new")] == ["$Default"]
+    assert full.broker.hub(NS, "new").partition_count == 4
+
+
+def test_partition_count_is_fixed_at_creation(full: Plane) -> None:
+    with pytest.raises(NotAllowed, match="fixed at creation"):
+        full.admin.hubs.put(NS, HUB, HubRequest(partition_count=8))
+    assert full.admin.hubs.put(NS, HUB, HubRequest(partition_count=4)).partition_count == 4
+
+
+@pytest.mark.parametrize("count", [0, 1, 33])
+def test_partition_count_has_its_range(full: Plane, count: int) -> None:
+    with pytest.raises(PenstockError):
+        full.admin.hubs.put(NS, "new", HubRequest(partition_count=count))
+    assert full.catalog.hub(NS, "new") is None
+
+
+def test_create_tells_what_is_there_already(full: Plane) -> None:
+    with pytest.raises(AlreadyExists):
+        full.admin.hubs.create(NS, "ORDERS", HubRequest())
+    with pytest.raises(AlreadyExists):
+        full.admin.groups.create(NS, HUB, "$default")
+
+
+@pytest.mark.parametrize(
+    ("days", "hours", "expected"),
+    [
+        (None, None, 72),
+        (2, None, 48),
+        (None, 30, 30),
+        (3, 30, 30),  # days as they were, hours changed
+        (5, 72, 120),  # the other way round
+        (2, 48, 48),
+        (2, 30, 30),  # both changed, and 30 hours are two days begun
+    ],
+)
+def test_retention_follows_the_field_that_was_changed(
+    full: Plane, days: int | None, hours: int | None, expected: int
+) -> None:
+    full.admin.hubs.put(NS, HUB, HubRequest(retention_hours=72))
+    changed = full.admin.hubs.put(NS, HUB, HubRequest(retention_days=days, retention_hours=hours))
+    assert changed.retention_hours == expected
+
+
+def test_retention_that_contradicts_itself_is_refused(full: Plane) -> None:
+    with pytest.raises(ArgumentError, match="contradict"):
+        full.admin.hubs.put(NS, "new", HubRequest(retention_days=1, retention_hours=72))
+    with pytest.raises(ArgumentOutOfRange):
+        full.admin.hubs.put(NS, "new", HubRequest(retention_days=8))
+
+
+def test_status_reaches_the_hub_at_work(full: Plane) -> None:
+    runtime = full.broker.hub(NS, HUB)
+    ended: list[PenstockError] = []
+    runtime.open_sender(on_end=ended.append)
+    full.admin.hubs.put(NS, HUB, HubRequest(status="SendDisabled"))
+    assert [type(error) for error in ended] == [EntityDisabled]
+    with pytest.raises(ArgumentError):
+        full.admin.hubs.put(NS, HUB, HubRequest(status="Restoring"))
+
+
+def test_metadata_changes_end_no_link(full: Plane) -> None:
+    ended: list[PenstockError] = []
+    full.broker.hub(NS, HUB).open_sender(on_end=ended.append)
+    full.admin.hubs.put(NS, HUB, HubRequest(user_metadata="about it", capture={"enabled": False}))
+    assert full.admin.hubs.show(NS, HUB).user_metadata == "about it"
+    assert ended == []
+
+
+def test_compaction_is_refused(full: Plane) -> None:
+    with pytest.raises(NotAllowed, match="only Delete"):
+        full.admin.hubs.put(NS, HUB, HubRequest(cleanup_policy="Compact"))
+
+
+def test_deleting_a_hub_drops_its_log_and_ends_its_links(full: Plane) -> None:
+    ended: list[PenstockError] = []
+    full.broker.hub(NS, HUB).open_sender(on_end=ended.append)
+    first = full.admin.hubs.show(NS, HUB).id
+    full.admin.hubs.delete(NS, HUB)
+    assert [type(error) for error in ended] == [NotFound]
+    again = full.admin.hubs.put(NS, HUB, HubRequest(partition_count=4))
+    assert again.id != first
+    assert full.admin.reports.partitions(NS, HUB)[0].last_sequence == -1
+    with pytest.raises(NotFound):
+        full.admin.hubs.delete(NS, "nothing")
+
+
+# --- groups, rules, publishers, reports -----------------------------------------------------------
+
+
+def test_groups_are_twenty_beside_default(full: Plane) -> None:
+    for number in range(19):
+        full.admin.groups.put(NS, HUB, f"group-{number}")
+    with pytest.raises(QuotaExceeded):
+        full.admin.groups.put(NS, HUB, "one-more")
+    with pytest.raises(NotAllowed):
+        full.admin.groups.delete(NS, HUB, "$Default")
+    full.admin.groups.delete(NS, HUB, "group-1")
+    assert full.admin.groups.put(NS, HUB, "one-more", user_metadata="x").user_metadata == "x"
+
+
+def test_group_put_again_keeps_what_is_not_said(full: Plane) -> None:
+    full.admin.groups.put(NS, HUB, "readers", user_metadata="about them")
+    assert full.admin.groups.put(NS, HUB, "READERS").user_metadata == "about them"
+    assert full.admin.groups.put(NS, HUB, "$Default", user_metadata="d").name == "$Default"
+    with pytest.raises(NotFound):
+        full.admin.groups.show(NS, HUB, "nobody")
+
+
+@pytest.mark.parametrize("hub", [None, HUB])
+def test_rules_are_twelve_of_a_level(full: Plane, hub: str | None) -> None:
+    have = len(full.admin.rules.list(NS, hub))
+    for number in range(12 - have):
+        full.admin.rules.put(NS, hub, f"rule-{number}", Right.LISTEN)
+    with pytest.raises(QuotaExceeded):
+        full.admin.rules.put(NS, hub, "one-more", Right.LISTEN)
+
+
+def test_rule_put_again_keeps_its_keys(full: Plane) -> None:
+    before = full.admin.rules.keys(NS, HUB, "listener")
+    after = full.admin.rules.put(NS, HUB, "LISTENER", Right.SEND | Right.LISTEN)
+    assert after.primary_key == before.primary_key
+    assert after.rights == Right.SEND | Right.LISTEN
+    with pytest.raises(ArgumentError, match="needs Send and Listen"):
+        full.admin.rules.put(NS, HUB, "listener", Right.MANAGE)
+
+
+@pytest.mark.parametrize("hub", [None, HUB])
+def test_regenerate_changes_one_key_of_the_two(full: Plane, hub: str | None) -> None:
+    name = "sender" if hub is None else "listener"
+    before = full.admin.rules.keys(NS, hub, name)
+    first = full.admin.rules.regenerate(NS, hub, name, KeyType.PRIMARY)
+    assert first.primary_key != before.primary_key
+    assert first.secondary_key == before.secondary_key
+    second = full.admin.rules.regenerate(NS, hub, name, KeyType.SECONDARY, Secret("given"))
+    assert (second.primary_key, second.secondary_key) == (first.primary_key, Secret("given"))
+    with pytest.raises(NotFound):
+        full.admin.rules.regenerate(NS, hub, "nobody", KeyType.PRIMARY)
+
+
+def test_deleted_rule_is_gone(full: Plane) -> None:
+    full.admin.rules.delete(NS, None, "sender")
+    with pytest.raises(NotFound):
+        full.admin.rules.show(NS, None, "sender")
+    with pytest.raises(NotFound):
+        full.admin.rules.keys(NS, "no-hub", "sender")
+
+
+def test_publisher_is_revoked_once_and_resumed(full: Plane) -> None:
+    first = full.admin.publishers.revoke(NS, HUB, "device/1")
+    full.clock.advance(5)
+    assert full.admin.publishers.revoke(NS, HUB, "DEVICE/1") == first
+    assert [each.name for each in full.admin.publishers.revoked(NS, HUB)] == ["device/1"]
+    full.admin.publishers.resume(NS, HUB, "device/1")
+    with pytest.raises(NotFound):
+        full.admin.publishers.resume(NS, HUB, "device/1")
+
+
+def test_connections_are_listed_and_killed(full: Plane) -> None:
+    reports = full.admin.reports
+    assert [each.id for each in reports.connections()] == ["first", "second"]
+    reports.kill_connection("first")
+    assert [each.id for each in reports.connections()] == ["second"]
+    with pytest.raises(NotFound):
+        reports.kill_connection("first")
+
+
+def test_usage_is_what_the_ledger_has(full: Plane) -> None:
+    count = Usage(namespace=NamespaceName(NS), hour_ms=3_600_000, run="r", ingress_events=7)
+    full.ledger.record([count])
+    (hour,) = full.admin.reports.usage(since_ms=0, until_ms=7_200_000)
+    assert (hour.namespace, hour.ingress_events) == (NS, 7)
+    assert full.admin.reports.usage(since_ms=0, until_ms=1) == []
+
+
+@pytest.mark.parametrize("newest", [0, -1, 1001])
+def test_audit_is_asked_for_in_bounded_pieces(full: Plane, newest: int) -> None:
+    with pytest.raises(ArgumentOutOfRange):
+        full.admin.reports.audit(newest=newest)
+    assert len(full.admin.reports.audit(newest=1)) == 1
