@@ -62,14 +62,14 @@ def _deleted(found: bool) -> Response:
 
 @router.get(f"{SUBSCRIPTION}/providers/{PROVIDER}/namespaces", responses=_LIST)
 async def list_namespaces(
-    asked: Asked, subscription: Subscription, skip: Skip = 0, top: Top | None = None
+    asked: Asked, subscription: Subscription, skip: Skip = 0, top: Top = None
 ) -> Shape:
     return _listed(asked, Place(unescaped(subscription), ""), skip, top)
 
 
 @router.get(NAMESPACES, responses=_LIST)
 async def list_namespaces_of_resource_group(
-    asked: Asked, place: InPlace, skip: Skip = 0, top: Top | None = None
+    asked: Asked, place: InPlace, skip: Skip = 0, top: Top = None
 ) -> Shape:
     return _listed(asked, place, skip, top)
 
@@ -112,7 +112,7 @@ async def delete_namespace(asked: Asked, place: InPlace, namespace: NamespaceNam
 
 
 @router.get(HUBS, responses=_LIST)
-async def list_event_hubs(parent: InNamespace, skip: Skip = 0, top: Top | None = None) -> Shape:
+async def list_event_hubs(parent: InNamespace, skip: Skip = 0, top: Top = None) -> Shape:
     found = parent.operations.hubs.list(parent.name)
     return shapes.page([shapes.hub_shape(hub, parent.id) for hub in found], skip=skip, top=top)
 
@@ -142,7 +142,7 @@ async def delete_event_hub(parent: InNamespace, hub: HubName) -> Response:
 
 @router.get(GROUPS, responses=_LIST)
 async def list_consumer_groups(
-    parent: InNamespace, hub: HubName, skip: Skip = 0, top: Top | None = None
+    parent: InNamespace, hub: HubName, skip: Skip = 0, top: Top = None
 ) -> Shape:
     found = parent.operations.groups.list(parent.name, hub)
     return shapes.page([shapes.group_shape(each, parent.id) for each in found], skip=skip, top=top)

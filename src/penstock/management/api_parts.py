@@ -100,4 +100,4 @@ PublisherName = Annotated[str, Depends(_publisher)]
 
 _PAGE_MAX = 1_000_000
 Skip = Annotated[int, Query(alias="$skip", ge=0, le=_PAGE_MAX)]
-Top = Annotated[int, Query(alias="$top", ge=1, le=_PAGE_MAX)]
+Top = Annotated[int | None, Query(alias="$top", ge=1, le=_PAGE_MAX)]
