@@ -307,16 +307,19 @@ def azurite(node: NodeTools, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    try:
-        reason = _wait_for_azurite(process)
-        yield Azurite(process if reason is None else None, port, reason or "")
-    finally:
-        process.terminate()
-        process.wait(20)
+    # `with` closes its output too; the listener has read all of it once the process is gone.
+    with process:
+        try:
+            reason, listener = _wait_for_azurite(process)
+            yield Azurite(process if reason is None else None, port, reason or "")
+        finally:
+            process.terminate()
+            process.wait(20)
+            listener.join(20)
 
 
-def _wait_for_azurite(process: subprocess.Popen[bytes]) -> str | None:
-    """It says that it listens; None, or why it does not run."""
+def _wait_for_azurite(process: subprocess.Popen[bytes]) -> tuple[str | None, threading.Thread]:
+    """It says that it listens: None, or why it does not run; and who goes on reading its words."""
     said: queue.Queue[bytes] = queue.Queue()
     stdout = process.stdout
     assert stdout is not None
@@ -325,11 +328,12 @@ def _wait_for_azurite(process: subprocess.Popen[bytes]) -> str | None:
         for line in stdout:
             said.put(line)
 
-    threading.Thread(target=listen, daemon=True).start()
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
     line = b""
     while b"successfully listens" not in line:
         try:
             line = said.get(timeout=AZURITE_DEADLINE_S)
         except queue.Empty:
-            return f"Azurite did not start within {AZURITE_DEADLINE_S} s"
-    return None
+            return f"Azurite did not start within {AZURITE_DEADLINE_S} s", listener
+    return None, listener

@@ -417,8 +417,8 @@ class Sender:
         `on_settled` the delivery is sent settled: nobody will hear what became of it."""
         if self.error is not None:
             raise self.error
-        if self.connection.write_paused:
-            return False
+        if self.connection.write_paused or not self.link.is_attached:
+            return False  # detached: `on_detached` follows with the reason
         self._tag = (self._tag + 1) % 2**32
         delivery_id = self.link.send(
             payload,
