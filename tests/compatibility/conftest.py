@@ -321,9 +321,9 @@ class SyncSdk(PythonSdk):
             return lambda context, what: _into(reading.loop, act, context, what)
 
         def on_event(context: Any, event: Any) -> None:
+            _into(reading.loop, reading.on_event, context, event)
             if checkpoint and event is not None:
                 context.update_checkpoint(event)
-            _into(reading.loop, reading.on_event, context, event)
 
         receive: Callable[..., Any] = consumer.receive
         if options.pop("batches", False):
@@ -378,9 +378,9 @@ class AioSdk(PythonSdk):
         checkpoint = options.pop("checkpoint", False)
 
         async def on_event(context: Any, event: Any) -> None:
+            reading.on_event(context, event)  # first: the SDK may cancel the next line halfway
             if checkpoint and event is not None:
                 await context.update_checkpoint(event)
-            reading.on_event(context, event)
 
         receive: Callable[..., Any] = consumer.receive
         if options.pop("batches", False):
