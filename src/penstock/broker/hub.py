@@ -141,6 +141,16 @@ class HubRuntime:
         """The partition's committed state; ArgumentOutOfRange if there is no such partition."""
         return self._partition(index).log.status()
 
+    def enqueued_ms(self, index: int, sequence: int) -> int | None:
+        """When that event was enqueued, if memory has it. Never blocks."""
+        batches = self._partition(index).log.cached(sequence)
+        return batches[0].enqueued_ms if batches else None
+
+    def read_enqueued_ms(self, index: int, sequence: int) -> int | None:
+        """The same from the disk, or of the oldest event if that one is gone: any thread."""
+        batches = self._partition(index).log.read(sequence, bytes_max=1)
+        return batches[0].enqueued_ms if batches else None
+
     def group(self, name: str) -> GroupName:
         """The consumer group's name as it was given at creation, or NotFound."""
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)

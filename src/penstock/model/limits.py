@@ -137,6 +137,13 @@ HTTP_REFUSAL_MS = 250
 HTTP_REFUSALS_MAX = 64  # then the connection ends
 WEBSOCKET_FRAGMENTS_MAX = 4_096  # of one message: an empty one costs memory too
 
+# --- Leases and checkpoints (docs/checkpoints.md) ------------------------------------------------
+CHECKPOINT_TEXT_MAX = 512  # of an owner's id, an etag, an offset
+CHECKPOINT_BODY_BYTES_MAX = 1 * MB
+CHECKPOINT_RECORDS_MAX = PARTITION_COUNT_GRANTED_MAX  # of one request
+CHECKPOINT_HELD_BYTES_MAX = 32 * MB  # bodies that are being read or wait for the disk
+CHECKPOINT_WAITING_MAX = 4_096  # requests that wait for the disk
+
 # --- Management API -----------------------------------------------------------------------------
 MANAGEMENT_BODY_BYTES_MAX = 1 * MB
 MANAGEMENT_BODY_DEPTH_MAX = 32

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubCounters
+from penstock.broker.lag import LagRow
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -33,6 +34,21 @@ HUB_COUNTERS = {
     "penstock_server_errors": ("publications failed for the service's fault", "server_errors"),
 }
 
+# name -> (what it says, the field of LagRow)
+LAG_GAUGES = {
+    "penstock_consumer_lag_events": (
+        "events after the group's checkpoint, else not delivered to its last reader",
+        "lag_events",
+    ),
+    "penstock_consumer_lag_bytes": ("about, from the checkpoint to the newest event", "lag_bytes"),
+    "penstock_consumer_lag_seconds": ("age of the oldest such event in memory", "lag_seconds"),
+    "penstock_consumer_checkpoint_sequence_number": (
+        "of the checkpoint that the service keeps",
+        "checkpoint_sequence_number",
+    ),
+    "penstock_consumer_readers": ("readers connected", "readers"),
+}
+
 
 class BrokerCollector:
     """Everything the broker knows, as metric families."""
@@ -41,10 +57,12 @@ class BrokerCollector:
         self,
         broker: Broker,
         *,
+        lag: Callable[[], list[LagRow]],
         connections: Callable[[], int],
         connections_opened: Callable[[], int],
     ) -> None:
         self._broker = broker
+        self._rows = lag
         self._connections = connections
         self._connections_opened = connections_opened
 
@@ -54,7 +72,7 @@ class BrokerCollector:
         yield from self._hub_counters()
         yield self._publish_latency()
         yield from self._partitions()
-        yield self._lag()
+        yield from self._lag()
         opened = CounterMetricFamily("penstock_opened_connections", "AMQP connections accepted")
         opened.add_metric([], self._connections_opened())
         yield opened
@@ -111,20 +129,18 @@ class BrokerCollector:
                 failed.add_metric(labels, 0 if status.failed is None else 1)
         yield from (last, size, failed)
 
-    def _lag(self) -> Metric:
-        """Of the reader that is furthest behind in its group and partition."""
+    def _lag(self) -> Iterator[Metric]:
+        """Of groups that have a checkpoint or a reader; what is not known is left out."""
         from prometheus_client.core import GaugeMetricFamily
 
-        behind: dict[tuple[str, str, str, str], int] = {}
-        for reader in self._broker.readers():
-            where = (reader.namespace, reader.hub, reader.group, str(reader.partition))
-            behind[where] = max(reader.lag_events, behind.get(where, 0))
-        family = GaugeMetricFamily(
-            "penstock_consumer_lag_events", "events not yet delivered to a reader", labels=GROUP
-        )
-        for place, lag in behind.items():
-            family.add_metric(list(place), lag)
-        return family
+        rows = self._rows()
+        for name, (meaning, field) in LAG_GAUGES.items():
+            family = GaugeMetricFamily(name, meaning, labels=GROUP)
+            for row in rows:
+                value = getattr(row, field)
+                if value is not None and (row.readers or row.lag_events is not None):
+                    family.add_metric([row.namespace, row.hub, row.group, row.partition], value)
+            yield family
 
 
 def metrics_route(collector: BrokerCollector) -> Route:

@@ -24,9 +24,12 @@ from penstock.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.catalog.ledger import SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.checkpoints.keeper import CheckpointKeeper
 from penstock.gateway.amqp.context import Context, Deadlines
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
+from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
+from penstock.gateway.http.checkpoints import HttpCheckpoints
 from penstock.gateway.http.publishing import HttpPublishing
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.log.embedded import EmbeddedLogStore
@@ -44,6 +47,7 @@ from penstock.service.certificates import machine_names, prepare_certificates, s
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
 from penstock.service.health import Checks, health_routes
+from penstock.service.kept import LagReport, follow_catalog
 from penstock.service.metrics import BrokerCollector, metrics_route
 from penstock.service.settings import DEFAULT_HUB, HubSettings, RuleSettings, Settings
 
@@ -71,6 +75,8 @@ class Penstock:
         self._open = False
         self.broker: Broker | None = None
         self._logs: EmbeddedLogStore | None = None
+        self._keeper: CheckpointKeeper | None = None
+        self.lag: LagReport | None = None
         self._endpoints: Endpoints | None = None
 
     async def start(self) -> Facts:
@@ -121,12 +127,21 @@ class Penstock:
             loop=loop,
             deadlines=self._deadlines,
         )
+        self._keep_checkpoints(context, catalog, data)
         retention = loop.create_task(self._enforce_retention(broker))
         self._stack.push_async_callback(_cancel, retention)
         facts = await self._open_doors(context, catalog, data, root)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         return facts
+
+    def _keep_checkpoints(self, context: Context, catalog: Catalog, data: DataDirectory) -> None:
+        keeper = self._keeper = CheckpointKeeper(
+            data.path / "checkpoints.sqlite", now_ms=self.clock.now_ms, loop=context.loop
+        )
+        self._stack.push_async_callback(keeper.close)
+        self._stack.callback(follow_catalog(keeper, catalog))
+        self.lag = LagReport(context.broker, catalog, keeper, self.clock, context.reads)
 
     # --- doors ----------------------------------------------------------------------------------
 
@@ -215,12 +230,26 @@ class Penstock:
         return PublicApplication(
             publishing=WithManagement(management, publishing),
             websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
+            prefixes={CHECKPOINTS: self._checkpoints(context, catalog)},
+        )
+
+    def _checkpoints(self, context: Context, catalog: Catalog) -> HttpCheckpoints:
+        assert self._keeper is not None
+        return HttpCheckpoints(
+            broker=context.broker,
+            catalog=catalog,
+            keeper=self._keeper,
+            clock=self.clock,
+            authorities=context.authorities,
+            new_id=context.new_id,
         )
 
     def _administration(self, broker: Broker, door: AmqpDoor) -> Starlette:
         """What answers on the administration port."""
+        assert self.lag is not None
         collector = BrokerCollector(
             broker,
+            lag=self.lag.rows,
             connections=lambda: len(door.connections),
             connections_opened=lambda: door.opened,
         )

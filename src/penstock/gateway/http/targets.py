@@ -21,6 +21,7 @@ class Operation(IntEnum):
     PUBLISH = 0
     REVOKED_PUBLISHERS = 1  # the list
     REVOKED_PUBLISHER = 2  # one of them
+    CHECKPOINTS = 3  # of a consumer group (checkpoints.py)
 
 
 class Target(msgspec.Struct, frozen=True):

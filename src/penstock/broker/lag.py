@@ -1,0 +1,172 @@
+"""How far every consumer group is behind, partition by partition.
+
+A group's place is its checkpoint where the service keeps one, else that of its connected reader
+that is furthest behind. Nothing here waits, but for `with_seconds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime, ReaderView
+from penstock.catalog.api import Catalog
+from penstock.model.checkpoints import Checkpoint, Ownership
+from penstock.model.errors import PenstockError
+from penstock.model.names import key
+
+
+class Checkpoints(Protocol):
+    """What the service keeps of event processors, by the hub's id and the group's name."""
+
+    def ownerships(self, hub_id: str, group: str) -> list[Ownership]: ...
+    def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]: ...
+
+
+class LagRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One consumer group on one partition. None is what is not known: a group that nobody reads
+    and that has no checkpoint is not behind by any number."""
+
+    namespace: str
+    hub: str
+    group: str
+    partition: str
+    last_sequence_number: int  # -1: nothing was ever published
+    checkpoint_sequence_number: int | None
+    lag_events: int | None  # retained events that were not processed, or not delivered
+    lag_bytes: int | None  # about: from the checkpoint's event to the newest one
+    lag_seconds: float | None  # the age of the oldest of them
+    owner: str | None  # the event processor that holds the lease
+    epoch: int | None  # of the exclusive reader that is connected
+    readers: int  # that are connected
+
+
+def lag_rows(
+    broker: Broker,
+    catalog: Catalog,
+    checkpoints: Checkpoints,
+    *,
+    now_ms: int,
+    namespace: str | None = None,
+    hub: str | None = None,
+) -> list[LagRow]:
+    """A row for each group and partition of the hubs asked for, or of all that are open. Seconds
+    are filled in where memory has the event; `with_seconds` asks the disk for the others."""
+    rows: list[LagRow] = []
+    for runtime in broker.hubs():
+        entity = runtime.entity
+        if namespace is not None and key(entity.namespace) != key(namespace):
+            continue
+        if hub is not None and key(entity.name) != key(hub):
+            continue
+        readers = _by_group_and_partition(runtime.readers())
+        for group in catalog.groups(entity.namespace, entity.name):
+            owned = {
+                each.partition_id: each for each in checkpoints.ownerships(entity.id, group.name)
+            }
+            saved = {
+                each.partition_id: each for each in checkpoints.checkpoints(entity.id, group.name)
+            }
+            for index, partition in enumerate(runtime.partition_ids):
+                rows.append(
+                    _row(
+                        runtime,
+                        group.name,
+                        index,
+                        owned.get(partition),
+                        saved.get(partition),
+                        readers.get((key(group.name), index), []),
+                        now_ms,
+                    )
+                )
+    return rows
+
+
+def with_seconds(rows: Iterable[LagRow], broker: Broker, *, now_ms: int) -> list[LagRow]:
+    """The same with every age that can be known. Reads the disk: any thread that may wait."""
+    hubs = {_name(each.entity.namespace, each.entity.name): each for each in broker.hubs()}
+    return [_aged(row, hubs.get(_name(row.namespace, row.hub)), now_ms) for row in rows]
+
+
+def _row(
+    hub: HubRuntime,
+    group: str,
+    index: int,
+    ownership: Ownership | None,
+    checkpoint: Checkpoint | None,
+    readers: list[ReaderView],
+    now_ms: int,
+) -> LagRow:
+    status = hub.status(index)
+    done = None if checkpoint is None else checkpoint.sequence_number
+    lag_events: int | None = None
+    if done is not None:
+        # What retention has dropped can be processed by nobody: it is not counted.
+        oldest = status.last_sequence + 1 if status.is_empty else status.begin_sequence
+        lag_events = max(0, status.last_sequence + 1 - max(done + 1, oldest))
+    elif readers:
+        lag_events = max(reader.lag_events for reader in readers)
+    row = LagRow(
+        namespace=hub.entity.namespace,
+        hub=hub.entity.name,
+        group=group,
+        partition=hub.partition_ids[index],
+        last_sequence_number=status.last_sequence,
+        checkpoint_sequence_number=done,
+        lag_events=lag_events,
+        lag_bytes=_bytes(checkpoint, lag_events, status.last_offset),
+        lag_seconds=0.0 if lag_events == 0 else None,
+        owner=None if ownership is None else ownership.owner_id or None,
+        epoch=next((reader.epoch for reader in readers if reader.epoch is not None), None),
+        readers=len(readers),
+    )
+    if not lag_events:
+        return row
+    return _with_age(row, hub.enqueued_ms(index, _oldest_waiting(row)), now_ms)
+
+
+def _aged(row: LagRow, hub: HubRuntime | None, now_ms: int) -> LagRow:
+    if hub is None or row.lag_seconds is not None or not row.lag_events:
+        return row
+    try:
+        enqueued_ms = hub.read_enqueued_ms(int(row.partition), _oldest_waiting(row))
+    except PenstockError:
+        return row  # unreadable: the events are counted, their age is not known
+    return _with_age(row, enqueued_ms, now_ms)
+
+
+def _with_age(row: LagRow, enqueued_ms: int | None, now_ms: int) -> LagRow:
+    if enqueued_ms is None:
+        return row
+    return msgspec.structs.replace(row, lag_seconds=max(0, now_ms - enqueued_ms) / 1000)
+
+
+def _oldest_waiting(row: LagRow) -> int:
+    assert row.lag_events is not None
+    return row.last_sequence_number + 1 - row.lag_events
+
+
+def _bytes(checkpoint: Checkpoint | None, lag_events: int | None, last_offset: int) -> int | None:
+    """Offsets are byte positions, so their distance is what lies between, record heads included.
+    Other stores' processors may write offsets of another form."""
+    if lag_events == 0:
+        return 0
+    if checkpoint is None or not checkpoint.offset.isascii() or not checkpoint.offset.isdigit():
+        return None
+    return max(0, last_offset - int(checkpoint.offset))
+
+
+def _by_group_and_partition(
+    readers: Iterable[ReaderView],
+) -> dict[tuple[str, int], list[ReaderView]]:
+    places: dict[tuple[str, int], list[ReaderView]] = {}
+    for reader in readers:
+        places.setdefault((key(reader.group), reader.partition), []).append(reader)
+    return places
+
+
+def _name(namespace: str, hub: str) -> tuple[str, str]:
+    return key(namespace), key(hub)

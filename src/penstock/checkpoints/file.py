@@ -1,0 +1,279 @@
+"""Leases and checkpoints in one SQLite file, which processes of one machine may share.
+
+Write-ahead log, flushed at every commit. A claim is one UPDATE or INSERT whose condition is the
+etag, so that of two claims of one record SQLite lets one through: compare-and-swap.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.checkpoints.errors import CheckpointStoreUnavailable
+from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+
+# "PENC": tells it from any other SQLite file that somebody names by mistake.
+APPLICATION_ID = 0x50454E43
+VERSION = 1
+_BUSY_S = 15.0  # others hold the file for one flush; one that was paused meanwhile, for longer
+_OPEN_AGAIN_S = 0.02
+
+_TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS ownership (
+        namespace TEXT NOT NULL,
+        hub TEXT NOT NULL,
+        consumer_group TEXT NOT NULL,
+        partition_id TEXT NOT NULL,
+        owner_id TEXT NOT NULL, -- empty: given up
+        etag TEXT NOT NULL,
+        modified_ms INTEGER NOT NULL,
+        PRIMARY KEY (namespace, hub, consumer_group, partition_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS checkpoints (
+        namespace TEXT NOT NULL,
+        hub TEXT NOT NULL,
+        consumer_group TEXT NOT NULL,
+        partition_id TEXT NOT NULL,
+        "offset" TEXT NOT NULL,
+        sequence_number INTEGER NOT NULL,
+        modified_ms INTEGER NOT NULL,
+        PRIMARY KEY (namespace, hub, consumer_group, partition_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+# etag absent = create only if there is none (protocol.md 11.1).
+_CREATE = """
+    INSERT INTO ownership (namespace, hub, consumer_group, partition_id, owner_id, etag,
+        modified_ms)
+    VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+_SWAP = """
+    UPDATE ownership SET owner_id = ?, etag = ?, modified_ms = ?
+    WHERE namespace = ? AND hub = ? AND consumer_group = ? AND partition_id = ? AND etag = ?
+"""
+_SAVE = """
+    INSERT INTO checkpoints (namespace, hub, consumer_group, partition_id, "offset",
+        sequence_number, modified_ms)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET "offset" = excluded."offset",
+        sequence_number = excluded.sequence_number, modified_ms = excluded.modified_ms
+"""
+_OWNED = """
+    SELECT namespace, hub, consumer_group, partition_id, owner_id, etag, modified_ms FROM ownership
+"""
+_SAVED = """
+    SELECT namespace, hub, consumer_group, partition_id, "offset", sequence_number, modified_ms
+    FROM checkpoints
+"""
+_PLACE = " WHERE namespace = ? AND hub = ? AND consumer_group = ?"
+_FORGET = (
+    "DELETE FROM ownership WHERE namespace = ? AND hub = ? AND consumer_group = ?",
+    "DELETE FROM checkpoints WHERE namespace = ? AND hub = ? AND consumer_group = ?",
+)
+
+
+class Place(NamedTuple):
+    """A consumer group by its keys: two spellings of one name are one place."""
+
+    namespace: str
+    hub: str
+    group: str
+
+
+class Work(NamedTuple):
+    """What is to be written of one place, in this order."""
+
+    place: Place
+    forget: bool = False
+    claims: Sequence[Claim] = ()
+    checkpoints: Sequence[Checkpoint] = ()
+
+
+class Written(NamedTuple):
+    """What was: claims that lost are left out."""
+
+    ownerships: list[Ownership]
+    checkpoints: list[Checkpoint]
+
+
+class CheckpointFile:
+    """Any thread, any number of processes. Raises CheckpointStoreUnavailable, which names the
+    file. Whoever is forked with it gets a connection of its own."""
+
+    def __init__(
+        self, path: Path, *, now_ms: Callable[[], int], new_etag: Callable[[], str]
+    ) -> None:
+        self._path = path
+        self._now_ms = now_ms
+        self._new_etag = new_etag
+        self._lock = threading.Lock()
+        self._process = 0
+        self._connection: sqlite3.Connection | None = None
+        with self._connected():
+            pass  # what cannot be opened is said at once
+
+    def write(self, works: Sequence[Work]) -> list[Written]:
+        """All in one transaction, durable on return; when it raises, nothing was written."""
+        with self._connected() as connection, _transaction(connection):
+            now_ms = self._now_ms()
+            return [self._write(connection, work, now_ms) for work in works]
+
+    def ownerships(self, place: Place) -> list[Ownership]:
+        with self._connected() as connection:
+            rows = connection.execute(_OWNED + _PLACE, place).fetchall()
+        return [_ownership(*row[3:]) for row in rows]
+
+    def checkpoints(self, place: Place) -> list[Checkpoint]:
+        with self._connected() as connection:
+            rows = connection.execute(_SAVED + _PLACE, place).fetchall()
+        return [_checkpoint(*row[3:]) for row in rows]
+
+    def everything(self) -> list[tuple[Place, Ownership | Checkpoint]]:
+        with self._connected() as connection:
+            owned = connection.execute(_OWNED).fetchall()
+            saved = connection.execute(_SAVED).fetchall()
+        return [
+            *((Place(*row[:3]), _ownership(*row[3:])) for row in owned),
+            *((Place(*row[:3]), _checkpoint(*row[3:])) for row in saved),
+        ]
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def _write(self, connection: sqlite3.Connection, work: Work, now_ms: int) -> Written:
+        if work.forget:
+            for statement in _FORGET:
+                connection.execute(statement, work.place)
+        won = []
+        for claim in work.claims:
+            record = Ownership(
+                partition_id=claim.partition_id,
+                owner_id=claim.owner_id,
+                etag=self._new_etag(),
+                modified_ms=now_ms,
+            )
+            if _has_won(connection, work.place, claim, record):
+                won.append(record)
+        saved = []
+        for each in work.checkpoints:
+            row = (*work.place, each.partition_id, each.offset, each.sequence_number, now_ms)
+            connection.execute(_SAVE, row)
+            saved.append(_checkpoint(*row[3:]))
+        return Written(won, saved)
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                if self._connection is None or self._process != os.getpid():
+                    # A connection must not cross a fork; the parent's is left as it is.
+                    self._connection = self._open()
+                    self._process = os.getpid()
+                yield self._connection
+            except sqlite3.Error as error:
+                raise CheckpointStoreUnavailable(
+                    f"The checkpoint file {self._path} cannot be used: {error}"
+                ) from error
+
+    def _open(self) -> sqlite3.Connection:
+        """Two processes that make the file at once: one finds it locked for a moment, and SQLite
+        does not wait while the journal's mode changes."""
+        give_up = time.monotonic() + _BUSY_S
+        while True:
+            # Not bound to a thread: the lock sees to one at a time.
+            connection = sqlite3.connect(
+                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare(connection)
+            except BaseException as error:
+                connection.close()
+                if not _is_locked(error) or time.monotonic() > give_up:
+                    raise
+                time.sleep(_OPEN_AGAIN_S)
+            else:
+                return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Judged before anything is written to a file that may not be ours."""
+        ours = _pragma(connection, "application_id") == APPLICATION_ID
+        version = _pragma(connection, "user_version")
+        if not ours:
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if version != 0 or tables != (0,):
+                raise CheckpointStoreUnavailable(
+                    f"{self._path} is an SQLite file, but not one of checkpoints."
+                )
+        if version > VERSION:
+            raise CheckpointStoreUnavailable(
+                f"{self._path} has version {version}, written by a newer Penstock: "
+                f"this one knows versions up to {VERSION}."
+            )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if version < VERSION:
+            with _transaction(connection):
+                for statement in _TABLES:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _has_won(connection: sqlite3.Connection, place: Place, claim: Claim, record: Ownership) -> bool:
+    new = (record.owner_id, record.etag, record.modified_ms)
+    if claim.etag is None:
+        done = connection.execute(_CREATE, (*place, claim.partition_id, *new))
+    else:
+        done = connection.execute(_SWAP, (*new, *place, claim.partition_id, claim.etag))
+    return done.rowcount == 1
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # A commit that failed may have ended the transaction itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _ownership(partition_id: str, owner_id: str, etag: str, modified_ms: int) -> Ownership:
+    return Ownership(
+        partition_id=partition_id, owner_id=owner_id, etag=etag, modified_ms=modified_ms
+    )
+
+
+def _checkpoint(
+    partition_id: str, offset: str, sequence_number: int, modified_ms: int
+) -> Checkpoint:
+    return Checkpoint(
+        partition_id=partition_id,
+        offset=offset,
+        sequence_number=sequence_number,
+        modified_ms=modified_ms,
+    )
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
+
+
+def _is_locked(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)

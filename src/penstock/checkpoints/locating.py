@@ -1,0 +1,130 @@
+"""Where the service is and who asks: connection string, environment, `runtime.json`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.checkpoints.records import namespace_key
+from penstock.model import limits
+from penstock.model.entities import Secret
+from penstock.model.errors import ArgumentError
+
+HTTPS_PORT = 8443
+_AMQPS_PORT = 5671
+_AMQP_PORT = 5672
+_RUNTIME_BYTES_MAX = 64 * limits.KB
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to ask, and with what. Either a key and its policy, or a signature that was given."""
+
+    host: str
+    port: int
+    namespace_host: str  # what tokens name
+    key_name: str = ""
+    key: Secret | None = None
+    signature: Secret | None = None
+    ca_file: str | None = None
+
+
+def locate_service(
+    connection_string: str,
+    *,
+    https_url: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+) -> Service:
+    """As design.md 7 orders it. Raises ArgumentError, which never quotes the connection string."""
+    parts = _parts(connection_string)
+    endpoint = urlsplit(parts.get("endpoint", ""))
+    if not endpoint.hostname:
+        raise ArgumentError("The connection string has no Endpoint=sb://host part.")
+    key, signature = parts.get("sharedaccesskey"), parts.get("sharedaccesssignature")
+    if signature is None and (key is None or "sharedaccesskeyname" not in parts):
+        raise ArgumentError(
+            "The connection string needs SharedAccessKeyName and SharedAccessKey, or "
+            "SharedAccessSignature."
+        )
+    plain = parts.get("usedevelopmentemulator", "").casefold() == "true"
+    amqp_port = _port(endpoint) or (_AMQP_PORT if plain else _AMQPS_PORT)
+    runtime = _runtime(endpoint.hostname, amqp_port)
+    told = str(runtime.get("https", "")) or _default_url(endpoint.hostname)
+    url = https_url or os.environ.get("PENSTOCK_HTTPS_URL") or told
+    where = urlsplit(url)
+    if where.scheme != "https" or not where.hostname:
+        raise ArgumentError(f"'{url}' is not a URL that begins with https:// and names a host.")
+    port = _port(where) or 443
+    known_ca = runtime.get("ca_file") if _is_same(where.hostname, port, told) else None
+    ca = os.fspath(ca_file) if ca_file is not None else known_ca
+    return Service(
+        host=where.hostname,
+        port=port,
+        namespace_host=endpoint.hostname,
+        key_name=parts.get("sharedaccesskeyname", ""),
+        key=None if key is None else Secret(key),
+        signature=None if signature is None else Secret(signature),
+        ca_file=None if ca is None else str(ca),
+    )
+
+
+def _parts(connection_string: str) -> dict[str, str]:
+    parts = {}
+    for piece in connection_string.strip().strip(";").split(";"):
+        name, mark, value = piece.partition("=")
+        if not mark:
+            raise ArgumentError("The connection string has a part that is not NAME=VALUE.")
+        parts[name.strip().casefold()] = value.strip()
+    return parts
+
+
+def _port(url: Any) -> int | None:
+    try:
+        port: int | None = url.port
+    except ValueError:
+        raise ArgumentError("The port of the service is not 1 to 65535.") from None
+    return port
+
+
+def _default_url(host: str) -> str:
+    return f"https://[{host}]:{HTTPS_PORT}" if ":" in host else f"https://{host}:{HTTPS_PORT}"
+
+
+def _is_same(host: str, port: int, url: str) -> bool:
+    other = urlsplit(url)
+    same_host = namespace_key(host) == namespace_key(other.hostname or "-")
+    return same_host and port == (other.port or 443)
+
+
+def _runtime(host: str, amqp_port: int) -> dict[str, Any]:
+    """What the service tells that runs on the data directory here, if it is the one that the
+    connection string means; a file that nobody holds is what a crash left behind."""
+    file = Path(os.environ.get("PENSTOCK_DATA", "penstock-data")) / "runtime.json"
+    try:
+        with file.open("rb") as opened:
+            if _nobody_holds(opened.fileno()):
+                return {}
+            facts = json.loads(opened.read(_RUNTIME_BYTES_MAX))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(facts, dict):
+        return {}
+    doors = [str(facts.get(door)).rpartition(":") for door in ("amqps", "amqp") if facts.get(door)]
+    meant = any(
+        namespace_key(host) == namespace_key(named or "-") and port == str(amqp_port)
+        for named, _, port in doors
+    )
+    return facts if meant else {}
+
+
+def _nobody_holds(opened: int) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

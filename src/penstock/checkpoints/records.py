@@ -1,0 +1,128 @@
+"""Records as the official interface has them, dicts, to and from ours (protocol.md 11.1).
+
+Names are compared without regard to case, and a namespace without regard to its port: on another
+port it is the same namespace (design.md 7).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from penstock.model import limits
+from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+from penstock.model.errors import ArgumentError
+from penstock.model.names import key, shown
+
+Record = dict[str, Any]
+
+NAMESPACE, HUB, GROUP = "fully_qualified_namespace", "eventhub_name", "consumer_group"
+SEQUENCE_NUMBER_MAX = 2**63 - 1
+
+# One machine's own names: clients that say one or the other share their partitions.
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_AUTHORITY = re.compile(
+    r"(?:[a-z+]+://)?(?:\[([^\]/]+)\]|([^:/]+))(?::[0-9]{1,5})?/?", re.IGNORECASE
+)
+
+
+class Names(NamedTuple):
+    """Of a consumer group, as a caller spells them."""
+
+    namespace: str
+    hub: str
+    group: str
+
+    def records_of(self, owned: Iterable[Ownership]) -> list[Record]:
+        """Fresh dicts: the SDK writes into them."""
+        return [
+            self._identified(each.partition_id)
+            | {
+                "owner_id": each.owner_id,
+                "last_modified_time": each.modified_ms / 1000,
+                "etag": each.etag,
+            }
+            for each in owned
+        ]
+
+    def checkpoint_records_of(self, saved: Iterable[Checkpoint]) -> list[Record]:
+        return [
+            self._identified(each.partition_id)
+            | {"offset": each.offset, "sequence_number": each.sequence_number}
+            for each in saved
+        ]
+
+    def _identified(self, partition_id: str) -> Record:
+        return {
+            NAMESPACE: self.namespace,
+            HUB: self.hub,
+            GROUP: self.group,
+            "partition_id": partition_id,
+        }
+
+
+def namespace_key(fully_qualified_namespace: str) -> str:
+    """
+    >>> namespace_key("Contoso.servicebus.windows.net:5671")
+    'contoso.servicebus.windows.net'
+    >>> namespace_key("127.0.0.1:5672") == namespace_key("localhost")
+    True
+    """
+    match = _AUTHORITY.fullmatch(fully_qualified_namespace)
+    if match is None:
+        raise ArgumentError(
+            f"'{shown(fully_qualified_namespace)}' is not the host name of a namespace."
+        )
+    host = key(match[1] or match[2])
+    return "localhost" if host in _LOOPBACK else host
+
+
+def names_of(record: Mapping[str, Any]) -> Names:
+    return Names(_text(record, NAMESPACE), _text(record, HUB), _text(record, GROUP))
+
+
+def claims_by_group(ownership_list: Iterable[Mapping[str, Any]]) -> dict[Names, list[Claim]]:
+    """The claims of each consumer group; usually there is one. Raises ArgumentError."""
+    groups: dict[Names, list[Claim]] = {}
+    for record in ownership_list:
+        etag = record.get("etag")
+        claim = Claim(
+            partition_id=_text(record, "partition_id"),
+            owner_id=_text(record, "owner_id", empty=True),
+            etag=None if etag is None else _text(record, "etag"),
+        )
+        groups.setdefault(names_of(record), []).append(claim)
+    return groups
+
+
+def checkpoint_of(record: Mapping[str, Any]) -> Checkpoint:
+    """An offset may be a number as well, as other languages keep it. Raises ArgumentError."""
+    number = record.get("sequence_number")
+    if not isinstance(number, int) or not -1 <= number <= SEQUENCE_NUMBER_MAX:
+        raise ArgumentError(
+            f"A checkpoint's sequence_number is {shown(repr(number))}: a whole number is needed."
+        )
+    offset = record.get("offset")
+    if isinstance(offset, int):
+        offset = str(offset)
+    return Checkpoint(
+        partition_id=_text(record, "partition_id"),
+        offset=_text({"offset": offset}, "offset"),
+        sequence_number=number,
+    )
+
+
+def _text(record: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
+    value = record.get(name)
+    if not isinstance(value, str) or not (value or empty):
+        raise ArgumentError(
+            f"The record's {name} is {shown(repr(value))}: {'' if empty else 'non-empty '}text is "
+            "needed."
+        )
+    if len(value) > limits.CHECKPOINT_TEXT_MAX:
+        raise ArgumentError(
+            f"The record's {name} has {len(value)} characters: "
+            f"at most {limits.CHECKPOINT_TEXT_MAX} are allowed."
+        )
+    return value

@@ -1,0 +1,276 @@
+"""Leases and checkpoints that the service keeps (docs/checkpoints.md): JSON over HTTPS.
+
+    GET  /$penstock/checkpoints/HUB/GROUP/ownership      {"ownerships": [...]}
+    POST /$penstock/checkpoints/HUB/GROUP/ownership      {"claims": [...]} -> those that won
+    GET  /$penstock/checkpoints/HUB/GROUP/checkpoints    {"checkpoints": [...]}
+    POST /$penstock/checkpoints/HUB/GROUP/checkpoints    {"checkpoints": [...]} -> 204
+
+Names are escaped, slashes too. The right to listen to the hub is needed. No hub's name begins with
+a `$`, so the paths are nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.auth import Authority
+from penstock.broker import Broker, HubRuntime
+from penstock.catalog.api import Catalog
+from penstock.gateway.http import answers
+from penstock.gateway.http.answers import Answer, MethodNotAllowed
+from penstock.gateway.http.exchange import Exchange, Gone, body_too_large
+from penstock.gateway.http.targets import Operation, Target
+from penstock.gateway.http.tokens import Tokens
+from penstock.model import limits, names
+from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+from penstock.model.clock import Clock
+from penstock.model.entities import Right
+from penstock.model.errors import (
+    ArgumentError,
+    ArgumentOutOfRange,
+    InternalError,
+    NotFound,
+    OperationTimedOut,
+    PenstockError,
+    ServerBusy,
+)
+
+log = logging.getLogger("penstock.http")
+
+PREFIX = "/$penstock/checkpoints/"
+_SEGMENTS = 5  # $penstock, checkpoints, hub, group, what
+_JSON = (b"content-type", b"application/json")
+_METHODS = ("GET", "POST")
+_INTERNAL = (
+    "The service was unable to process the request; please retry the operation. "
+    "The operator finds the reason in the log."
+)
+_SEQUENCE_NUMBER_MAX = 2**63 - 1
+
+T = TypeVar("T")
+
+
+class Keeper(Protocol):
+    """Where the records are kept, by the hub's id and the group's name."""
+
+    def ownerships(self, hub_id: str, group: str) -> list[Ownership]: ...
+    def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]: ...
+    async def claim(self, hub_id: str, group: str, claims: Sequence[Claim]) -> list[Ownership]: ...
+    async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None: ...
+
+
+class _Claims(msgspec.Struct):
+    claims: list[Claim]
+
+
+class _Ownerships(msgspec.Struct):
+    ownerships: list[Ownership]
+
+
+class _Checkpoints(msgspec.Struct):
+    checkpoints: list[Checkpoint]
+
+
+class _Request(msgspec.Struct, frozen=True):
+    target: Target
+    group: str
+    what: str  # ownership, checkpoints
+
+
+class HttpCheckpoints:
+    """An ASGI application for the paths below PREFIX."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        catalog: Catalog,
+        keeper: Keeper,
+        clock: Clock,
+        authorities: Callable[[], Sequence[Authority]],
+        new_id: Callable[[], str],
+        deadline_s: float = limits.HTTP_REQUEST_DEADLINE_S,
+    ) -> None:
+        self._broker = broker
+        self._keeper = keeper
+        self._clock = clock
+        self._new_id = new_id
+        self._deadline_s = deadline_s
+        self._tokens = Tokens(authorities, clock)
+        self._unsubscribe = catalog.subscribe(self._tokens.forget)
+        self._held_bytes = 0
+
+    def close(self) -> None:
+        """Stop following the catalog."""
+        self._unsubscribe()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                answer = await self._answer(exchange)
+        except Gone:
+            return
+        except TimeoutError:
+            late = f"The request was not done within {self._deadline_s:g} seconds."
+            answer = self._refusal(exchange, OperationTimedOut(late))
+        except PenstockError as error:
+            answer = self._refusal(exchange, error)
+        except Exception:  # noqa: BLE001 - one request's fault, whatever it is
+            answer = self._refusal(exchange, InternalError(_INTERNAL), unexpected=True)
+        await exchange.answer(answer)
+
+    async def _answer(self, exchange: Exchange) -> Answer:
+        """The order matters: form, then the token, then existence, and only then the body."""
+        request = _parse(exchange.raw_path)
+        exchange.check_headers()
+        if exchange.method not in _METHODS:
+            raise MethodNotAllowed(
+                f"The method {names.shown(exchange.method)} is not supported here: "
+                f"{', '.join(_METHODS)} is.",
+                ", ".join(_METHODS).encode(),
+            )
+        grant = self._tokens.grant(exchange.headers, request.target, Right.LISTEN)
+        hub = self._broker.hub(grant.namespace, request.target.hub)
+        group = hub.group(request.group)
+        if exchange.method == "GET":
+            return self._list(hub, group, request.what)
+        body = await self._body(exchange)
+        hub.group(request.group)  # it may have been deleted while the body came
+        if request.what == "checkpoints":
+            return await self._save(hub, group, body)
+        return await self._claim(hub, group, body)
+
+    def _list(self, hub: HubRuntime, group: str, what: str) -> Answer:
+        if what == "checkpoints":
+            return self._json(_Checkpoints(self._keeper.checkpoints(hub.entity.id, group)))
+        return self._json(_Ownerships(self._keeper.ownerships(hub.entity.id, group)))
+
+    async def _claim(self, hub: HubRuntime, group: str, body: bytes) -> Answer:
+        claims = _decoded(body, _Claims).claims
+        _check_count(len(claims))
+        for claim in claims:
+            hub.partition_index(claim.partition_id)
+            _check_text("owner_id", claim.owner_id, least=0)
+            if claim.etag is not None:
+                _check_text("etag", claim.etag)
+        return self._json(_Ownerships(await self._keeper.claim(hub.entity.id, group, claims)))
+
+    async def _save(self, hub: HubRuntime, group: str, body: bytes) -> Answer:
+        checkpoints = _decoded(body, _Checkpoints).checkpoints
+        _check_count(len(checkpoints))
+        for each in checkpoints:
+            hub.partition_index(each.partition_id)
+            _check_text("offset", each.offset)
+            if not -1 <= each.sequence_number <= _SEQUENCE_NUMBER_MAX:
+                raise ArgumentOutOfRange(
+                    f"The sequence number {each.sequence_number} is out of range: "
+                    f"-1 to {_SEQUENCE_NUMBER_MAX} are allowed."
+                )
+        await self._keeper.save(hub.entity.id, group, checkpoints)
+        return answers.empty(204, self._date())
+
+    async def _body(self, exchange: Exchange) -> bytes:
+        declared = exchange.declared_length()
+        bytes_max = limits.CHECKPOINT_BODY_BYTES_MAX
+        if declared is not None and declared > bytes_max:
+            raise body_too_large(declared, bytes_max)
+        held = bytes_max if declared is None else declared
+        if self._held_bytes + held > limits.CHECKPOINT_HELD_BYTES_MAX:
+            raise ServerBusy(
+                "The server is busy: too many checkpoints are on their way. Please wait 4 seconds "
+                "and try again."
+            )
+        self._held_bytes += held
+        try:
+            return await exchange.body(bytes_max)
+        finally:
+            self._held_bytes -= held
+
+    def _json(self, content: msgspec.Struct) -> Answer:
+        return answers.of_body(200, _JSON, msgspec.json.encode(content), self._date())
+
+    def _date(self) -> bytes:
+        return answers.http_date(self._clock.now_ms())
+
+    def _refusal(
+        self, exchange: Exchange, error: PenstockError, *, unexpected: bool = False
+    ) -> Answer:
+        tracking_id = self._new_id()
+        host = exchange.headers.get(b"host", b"").decode("latin-1")
+        path = exchange.raw_path.decode("latin-1").removeprefix("/")
+        tracker = names.shown(f"{host}:{path}", most=200)
+        if error.http_status == 500:
+            log.error(
+                "request failed: peer=%s resource=%s tracking_id=%s text=%s",
+                exchange.peer,
+                tracker,
+                tracking_id,
+                error,
+                exc_info=unexpected,
+            )
+        return answers.of_error(
+            error,
+            tracking_id=tracking_id,
+            tracker=tracker,
+            now_ms=self._clock.now_ms(),
+            date=self._date(),
+        )
+
+
+def _parse(raw_path: bytes) -> _Request:
+    """Divided before it is unescaped: an escaped slash belongs to a name."""
+    if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
+        raise ArgumentError(
+            f"The path has {len(raw_path)} bytes: at most {limits.HTTP_PATH_BYTES_MAX} are allowed."
+        )
+    parts = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/", _SEGMENTS)
+    try:
+        segments = [unquote_to_bytes(part).decode() for part in parts]
+    except UnicodeDecodeError:
+        raise ArgumentError("The path is not escaped UTF-8.") from None
+    what = segments[-1].lower()
+    if len(segments) != _SEGMENTS or what not in ("ownership", "checkpoints"):
+        raise NotFound(
+            f"There is nothing at this path. '{PREFIX}HUB/GROUP/ownership' and "
+            f"'{PREFIX}HUB/GROUP/checkpoints' are, names escaped."
+        )
+    hub, group = segments[2], segments[3]
+    path = tuple(hub.split("/"))
+    if not all(path) or len(hub) > limits.HUB_NAME_MAX or not group:
+        raise ArgumentError(f"'{names.shown(hub)}' cannot be the name of an event hub.")
+    uri = "/" + "/".join(quote(segment, safe="") for segment in path)
+    return _Request(Target(Operation.CHECKPOINTS, hub, path, uri), group, what)
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ArgumentError(
+            f"The body is not what is expected here: {names.shown(str(error), most=200)}."
+        ) from None
+    except RecursionError:
+        raise ArgumentError("The body is nested too deeply.") from None
+
+
+def _check_count(count: int) -> None:
+    if count > limits.CHECKPOINT_RECORDS_MAX:
+        raise ArgumentOutOfRange(
+            f"The request has {count} records: at most {limits.CHECKPOINT_RECORDS_MAX} are allowed."
+        )
+
+
+def _check_text(what: str, text: str, *, least: int = 1) -> None:
+    if not least <= len(text) <= limits.CHECKPOINT_TEXT_MAX or "\0" in text:
+        raise ArgumentOutOfRange(
+            f"The {what} has {len(text)} characters: {least} to {limits.CHECKPOINT_TEXT_MAX} are "
+            "allowed, and no NUL."
+        )

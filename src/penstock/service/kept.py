@@ -1,0 +1,71 @@
+"""What the service keeps of consumer groups: their checkpoints follow the catalog, and with the
+log they tell how far each group is behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from penstock.broker import Broker
+from penstock.broker.lag import Checkpoints, LagRow, lag_rows, with_seconds
+from penstock.catalog.api import Catalog
+from penstock.checkpoints.keeper import CheckpointKeeper
+from penstock.model.clock import Clock
+
+
+class LagReport:
+    """Every hub's, group's and partition's lag, for metrics, management and portal."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        catalog: Catalog,
+        checkpoints: Checkpoints,
+        clock: Clock,
+        reads: Executor,
+    ) -> None:
+        self._broker = broker
+        self._catalog = catalog
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._reads = reads
+
+    def rows(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
+        """At once: seconds are told where memory has the event."""
+        return lag_rows(
+            self._broker,
+            self._catalog,
+            self._checkpoints,
+            now_ms=self._clock.now_ms(),
+            namespace=namespace,
+            hub=hub,
+        )
+
+    async def measured(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
+        """With the seconds that the disk knows."""
+        rows, now_ms = self.rows(namespace, hub), self._clock.now_ms()
+        if all(row.lag_seconds is not None or not row.lag_events for row in rows):
+            return rows
+
+        def read() -> list[LagRow]:
+            return with_seconds(rows, self._broker, now_ms=now_ms)
+
+        return await asyncio.get_running_loop().run_in_executor(self._reads, read)
+
+
+def follow_catalog(keeper: CheckpointKeeper, catalog: Catalog) -> Callable[[], None]:
+    """Checkpoints end with their group or hub; how to stop following."""
+
+    def changed() -> None:
+        keeper.keep_only(
+            {
+                (hub.id, group.name)
+                for namespace in catalog.namespaces()
+                for hub in catalog.hubs(namespace.name)
+                for group in catalog.groups(namespace.name, hub.name)
+            }
+        )
+
+    changed()
+    return catalog.subscribe(changed)
