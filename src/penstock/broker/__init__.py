@@ -4,6 +4,7 @@ reading. Sees `log.api` and `catalog.api` only; nothing here waits or starts a t
 
 from __future__ import annotations
 
+from penstock.broker.accounts import Account, Accounts
 from penstock.broker.broker import Broker
 from penstock.broker.counters import LATENCY_BOUNDS_MS, HubCounters
 from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
@@ -17,6 +18,8 @@ __all__ = [
     "ALREADY_STORED",
     "BUSY_TEXT",
     "LATENCY_BOUNDS_MS",
+    "Account",
+    "Accounts",
     "Broker",
     "Fetched",
     "HubCounters",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.broker import texts
+from penstock.broker.accounts import Accounts
+from penstock.broker.egress import Later
 from penstock.broker.hub import HubRuntime, ReaderView
-from penstock.broker.throttle import Ingress, Throttle
+from penstock.broker.throttle import Ingress
 from penstock.catalog.api import Catalog
 from penstock.log.api import LogStore
 from penstock.model.clock import Clock
-from penstock.model.entities import Hub, Namespace, Tier
-from penstock.model.names import HubName, NamespaceName, key
+from penstock.model.entities import Hub, Namespace
+from penstock.model.names import HubName, NamespaceName
 
 _HOUR_MS = 3_600_000
 
@@ -27,13 +29,16 @@ class Broker:
         clock: Clock,
         *,
         producer_ids: Callable[[], int],
+        later: Later | None = None,
     ) -> None:
+        """`later` wakes readers that wait for egress units; without it none is slowed."""
         self._catalog = catalog
         self._logs = logs
         self._clock = clock
         self._producer_ids = producer_ids
         self._runtimes: dict[str, HubRuntime] = {}  # by hub id
-        self._throttles: dict[str, Throttle] = {}  # by the namespace's key
+        self.accounts = Accounts(clock, later=later)
+        self.accounts.follow(catalog.namespaces())
         self._hub_ids: set[str] = set(self._living())
         self._unsubscribe = catalog.subscribe(self._catalog_changed)
 
@@ -53,7 +58,7 @@ class Broker:
                 catalog=self._catalog,
                 logs=self._logs,
                 clock=self._clock,
-                throttle=self._throttle(parent),
+                account=self.accounts.of(parent),
                 producer_ids=self._producer_ids,
             )
             self._runtimes[entity.id] = runtime
@@ -88,8 +93,8 @@ class Broker:
 
     def ingress(self, namespace: str) -> Ingress:
         """What was published to the namespace since the broker was made, and what was refused."""
-        throttle = self._throttles.get(key(namespace))
-        return Ingress(0, 0, 0, 0) if throttle is None else throttle.ingress
+        account = self.accounts.find(namespace)
+        return Ingress(0, 0, 0, 0) if account is None else account.throttle.ingress
 
     def close(self) -> None:
         """Stop following the catalog. Links are the doors' to end, logs and catalog their
@@ -103,17 +108,9 @@ class Broker:
             for hub in self._catalog.hubs(namespace.name)
         }
 
-    def _throttle(self, namespace: Namespace) -> Throttle:
-        name = key(namespace.name)
-        throttle = self._throttles.get(name)
-        if throttle is None:
-            throttle = self._throttles[name] = Throttle(_enforced_units(namespace))
-        return throttle
-
     def _catalog_changed(self) -> None:
         living = self._living()
-        for namespace in self._catalog.namespaces():
-            self._throttle(namespace).units = _enforced_units(namespace)
+        self.accounts.follow(self._catalog.namespaces())
         for hub_id in self._hub_ids - living.keys():
             runtime = self._runtimes.pop(hub_id, None)
             if runtime is not None:
@@ -126,8 +123,3 @@ class Broker:
             if hub.partition_count != runtime.partition_count:
                 del self._runtimes[hub_id]
             runtime.changed(namespace, hub)
-
-
-def _enforced_units(namespace: Namespace) -> int | None:
-    """A dedicated namespace has no throughput-unit meter (design.md 6)."""
-    return None if namespace.tier is Tier.DEDICATED else namespace.throughput_units

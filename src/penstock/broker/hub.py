@@ -7,7 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.broker import texts
+from penstock.broker.accounts import Account
 from penstock.broker.counters import HubCounters
+from penstock.broker.metering import metered_events
 from penstock.broker.ownership import Ownership, ReaderIdentity
 from penstock.broker.producers import ProducerLink, Producers
 from penstock.broker.reader import OnEnd, OnReady, Reader
@@ -100,7 +102,7 @@ class HubRuntime:
         catalog: Catalog,
         logs: LogStore,
         clock: Clock,
-        throttle: Throttle,
+        account: Account,
         producer_ids: Callable[[], int],
     ) -> None:
         self.namespace = namespace
@@ -110,6 +112,7 @@ class HubRuntime:
         self._catalog = catalog
         self._clock = clock
         self._producer_ids = producer_ids
+        self._account = account
         self.counters = HubCounters()
         self._deleted = False
         self._indexes = {text: index for index, text in enumerate(self.partition_ids)}
@@ -117,7 +120,7 @@ class HubRuntime:
             _Partition(
                 index,
                 logs.partition(entity.id, index),
-                Throttle(_partition_units(throttle), parent=throttle),
+                Throttle(_partition_units(account.throttle), parent=account.throttle),
             )
             for index in range(entity.partition_count)
         ]
@@ -184,13 +187,15 @@ class HubRuntime:
         partition: int | None,
         done: AppendDone,
         publisher: str | None = None,
+        sender: object = None,
     ) -> None:
         """To the partition that is named, else by the batch's partition key, else in turn.
 
         `size_bytes` is the publication as it came, for the throttle; `publisher` who sends it, if
-        it came by a publisher's address. Raises NotFound once the hub is deleted, EntityDisabled,
-        PublisherRevoked, ArgumentError, ArgumentOutOfRange or ServerBusy, and then `done` is not
-        called; otherwise it is, after this has returned.
+        it came by a publisher's address; `sender` who shares the units alike with other senders.
+        Raises NotFound once the hub is deleted, EntityDisabled, PublisherRevoked, ArgumentError,
+        ArgumentOutOfRange or ServerBusy, and then `done` is not called; otherwise it is, after
+        this has returned.
         """
         if publisher is not None:
             self.check_publisher(publisher)
@@ -198,13 +203,13 @@ class HubRuntime:
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
-                self._publish_in_turn(batch, size_bytes, done)
+                self._publish_in_turn(batch, size_bytes, done, sender)
                 return
             _check_partition_key(partition_key)
             partition = partition_for_key(partition_key, self.partition_count)
         elif not 0 <= partition < self.partition_count:
             raise texts.partition_out_of_range(str(partition), self.partition_count)
-        self._append(self._partitions[partition], batch, size_bytes, done)
+        self._append(self._partitions[partition], batch, size_bytes, done, sender)
 
     def open_sender(self, *, on_end: OnEnd, publisher: str | None = None) -> SenderLink:
         """Register a plain sender: `on_end` gets NotFound when the hub is deleted, EntityDisabled
@@ -214,7 +219,7 @@ class HubRuntime:
             self.check_publisher(publisher)
         if self._send_refusal is not None:
             raise self._send_refusal()
-        link = SenderLink(on_end, self._senders.discard, publisher)
+        link = SenderLink(on_end, self._sender_closed, publisher)
         self._senders.add(link)
         return link
 
@@ -245,20 +250,29 @@ class HubRuntime:
         home = self._partition(partition)
         if home.producers is None:
 
-            def append(batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
-                self._append(home, batch, size_bytes, self._counted(batch, size_bytes, done))
+            def append(
+                batch: EventBatch, size_bytes: int, done: AppendDone, link: ProducerLink
+            ) -> None:
+                counted = self._counted(batch, size_bytes, done)
+                self._append(home, batch, size_bytes, counted, link)
 
             home.producers = Producers(home.log, append, self._producer_ids)
         return home.producers.attach(
             producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
         )
 
-    def _publish_in_turn(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
+    def _sender_closed(self, link: SenderLink) -> None:
+        self._senders.discard(link)
+        self._account.throttle.forget(link)
+        for partition in self._partitions:
+            partition.throttle.forget(link)
+
+    def _publish_in_turn(
+        self, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
+    ) -> None:
         partition = self._partitions[self._round_robin.next()]
-        others = self.partition_count - 1
-        self._append(
-            partition, batch, size_bytes, self._or_elsewhere(partition, batch, done, others)
-        )
+        done = self._or_elsewhere(partition, batch, done, self.partition_count - 1)
+        self._append(partition, batch, size_bytes, done, sender)
 
     def _or_elsewhere(
         self, partition: _Partition, batch: EventBatch, done: AppendDone, others: int
@@ -282,7 +296,12 @@ class HubRuntime:
         return finished
 
     def _append(
-        self, partition: _Partition, batch: EventBatch, size_bytes: int, done: AppendDone
+        self,
+        partition: _Partition,
+        batch: EventBatch,
+        size_bytes: int,
+        done: AppendDone,
+        sender: object,
     ) -> None:
         if self._send_refusal is not None:
             raise self._send_refusal()
@@ -293,15 +312,15 @@ class HubRuntime:
             )
         clock = self._clock
         try:
-            partition.throttle.admit(size_bytes, batch.count, clock.monotonic_ms())
+            partition.throttle.admit(size_bytes, batch.count, clock.monotonic_ms(), sender)
         except ServerBusy:
             self.counters.throttled_requests += 1
             raise
         partition.log.append(batch, now_ms=clock.now_ms(), done=done)
 
     def _counted(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> AppendDone:
-        """`done`, and the numbers that metrics show, once the outcome is known."""
-        clock, counters = self._clock, self.counters
+        """`done`, and the numbers for metrics and the ledger, once the outcome is known."""
+        clock, counters, meter = self._clock, self.counters, self._account.meter
         started_ms = clock.monotonic_ms()
 
         def finished(outcome: Receipt | PenstockError) -> None:
@@ -312,6 +331,7 @@ class HubRuntime:
                 counters.incoming_messages += batch.count
                 counters.incoming_bytes += size_bytes
                 counters.publish_latency.observe(clock.monotonic_ms() - started_ms)
+                meter.ingress(batch.count, metered_events(batch), size_bytes, clock.now_ms())
             done(outcome)
 
         return finished
@@ -337,10 +357,12 @@ class HubRuntime:
         name: str | None,
         on_end: OnEnd,
         on_ready: OnReady,
+        is_metered: bool = True,
     ) -> Reader:
         """Take a reader's place (protocol.md 5.6). Whoever loses its own to it hears so, through
         its `on_end`, before this returns. LATEST means the end as it is now. Raises NotFound,
-        EntityDisabled, ArgumentOutOfRange, ArgumentError, QuotaExceeded, LinkStolen."""
+        EntityDisabled, ArgumentOutOfRange, ArgumentError, QuotaExceeded, LinkStolen. Not metered
+        are the service's own reads for Capture: neither slowed nor counted."""
         if self._receive_refusal is not None:
             raise self._receive_refusal()
         group_name = self.group(group)
@@ -355,6 +377,7 @@ class HubRuntime:
             on_end=on_end,
             on_ready=on_ready,
             on_close=self._reader_closed,
+            egress=self._account.egress if is_metered else None,
         )
         ownership = home.ownerships.setdefault(key(group_name), Ownership())
         for displaced in ownership.admit(identity, reader).displaced:

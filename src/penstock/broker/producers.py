@@ -33,8 +33,8 @@ _CYCLE = SEQUENCE_MAX + 1
 ALREADY_STORED = Receipt(first_sequence=-1, last_sequence=-1, base_offset=-1, enqueued_ms=0)
 """The receipt of a duplicate: it lies where its first copy does, and nobody remembers where."""
 
-Append = Callable[[EventBatch, int, AppendDone], None]
-"""(batch, size in bytes, done): into the partition by way of its throttle."""
+Append = Callable[[EventBatch, int, AppendDone, "ProducerLink"], None]
+"""(batch, size in bytes, done, who sends): into the partition by way of its throttle."""
 
 
 class Follows(IntEnum):
@@ -246,7 +246,7 @@ class Producers:
             for duplicate_done in entry.duplicates:
                 duplicate_done(outcome if isinstance(outcome, PenstockError) else ALREADY_STORED)
 
-        self._append(batch, size_bytes, finished)
+        self._append(batch, size_bytes, finished, link)
         if self._lost.get(link.id) == stamp.first_sequence:
             del self._lost[link.id]
         self._in_flight.setdefault(link.id, deque()).append(entry)

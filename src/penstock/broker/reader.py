@@ -1,6 +1,7 @@
 """One reader of one partition: what it delivers next. It decides; a door does the I/O.
 
-The door asks `state()`. READY: it sends from `batch` at `position` and says so with `advance()`.
+The door asks `state()`. READY: it sends from `batch` at `position`, as much as `allowance()` allows
+now, and says so with `advance()`; allowed nothing, it waits for `on_ready`.
 AT_END: it waits for `on_ready`. NEEDS_DISK: it runs `fetch()` on a thread that may block and hands
 the result to `fetched()`. No per-event work is done here, but for finding the first event.
 """
@@ -12,6 +13,7 @@ from enum import IntEnum
 
 import msgspec
 
+from penstock.broker.egress import Egress
 from penstock.broker.ownership import ReaderIdentity
 from penstock.log.api import PartitionLog, PartitionStatus, Unsubscribe
 from penstock.model import limits
@@ -53,6 +55,7 @@ class Reader:
         "_ahead_next",
         "_batch",
         "_closed",
+        "_egress",
         "_fetching",
         "_log",
         "_on_close",
@@ -80,7 +83,9 @@ class Reader:
         on_end: OnEnd,
         on_ready: OnReady,
         on_close: Callable[[Reader], None],
+        egress: Egress | None = None,
     ) -> None:
+        """`egress` None: the service reads for itself; it is neither slowed nor counted."""
         self.group = group
         self.partition = partition
         self.identity = identity
@@ -91,6 +96,7 @@ class Reader:
         self._on_end = on_end
         self._on_ready = on_ready
         self._on_close = on_close
+        self._egress = egress
         self._start: Position | None = start
         self._batch: StoredBatch | None = None
         self._ahead: list[StoredBatch] = []
@@ -141,10 +147,22 @@ class Reader:
         self._wait()
         return ReadState.AT_END
 
+    def allowance(self, bytes_max: int) -> int:
+        """How many bytes of events may be sent now, the last one going beyond if need be; 0: the
+        namespace's egress units are used up, and `on_ready` tells of more."""
+        return bytes_max if self._egress is None else self._egress.allowance(self, bytes_max)
+
+    def resume(self) -> None:
+        """Egress units are back."""
+        if not self._closed:
+            self._on_ready()
+
     def advance(self, events: int, position: int) -> None:
         """`events` were sent; the next one starts at `position` of the same batch's sections."""
         assert self._batch is not None
         assert 0 < events <= self.remaining
+        if self._egress is not None:
+            self._egress.spent(self, position - self.position)
         self.sequence += events
         self.remaining -= events
         self.position = position
@@ -197,6 +215,8 @@ class Reader:
         self._closed = True
         self._waiting = False
         self.release_memory()
+        if self._egress is not None:
+            self._egress.leave(self)
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None

@@ -2,13 +2,17 @@
 
 A unit is 1 MB/s or 1000 events/s in, whichever is used up first. The namespace's units are shared
 by all its hubs; of them one partition takes at most one unit's worth. A refused publication costs
-nothing, so the accepted rate does not sink under a flood of retries.
+nothing, so the accepted rate does not sink under a flood of retries. Senders that press at the same
+time share equally (`shares`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
+from penstock.broker.shares import BYTES, EVENTS, Shares
 from penstock.model import limits
 from penstock.model.errors import ServerBusy
 
@@ -34,7 +38,8 @@ class Ingress(msgspec.Struct, frozen=True, gc=False):
 class Throttle:
     """The meter of a namespace, or of one partition of it when `parent` is given.
 
-    `units` None counts and never refuses. Times are monotonic milliseconds.
+    `units` None counts and never refuses. Times are monotonic milliseconds. A sender is whatever
+    compares equal to itself: a link, an address; None stands for all that say nothing.
     """
 
     __slots__ = (
@@ -48,20 +53,31 @@ class Throttle:
         "_event_rate",
         "_event_tokens",
         "_filled_ms",
+        "_on_short",
         "_refused_publications",
+        "_shares",
         "_units",
         "parent",
     )
 
-    def __init__(self, units: int | None, *, parent: Throttle | None = None) -> None:
+    def __init__(
+        self,
+        units: int | None,
+        *,
+        parent: Throttle | None = None,
+        on_short: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_short` is told whenever this throttle had no room."""
         self.parent = parent
+        self._on_short = on_short
         self._admitted_publications = 0
         self._admitted_events = 0
         self._admitted_bytes = 0
         self._refused_publications = 0
         self._filled_ms: int | None = None  # None: full, whatever the time is
-        self._byte_tokens = 0
+        self._byte_tokens = 0  # below 0: a debt
         self._event_tokens = 0
+        self._shares = Shares()
         self._set_rates(units)
 
     @property
@@ -75,10 +91,12 @@ class Throttle:
             return
         was_enforced = self._units is not None
         self._set_rates(units)
-        if was_enforced:
+        if was_enforced and units is not None:
             self._byte_tokens = min(self._byte_tokens, self._byte_capacity)
             self._event_tokens = min(self._event_tokens, self._event_capacity)
+            self._shares.trim((self._byte_capacity, self._event_capacity))
         else:
+            self._shares.dissolve()
             self._filled_ms = None
 
     @property
@@ -90,42 +108,73 @@ class Throttle:
             self._refused_publications,
         )
 
-    def admit(self, size_bytes: int, events: int, now_ms: int) -> None:
+    def admit(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> None:
         """Take one publication's worth from this bucket and its parent's, or from neither and
         raise ServerBusy."""
         parent = self.parent
-        if self.has_room(size_bytes, events, now_ms) and (
-            parent is None or parent.has_room(size_bytes, events, now_ms)
-        ):
-            self.take(size_bytes, events)
-            if parent is not None:
-                parent.take(size_bytes, events)
-            return
-        self.refuse()
-        if parent is not None:
-            parent.refuse()
+        fits = self.has_room(size_bytes, events, now_ms, sender)
+        if parent is None:
+            if fits:
+                self.take(size_bytes, events, now_ms, sender)
+                return
+        elif parent.has_room(size_bytes, events, now_ms, sender):
+            if fits:
+                self.take(size_bytes, events, now_ms, sender)
+                parent.take(size_bytes, events, now_ms, sender)
+                return
+            parent.count_refusal()
+        else:
+            parent.refuse(size_bytes, events, now_ms, sender)
+        if fits:
+            self.count_refusal()
+        else:
+            self.refuse(size_bytes, events, now_ms, sender)
         raise ServerBusy(BUSY_TEXT)
 
-    def has_room(self, size_bytes: int, events: int, now_ms: int) -> bool:
+    def has_room(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> bool:
         """A publication larger than the bucket needs it full and leaves it in debt: one such is
-        taken at once, and over time the rate is the same (design.md 6)."""
+        taken at once, and over time the rate is the same (design.md 6). Where senders press, it
+        must be saved for whole: many debts at once would be many times the rate."""
         if self._units is None:
             return True
         self._fill(now_ms)
-        return self._byte_tokens >= min(
-            size_bytes * _SCALE, self._byte_capacity
-        ) and self._event_tokens >= min(events * _SCALE, self._event_capacity)
+        size, count = size_bytes * _SCALE, events * _SCALE
+        if not self._shares:
+            return self._byte_tokens >= min(
+                size, self._byte_capacity
+            ) and self._event_tokens >= min(count, self._event_capacity)
+        saved = self._shares.of(sender, now_ms).saved
+        return (
+            saved[BYTES] + max(0, self._byte_tokens) >= size
+            and saved[EVENTS] + max(0, self._event_tokens) >= count
+        )
 
-    def take(self, size_bytes: int, events: int) -> None:
+    def take(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> None:
         if self._units is not None:
-            self._byte_tokens -= size_bytes * _SCALE
-            self._event_tokens -= events * _SCALE
+            size, count = size_bytes * _SCALE, events * _SCALE
+            if self._shares:
+                share = self._shares.of(sender, now_ms)
+                size, count = share.spend(BYTES, size), share.spend(EVENTS, count)
+            self._byte_tokens -= size
+            self._event_tokens -= count
         self._admitted_publications += 1
         self._admitted_events += events
         self._admitted_bytes += size_bytes
 
-    def refuse(self) -> None:
+    def refuse(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> None:
+        """It had no room: from now on the sender saves for this publication."""
+        self.count_refusal()
+        self._shares.refuse(sender, (size_bytes * _SCALE, events * _SCALE), now_ms)
+        if self._on_short is not None:
+            self._on_short()
+
+    def count_refusal(self) -> None:
         self._refused_publications += 1
+
+    def forget(self, sender: object) -> None:
+        """The sender has left: what it saved is for all."""
+        if self._shares:
+            self._give_back(self._shares.forget(sender))
 
     def _set_rates(self, units: int | None) -> None:
         assert units is None or units > 0
@@ -142,11 +191,30 @@ class Throttle:
             self._filled_ms = now_ms
             return
         elapsed_ms = now_ms - self._filled_ms
-        if elapsed_ms > 0:
-            self._filled_ms = now_ms
-            self._byte_tokens = min(
-                self._byte_tokens + elapsed_ms * self._byte_rate, self._byte_capacity
+        if elapsed_ms <= 0:
+            return
+        size, count = elapsed_ms * self._byte_rate, elapsed_ms * self._event_rate
+        if self._shares:
+            if not self._shares.are_due(elapsed_ms):
+                return
+            self._give_back(self._shares.expire(now_ms))
+        self._filled_ms = now_ms
+        if self._shares:
+            self._byte_tokens = self._dealt(BYTES, size, self._byte_tokens, self._byte_capacity)
+            self._event_tokens = self._dealt(
+                EVENTS, count, self._event_tokens, self._event_capacity
             )
-            self._event_tokens = min(
-                self._event_tokens + elapsed_ms * self._event_rate, self._event_capacity
-            )
+        else:
+            self._give_back((size, count))
+
+    def _dealt(self, dimension: int, amount: int, tokens: int, capacity: int) -> int:
+        """What the common bucket then has: its debt is paid first, and it gets what nobody can
+        hold, as far as that and what is saved make one bucket."""
+        owed = min(amount, max(0, -tokens))
+        left = self._shares.deal(dimension, amount - owed, capacity)
+        room = capacity - self._shares.saved(dimension)
+        return max(tokens + owed, min(tokens + owed + left, room))
+
+    def _give_back(self, tokens: tuple[int, int]) -> None:
+        self._byte_tokens = min(self._byte_tokens + tokens[BYTES], self._byte_capacity)
+        self._event_tokens = min(self._event_tokens + tokens[EVENTS], self._event_capacity)

@@ -122,7 +122,7 @@ def test_duplicate_waits_for_its_own_first_copy_among_several(
 ) -> None:
     commits: list[AppendDone] = []
 
-    def append(batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
+    def append(batch: EventBatch, size: int, done: AppendDone, link: ProducerLink) -> None:
         log.append(batch, now_ms=0, done=lambda outcome: None)
         commits.append(done)
 
@@ -326,7 +326,7 @@ def test_throttled_batch_may_be_sent_again(world: World) -> None:
 def failing_link(world: World, log: ScriptedLog) -> tuple[Producers, ProducerLink]:
     """A producer over a log that can be made to fail after it has taken a batch."""
 
-    def append(batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
+    def append(batch: EventBatch, size: int, done: AppendDone, link: ProducerLink) -> None:
         log.append(batch, now_ms=world.clock.now_ms(), done=done)
 
     producers = Producers(log, append, world.producer_ids.__next__)

@@ -1,0 +1,150 @@
+"""Each namespace's account: what it may use (throttle, egress) and what it used (meter)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+from penstock.broker.egress import Egress, Later
+from penstock.broker.metering import Meter
+from penstock.broker.throttle import Throttle
+from penstock.model.clock import Clock
+from penstock.model.entities import Namespace, Tier
+from penstock.model.ledger import Usage
+from penstock.model.names import NamespaceName, key
+
+Counts = list[tuple[Meter, list[Usage]]]
+
+
+class Account:
+    """Of one namespace. `throttle` and `egress` hold from the next publication or delivery on."""
+
+    __slots__ = ("_is_asking", "_namespace", "_on_short", "egress", "meter", "throttle")
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        *,
+        clock: Clock,
+        later: Later | None,
+        runs: Callable[[], int],
+        on_change: Callable[[], None],
+        on_short: Callable[[Account], None],
+    ) -> None:
+        self._namespace = namespace
+        self._on_short = on_short
+        self._is_asking = False
+        units = enforced_units(namespace)
+        self.meter = Meter(
+            namespace.name,
+            _metered_units(namespace),
+            now_ms=clock.now_ms(),
+            runs=runs,
+            on_change=on_change,
+        )
+        self.throttle = Throttle(units, on_short=self._short)
+        self.egress = Egress(units, self.meter, clock=clock, later=later, on_short=self._short)
+
+    @property
+    def namespace(self) -> NamespaceName:
+        return self._namespace.name
+
+    def follow(self, namespace: Namespace, now_ms: int) -> None:
+        """The catalog has a new version of the namespace."""
+        self._namespace = namespace
+        self.throttle.units = self.egress.units = enforced_units(namespace)
+        self.meter.hold(_metered_units(namespace), now_ms)
+
+    def answered(self) -> None:
+        """Whether it got more units or not: it may ask again."""
+        self._is_asking = False
+
+    def _short(self) -> None:
+        """Units are used up. Auto-inflate is asked once, until it answers."""
+        namespace = self._namespace
+        units, most = namespace.throughput_units, namespace.maximum_throughput_units
+        if most is None or units is None or units >= most or self._is_asking:
+            return
+        self._is_asking = True
+        self._on_short(self)
+
+
+class Accounts:
+    """Those of all namespaces. `on_change` and `on_short` are attributes, set by whoever writes
+    the ledger and raises units: without anybody numbers are counted and units stay."""
+
+    def __init__(self, clock: Clock, *, later: Later | None) -> None:
+        self.on_change: Callable[[], None] = _nothing
+        self.on_short: Callable[[Account], None] = _nothing_about
+        self._clock = clock
+        self._later = later
+        self._runs = itertools.count(1)
+        self._by_name: dict[str, Account] = {}
+        self._gone: list[Meter] = []  # of deleted namespaces, until their counts are written
+
+    def of(self, namespace: Namespace) -> Account:
+        """The namespace's account, opened if it has none."""
+        account = self._by_name.get(key(namespace.name))
+        if account is None:
+            account = self._by_name[key(namespace.name)] = Account(
+                namespace,
+                clock=self._clock,
+                later=self._later,
+                runs=self._runs.__next__,
+                on_change=lambda: self.on_change(),
+                on_short=lambda account: self.on_short(account),
+            )
+        return account
+
+    def find(self, namespace: str) -> Account | None:
+        return self._by_name.get(key(namespace))
+
+    def follow(self, namespaces: Iterable[Namespace]) -> None:
+        """These are all that there are now."""
+        now_ms = self._clock.now_ms()
+        living = {key(namespace.name): namespace for namespace in namespaces}
+        for name in self._by_name.keys() - living.keys():
+            self._gone.append(self._by_name.pop(name).meter)
+        for namespace in living.values():
+            self.of(namespace).follow(namespace, now_ms)
+
+    def accounts(self) -> list[Account]:
+        return list(self._by_name.values())
+
+    def pass_to(self, now_ms: int) -> None:
+        """Time has passed: whoever holds units holds them in the new hour too."""
+        for account in self._by_name.values():
+            account.meter.pass_to(now_ms)
+
+    def counts(self) -> Counts:
+        """What each meter that changed has counted; then say `written` or `not_written`."""
+        meters = [account.meter for account in self._by_name.values()]
+        changed = [meter for meter in meters if meter.is_changed]
+        return [(meter, meter.counts()) for meter in (*changed, *self._gone)]
+
+    def written(self, counts: Counts) -> None:
+        for meter, usages in counts:
+            meter.written(usages)
+        done = [meter for meter, _ in counts]
+        self._gone = [meter for meter in self._gone if meter not in done]
+
+    def not_written(self, counts: Counts) -> None:
+        for meter, _ in counts:
+            meter.not_written()
+
+
+def enforced_units(namespace: Namespace) -> int | None:
+    """A dedicated namespace has no throughput-unit meter (design.md 6)."""
+    return None if namespace.tier is Tier.DEDICATED else namespace.throughput_units
+
+
+def _metered_units(namespace: Namespace) -> int | None:
+    return 0 if namespace.tier is Tier.DEDICATED else namespace.throughput_units
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nothing_about(account: Account) -> None:
+    pass
