@@ -137,6 +137,7 @@ class PublisherLink(EntityLink):
                     partition=self._partition,
                     done=done,
                     publisher=self._address.publisher,
+                    sender=self.sender,
                 )
         except PenstockError as error:
             done(error)

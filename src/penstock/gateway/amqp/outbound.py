@@ -95,6 +95,9 @@ class ReaderLink(EntityLink):
     def _send(self, reader: Reader, bytes_max: int) -> int:
         """Frame a run of one stored batch; the bytes queued."""
         link = self.link
+        bytes_max = reader.allowance(bytes_max)
+        if bytes_max == 0:
+            return 0  # egress beyond the units is slowed (protocol.md 10.4): ready() goes on
         try:
             framed = self._framed(reader, link.credit, link.sendable_frames, bytes_max)
             if framed.events == 0:

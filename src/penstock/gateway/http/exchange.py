@@ -75,6 +75,11 @@ class Exchange:
         client = self._scope.get("client")
         return "-" if client is None else f"{client[0]}:{client[1]}"
 
+    @property
+    def address(self) -> str:
+        client = self._scope.get("client")
+        return "-" if client is None else str(client[0])
+
     def header_pairs(self) -> list[tuple[bytes, bytes]]:
         """All headers in their order, names as the client wrote them where the server kept them."""
         pairs: list[tuple[bytes, bytes]] = self._scope["headers"]

@@ -136,7 +136,11 @@ class HttpPublishing:
             else:
                 message = self._single(exchange, body, bytes_max)
             publication = _publication(message, target.publisher, batch=batch)
-            outcome = await self._append(publication, len(message), hub, partition, target, hold)
+            # Who comes from one address is one sender where units are short.
+            sender = target.publisher or exchange.address
+            outcome = await self._append(
+                publication, len(message), hub, partition, target.publisher, sender, hold
+            )
         except asyncio.CancelledError:
             if not deadline.has_passed:
                 raise  # the service stops
@@ -175,7 +179,8 @@ class HttpPublishing:
         size: int,
         hub: HubRuntime,
         partition: int | None,
-        target: Target,
+        publisher: str | None,
+        sender: str,
         hold: _Hold,
     ) -> asyncio.Future[Receipt | PenstockError]:
         """Done when the events are as durable as the log promises, or will not be."""
@@ -191,7 +196,8 @@ class HttpPublishing:
             size_bytes=size,
             partition=partition,
             done=done,
-            publisher=target.publisher,
+            publisher=publisher,
+            sender=sender,
         )
         hold.is_handed_over = True
         return stored
