@@ -6,7 +6,7 @@ route is a coroutine: operations run on the owner's thread, and none of them wai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 import penstock
 from penstock.management import api_entities, api_service, faults
 from penstock.management.api_parts import ERRORS
-from penstock.management.operations import Administration
-from penstock.management.shapes import Endpoints, error_shape
+from penstock.management.shapes import error_shape
 from penstock.model import names
 from penstock.model.errors import PenstockError
 
@@ -27,7 +26,9 @@ _DESCRIPTION = (
 )
 
 
-def application(administration: Administration, endpoints: Callable[[], Endpoints]) -> FastAPI:
+@cache
+def application() -> FastAPI:
+    """One for the process: what it works on comes with each request's scope."""
     app = FastAPI(
         title="Penstock management API",
         version=penstock.__version__,
@@ -38,13 +39,12 @@ def application(administration: Administration, endpoints: Callable[[], Endpoint
         responses=ERRORS,
         redirect_slashes=False,
     )
-    app.state.administration = administration
-    app.state.endpoints = endpoints
     app.include_router(api_service.router)
     app.include_router(api_entities.router)
     app.add_exception_handler(PenstockError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _failed)
     return app
 
 
@@ -52,8 +52,13 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PenstockError)
     status, code = faults.status_and_code(error)
     if status == 500:
-        raise error  # the door logs it and says no more than that
+        raise error  # on to `_failed`, and from there to the door, which logs it
     return JSONResponse(error_shape(code, str(error)), status_code=status)
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    body = error_shape("InternalServerError", faults.INTERNAL)
+    return JSONResponse(body, status_code=500)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -9,7 +9,7 @@ from fastapi.security import HTTPBearer
 
 from penstock.management import paths
 from penstock.management.bodies import ErrorBody
-from penstock.management.door import ACTOR
+from penstock.management.door import ASKED
 from penstock.management.operations import Operations, Place
 from penstock.management.shapes import Endpoints, namespace_id
 
@@ -24,9 +24,9 @@ class Request_:
     """One request's operations, and where the service is."""
 
     def __init__(self, request: Request) -> None:
-        state = request.app.state
-        self.operations = Operations(state.administration, request.scope[ACTOR])
-        self.endpoints: Endpoints = state.endpoints()
+        administration, endpoints, actor = request.scope[ASKED]
+        self.operations = Operations(administration, actor)
+        self.endpoints: Endpoints = endpoints
 
 
 async def _asked(request: Request, _: Annotated[object, Depends(_bearer)]) -> Request_:

@@ -28,7 +28,7 @@ from penstock.model.errors import ArgumentError, AuthFailed, PenstockError, Serv
 log = logging.getLogger("penstock.management")
 
 OPENAPI = "/openapi.json"
-ACTOR = "penstock.actor"  # the key in ASGI's scope
+ASKED = "penstock.asked"  # the key in ASGI's scope: administration, endpoints, actor
 
 # From the first dated version of Microsoft.EventHub on (protocol.md 7.3).
 _API_VERSION = re.compile(
@@ -73,8 +73,9 @@ class ManagementDoor:
             ("cache-control", "no-store"),
             ("x-content-type-options", "nosniff"),
         ]
+        sending = _Sending(send, headers)
         try:
-            given = await self._served(scope, receive, _with(send, headers))
+            given = await self._served(scope, receive, sending)
         except exchange.Gone:
             return
         except PenstockError as error:
@@ -82,7 +83,7 @@ class ManagementDoor:
         except Exception:
             log.exception("management request failed: request_id=%s", request_id)
             given = 500, error_shape("InternalServerError", faults.INTERNAL), []
-        if given is not None:
+        if given is not None and not sending.has_begun:
             status, shape, more = given
             await exchange.answer_json(send, status, shape, headers=[*headers, *more])
 
@@ -106,7 +107,8 @@ class ManagementDoor:
             deadline_s=limits.MANAGEMENT_BODY_DEADLINE_S,
         )
         app = await self._loaded()
-        inner = {**scope, "path": path, "raw_path": path.encode(), ACTOR: actor}
+        asked = (self._administration, self._endpoints(), actor)
+        inner = {**scope, "path": path, "raw_path": path.encode(), ASKED: asked}
         await app(inner, exchange.replayed(checked_json(body), receive), send)
         return None
 
@@ -167,7 +169,7 @@ class ManagementDoor:
     def _load(self) -> ASGIApp:
         """In a thread: importing and building takes a second, and the loop has events to move."""
         module = import_module("penstock.management.api")
-        app: ASGIApp = module.application(self._administration, self._endpoints)
+        app: ASGIApp = module.application()
         return app
 
 
@@ -258,13 +260,16 @@ def metadata(endpoints: Endpoints) -> dict[str, object]:
     }
 
 
-def _with(send: Send, headers: list[tuple[str, str]]) -> Send:
-    """Every answer of the application behind carries them too."""
-    encoded = [(name.encode(), value.encode()) for name, value in headers]
+class _Sending:
+    """Every answer of the application behind carries the headers too."""
 
-    async def sending(message: Message) -> None:
+    def __init__(self, send: Send, headers: list[tuple[str, str]]) -> None:
+        self._send = send
+        self._headers = [(name.encode(), value.encode()) for name, value in headers]
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *encoded]
-        await send(message)
-
-    return sending
+            self.has_begun = True
+            message["headers"] = [*message.get("headers", ()), *self._headers]
+        await self._send(message)

@@ -41,15 +41,16 @@ class WithManagement:
         if scope["type"] != "http":
             return self._others
         path: str = scope["path"]
-        if scope["method"] == "POST" and path.lower().endswith("/messages"):
+        words = path.lower().strip("/").split("/")
+        if scope["method"] == "POST" and words[-1] == "messages":
             return self._others
         if is_management(path):
             return self._management
-        if self._atom is not None and scope["method"] in _ATOM_METHODS and not _is_revoked(path):
-            return self._atom
-        return self._others
+        if self._atom is None or scope["method"] not in _ATOM_METHODS or _is_data_plane(words):
+            return self._others
+        return self._atom
 
 
-def _is_revoked(path: str) -> bool:
-    """Revoked publishers belong to the data plane's door (protocol.md 7.1)."""
-    return "revokedpublishers" in path.lower().strip("/").split("/")[-2:]
+def _is_data_plane(words: list[str]) -> bool:
+    """Publishing and revoked publishers have a door of their own (protocol.md 7.1)."""
+    return words[-1] in ("messages", "") or "revokedpublishers" in words[-2:]

@@ -33,6 +33,7 @@ from penstock.gateway.http.checkpoints import HttpCheckpoints
 from penstock.gateway.http.publishing import HttpPublishing
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.log.embedded import EmbeddedLogStore
+from penstock.management.atom_door import AtomDoor
 from penstock.management.door import ManagementDoor
 from penstock.management.mount import WithManagement
 from penstock.management.operations import Administration
@@ -42,7 +43,14 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
 from penstock.model.errors import ConfigurationError, ServerBusy
 from penstock.model.names import HubName
-from penstock.service import administration, seed
+from penstock.service import seed
+from penstock.service.administration import (
+    DoorConnections,
+    endpoints_of,
+    new_key,
+    token_verifier,
+    units_needed,
+)
 from penstock.service.certificates import machine_names, prepare_certificates, server_context
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
@@ -154,9 +162,10 @@ class Penstock:
         )
         tls = server_context(certificates)
         door = AmqpDoor(context)
-        management = self._management(context, catalog, data, door)
+        administration = self._administered(context, catalog, data, door)
+        management = self._management(context, administration, data)
         https = HttpDoor(
-            self._public(context, catalog, door, management),
+            self._public(context, catalog, door, management, administration),
             loop,
             admission=context.admission,
             backoff=context.backoff,
@@ -185,38 +194,48 @@ class Penstock:
             admin_token=data.admin_token(now_ms=self.clock.now_ms()),
             ca_file=certificates.ca_file,
         )
-        self._endpoints = administration.endpoints_of(facts, data.admin_tokens().tenant_id)
+        self._endpoints = endpoints_of(facts, data.admin_tokens().tenant_id)
         return facts
 
-    def _management(
+    def _administered(
         self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
-    ) -> ManagementDoor:
+    ) -> Administration:
         ledger = SqliteLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
 
+        return Administration(
+            catalog=catalog,
+            broker=context.broker,
+            clock=self.clock,
+            connections=DoorConnections(door),
+            ledger=ledger,
+            new_key=new_key,
+            new_hub_id=seed.new_hub_id,
+            units_needed=units_needed,
+        )
+
+    def _management(
+        self, context: Context, administration: Administration, data: DataDirectory
+    ) -> ManagementDoor:
         def endpoints() -> Endpoints:
             if self._endpoints is None:
                 raise ServerBusy("Penstock is starting; try again in a moment.")
             return self._endpoints
 
         return ManagementDoor(
-            Administration(
-                catalog=catalog,
-                broker=context.broker,
-                clock=self.clock,
-                connections=administration.DoorConnections(door),
-                ledger=ledger,
-                new_key=administration.new_key,
-                new_hub_id=seed.new_hub_id,
-                units_needed=administration.units_needed,
-            ),
-            verify=administration.token_verifier(data.admin_tokens(), self.clock),
+            administration,
+            verify=token_verifier(data.admin_tokens(), self.clock),
             endpoints=endpoints,
             new_id=context.new_id,
         )
 
     def _public(
-        self, context: Context, catalog: Catalog, door: AmqpDoor, management: ManagementDoor
+        self,
+        context: Context,
+        catalog: Catalog,
+        door: AmqpDoor,
+        management: ManagementDoor,
+        administration: Administration,
     ) -> PublicApplication:
         """What answers on the HTTPS port: REST publishing, management, and AMQP over WebSocket."""
         websocket = WebSocketDoor(door)
@@ -227,8 +246,9 @@ class Penstock:
             authorities=context.authorities,
             new_id=context.new_id,
         )
+        atom = AtomDoor(administration, authorities=context.authorities, new_id=context.new_id)
         return PublicApplication(
-            publishing=WithManagement(management, publishing),
+            publishing=WithManagement(management, publishing, atom=atom),
             websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
             prefixes={CHECKPOINTS: self._checkpoints(context, catalog)},
         )

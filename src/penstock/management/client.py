@@ -1,0 +1,490 @@
+"""The management API from the other side: typed, synchronous, the standard library alone.
+
+Used by the command line and the portal. `ManagementClient.find()` looks for the service as its
+users do: PENSTOCK_ADMIN_URL and PENSTOCK_ADMIN_TOKEN, else the data directory's `runtime.json`.
+Raises penstock's own errors (NotFound, Unauthorized, AlreadyExists, ServerBusy, ...) and
+OperationTimedOut or InternalError when the service does not answer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from penstock.management.faults import error_of
+from penstock.model.errors import (
+    ConfigurationError,
+    InternalError,
+    NotFound,
+    OperationTimedOut,
+    PenstockError,
+)
+
+API_VERSION = "2024-01-01"
+_TIMEOUT_S = 30.0
+_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+_OWN = "/providers/Penstock"
+_RUNTIME_BYTES_MAX = 64 * 1024
+_DATA_DEFAULT = "penstock-data"
+
+
+class NamespaceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    location: str
+    tags: dict[str, str]
+    sku: str
+    capacity: int
+    unlimited: bool  # units are counted, not enforced
+    maximum_units: int
+    created_at: str
+    updated_at: str
+
+
+class HubInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    partition_count: int
+    retention_hours: int
+    status: str
+    user_metadata: str
+    capture: dict[str, Any] | None
+    created_at: str
+    updated_at: str
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    user_metadata: str
+    created_at: str
+    updated_at: str
+
+
+class RuleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    rights: list[str]
+
+
+class KeysInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    key_name: str
+    primary_key: str
+    secondary_key: str
+    primary_connection_string: str
+    secondary_connection_string: str
+
+    def __repr__(self) -> str:  # it is nothing but keys
+        return f"KeysInfo(key_name={self.key_name!r})"
+
+
+class ManagementClient:
+    """One service. Not for several threads at once; each call is one request on a connection
+    that is kept open between them."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        ca_file: Path | str | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(f"'{url}' is no URL of a service: http:// or https:// it is.")
+        self.url = url
+        self._token = token
+        self._host, self._port = parts.hostname, parts.port
+        self._tls: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+        self._ids: dict[str, str] = {}  # of namespaces, by name
+
+    @staticmethod
+    def find(
+        environ: Mapping[str, str] | None = None, *, data: Path | None = None
+    ) -> ManagementClient:
+        """By the environment, or by what the service on this machine tells."""
+        environ = os.environ if environ is None else environ
+        url, token = environ.get("PENSTOCK_ADMIN_URL"), environ.get("PENSTOCK_ADMIN_TOKEN")
+        if url and token:
+            return ManagementClient(url, token, ca_file=environ.get("PENSTOCK_CA_FILE"))
+        directory = data or Path(environ.get("PENSTOCK_DATA") or _DATA_DEFAULT)
+        facts = _runtime(directory)
+        return ManagementClient(
+            url or facts["admin"], token or facts["admin_token"], ca_file=facts["ca_file"]
+        )
+
+    def __enter__(self) -> ManagementClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ManagementClient({self.url!r})"
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- namespaces -----------------------------------------------------------------------------
+
+    def namespaces(self) -> list[NamespaceInfo]:
+        found = [_namespace(each) for each in self._list(f"{_OWN}/namespaces")]
+        self._ids = {each.name.casefold(): each.id for each in found}
+        return found
+
+    def namespace(self, name: str) -> NamespaceInfo:
+        return _namespace(self.call("GET", self._id(name)))
+
+    def put_namespace(
+        self,
+        name: str,
+        *,
+        units: int | None = None,
+        unlimited: bool = False,
+        sku: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        location: str | None = None,
+        maximum_units: int | None = None,
+        resource_group: str = "penstock",
+        subscription: str = "00000000-0000-0000-0000-000000000000",
+    ) -> NamespaceInfo:
+        """Create it (at the place given), or change what is said."""
+        try:
+            path = self._id(name)
+        except NotFound:
+            path = (
+                f"/subscriptions/{_segment(subscription)}/resourceGroups/{_segment(resource_group)}"
+                f"/providers/Microsoft.EventHub/namespaces/{_segment(name)}"
+            )
+        properties: dict[str, Any] = {}
+        if unlimited:
+            properties["throughputUnits"] = "unlimited"
+        if maximum_units is not None:
+            properties |= {
+                "isAutoInflateEnabled": maximum_units > 0,
+                "maximumThroughputUnits": maximum_units,
+            }
+        body = _without_none(
+            {
+                "location": location,
+                "tags": None if tags is None else dict(tags),
+                "sku": _without_none({"name": sku, "capacity": units}) or None,
+                "properties": properties or None,
+            }
+        )
+        return _namespace(self.call("PUT", path, body))
+
+    def delete_namespace(self, name: str) -> None:
+        self.call("DELETE", self._id(name))
+        self._ids.pop(name.casefold(), None)
+
+    # --- hubs -----------------------------------------------------------------------------------
+
+    def hubs(self, namespace: str) -> list[HubInfo]:
+        return [_hub(each) for each in self._list(f"{self._id(namespace)}/eventhubs")]
+
+    def hub(self, namespace: str, name: str) -> HubInfo:
+        return _hub(self.call("GET", self._hub_id(namespace, name)))
+
+    def put_hub(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        partition_count: int | None = None,
+        retention_hours: int | None = None,
+        status: str | None = None,
+        user_metadata: str | None = None,
+        capture: Mapping[str, Any] | None = None,
+    ) -> HubInfo:
+        retention = None if retention_hours is None else {"retentionTimeInHours": retention_hours}
+        properties = _without_none(
+            {
+                "partitionCount": partition_count,
+                "retentionDescription": retention,
+                "status": status,
+                "userMetadata": user_metadata,
+                "captureDescription": None if capture is None else dict(capture),
+            }
+        )
+        body = {"properties": properties}
+        return _hub(self.call("PUT", self._hub_id(namespace, name), body))
+
+    def delete_hub(self, namespace: str, name: str) -> None:
+        """NotFound when there is none."""
+        self.hub(namespace, name)
+        self.call("DELETE", self._hub_id(namespace, name))
+
+    def partitions(self, namespace: str, hub: str) -> list[dict[str, Any]]:
+        return self._list(f"{_own_hub(namespace, hub)}/partitions")
+
+    def readers(self, namespace: str, hub: str) -> list[dict[str, Any]]:
+        return self._list(f"{_own_hub(namespace, hub)}/readers")
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def groups(self, namespace: str, hub: str) -> list[GroupInfo]:
+        found = self._list(f"{self._hub_id(namespace, hub)}/consumergroups")
+        return [_group(each) for each in found]
+
+    def group(self, namespace: str, hub: str, name: str) -> GroupInfo:
+        return _group(self.call("GET", self._group_id(namespace, hub, name)))
+
+    def put_group(
+        self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
+    ) -> GroupInfo:
+        body = {"properties": _without_none({"userMetadata": user_metadata})}
+        return _group(self.call("PUT", self._group_id(namespace, hub, name), body))
+
+    def delete_group(self, namespace: str, hub: str, name: str) -> None:
+        """NotFound when there is none."""
+        self.group(namespace, hub, name)
+        self.call("DELETE", self._group_id(namespace, hub, name))
+
+    # --- rules and keys ---------------------------------------------------------------------------
+
+    def rules(self, namespace: str, hub: str | None = None) -> list[RuleInfo]:
+        return [_rule(each) for each in self._list(self._rules(namespace, hub))]
+
+    def put_rule(self, namespace: str, hub: str | None, name: str, rights: list[str]) -> RuleInfo:
+        body = {"properties": {"rights": rights}}
+        return _rule(self.call("PUT", self._rule_id(namespace, hub, name), body))
+
+    def delete_rule(self, namespace: str, hub: str | None, name: str) -> None:
+        """NotFound when there is none."""
+        path = self._rule_id(namespace, hub, name)
+        self.call("GET", path)
+        self.call("DELETE", path)
+
+    def keys(self, namespace: str, hub: str | None, name: str) -> KeysInfo:
+        found = self.call("POST", f"{self._rule_id(namespace, hub, name)}/listKeys")
+        return msgspec.convert(found, KeysInfo)
+
+    def regenerate(
+        self, namespace: str, hub: str | None, name: str, key_type: str, key: str | None = None
+    ) -> KeysInfo:
+        """`key_type` PrimaryKey or SecondaryKey."""
+        body = _without_none({"keyType": key_type, "key": key})
+        path = f"{self._rule_id(namespace, hub, name)}/regenerateKeys"
+        return msgspec.convert(self.call("POST", path, body), KeysInfo)
+
+    # --- what runs and what ran -------------------------------------------------------------------
+
+    def connections(self) -> list[dict[str, Any]]:
+        return self._list(f"{_OWN}/connections")
+
+    def kill_connection(self, connection_id: str) -> None:
+        self.call("DELETE", f"{_OWN}/connections/{_segment(connection_id)}")
+
+    def revoked_publishers(self, namespace: str, hub: str) -> list[dict[str, Any]]:
+        return self._list(f"{_own_hub(namespace, hub)}/revokedPublishers")
+
+    def revoke_publisher(self, namespace: str, hub: str, name: str) -> None:
+        self.call("PUT", f"{_own_hub(namespace, hub)}/revokedPublishers/{_segment(name)}")
+
+    def resume_publisher(self, namespace: str, hub: str, name: str) -> None:
+        self.call("DELETE", f"{_own_hub(namespace, hub)}/revokedPublishers/{_segment(name)}")
+
+    def usage(
+        self, *, since_ms: int | None = None, until_ms: int | None = None
+    ) -> list[dict[str, Any]]:
+        query = _without_none({"sinceMs": since_ms, "untilMs": until_ms})
+        return self._list(f"{_OWN}/usage", **query)
+
+    def audit(self, *, newest: int = 100) -> list[dict[str, Any]]:
+        return self._list(f"{_OWN}/audit", newest=newest)
+
+    def grants(self, namespace: str) -> list[dict[str, Any]]:
+        return self._list(f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants")
+
+    def grant(self, namespace: str, kind: str, value: int, *, note: str = "") -> None:
+        path = f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants/{_segment(kind)}"
+        self.call("PUT", path, {"value": value, "note": note})
+
+    def withdraw(self, namespace: str, kind: str) -> None:
+        path = f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants/{_segment(kind)}"
+        self.call("DELETE", path)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def call(
+        self, method: str, path: str, body: object = None, **query: str | int
+    ) -> dict[str, Any]:
+        """One request; `path` is escaped already. The answer's object, empty without one."""
+        text = f"{path}?{urlencode({'api-version': API_VERSION, **query})}"
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        content = None
+        if body is not None:
+            content = msgspec.json.encode(body)
+            headers["Content-Type"] = "application/json"
+        status, answer = self._exchange(method, text, content, headers)
+        if status >= 400:
+            raise _refusal(status, answer)
+        return _object(answer) if answer else {}
+
+    def _exchange(
+        self, method: str, target: str, content: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        """A kept connection that the service closed meanwhile is opened once more."""
+        for kept in (self._connection is not None, False):
+            connection = self._connection or self._connect()
+            self._connection = connection
+            try:
+                connection.request(method, target, body=content, headers=headers)
+                response = connection.getresponse()
+                answer = response.read(_ANSWER_BYTES_MAX)
+            except TimeoutError:
+                self.close()
+                raise OperationTimedOut(
+                    f"{self.url} did not answer within {self._timeout_s:g} seconds."
+                ) from None
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if kept and not isinstance(error, ssl.SSLError):
+                    continue
+                raise InternalError(f"{self.url} cannot be reached: {error}.") from None
+            return response.status, answer
+        raise AssertionError("unreachable")
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=self._timeout_s, context=self._tls
+        )
+
+    def _list(self, path: str, **query: str | int) -> list[dict[str, Any]]:
+        return list(self.call("GET", path, **query)["value"])
+
+    def _id(self, namespace: str) -> str:
+        """Where the namespace lies; looked up once."""
+        if namespace.casefold() not in self._ids:
+            self.namespaces()
+        found = self._ids.get(namespace.casefold())
+        if found is None:
+            raise NotFound(f"The namespace '{namespace}' does not exist.")
+        return quote(found, safe="/$")
+
+    def _hub_id(self, namespace: str, hub: str) -> str:
+        return f"{self._id(namespace)}/eventhubs/{_segment(hub)}"
+
+    def _group_id(self, namespace: str, hub: str, group: str) -> str:
+        return f"{self._hub_id(namespace, hub)}/consumergroups/{_segment(group)}"
+
+    def _rules(self, namespace: str, hub: str | None) -> str:
+        parent = self._id(namespace) if hub is None else self._hub_id(namespace, hub)
+        return f"{parent}/authorizationRules"
+
+    def _rule_id(self, namespace: str, hub: str | None, name: str) -> str:
+        return f"{self._rules(namespace, hub)}/{_segment(name)}"
+
+
+def _runtime(directory: Path) -> dict[str, str]:
+    """What the service that runs on this directory tells. It holds a lock on the file while it
+    does, and the system lets go of that however it ends."""
+    file = directory / "runtime.json"
+    try:
+        with file.open("rb") as opened:
+            if _nobody_holds(opened.fileno()):
+                raise FileNotFoundError
+            facts = msgspec.json.decode(opened.read(_RUNTIME_BYTES_MAX))
+        return {name: str(facts[name]) for name in ("admin", "admin_token", "ca_file")}
+    except FileNotFoundError:
+        raise NotFound(
+            f"No service runs on the data directory {directory}: start one with 'penstock serve', "
+            "name the directory with PENSTOCK_DATA, or the service with PENSTOCK_ADMIN_URL and "
+            "PENSTOCK_ADMIN_TOKEN."
+        ) from None
+    except (OSError, KeyError, TypeError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}.") from None
+
+
+def _nobody_holds(opened: int) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _refusal(status: int, answer: bytes) -> PenstockError:
+    try:
+        error = msgspec.json.decode(answer)["error"]
+        return error_of(status, str(error["code"]), str(error["message"]))
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return error_of(status, "", "")
+
+
+def _object(answer: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(answer, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InternalError(f"The service's answer cannot be read: {error}.") from None
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="$")
+
+
+def _own_hub(namespace: str, hub: str) -> str:
+    return f"{_OWN}/namespaces/{_segment(namespace)}/eventhubs/{_segment(hub)}"
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _namespace(shape: dict[str, Any]) -> NamespaceInfo:
+    properties = shape["properties"]
+    return NamespaceInfo(
+        id=shape["id"],
+        name=shape["name"],
+        location=shape["location"],
+        tags=shape["tags"],
+        sku=shape["sku"]["name"],
+        capacity=shape["sku"]["capacity"],
+        unlimited=properties["throughputUnits"] == "unlimited",
+        maximum_units=properties["maximumThroughputUnits"],
+        created_at=properties["createdAt"],
+        updated_at=properties["updatedAt"],
+    )
+
+
+def _hub(shape: dict[str, Any]) -> HubInfo:
+    properties = shape["properties"]
+    return HubInfo(
+        name=shape["name"],
+        partition_count=properties["partitionCount"],
+        retention_hours=properties["retentionDescription"]["retentionTimeInHours"],
+        status=properties["status"],
+        user_metadata=properties.get("userMetadata", ""),
+        capture=properties.get("captureDescription"),
+        created_at=properties["createdAt"],
+        updated_at=properties["updatedAt"],
+    )
+
+
+def _group(shape: dict[str, Any]) -> GroupInfo:
+    properties = shape["properties"]
+    return GroupInfo(
+        name=shape["name"],
+        user_metadata=properties.get("userMetadata", ""),
+        created_at=properties["createdAt"],
+        updated_at=properties["updatedAt"],
+    )
+
+
+def _rule(shape: dict[str, Any]) -> RuleInfo:
+    return RuleInfo(name=shape["name"], rights=shape["properties"]["rights"])
