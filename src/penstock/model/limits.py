@@ -67,7 +67,7 @@ IDLE_TIME_OUT_MS = 120_000
 VALUE_DEPTH_MAX = 32
 VALUE_COUNT_MAX = 65_536
 MESSAGE_ELEMENTS_MAX = 100_000
-SENDER_CREDIT = 1000  # granted to a client that publishes
+SENDER_CREDIT = 5000  # granted to a client that publishes: singles are bounded by it, not by the disk
 NODE_CREDIT = 100  # granted on $cbs and $management
 NODE_MESSAGE_BYTES_MAX = 64 * KB
 LINK_NAME_MAX = 1024
@@ -112,8 +112,8 @@ BACKOFF_WAITING_MAX = 4_096  # answers that wait, of all connections
 # Work that nothing comes of. One unit is about one frame that is no transfer; what was published
 # or delivered pays for the frames that go with it.
 EFFORT_UNITS_PER_S = 1_000  # of one connection, sustained
-EFFORT_UNITS_STRANGER = 64  # at once; an honest client needs 30 until its token
-EFFORT_UNITS_MAX = 2_000  # at once: a client that opens 32 partitions needs 600
+EFFORT_UNITS_STRANGER = 128  # at once; an honest client needs 60 until its token
+EFFORT_UNITS_MAX = 1_200  # at once; a client that opens 32 partitions needs 1 000
 EFFORT_UNITS_ALL_PER_S = 4_000  # of all connections above their own measure together
 EFFORT_REST_MS_MAX = 10_000
 
@@ -130,9 +130,9 @@ HTTP_HELD_BYTES_MAX = 128 * MB  # bodies that are being read or wait for the dis
 HTTP_BATCH_FACTOR = 2  # a batch's JSON may be so many times its publication: escapes, base64
 HTTP_DISCARDED_BYTES_MAX = 1 * MB  # of a refused body, so that the client comes to read why
 HTTP_DISCARD_DEADLINE_S = 2
-HTTP_PIPELINED_MAX = 32  # requests behind the one that is being answered
+HTTP_PIPELINED_MAX = 8  # requests behind the one that is being answered
 HTTP_WRITE_DEADLINE_S = 60  # a peer that takes nothing of its answer
-HTTP_REFUSALS_FREE = 16  # of a connection that nobody knows; the next ones wait
+HTTP_REFUSALS_FREE = 4  # of a connection that nobody knows; the next ones wait
 HTTP_REFUSAL_MS = 250
 HTTP_REFUSALS_MAX = 64  # then the connection ends
 WEBSOCKET_FRAGMENTS_MAX = 4_096  # of one message: an empty one costs memory too
