@@ -106,6 +106,12 @@ class Meter:
             self._turn(now_ms)
 
     @property
+    def units(self) -> int:
+        """Of the hour that runs: the most that were held, or needed where they are not enforced."""
+        self._note_need()
+        return self._sums.units
+
+    @property
     def is_changed(self) -> bool:
         """Whether there is something that `counts` has not handed out."""
         return self._changed

@@ -160,6 +160,15 @@ def test_need_is_counted_over_the_whole_second_whenever_it_is_written() -> None:
     assert units(bench.usage()) == [(0, 3)]
 
 
+def test_units_of_the_running_hour_can_be_asked_for_at_any_moment() -> None:
+    bench = Bench(None)
+    assert bench.meter.units == 1
+    bench.publish(2_500)
+    assert bench.meter.units == 3
+    bench.hold(7)
+    assert bench.meter.units == 7
+
+
 def test_unlimited_namespace_that_is_idle_is_billed_one_unit() -> None:
     bench = Bench(None)
     bench.clock.advance(HOUR_MS)

@@ -1,0 +1,211 @@
+"""The ledger is written and units are raised: what the accounts need a loop and a disk for.
+
+Counts are written a moment after they changed, on a thread of their own: no publication waits for
+it, and a process that is killed loses what it counted since. Why nothing counts twice is told in
+docs/metering.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from penstock.broker import Account, Accounts
+from penstock.catalog.api import Catalog, UsageLedger
+from penstock.model.clock import Clock
+from penstock.model.entities import Namespace, Tier
+from penstock.model.errors import PenstockError
+from penstock.model.ledger import HOUR_MS, AuditEntry, Usage, hour_of
+from penstock.model.units import next_on_ladder
+
+_log = logging.getLogger(__name__)
+
+WRITE_AFTER_S = 2.0  # from the first change on: what a kill -9 may lose, and how late usage is
+_RETRY_S = 10.0  # a disk that is full or stalls is not pressed
+_LOOK_AGAIN_S = 60.0  # the wall clock may be set: then the hour turns at another moment
+_INFLATED_S = 0.25  # what a bucket holds: only after it the new units have shown their effect
+_REFUSED_S = 60.0
+_PURCHASE = "purchase"  # the run of units that were bought and not counted before a kill
+
+
+class Metering:
+    """Between `start` and `stop` everything that is used reaches the ledger. `process` is a name
+    that no other process uses or has used."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        catalog: Catalog,
+        ledger: UsageLedger,
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        process: str,
+    ) -> None:
+        self._accounts = accounts
+        self._catalog = catalog
+        self._ledger = ledger
+        self._clock = clock
+        self._loop = loop
+        self._process = process
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-ledger")
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._hour_timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._notes: tuple[str, ...] = ()
+        self._unsubscribe: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """The hour's units are in the ledger when it returns, before anything is published."""
+        self._accounts.on_change = self._changed
+        self._accounts.on_short = self._short
+        self._unsubscribe = self._catalog.subscribe(self._look_at_units)
+        self._look_at_units()
+        purchases = [
+            Usage(
+                namespace=namespace.name,
+                hour_ms=hour_of(namespace.updated_ms),
+                run=_PURCHASE,
+                units=namespace.throughput_units,
+            )
+            for namespace in self._catalog.namespaces()
+            if namespace.throughput_units is not None and namespace.tier is Tier.STANDARD
+        ]
+        self._pass_time()
+        await self._record(purchases)
+        await self._write()
+
+    async def stop(self) -> None:
+        """Everything that was counted is written, if the disk takes it."""
+        for timer in (self._write_timer, self._hour_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._writing is not None:
+            await self._writing
+        self._accounts.pass_to(self._clock.now_ms())
+        await self._write()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        self._accounts.on_change = self._accounts.on_short = _nothing
+        self._thread.shutdown()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an operator should know and need not act upon at once."""
+        return self._notes
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        if self._write_timer is None:
+            self._write_timer = self._loop.call_later(WRITE_AFTER_S, self._due)
+
+    def _due(self) -> None:
+        self._write_timer = None
+        if self._writing is None or self._writing.done():
+            self._writing = self._loop.create_task(self._write())
+        else:
+            self._changed()
+
+    async def _write(self) -> None:
+        counts = self._accounts.counts()
+        named = [
+            msgspec.structs.replace(usage, run=f"{self._process}-{usage.run}")
+            for _, usages in counts
+            for usage in usages
+        ]
+        if await self._record(named):
+            self._accounts.written(counts)
+            return
+        self._accounts.not_written(counts)
+        if self._write_timer is None:
+            self._write_timer = self._loop.call_later(_RETRY_S, self._due)
+
+    async def _record(self, usages: list[Usage]) -> bool:
+        if not usages:
+            return True
+        try:
+            await self._loop.run_in_executor(self._thread, self._ledger.record, usages)
+        except PenstockError as error:
+            _log.warning("usage is not written, and will be tried again: %s", error)
+            return False
+        return True
+
+    def _pass_time(self) -> None:
+        """At the turn of the hour at the latest."""
+        now_ms = self._clock.now_ms()
+        self._accounts.pass_to(now_ms)
+        to_turn_s = (HOUR_MS - now_ms % HOUR_MS) / 1000
+        delay_s = min(to_turn_s, _LOOK_AGAIN_S)
+        self._hour_timer = self._loop.call_later(delay_s, self._pass_time)
+
+    # --- units ----------------------------------------------------------------------------------
+
+    def _short(self, account: Account) -> None:
+        """Not at once: a publication is being refused right now, and links are told of changes."""
+        self._loop.call_soon(self._inflate, account)
+
+    def _inflate(self, account: Account) -> None:
+        """Auto-inflate: one step up, never down."""
+        answer_after_s = _INFLATED_S
+        namespace = self._catalog.namespace(account.namespace)
+        if namespace is not None and (more := _inflated(namespace, self._clock.now_ms())):
+            try:
+                self._catalog.put_namespace(more[0], audit=more[1])
+                _log.info("auto-inflate: %s", more[1].detail)
+            except PenstockError as error:
+                _log.warning("auto-inflate is refused: %s", error)
+                answer_after_s = _REFUSED_S
+        self._loop.call_later(answer_after_s, account.answered)
+
+    def _look_at_units(self) -> None:
+        notes = tuple(
+            note
+            for namespace in self._catalog.namespaces()
+            if (note := _idle_units_note(namespace, self._partitions(namespace))) is not None
+        )
+        for note in notes:
+            if note not in self._notes:
+                _log.warning("%s", note)
+        self._notes = notes
+
+    def _partitions(self, namespace: Namespace) -> int:
+        return sum(hub.partition_count for hub in self._catalog.hubs(namespace.name))
+
+
+def _inflated(namespace: Namespace, now_ms: int) -> tuple[Namespace, AuditEntry] | None:
+    units, most = namespace.throughput_units, namespace.maximum_throughput_units
+    if units is None or most is None or units >= most:
+        return None
+    more = min(next_on_ladder(units), most)
+    entry = AuditEntry(
+        at_ms=now_ms,
+        who="auto-inflate",
+        what="units.inflated",
+        detail=f"'{namespace.name}' holds {more} throughput units, after {units}: at most {most}",
+    )
+    return (
+        msgspec.structs.replace(namespace, throughput_units=more, updated_ms=now_ms),
+        entry,
+    )
+
+
+def _idle_units_note(namespace: Namespace, partitions: int) -> str | None:
+    """A partition takes at most one unit's worth, so more units than partitions are of no use."""
+    units = namespace.throughput_units
+    if units is None or namespace.tier is not Tier.STANDARD or units <= max(partitions, 1):
+        return None
+    return (
+        f"The namespace '{namespace.name}' holds {units} throughput units, but its event hubs have "
+        f"{partitions} partitions in all: each takes at most one unit's worth."
+    )
+
+
+def _nothing(account: Account | None = None) -> None:
+    """Nobody writes any more."""
