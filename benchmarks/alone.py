@@ -69,7 +69,7 @@ def many_connections(
     try:
         for number in range(rounds):
             for count in CONNECTIONS:
-                tell(f"{count} connections, round {number + 1} of {rounds}")
+                tell(f"{_connections(count)}, round {number + 1} of {rounds}")
                 penstock.fresh()
                 _with_connections(penstock, count, results, seconds)
     finally:
@@ -79,17 +79,21 @@ def many_connections(
 def _with_connections(penstock: Penstock, count: int, results: Results, seconds: float) -> None:
     stored = 0
     for batch, kind in ((1, "singles"), (BATCH, "batches")):
-        name = f"publish 100 B {kind}, {count} connections"
+        name = f"publish 100 B {kind}, {_connections(count)}"
         row = results.row(name, penstock.name, size=100)
         with measured(penstock.broker) as cpu_s:
             result = checked(run(_spread(penstock, batch, count, seconds)), name)
             row.add(result, broker_cpu_s=cpu_s())
             stored += result.events
-    name = f"deliver 100 B, {count} connections"
+    name = f"deliver 100 B, {_connections(count)}"
     row = results.row(name, penstock.name, size=100)
     with measured(penstock.broker) as cpu_s:
         result = run(_read(penstock, count, _EVERY, min(stored, 1_500_000)))
         row.add(checked(result, name), broker_cpu_s=cpu_s())
+
+
+def _connections(count: int) -> str:
+    return f"{count} connection{'s' if count > 1 else ''} to {PARTITIONS} partitions"
 
 
 async def _spread(penstock: Penstock, batch: int, count: int, seconds: float) -> Result:
