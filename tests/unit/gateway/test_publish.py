@@ -266,7 +266,8 @@ def test_credit_is_topped_up_at_half(world: World, peer: Peer, link: Link) -> No
     peer.publish(link, *[world.event()] * (half - 1))
     assert peer.said(Flow, since=before) == []
     peer.publish(link, world.event())
-    assert [flow.link_credit for flow in peer.said(Flow, since=before)] == [limits.SENDER_CREDIT]
+    flows = [flow for flow in peer.said(Flow, since=before) if flow.handle is not None]
+    assert [flow.link_credit for flow in flows] == [limits.SENDER_CREDIT]
     assert link.credit == limits.SENDER_CREDIT
 
 
