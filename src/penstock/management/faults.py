@@ -34,7 +34,8 @@ _CODES: tuple[tuple[type[PenstockError], int, str], ...] = (
     (MessageTooLarge, 413, "RequestEntityTooLarge"),
     (ServerBusy, 429, "TooManyRequests"),
 )
-_BY_CODE = {code: kind for kind, _, code in _CODES}
+# A client need not tell a bad token from a missing one.
+_BY_CODE = {code: kind for kind, _, code in _CODES} | {"InvalidAuthenticationToken": Unauthorized}
 _BY_STATUS: dict[int, type[PenstockError]] = {
     401: Unauthorized,
     403: Forbidden,

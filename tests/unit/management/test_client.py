@@ -20,7 +20,6 @@ from penstock.management.rights import Forbidden
 from penstock.model.errors import (
     AlreadyExists,
     ArgumentError,
-    AuthFailed,
     ConfigurationError,
     DataDirectoryError,
     InternalError,
@@ -117,7 +116,7 @@ def test_client_raises_our_own_errors(client: ManagementClient, url: str) -> Non
         client.put_namespace("contoso", units=40)
     with ManagementClient(url, "viewer-token") as viewer, pytest.raises(Forbidden):
         viewer.delete_hub("contoso", "orders")
-    with ManagementClient(url, "wrong") as stranger, pytest.raises(AuthFailed):
+    with ManagementClient(url, "wrong") as stranger, pytest.raises(Unauthorized):
         stranger.namespaces()
 
 
