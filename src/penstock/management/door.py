@@ -1,7 +1,7 @@
 """What stands before the management API: token, rate, version, body; all before it is loaded.
 
 One raw ASGI callable on the administration port and on the HTTPS port. FastAPI behind it costs
-half a second and 25 MB: it is imported, in a thread, with the first request that has a valid
+half a second and 15 MB: it is imported, in a thread, with the first request that has a valid
 token (or wants the OpenAPI document), so that a broker nobody manages does not pay for it.
 """
 
