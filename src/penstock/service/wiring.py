@@ -200,9 +200,9 @@ class Penstock:
     def _administered(
         self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
     ) -> Administration:
+        # A connection of its own: the meter writes by another, on a thread of its own.
         ledger = SqliteLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
-
         return Administration(
             catalog=catalog,
             broker=context.broker,
@@ -211,7 +211,7 @@ class Penstock:
             ledger=ledger,
             new_key=new_key,
             new_hub_id=seed.new_hub_id,
-            units_needed=units_needed,
+            units_needed=units_needed(context.broker),
         )
 
     def _management(
