@@ -51,6 +51,7 @@ class CheckpointKeeper:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoints")
         self._groups: dict[Place, _Group] = {}
         self._waiting: list[tuple[Work, asyncio.Future[Written]]] = []
+        self._taken: list[Work] = []  # what the disk is busy with
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
         for place, record in self._file.everything():
@@ -78,7 +79,8 @@ class CheckpointKeeper:
         """Forget groups that are not among the living (hub id, name). Done again at the next
         start, if the disk does not take it now."""
         wanted = {_place(*group) for group in living}
-        known = {*self._groups, *(work.place for work, _ in self._waiting)}
+        coming = [*self._taken, *(work for work, _ in self._waiting)]
+        known = {*self._groups, *(work.place for work in coming if not work.forget)}
         for place in known - wanted:
             self._groups.pop(place, None)
             self._put(Work(place, forget=True))
@@ -114,7 +116,7 @@ class CheckpointKeeper:
         while self._waiting:
             taken = self._waiting[:_WORKS_MAX]
             del self._waiting[:_WORKS_MAX]
-            works = [work for work, _ in taken]
+            works = self._taken = [work for work, _ in taken]
             try:
                 written = await self._loop.run_in_executor(self._thread, self._file.write, works)
             except Exception as error:  # noqa: BLE001 - each caller hears it
@@ -124,6 +126,7 @@ class CheckpointKeeper:
             for (work, done), each in zip(taken, written, strict=True):
                 self._committed(work, each)
                 done.set_result(each)
+        self._taken = []
         self._writing = None
 
     def _committed(self, work: Work, written: Written) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.checkpoints.records import namespace_key
+from penstock.checkpoints.records import host_key
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError
@@ -97,8 +97,7 @@ def _default_url(host: str) -> str:
 
 def _is_same(host: str, port: int, url: str) -> bool:
     other = urlsplit(url)
-    same_host = namespace_key(host) == namespace_key(other.hostname or "-")
-    return same_host and port == (other.port or 443)
+    return host_key(host) == host_key(other.hostname or "") and port == (other.port or 443)
 
 
 def _runtime(host: str, amqp_port: int) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def _runtime(host: str, amqp_port: int) -> dict[str, Any]:
         return {}
     doors = [str(facts.get(door)).rpartition(":") for door in ("amqps", "amqp") if facts.get(door)]
     meant = any(
-        namespace_key(host) == namespace_key(named or "-") and port == str(amqp_port)
+        host_key(host) == host_key(named.strip("[]")) and port == str(amqp_port)
         for named, _, port in doors
     )
     return facts if meant else {}

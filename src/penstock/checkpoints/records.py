@@ -74,8 +74,12 @@ def namespace_key(fully_qualified_namespace: str) -> str:
         raise ArgumentError(
             f"'{shown(fully_qualified_namespace)}' is not the host name of a namespace."
         )
-    host = key(match[1] or match[2])
-    return "localhost" if host in _LOOPBACK else host
+    return host_key(match[1] or match[2])
+
+
+def host_key(host: str) -> str:
+    """Of a host without port and brackets."""
+    return "localhost" if key(host) in _LOOPBACK else key(host)
 
 
 def names_of(record: Mapping[str, Any]) -> Names:

@@ -1,0 +1,110 @@
+"""A user's program: one event processor over one of our stores, which says what it does.
+
+Lines on stdout: `claimed <partition> <etag it had> <etag it got> <owner>`, and `done <partition>
+<sequence number> <body>` after an event was processed and before its checkpoint is written, so that
+what a kill takes back is processed again and never lost. Arguments: JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from azure.eventhub import EventHubConsumerClient
+from azure.eventhub.aio import EventHubConsumerClient as AioConsumerClient
+
+from penstock import checkpoints
+from penstock.checkpoints import aio
+
+Record = dict[str, Any]
+
+
+def say(*words: Any) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def say_claims(wanted: Iterable[Record], won: Iterable[Record]) -> None:
+    had = {record["partition_id"]: record.get("etag") for record in wanted}
+    for record in won:
+        partition = record["partition_id"]
+        say("claimed", partition, had[partition], record["etag"], record["owner_id"] or "-")
+
+
+def store_of(room: Any, given: dict[str, Any]) -> Any:
+    if given["store"] == "sqlite":
+        return room.SqliteCheckpointStore(given["file"])
+    return room.ServiceCheckpointStore(
+        given["connection_string"], https_url=given["https"], ca_file=given["ca_file"]
+    )
+
+
+def options_of(given: dict[str, Any], store: Any) -> dict[str, Any]:
+    return {
+        "consumer_group": "$Default",
+        "eventhub_name": given["hub"],
+        "checkpoint_store": store,
+        "load_balancing_interval": given["interval_s"],
+        "partition_ownership_expiration_interval": given["lease_s"],
+    }
+
+
+def run_blocking(given: dict[str, Any]) -> None:
+    store = store_of(checkpoints, given)
+    claim = store.claim_ownership
+
+    def claim_and_say(wanted: Iterable[Record], **options: Any) -> list[Record]:
+        wanted = [dict(record) for record in wanted]
+        won: list[Record] = claim(wanted, **options)
+        say_claims(wanted, won)
+        return won
+
+    def on_event(context: Any, event: Any) -> None:
+        say("done", context.partition_id, event.sequence_number, event.body_as_str())
+        context.update_checkpoint(event)
+
+    store.claim_ownership = claim_and_say
+    consumer = EventHubConsumerClient.from_connection_string(
+        given["connection_string"], **options_of(given, store)
+    )
+    with consumer:
+        say("ready")
+        consumer.receive(on_event, starting_position="-1")
+
+
+async def run_asynchronous(given: dict[str, Any]) -> None:
+    store = store_of(aio, given)
+    claim = store.claim_ownership
+
+    async def claim_and_say(wanted: Iterable[Record], **options: Any) -> list[Record]:
+        wanted = [dict(record) for record in wanted]
+        won: list[Record] = await claim(wanted, **options)
+        say_claims(wanted, won)
+        return won
+
+    async def on_event(context: Any, event: Any) -> None:
+        say("done", context.partition_id, event.sequence_number, event.body_as_str())
+        await context.update_checkpoint(event)
+
+    store.claim_ownership = claim_and_say
+    consumer = AioConsumerClient.from_connection_string(
+        given["connection_string"], **options_of(given, store)
+    )
+    async with consumer:
+        say("ready")
+        await consumer.receive(on_event, starting_position="-1")
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    if given["flavour"] == "sync":
+        run_blocking(given)
+    else:
+        asyncio.run(run_asynchronous(given))
+
+
+if __name__ == "__main__":
+    main()
