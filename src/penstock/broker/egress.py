@@ -11,7 +11,7 @@ from penstock.broker.metering import Meter
 from penstock.model import limits
 from penstock.model.clock import Clock
 
-Later = Callable[[int, Callable[[], None]], None]
+Later = Callable[[int, Callable[[], None]], object]
 """(milliseconds, work): do it then, on the owner's thread."""
 
 _BURST_MS = 250  # as for ingress

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -16,9 +17,10 @@ from penstock.model import limits, names
 from penstock.model.entities import Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.service import config_values as values
-from penstock.service.config_namespaces import PARTITION_COUNT, NamespaceReader
+from penstock.service.config_namespaces import NamespaceReader
 from penstock.service.config_values import Document, Table, Value
 from penstock.service.emulator import EMULATOR_KEY, is_emulator_config, read_namespaces
+from penstock.service.prices import PRICE_FIELDS, Prices
 from penstock.service.settings import (
     DEFAULT_HUB,
     DEFAULT_NAMESPACE,
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _FILE_BYTES_MAX = limits.MB
+_CURRENCY_MAX = 16
 _PORTS = ("amqp_port", "amqps_port", "https_port", "admin_port")
 
 
@@ -79,7 +82,7 @@ def _hub_spec(value: Value) -> HubSettings:
     partitions = msgspec.structs.replace(value, raw=count)
     return HubSettings(
         name=values.name(names.hub_name)(msgspec.structs.replace(value, raw=name)),
-        partition_count=PARTITION_COUNT(partitions) if colon else None,
+        partition_count=values.partition_count(partitions) if colon else None,
     )
 
 
@@ -130,7 +133,8 @@ SETTINGS: tuple[Setting, ...] = (
         key="throughput_units",
         read=values.throughput_units,
         flag="--throughput-units",
-        meaning="of the default namespace: 1 to 20, or `unlimited` (counted, not enforced)",
+        meaning="of the default namespace: 1 to 20, more with a grant, or `unlimited` (counted, "
+        "not enforced)",
     ),
     Setting(
         key="flush",
@@ -182,12 +186,13 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
     assert all(field in _BY_FIELD for field in flags), "a flag that is no setting"
     given = _given(flags, environ)
     namespaces: tuple[NamespaceSettings, ...] = ()
+    prices: Prices | None = None
     if "config" in given:
-        of_file, namespaces = _read_file(given["config"], environ)
+        of_file, namespaces, prices = _read_file(given["config"], environ)
         given = of_file | given
     read = {field: _BY_FIELD[field].read(value) for field, value in given.items()}
     fields = {field: value for field, value in read.items() if field not in _OF_NAMESPACE}
-    settings = Settings(**fields)
+    settings = Settings(**fields, prices=prices)
     if namespaces:
         settings = msgspec.structs.replace(settings, namespaces=namespaces, namespaces_given=True)
     first = _with_overrides(settings.namespaces[0], given, read)
@@ -211,9 +216,9 @@ def _given(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str,
 
 
 def _from_file(root: Table) -> dict[str, Value]:
-    """The file's own settings; `namespaces` is read apart."""
+    """The file's own settings; `namespaces` and `prices` are read apart."""
     tables: dict[str, Table | None] = {"": root, "tls": root.table("tls")}
-    known: dict[str, set[str]] = {"": {"namespaces", "tls"}, "tls": set()}
+    known: dict[str, set[str]] = {"": {"namespaces", "prices", "tls"}, "tls": set()}
     found: dict[str, Value] = {}
     for setting in SETTINGS:
         if not setting.in_file:
@@ -231,7 +236,7 @@ def _from_file(root: Table) -> dict[str, Value]:
 
 def _read_file(
     value: Value, environ: Mapping[str, str]
-) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...]]:
+) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...], Prices | None]:
     file = values.path(value)
     try:
         with file.open("rb") as opened:
@@ -244,12 +249,23 @@ def _read_file(
     except UnicodeDecodeError:
         value.refuse("a text file in UTF-8 is allowed")
     if is_emulator_config(text):
-        return {}, read_namespaces(file, text)
+        return {}, read_namespaces(file, text), None
     try:
         document = Document(file, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{file}: this is not valid TOML ({error}).") from error
-    return _from_file(document.root), NamespaceReader(environ).read(document.root)
+    root = document.root
+    return _from_file(root), NamespaceReader(environ).read(root), _prices(root.table("prices"))
+
+
+def _prices(table: Table | None) -> Prices | None:
+    if table is None:
+        return None
+    table.refuse_unknown(("currency", *PRICE_FIELDS))
+    return Prices(
+        currency=table.read("currency", values.short_text(_CURRENCY_MAX), ""),
+        **{name: table.read(name, values.price, Decimal(0)) for name in PRICE_FIELDS},
+    )
 
 
 def _with_overrides(

@@ -7,15 +7,28 @@ from collections.abc import Mapping
 from penstock.model import limits, names
 from penstock.model.entities import Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
+from penstock.model.ledger import QuotaKind
 from penstock.service import config_values as values
 from penstock.service.config_values import Table, Value
-from penstock.service.settings import HubSettings, NamespaceSettings, RuleSettings
+from penstock.service.settings import (
+    GrantSettings,
+    HubSettings,
+    NamespaceSettings,
+    RuleSettings,
+)
 
-PARTITION_COUNT = values.whole_number(limits.PARTITION_COUNT_MIN, limits.PARTITION_COUNT_MAX)
 RETENTION_HOURS = values.whole_number(limits.RETENTION_HOURS_MIN, limits.RETENTION_HOURS_MAX)
 TIER = values.choice({"standard": Tier.STANDARD, "dedicated": Tier.DEDICATED})
 # Manage includes the other two (protocol.md 7.3).
 RIGHT = values.choice({"listen": Right.LISTEN, "send": Right.SEND, "manage": Right.ALL})
+_NAMESPACE_KEYS = (
+    *("name", "hosts", "tier", "throughput_units", "maximum_throughput_units"),
+    *("grants", "rules", "hubs"),
+)
+_GRANTED = {
+    QuotaKind.THROUGHPUT_UNITS: ("throughput_units", values.granted_units),
+    QuotaKind.PARTITIONS: ("partitions", values.granted_partitions),
+}
 
 
 class NamespaceReader:
@@ -33,18 +46,23 @@ class NamespaceReader:
         return found
 
     def _namespace(self, table: Table) -> NamespaceSettings:
-        table.refuse_unknown(("name", "hosts", "tier", "throughput_units", "rules", "hubs"))
+        table.refuse_unknown(_NAMESPACE_KEYS)
         name = table.required("name", values.name(names.namespace_name))
         tier = table.read("tier", TIER, Tier.STANDARD)
         units = table.value("throughput_units")
-        if units is not None and tier is Tier.DEDICATED:
-            units.refuse("a dedicated namespace has no throughput units, so none are allowed")
+        for value in (units, table.value("maximum_throughput_units")):
+            if value is not None and tier is Tier.DEDICATED:
+                value.refuse("a dedicated namespace has no throughput units, so none are allowed")
         return NamespaceSettings(
             name=name,
             hosts=self._hosts(table),
             tier=tier,
             throughput_units=None if units is None else values.throughput_units(units),
             throughput_units_given=units is not None,
+            maximum_throughput_units=table.read(
+                "maximum_throughput_units", values.maximum_throughput_units, None
+            ),
+            grants=tuple(grant for each in table.tables("grants") for grant in _grants(each)),
             rules=self._rules(table),
             hubs=values.unique(
                 map(self._hub, table.tables("hubs")), lambda hub: hub.name, "hub", table.where
@@ -63,7 +81,7 @@ class NamespaceReader:
         _refuse_too_many(table, "groups", len(groups), limits.CONSUMER_GROUPS_MAX)
         return HubSettings(
             name=table.required("name", values.name(names.hub_name)),
-            partition_count=table.read("partition_count", PARTITION_COUNT, None),
+            partition_count=table.read("partition_count", values.partition_count, None),
             retention_hours=table.read("retention_hours", RETENTION_HOURS, None),
             groups=values.unique(groups, lambda group: group, "consumer group", table.where),
             rules=self._rules(table),
@@ -109,6 +127,22 @@ class NamespaceReader:
         if name not in self._environ:
             value.refuse("that environment variable is not set")
         return values.secret(Value(raw=self._environ[name], where=f"{value.where}: ${name}"))
+
+
+def _grants(table: Table) -> list[GrantSettings]:
+    """One table may grant both."""
+    keys = [key for key, _ in _GRANTED.values()]
+    table.refuse_unknown((*keys, "by", "note"))
+    by = table.required("by", values.short_text(limits.AUDIT_WHO_MAX))
+    note = table.read("note", values.short_text(limits.GRANT_NOTE_MAX), "")
+    found = [
+        GrantSettings(kind=kind, value=table.required(key, reader), by=by, note=note)
+        for kind, (key, reader) in _GRANTED.items()
+        if key in table
+    ]
+    if not found:
+        raise ConfigurationError(f"{table.where} grants nothing: {' or '.join(keys)} is needed.")
+    return found
 
 
 def _refuse_too_many(table: Table, key: str, count: int, most: int) -> None:

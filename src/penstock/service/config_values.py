@@ -9,12 +9,13 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import msgspec
 
-from penstock.model import limits
+from penstock.model import limits, units
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError, ConfigurationError
 from penstock.model.names import shown
@@ -24,6 +25,7 @@ Reader = Callable[["Value"], T]
 KeyPath = tuple[str | int, ...]
 
 _KEY_FILE_BYTES_MAX = 4 * limits.KB
+_PRICE_LIMIT = 1_000_000
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?", re.IGNORECASE)
@@ -272,14 +274,80 @@ def _is_address(text: str) -> bool:
 
 
 def throughput_units(value: Value) -> int | None:
-    """None: unlimited."""
+    """None: unlimited. Whether more than 20 were granted is for the catalog to say."""
     if isinstance(value.raw, str) and value.raw.lower() == "unlimited":
         return None
+    return _units(value, "or unlimited, ")
+
+
+def maximum_throughput_units(value: Value) -> int:
+    """How far auto-inflate goes; 0: it is off."""
+    is_off = value.raw in (0, "0") and not isinstance(value.raw, bool)
+    return 0 if is_off else _units(value, "or 0 for no auto-inflate, ")
+
+
+def _units(value: Value, also: str) -> int:
     least, most = limits.THROUGHPUT_UNITS_MIN, limits.THROUGHPUT_UNITS_MAX
+    allowed = (
+        f"a whole number from {least} to {most}, with a grant 40, 60, 80, 100 or a multiple of "
+        f"100, {also}is allowed"
+    )
+    try:
+        number = whole_number(least, limits.THROUGHPUT_UNITS_GRANTED_MAX)(value)
+    except ConfigurationError:
+        value.refuse(allowed)
+    if not units.is_on_ladder(number):
+        value.refuse(allowed)
+    return number
+
+
+def partition_count(value: Value) -> int:
+    """Whether more than 32 were granted is for the catalog to say."""
+    least, most = limits.PARTITION_COUNT_MIN, limits.PARTITION_COUNT_GRANTED_MAX
     try:
         return whole_number(least, most)(value)
     except ConfigurationError:
-        value.refuse(f"a whole number from {least} to {most}, or unlimited, is allowed")
+        value.refuse(
+            f"a whole number from {least} to {limits.PARTITION_COUNT_MAX}, with a grant to {most}, "
+            "is allowed"
+        )
+
+
+def granted_units(value: Value) -> int:
+    number = whole_number(0, limits.THROUGHPUT_UNITS_GRANTED_MAX)(value)
+    if number <= limits.THROUGHPUT_UNITS_MAX or not units.is_on_ladder(number):
+        value.refuse("40, 60, 80, 100 or a multiple of 100 is allowed")
+    return number
+
+
+def granted_partitions(value: Value) -> int:
+    return whole_number(limits.PARTITION_COUNT_MAX + 1, limits.PARTITION_COUNT_GRANTED_MAX)(value)
+
+
+def price(value: Value) -> Decimal:
+    """Of a file: a number, or one as a text where its last digit counts."""
+    raw = value.raw
+    if isinstance(raw, int | float | str) and not isinstance(raw, bool):
+        try:
+            found = Decimal(str(raw))
+        except InvalidOperation:
+            found = Decimal(-1)
+        if found.is_finite() and 0 <= found < _PRICE_LIMIT:
+            return found
+    value.refuse(f"a number from 0 to below {_PRICE_LIMIT} is allowed")
+
+
+def short_text(most: int) -> Reader[str]:
+    """A line for people."""
+    allowed = f"a text of 1 to {most} printable characters is allowed"
+
+    def read(value: Value) -> str:
+        text = value.text(allowed)
+        if not 1 <= len(text) <= most or not text.isprintable():
+            value.refuse(allowed)
+        return text
+
+    return read
 
 
 def secret(value: Value) -> Secret:

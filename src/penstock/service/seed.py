@@ -18,6 +18,7 @@ from penstock.model.entities import (
     Secret,
     Tier,
 )
+from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import NamespaceName
 
 NewId = Callable[[], str]
@@ -35,9 +36,18 @@ def seed_namespace(
     tier: Tier,
     throughput_units: int | None,
     now_ms: int,
+    maximum_throughput_units: int | None = None,
 ) -> Namespace:
-    """Create the namespace, or bring hosts, tier and units up to date (flags still take effect)."""
+    """Create the namespace, or bring hosts, tier and units up to date (flags still take effect).
+    Of `maximum_throughput_units` 0 turns auto-inflate off, None leaves it as it is; what it raised
+    units to stays (it never lowers them)."""
     found = catalog.namespace(name)
+    maximum = maximum_throughput_units
+    if maximum is None and found is not None:
+        maximum = found.maximum_throughput_units
+    held = found.throughput_units if found is not None else None
+    if throughput_units is not None and held is not None and maximum:
+        throughput_units = max(throughput_units, min(held, maximum))
     wanted = Namespace(
         name=found.name if found else names.namespace_name(name),
         created_ms=found.created_ms if found else now_ms,
@@ -45,12 +55,53 @@ def seed_namespace(
         hosts=tuple(sorted({host.casefold() for host in hosts})),
         tier=tier,
         throughput_units=throughput_units,
+        maximum_throughput_units=maximum or None,
         metadata=found.metadata if found else {},
     )
     if found is not None and msgspec.structs.replace(wanted, updated_ms=found.updated_ms) == found:
         return found
-    catalog.put_namespace(wanted)
+    catalog.put_namespace(wanted, audit=_units_changed(wanted, found))
     return wanted
+
+
+def _units_changed(wanted: Namespace, found: Namespace | None) -> AuditEntry | None:
+    if found is None or found.throughput_units == wanted.throughput_units:
+        return None
+    before, after = (
+        "unlimited" if units is None else str(units)
+        for units in (found.throughput_units, wanted.throughput_units)
+    )
+    return AuditEntry(
+        at_ms=wanted.updated_ms,
+        who="configuration",
+        what="units.changed",
+        detail=f"'{wanted.name}' holds {after} throughput units, after {before}",
+    )
+
+
+def seed_grant(
+    catalog: Catalog,
+    namespace: NamespaceName,
+    kind: QuotaKind,
+    value: int,
+    *,
+    by: str,
+    note: str,
+    now_ms: int,
+) -> None:
+    """The configuration's grant is the truth; one that is there as it stands is not given again."""
+    found = catalog.quota_grant(namespace, kind)
+    if found is None or (found.value, found.granted_by, found.note) != (value, by, note):
+        catalog.put_quota_grant(
+            QuotaGrant(
+                namespace=namespace,
+                kind=kind,
+                value=value,
+                granted_by=by,
+                granted_ms=now_ms,
+                note=note,
+            )
+        )
 
 
 def seed_rule(

@@ -10,7 +10,9 @@ import msgspec
 
 from penstock.model import limits, names
 from penstock.model.entities import Right, Secret, Tier
+from penstock.model.ledger import QuotaKind
 from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
+from penstock.service.prices import Prices
 
 DEFAULT_NAMESPACE = NamespaceName("penstock")
 DEFAULT_HUB = HubName("events")
@@ -38,6 +40,15 @@ class HubSettings(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[RuleSettings, ...] = ()
 
 
+class GrantSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's grant, given by way of the configuration."""
+
+    kind: QuotaKind
+    value: int
+    by: str
+    note: str = ""
+
+
 class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`throughput_units` None: unlimited, that is counted but not enforced (design.md 6);
     `throughput_units_given` tells whether anybody said so."""
@@ -47,6 +58,8 @@ class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier = Tier.STANDARD
     throughput_units: int | None = None
     throughput_units_given: bool = False
+    maximum_throughput_units: int | None = None  # 0: no auto-inflate; None: not said
+    grants: tuple[GrantSettings, ...] = ()
     rules: tuple[RuleSettings, ...] = ()
     hubs: tuple[HubSettings, ...] = ()
     partition_count_min: int = limits.PARTITION_COUNT_MIN
@@ -79,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         NamespaceSettings(name=DEFAULT_NAMESPACE, hubs=(HubSettings(name=DEFAULT_HUB),)),
     )
     namespaces_given: bool = False  # whether a configuration file named them
+    prices: Prices | None = None
 
     @property
     def is_loopback(self) -> bool:

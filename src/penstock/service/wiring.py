@@ -41,7 +41,7 @@ from penstock.management.shapes import Endpoints
 from penstock.model import names
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
-from penstock.model.errors import ConfigurationError, ServerBusy
+from penstock.model.errors import ConfigurationError, QuotaExceeded, ServerBusy
 from penstock.model.names import HubName
 from penstock.service import seed
 from penstock.service.administration import (
@@ -56,8 +56,15 @@ from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
 from penstock.service.health import Checks, health_routes
 from penstock.service.kept import LagReport, follow_catalog
+from penstock.service.metering import Metering
 from penstock.service.metrics import BrokerCollector, metrics_route
-from penstock.service.settings import DEFAULT_HUB, HubSettings, RuleSettings, Settings
+from penstock.service.settings import (
+    DEFAULT_HUB,
+    HubSettings,
+    NamespaceSettings,
+    RuleSettings,
+    Settings,
+)
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _READ_THREADS = 4
@@ -86,6 +93,7 @@ class Penstock:
         self._keeper: CheckpointKeeper | None = None
         self.lag: LagReport | None = None
         self._endpoints: Endpoints | None = None
+        self._metering: Metering | None = None
 
     async def start(self) -> Facts:
         """Open everything, or nothing: a failure closes what was opened."""
@@ -113,13 +121,18 @@ class Penstock:
         self._stack.callback(logs.close)  # on the loop's thread: what it commits is told here
         catalog = SqliteCatalog(data.path / "catalog.sqlite")
         self._stack.callback(catalog.close)
-        root = self._seed(catalog, data)
+        try:
+            root = self._seed(catalog, data)
+        except QuotaExceeded as error:  # the configuration asks for what needs a grant
+            raise ConfigurationError(str(error)) from error
         broker = self.broker = Broker(
             catalog,
             logs,
             self.clock,
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
+            later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
         )
+        await self._meter(broker, catalog, data, loop)
         # Every log is opened, and so recovered, before the doors are.
         for namespace in catalog.namespaces():
             for hub in catalog.hubs(namespace.name):
@@ -150,6 +163,27 @@ class Penstock:
         self._stack.push_async_callback(keeper.close)
         self._stack.callback(follow_catalog(keeper, catalog))
         self.lag = LagReport(context.broker, catalog, keeper, self.clock, context.reads)
+
+    async def _meter(
+        self,
+        broker: Broker,
+        catalog: Catalog,
+        data: DataDirectory,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Before the doors open; written to the end after they closed."""
+        ledger = SqliteLedger(data.path / "catalog.sqlite")
+        self._stack.callback(ledger.close)
+        metering = self._metering = Metering(
+            broker.accounts,
+            catalog,
+            ledger,
+            clock=self.clock,
+            loop=loop,
+            process=uuid.uuid4().hex,
+        )
+        await metering.start()
+        self._stack.push_async_callback(metering.stop)
 
     # --- doors ----------------------------------------------------------------------------------
 
@@ -308,6 +342,7 @@ class Penstock:
             found = catalog.namespace(wanted.name)
             given = self.settings.namespaces_given or found is None
             keeps = found is not None and not (wanted.throughput_units_given or given)
+            self._seed_grants(catalog, wanted, now_ms)
             namespace = seed.seed_namespace(
                 catalog,
                 wanted.name,
@@ -316,6 +351,7 @@ class Penstock:
                 throughput_units=found.throughput_units
                 if found is not None and keeps
                 else wanted.throughput_units,
+                maximum_throughput_units=wanted.maximum_throughput_units,
                 now_ms=now_ms,
             )
             self._seed_rules(catalog, data, namespace, wanted.rules, now_ms)
@@ -337,6 +373,28 @@ class Penstock:
         root = catalog.rule(self.settings.namespaces[0].name, None, names.ROOT_RULE)
         assert root is not None
         return root
+
+    def _seed_grants(self, catalog: Catalog, wanted: NamespaceSettings, now_ms: int) -> None:
+        """Before units and hubs that need them; a new namespace holds nothing yet."""
+        if wanted.grants and catalog.namespace(wanted.name) is None:
+            seed.seed_namespace(
+                catalog,
+                wanted.name,
+                hosts=wanted.hosts,
+                tier=wanted.tier,
+                throughput_units=None,
+                now_ms=now_ms,
+            )
+        for grant in wanted.grants:
+            seed.seed_grant(
+                catalog,
+                wanted.name,
+                grant.kind,
+                grant.value,
+                by=grant.by,
+                note=grant.note,
+                now_ms=now_ms,
+            )
 
     def _seed_rules(
         self,
@@ -382,8 +440,11 @@ class Penstock:
         return checks
 
     def _warnings(self) -> list[str]:
-        """Stored bytes that were found damaged: what they held cannot be read, the rest can."""
-        return self._logs.damage if self._logs is not None else []
+        """Stored bytes that were found damaged: what they held cannot be read, the rest can. And
+        units that nobody can use."""
+        damage = self._logs.damage if self._logs is not None else []
+        notes = self._metering.notes if self._metering is not None else ()
+        return [*damage, *notes]
 
 
 class _Authorities:

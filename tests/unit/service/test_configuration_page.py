@@ -19,7 +19,7 @@ def test_page_lists_every_setting_as_it_is() -> None:
 
 
 def test_every_setting_of_the_record_can_be_set() -> None:
-    by_others = {"namespaces", "namespaces_given"}
+    by_others = {"namespaces", "namespaces_given", "prices"}
     assert set(Settings.__struct_fields__) - by_others <= {setting.field for setting in SETTINGS}
 
 
@@ -38,6 +38,13 @@ def test_the_whole_file_of_the_page_loads(tmp_path: Path) -> None:
     assert settings.tls_ca_file == tmp_path / "tls/company-ca.pem"
     assert telemetry.hosts == ("telemetry.example.com", "telemetry.internal")
     assert telemetry.throughput_units == 4
+    assert telemetry.maximum_throughput_units == 40
+    assert [(grant.kind.value, grant.value) for grant in telemetry.grants] == [
+        ("throughput-units", 40),
+        ("partitions", 64),
+    ]
+    assert settings.prices is not None
+    assert str(settings.prices.throughput_unit_hour) == "0.026"
     assert [rule.primary_key for rule in telemetry.rules] == [Secret("root-key")]
     assert [(hub.name, hub.partition_count) for hub in telemetry.hubs] == [
         ("readings", 8),
