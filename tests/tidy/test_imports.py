@@ -37,7 +37,7 @@ WALLS = (
     ("testing", "log", ("log.api",)),
     ("testing", "catalog", ("catalog.api",)),
     ("cli", "log", ("log.api", "log.verify", "log.dump")),  # `penstock log verify|dump`
-    ("cli", "catalog", ("catalog.api",)),
+    ("cli", "catalog", ("catalog.api", "catalog.offline")),  # `penstock usage|grant`
     # The same walk from the meter on, whichever door: neither knows the other.
     ("gateway.amqp", "gateway.http", ()),
     ("gateway.http", "gateway.amqp", ()),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, doctor, log, serve
+from penstock.cli import bench, doctor, grant, log, serve, usage
 from penstock.model import errors
 
 DONE, FAILED, USAGE, NOT_FOUND, DENIED, THROTTLED, TIMED_OUT = range(7)
@@ -35,6 +35,8 @@ app = typer.Typer(
 )
 app.command()(serve.serve)
 app.command()(doctor.doctor)
+app.command()(usage.usage)
+app.command()(grant.grant)
 app.add_typer(log.app, name="log")
 app.add_typer(bench.app, name="bench")
 

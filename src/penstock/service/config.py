@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,6 +41,7 @@ __all__ = [
     "Setting",
     "Settings",
     "load_settings",
+    "read_price_list",
 ]
 
 _FILE_BYTES_MAX = limits.MB
@@ -203,6 +205,17 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
     return settings
 
 
+def read_price_list(file: Path) -> tuple[Prices | None, Path | None]:
+    """The prices of a configuration file, and its data directory; the rest of it is not looked at:
+    whoever reads the bill need not have the keys. Raises ConfigurationError."""
+    value = Value(raw=file, where="--config")
+    text = _content(value)
+    if is_emulator_config(text):
+        return None, None
+    root = _document(file, text).root
+    return _prices(root.table("prices")), root.read("data", values.path, None)
+
+
 def _given(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Value]:
     given: dict[str, Value] = {}
     for setting in SETTINGS:
@@ -237,25 +250,32 @@ def _from_file(root: Table) -> dict[str, Value]:
 def _read_file(
     value: Value, environ: Mapping[str, str]
 ) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...], Prices | None]:
+    file, text = values.path(value), _content(value)
+    if is_emulator_config(text):
+        return {}, read_namespaces(file, text), None
+    root = _document(file, text).root
+    return _from_file(root), NamespaceReader(environ).read(root), _prices(root.table("prices"))
+
+
+def _content(value: Value) -> str:
     file = values.path(value)
     try:
         with file.open("rb") as opened:
             content = opened.read(_FILE_BYTES_MAX + 1)
         if len(content) > _FILE_BYTES_MAX:
             value.refuse(f"a file of at most {_FILE_BYTES_MAX} bytes is allowed")
-        text = content.decode()
+        return content.decode()
     except OSError as error:
         value.refuse(f"the file cannot be read ({error.strerror})")
     except UnicodeDecodeError:
         value.refuse("a text file in UTF-8 is allowed")
-    if is_emulator_config(text):
-        return {}, read_namespaces(file, text), None
+
+
+def _document(file: Path, text: str) -> Document:
     try:
-        document = Document(file, text, tomllib.loads(text))
+        return Document(file, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{file}: this is not valid TOML ({error}).") from error
-    root = document.root
-    return _from_file(root), NamespaceReader(environ).read(root), _prices(root.table("prices"))
 
 
 def _prices(table: Table | None) -> Prices | None:
