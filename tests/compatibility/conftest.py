@@ -160,14 +160,15 @@ class PythonSdk:
     @property
     def options(self) -> dict[str, Any]:
         """What leads the SDK to this server over this transport (protocol.md 1.2)."""
+        # Also without TLS: the SDK reads this file for each connection, and certifi's is large.
+        options = AT_ONCE | {"connection_verify": self.server["ca_file"]}
         if self.transport == "tcp":
-            return AT_ONCE
+            return options
         door = "https" if self.transport == "websocket" else "amqps"
         transport_type = TransportType.Amqp
         if self.transport == "websocket":
             transport_type = TransportType.AmqpOverWebsocket
-        return AT_ONCE | {
-            "connection_verify": self.server["ca_file"],
+        return options | {
             "custom_endpoint_address": f"sb://localhost:{self.server.port(door)}",
             "transport_type": transport_type,
         }
