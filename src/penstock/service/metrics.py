@@ -18,6 +18,7 @@ from penstock.broker.lag import LagRow
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+NAMESPACE = ("namespace",)
 HUB = ("namespace", "hub")
 PARTITION = (*HUB, "partition")
 GROUP = ("namespace", "hub", "group", "partition")
@@ -73,6 +74,7 @@ class BrokerCollector:
         yield self._publish_latency()
         yield from self._partitions()
         yield from self._lag()
+        yield from self._units()
         opened = CounterMetricFamily("penstock_opened_connections", "AMQP connections accepted")
         opened.add_metric([], self._connections_opened())
         yield opened
@@ -141,6 +143,23 @@ class BrokerCollector:
                 if value is not None and (row.readers or row.lag_events is not None):
                     family.add_metric([row.namespace, row.hub, row.group, row.partition], value)
             yield family
+
+    def _units(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        hour = GaugeMetricFamily(
+            "penstock_throughput_units",
+            "of the running hour: the most held, or needed where they are not enforced",
+            labels=NAMESPACE,
+        )
+        limit = GaugeMetricFamily(
+            "penstock_throughput_units_limit", "enforced now; absent: none", labels=NAMESPACE
+        )
+        for account in self._broker.accounts.accounts():
+            hour.add_metric([account.namespace], account.meter.units)
+            if account.throttle.units is not None:
+                limit.add_metric([account.namespace], account.throttle.units)
+        yield from (hour, limit)
 
 
 def metrics_route(collector: BrokerCollector) -> Route:
