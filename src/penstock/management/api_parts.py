@@ -9,7 +9,7 @@ from fastapi.security import HTTPBearer
 
 from penstock.management import paths
 from penstock.management.bodies import ErrorBody
-from penstock.management.door import ASKED
+from penstock.management.door import API_VERSION, ASKED
 from penstock.management.operations import Operations, Place
 from penstock.management.shapes import Endpoints, namespace_id
 
@@ -35,7 +35,7 @@ async def _asked(request: Request, _: Annotated[object, Depends(_bearer)]) -> Re
 
 async def _version(
     api_version: Annotated[
-        str, Query(alias="api-version", examples=["2024-01-01"], pattern=r"^\d{4}-\d{2}-\d{2}")
+        str, Query(alias="api-version", examples=["2024-01-01"], pattern=API_VERSION)
     ],
 ) -> None:
     """Judged by the door already; here for the document."""

@@ -31,10 +31,11 @@ OPENAPI = "/openapi.json"
 ASKED = "penstock.asked"  # the key in ASGI's scope: administration, endpoints, actor
 
 # From the first dated version of Microsoft.EventHub on (protocol.md 7.3).
-_API_VERSION = re.compile(
-    r"(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(-preview|-privatepreview)?"
-)
 _API_VERSION_FIRST = "2014-09-01"
+API_VERSION = (
+    r"^(2014-(09|1[0-2])|20(1[5-9]|[2-9][0-9])-(0[1-9]|1[0-2]))-(0[1-9]|[12][0-9]|3[01])"
+    r"(-preview|-privatepreview)?$"
+)
 # Ours, and Azure's oldest clients ask without one.
 _WITHOUT_VERSION = ("/providers/Penstock", "/metadata", OPENAPI)
 _IDENTITY = "/metadata/identity/oauth2/token"
@@ -201,7 +202,7 @@ def check_api_version(given: str) -> None:
             "MissingApiVersionParameter",
             "The api-version query parameter (?api-version=) is required for all requests.",
         )
-    if _API_VERSION.fullmatch(given) is None or given < _API_VERSION_FIRST:
+    if re.fullmatch(API_VERSION, given) is None:
         raise faults.ApiVersionError(
             "InvalidApiVersionParameter",
             f"The api-version '{names.shown(given)}' is invalid: a date from "
