@@ -227,7 +227,9 @@ def test_version_and_usage_errors() -> None:
     assert wrong.returncode == 2
 
 
-@pytest.mark.parametrize("flag", ["--hub=a b", "--hub=x:2000", "--amqp-port=70000", "--flush=maybe"])
+@pytest.mark.parametrize(
+    "flag", ["--hub=a b", "--hub=x:2000", "--amqp-port=70000", "--flush=maybe"]
+)
 def test_flag_that_cannot_be_used_is_one_sentence(tmp_path: Path, flag: str) -> None:
     code, text = refused(f"--data={tmp_path / 'data'}", flag)
     assert code == 2
