@@ -62,13 +62,19 @@ async def _end_to_end(penstock: Penstock, rate: int, batch: int, seconds: float)
 
 
 def many_connections(
-    place: Path, results: Results, *, rounds: int, seconds: float, tell: Tell
+    place: Path,
+    results: Results,
+    *,
+    rounds: int,
+    seconds: float,
+    tell: Tell,
+    counts: tuple[int, ...] = CONNECTIONS,
 ) -> None:
     """The same load from 1, 8 and 64 connections, over all partitions."""
     penstock = Penstock(place / "connections")
     try:
         for number in range(rounds):
-            for count in CONNECTIONS:
+            for count in counts:
                 tell(f"{_connections(count)}, round {number + 1} of {rounds}")
                 penstock.fresh()
                 _with_connections(penstock, count, results, seconds)
@@ -102,7 +108,8 @@ async def _spread(penstock: Penstock, batch: int, count: int, seconds: float) ->
         hub=HUB,
         size=100,
         batch=batch,
-        in_flight=SINGLES_IN_FLIGHT if batch == 1 else max(1, 2 * BATCHES_IN_FLIGHT // count),
+        # All together about what one alone has: more connections, not more of everything.
+        in_flight=(SINGLES_IN_FLIGHT if batch == 1 else 2 * BATCHES_IN_FLIGHT) // count,
         connections=count,
         duration_s=seconds,
     )

@@ -33,7 +33,9 @@ _REPLAY_EVENTS_MAX = 700_000
 _ROOM_FACTOR = 1.5  # of the log's size, that the disk must have free
 
 
-def large_log(place: Path, results: Results, *, log_gb: float, tell: Tell) -> None:
+def large_log(
+    place: Path, results: Results, *, log_gb: float, tell: Tell, starts: int = _STARTS
+) -> None:
     free_gb = shutil.disk_usage(place).free / _GB
     if free_gb < log_gb * _ROOM_FACTOR:
         results.skipped.append(
@@ -54,9 +56,9 @@ def large_log(place: Path, results: Results, *, log_gb: float, tell: Tell) -> No
             )
         results.facts.update(log_gb=log_gb, log_events=events, page_cache_dropped=cold)
         tell(f"start with {log_gb:g} GB")
-        _measure_start(penstock, results)
+        _measure_start(penstock, results, starts)
         tell("replay of cold segments")
-        _measure_replay(penstock, results, events // len(_FILLED))
+        _measure_replay(penstock, results, events // len(_FILLED), starts)
     finally:
         penstock.close()
         shutil.rmtree(place / "large", ignore_errors=True)
@@ -107,9 +109,9 @@ def _fill(directory: Path, size: int) -> int:
     return events
 
 
-def _measure_start(penstock: Penstock, results: Results) -> None:
+def _measure_start(penstock: Penstock, results: Results, starts: int) -> None:
     took = []
-    for _ in range(_STARTS):
+    for _ in range(starts):
         drop_page_cache()
         took.append(penstock.start())
         penstock.close()
@@ -117,10 +119,10 @@ def _measure_start(penstock: Penstock, results: Results) -> None:
     results.facts["start_s_range"] = [round(min(took), 2), round(max(took), 2)]
 
 
-def _measure_replay(penstock: Penstock, results: Results, events: int) -> None:
+def _measure_replay(penstock: Penstock, results: Results, events: int, starts: int) -> None:
     results.facts["disk_read_mb_per_s"] = round(_disk_read(penstock.data / "log"), 1)
     row = results.row("replay 1 KB from cold segments", penstock.name, size=_SIZE)
-    for _ in range(_STARTS):
+    for _ in range(starts):
         penstock.start()
         drop_page_cache()
         with measured(penstock.broker) as cpu_s:

@@ -70,11 +70,14 @@ def _measure(given: argparse.Namespace, place: Path, results: Results, tell: Tel
         longer = max(seconds, 2.0) if not given.quick else 1.0
         alone.latency(place, results, rounds=few, seconds=longer, tell=tell)
     if "connections" in given.parts:
-        alone.many_connections(place, results, rounds=few, seconds=seconds, tell=tell)
+        counts = (64,) if given.quick else alone.CONNECTIONS
+        alone.many_connections(
+            place, results, rounds=few, seconds=seconds, tell=tell, counts=counts
+        )
     if "slow" in given.parts:
         alone.slow_reader(place, results, rounds=few, seconds=seconds, tell=tell)
     if "large" in given.parts:
-        large.large_log(place, results, log_gb=given.log_gb, tell=tell)
+        large.large_log(place, results, log_gb=given.log_gb, tell=tell, starts=few)
     if "idle" in given.parts:
         idle.idle_connections(place, results, count=given.idle, tell=tell)
 
