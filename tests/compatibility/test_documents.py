@@ -39,10 +39,3 @@ def _is_there(file: str, name: str, case: str, collected: set[tuple[str, str, st
     if all(file != each for each, _, _ in collected):  # its client is not on this machine
         return f"def {name}(" in (Path(__file__).parent / file).read_text()
     return any((file, name) == (f, n) and case in parameters for f, n, parameters in collected)
-
-
-def test_every_test_file_stands_in_the_document(collected: set[tuple[str, str, str]]) -> None:
-    text = (ROOT / "docs" / "compatibility.md").read_text()
-    not_about_clients = {"test_documents.py", "test_examples.py"}
-    files = {file for file, _, _ in collected} - not_about_clients
-    assert sorted(file for file in files if file not in text) == []
