@@ -67,6 +67,11 @@ class Place:
         self._misbehaved = False
         self._left = False
 
+    @property
+    def is_blamed(self) -> bool:
+        """Whether its end will count against its address, as things stand."""
+        return self.is_stranger or self._misbehaved
+
     def known(self) -> None:
         """The peer has shown who it is."""
         if self.is_stranger and not self._left:
@@ -80,8 +85,7 @@ class Place:
     def leave(self) -> None:
         if not self._left:
             self._left = True
-            failed = self.is_stranger or self._misbehaved
-            self._admission.forget(self, self._record, failed=failed)
+            self._admission.forget(self, self._record, failed=self.is_blamed)
 
 
 class _Record:

@@ -1,8 +1,8 @@
 """Work that nothing comes of: how much of it one peer may cause before it has to wait.
 
 A peer can send frames that cost us far more than them: flows, dispositions, empty frames, links
-that come and go, tokens, publications to be refused. A unit is about one such frame. Each
-connection has so many at once and so many a second; above that its socket is not read for a
+that come and go, tokens, publications to be refused. A unit is about one such frame, some 25 us.
+Each connection has so many at once and so many a second; above that its socket is not read for a
 while. What is published or delivered earns units, so that busy clients, however chatty, never
 come near the bound, and honest bursts (opening all partitions) lie within it.
 """
@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from penstock.model import limits
 
-FRAMES_AT_ONCE = 64  # looked at before the balance is looked at again
+# What is looked at before the balance is looked at again. A peer that has earned its trust is
+# read in whole reads: they become whole batches.
+FRAMES_AT_ONCE = 16
+BYTES_AT_ONCE = 4 * limits.KB
 
-ATTACH = 8  # units, beside the frame's own
-REQUEST = 4  # of $cbs or $management: signatures to verify, a message to write
+ATTACH = 16  # units, beside the frame's own
+REQUEST = 10  # of $cbs or $management: signatures to verify, a message to write
 REFUSAL = 1  # of a publication
 
 _EVENT_EARNS = 4  # a flow, a disposition and their like for each event
 _BYTES_EARN = 256  # so many earn one: frames of an event of many
+_TRUST = 256  # units that were earned since the balance was last overdrawn
 _UNITS_PER_MS = limits.EFFORT_UNITS_PER_S // 1000
 # So many can have their full measure at once; above that they share.
 _RESTING_FULL = limits.EFFORT_UNITS_ALL_PER_S // limits.EFFORT_UNITS_PER_S
@@ -37,14 +41,25 @@ class Resting:
 class Effort:
     """One connection's balance; times are monotonic milliseconds."""
 
-    __slots__ = ("_balance", "_burst", "_resting", "_since_ms", "is_resting", "was_overdrawn")
+    __slots__ = (
+        "_balance",
+        "_burst",
+        "_earned",
+        "_resting",
+        "_since_ms",
+        "is_resting",
+    )
 
     def __init__(self, resting: Resting, now_ms: int) -> None:
         self._resting = resting
         self._burst = self._balance = limits.EFFORT_UNITS_STRANGER
+        self._earned = 0
         self._since_ms = now_ms
         self.is_resting = False
-        self.was_overdrawn = False
+
+    @property
+    def is_trusted(self) -> bool:
+        return self._earned >= _TRUST
 
     def known(self) -> None:
         """The peer has shown who it is: its measure is that of a client."""
@@ -56,8 +71,9 @@ class Effort:
 
     def earn(self, events: int, size: int) -> None:
         """Events that were published or delivered, of so many bytes."""
-        earned = self._balance + events * _EVENT_EARNS + size // _BYTES_EARN
-        self._balance = min(earned, self._burst)
+        earned = events * _EVENT_EARNS + size // _BYTES_EARN
+        self._earned += earned
+        self._balance = min(self._balance + earned, self._burst)
 
     def rest_ms(self, now_ms: int) -> int:
         """How long the peer is not to be read; 0: go on. `rested` says that it was waited."""
@@ -65,7 +81,7 @@ class Effort:
         self._since_ms = now_ms
         if self._balance >= 0:
             return 0
-        self.was_overdrawn = True
+        self._earned = 0
         self.is_resting = True
         self._resting.count += 1
         shared = max(1, self._resting.count // _RESTING_FULL)

@@ -161,8 +161,6 @@ class AmqpConnection:
             self._timer.cancel()
         self.reading.close()
         self._close_apps()
-        if self._place is not None and self.effort.was_overdrawn:
-            self._place.misbehaved()
         log.log(
             self._level_of_the_end(),
             "connection ended: peer=%s container=%s namespace=%s seconds=%.1f bytes_in=%d "
@@ -249,6 +247,11 @@ class AmqpConnection:
         self.effort.known()
         if self._place is not None:
             self._place.known()
+
+    def misbehaved(self) -> None:
+        """This connection counts against its address."""
+        if self._place is not None:
+            self._place.misbehaved()
 
     def turn(self, work: Callable[[], None]) -> None:
         """Run what a timer, the socket, the log or another connection called for, then write. A bug
@@ -360,6 +363,7 @@ class AmqpConnection:
 
     def on_failed(self, event: ConnectionFailed) -> None:
         self._reason = str(event.error)
+        self.misbehaved()
         log.warning(
             "protocol error: peer=%s condition=%s text=%s",
             self.transport.peer,

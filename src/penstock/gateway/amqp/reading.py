@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from typing import TYPE_CHECKING
 
-from penstock.gateway.effort import ATTACH, FRAMES_AT_ONCE, Effort
+from penstock.gateway.effort import ATTACH, BYTES_AT_ONCE, FRAMES_AT_ONCE, Effort
 from penstock.model import limits
 from penstock.model.errors import QuotaExceeded
 
@@ -22,6 +22,7 @@ class Reading:
         self.bytes = 0
         self._connection = connection
         self._attaches = 0
+        self._unread = b""  # by the engine, of what came; the socket is not read meanwhile
         self._timer: TimerHandle | None = None
 
     def take(self, data: bytes) -> None:
@@ -30,16 +31,13 @@ class Reading:
         connection, effort = self._connection, self.effort
         engine, now_ms = connection.engine, connection.context.clock.monotonic_ms()
         self.bytes += len(data)
-        if effort.is_resting:  # the socket was not stopped in time: kept for later
-            engine.receive_data(data, now_ms=now_ms, frames_max=0)
-            return
-        while True:
+        self._unread = self._unread + data if self._unread else data
+        while (self._unread or engine.has_more) and not effort.is_resting:
+            piece = b"" if engine.has_more else self._next_piece()
             before = engine.frames_received
-            connection.handle(engine.receive_data(data, now_ms=now_ms, frames_max=FRAMES_AT_ONCE))
+            connection.handle(engine.receive_data(piece, now_ms=now_ms, frames_max=FRAMES_AT_ONCE))
             effort.spend(engine.frames_received - before)
-            if self._must_rest(now_ms) or not engine.has_more:
-                break
-            data = b""
+            self._rest_if_overdrawn(now_ms)
         if not connection.authenticated and self.bytes > limits.UNAUTHENTICATED_BYTES_MAX:
             connection.fail(
                 QuotaExceeded(
@@ -68,15 +66,20 @@ class Reading:
             self._timer = None
         self.effort.rested(self._connection.context.clock.monotonic_ms())
 
-    def _must_rest(self, now_ms: int) -> bool:
+    def _next_piece(self) -> bytes:
+        size = len(self._unread) if self.effort.is_trusted else BYTES_AT_ONCE
+        piece, self._unread = self._unread[:size], self._unread[size:]
+        return piece
+
+    def _rest_if_overdrawn(self, now_ms: int) -> None:
         connection = self._connection
         rest_ms = self.effort.rest_ms(now_ms)
         if rest_ms:
+            connection.misbehaved()
             connection.intake.rest()
             self._timer = connection.context.loop.call_later(rest_ms / 1000, self._rested)
             if connection.is_ending:
                 connection.hang_up()  # no more patience with one that was told to go
-        return rest_ms > 0
 
     def _rested(self) -> None:
         self.close()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from typing import cast
 
 from penstock.gateway.admission import Place
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.driver import AmqpConnection, Transport
+from penstock.gateway.goodbye import PolitelyClosed
 from penstock.gateway.listener import Listeners
 from penstock.model import limits
 
@@ -83,19 +85,17 @@ class SocketTransport(asyncio.Protocol):
     def __init__(self, door: AmqpDoor, place: Place) -> None:
         self._door = door
         self._place = place
-        self._socket: asyncio.Transport | None = None
+        self._socket: PolitelyClosed | None = None
         self._connection: AmqpConnection | None = None
         self.peer = "-"
 
     # asyncio calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._socket = transport  # type: ignore[assignment]  # uvloop's is no subclass of it
+        stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self._socket = PolitelyClosed(stream, self._place, self._door.context.loop)
         self.peer = _peer_text(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(  # type: ignore[attr-defined]  # stream transports have it
-            high=limits.OUTBOUND_BUFFER_BYTES
-        )
+        stream.set_write_buffer_limits(high=limits.OUTBOUND_BUFFER_BYTES)
         self._connection = self._door.connect(self, self._place)
 
     def data_received(self, data: bytes) -> None:
@@ -132,13 +132,11 @@ class SocketTransport(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         assert self._socket is not None
-        if not self._socket.is_closing():
-            self._socket.pause_reading()
+        self._socket.pause_reading()
 
     def resume_reading(self) -> None:
         assert self._socket is not None
-        if not self._socket.is_closing():
-            self._socket.resume_reading()
+        self._socket.resume_reading()
 
 
 def _peer_text(peername: object) -> str:

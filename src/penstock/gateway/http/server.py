@@ -21,6 +21,7 @@ from websockets.exceptions import InvalidState
 
 from penstock.auth.backoff import Backoff
 from penstock.gateway.admission import PLACE, Admission, Place
+from penstock.gateway.goodbye import PolitelyClosed
 from penstock.gateway.http.exchange import ORIGINAL_NAMES
 from penstock.gateway.http.slowness import SlowRefusals
 from penstock.gateway.http.websockets import RESTING, BoundedWebSocket
@@ -116,7 +117,8 @@ class _BoundedProtocol(HttpToolsProtocol):
     _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        gentle = PolitelyClosed(transport, self.app_state[PLACE], self.loop)
+        super().connection_made(gentle)  # type: ignore[arg-type]  # as good as one
         self._names = []
         self._watch()
         if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:

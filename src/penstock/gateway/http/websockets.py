@@ -51,8 +51,6 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._unfed.clear()
         self._stop_resting()
         if self._place is not None:
-            if self._effort.was_overdrawn:
-                self._place.misbehaved()
             self._place.leave()
         super().connection_lost(exc)
 
@@ -76,6 +74,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._hand_over()
             rest_ms = self._effort.rest_ms(self._now_ms())
             if rest_ms:
+                if self._place is not None:
+                    self._place.misbehaved()
                 self._timer = self.loop.call_later(rest_ms / 1000, self._rested)
         wanted = bool(self._unfed) or not self._may_feed()
         if wanted != self.read_paused and not self.transport.is_closing():
