@@ -196,7 +196,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     files = {item.path.name for item in session.items if item.path.parent == COMPATIBILITY}
-    if files & {"test_javascript.py", "test_python_processor.py"}:
+    if files & {"test_javascript.py", "test_python_processor.py", "test_checkpoint_stores.py"}:
         _prepare_node()
     if "test_go.py" in files:
         _prepare_go()

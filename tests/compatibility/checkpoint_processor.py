@@ -1,4 +1,4 @@
-"""A user's program: one event processor over one of our stores, which says what it does.
+"""A user's program: one event processor over our stores or the official one; it says what it does.
 
 Lines on stdout: `claimed <partition> <etag it had> <etag it got> <owner>`, and `done <partition>
 <sequence number> <body>` after an event was processed and before its checkpoint is written, so that
@@ -15,6 +15,7 @@ from typing import Any
 
 from azure.eventhub import EventHubConsumerClient
 from azure.eventhub.aio import EventHubConsumerClient as AioConsumerClient
+from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 
 from penstock import checkpoints
 from penstock.checkpoints import aio
@@ -37,6 +38,8 @@ def say_claims(wanted: Iterable[Record], won: Iterable[Record]) -> None:
 def store_of(room: Any, given: dict[str, Any]) -> Any:
     if given["store"] == "sqlite":
         return room.SqliteCheckpointStore(given["file"])
+    if given["store"] == "blob":
+        return BlobCheckpointStore.from_connection_string(given["blobs"], given["hub"])
     return room.ServiceCheckpointStore(
         given["connection_string"], https_url=given["https"], ca_file=given["ca_file"]
     )

@@ -1,4 +1,4 @@
-"""The official SDK's event processors over our stores, in processes that are killed and paused.
+"""The official SDK's event processors over our stores and the official one, killed and paused.
 
 Three processors share 8 partitions. One is killed, one stands still for longer than its lease and
 comes back: every event is processed, no etag is ever followed by two, and after each blow the
@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
+from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 
 from penstock import checkpoints
 from penstock.checkpoints import aio
 
 if TYPE_CHECKING:
     from tests.compatibility.conftest import PythonSdk, Sdks
-    from tests.conftest import Server, ServerFactory
+    from tests.conftest import Azurite, Server, ServerFactory
 
 PROGRAM = Path(__file__).parent / "checkpoint_processor.py"
 PARTITIONS = 8
@@ -38,7 +39,13 @@ INTERVAL_S = 0.7
 LEASE_S = 6.0
 BALANCED_WITHIN_S = 2 * LEASE_S
 DEADLINE_S = 60.0
-WAYS = [("sqlite", "sync"), ("service", "aio"), ("sqlite", "aio"), ("service", "sync")]
+WAYS = [
+    ("sqlite", "sync"),
+    ("service", "aio"),
+    ("sqlite", "aio"),
+    ("service", "sync"),
+    ("blob", "sync"),
+]
 WAYS_AT_ONCE = 2  # two cores
 
 
@@ -80,8 +87,11 @@ class Processor:
 class Scene:
     """Processors over one store, a sender that does not stop, and the store to look into."""
 
-    def __init__(self, service: Server, way: tuple[str, str], folder: Path) -> None:
+    def __init__(
+        self, service: Server, way: tuple[str, str], folder: Path, azurite: Azurite
+    ) -> None:
         self.hub = "-".join(way)
+        self._namespace = service["amqp"]
         text = service["emulator_connection_string"]
         self._given: dict[str, Any] = {
             "store": way[0],
@@ -90,6 +100,7 @@ class Scene:
             "connection_string": text,
             "https": service["https"],
             "ca_file": service["ca_file"],
+            "blobs": azurite.connection_string,
             "hub": self.hub,
             "interval_s": INTERVAL_S,
             "lease_s": LEASE_S,
@@ -102,6 +113,10 @@ class Scene:
         self.store: Any
         if way[0] == "sqlite":
             self.store = checkpoints.SqliteCheckpointStore(self._given["file"])
+        elif way[0] == "blob":
+            self.store = BlobCheckpointStore.from_connection_string(
+                azurite.connection_string, self.hub
+            )
         else:
             self.store = checkpoints.ServiceCheckpointStore(
                 text, https_url=service["https"], ca_file=service["ca_file"]
@@ -109,6 +124,8 @@ class Scene:
         self.generations: dict[tuple[str, str], str] = {}  # (partition, etag) -> owner
 
     def start(self) -> None:
+        if isinstance(self.store, BlobCheckpointStore):
+            self.store._container_client.create_container()
         self.processors = [Processor(self._given) for _ in range(3)]
         self._sender.start()
 
@@ -128,7 +145,7 @@ class Scene:
         """How many partitions each has whose lease has not run out."""
         now = time.time()
         owners: Counter[str] = Counter()
-        for record in self.store.list_ownership("localhost", self.hub, "$Default"):
+        for record in self.store.list_ownership(self._namespace, self.hub, "$Default"):
             place = (record["partition_id"], record["etag"])
             assert self.generations.setdefault(place, record["owner_id"]) == record["owner_id"]
             if record["owner_id"] and record["last_modified_time"] + LEASE_S >= now:
@@ -200,15 +217,24 @@ Played = Callable[[tuple[str, str]], tuple[Scene, dict[str, float]]]
 
 
 @pytest.fixture(scope="module")
-def played(service: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+def played(
+    service: Server, azurite: Azurite, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Played]:
     """Every way's scene, begun at once and waited for by its tests."""
     folder = tmp_path_factory.mktemp("leases")
-    scenes = {way: Scene(service, way, folder) for way in WAYS}
+    ways = WAYS if azurite.is_running else [way for way in WAYS if way[0] != "blob"]
+    scenes = {way: Scene(service, way, folder, azurite) for way in ways}
     with ThreadPoolExecutor(WAYS_AT_ONCE) as threads:
         outcomes: dict[tuple[str, str], Future[dict[str, float]]] = {
             way: threads.submit(play, scene) for way, scene in scenes.items()
         }
-        yield lambda way: (scenes[way], outcomes[way].result(240))
+
+        def wait(way: tuple[str, str]) -> tuple[Scene, dict[str, float]]:
+            if way not in scenes:
+                pytest.skip(azurite.why_not)
+            return scenes[way], outcomes[way].result(240)
+
+        yield wait
 
 
 @pytest.mark.timeout(260)
@@ -227,6 +253,11 @@ def test_no_generation_of_a_lease_has_two_owners(played: Played, way: tuple[str,
     scene, _ = played(way)
     claims = scene.claims()
     assert len(claims) > 50
+    if way[0] == "blob":
+        # The official store over Azurite lets a claim without an etag through although there is a
+        # record: tried one after the other, both won. So its first claims are not judged here;
+        # ours are. What Azure's own storage does was not tried.
+        claims = [claim for claim in claims if claim[1] != "None"]
     before = Counter((partition, had) for partition, had, _ in claims)
     assert [place for place, count in before.items() if count > 1] == []
     after = Counter((partition, got) for partition, _, got in claims)
