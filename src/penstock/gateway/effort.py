@@ -20,7 +20,7 @@ ATTACH = 16  # units, beside the frame's own
 REQUEST = 10  # of $cbs or $management: signatures to verify, a message to write
 REFUSAL = 1  # of a publication
 
-_EVENT_EARNS = 4  # a flow, a disposition and their like for each event
+_EVENT_EARNS = 2  # a flow and a disposition for each event
 _BYTES_EARN = 256  # so many earn one: frames of an event of many
 _TRUST = 256  # units that were earned since the balance was last overdrawn
 _UNITS_PER_MS = limits.EFFORT_UNITS_PER_S // 1000
@@ -73,11 +73,13 @@ class Effort:
         """Events that were published or delivered, of so many bytes."""
         earned = events * _EVENT_EARNS + size // _BYTES_EARN
         self._earned += earned
-        self._balance = min(self._balance + earned, self._burst)
+        self._balance = min(self._balance + earned, self._burst + limits.EFFORT_UNITS_EARNED_MAX)
 
     def rest_ms(self, now_ms: int) -> int:
         """How long the peer is not to be read; 0: go on. `rested` says that it was waited."""
-        self._balance = min(self._balance + (now_ms - self._since_ms) * _UNITS_PER_MS, self._burst)
+        if self._balance < self._burst:
+            given = (now_ms - self._since_ms) * _UNITS_PER_MS
+            self._balance = min(self._balance + given, self._burst)
         self._since_ms = now_ms
         if self._balance >= 0:
             return 0

@@ -114,6 +114,7 @@ BACKOFF_WAITING_MAX = 4_096  # answers that wait, of all connections
 EFFORT_UNITS_PER_S = 1_000  # of one connection, sustained
 EFFORT_UNITS_STRANGER = 128  # at once; an honest client needs 60 until its token
 EFFORT_UNITS_MAX = 1_200  # at once; a client that opens 32 partitions needs 1 000
+EFFORT_UNITS_EARNED_MAX = 4_096  # above that: frames for events that are on their way
 EFFORT_UNITS_ALL_PER_S = 2_000  # of all connections above their own measure together
 EFFORT_REST_MS_MAX = 10_000
 

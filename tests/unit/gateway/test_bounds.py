@@ -220,6 +220,7 @@ def test_links_and_sessions_that_come_and_go_leave_nothing_behind(world: World, 
             sender.detach()
         session.end()
         peer.run()
+        world.loop.advance(50)  # at a pace that nobody minds
     connection = peer.connection
     assert len(connection.apps) == 2  # the $cbs pair
     assert not connection.outbox

@@ -139,6 +139,7 @@ class PublisherLink(EntityLink):
                     publisher=self._address.publisher,
                     sender=self.sender,
                 )
+            self.connection.effort.earn(publication.count, size)
         except PenstockError as error:
             done(error)
         except BaseException:
@@ -153,8 +154,6 @@ class PublisherLink(EntityLink):
         if isinstance(result, PenstockError):
             self._refuse(first, last, result, settled)
             return
-        events = result.last_sequence - result.first_sequence + 1
-        self.connection.effort.earn(events, size)
         if not settled:
             self._accepted.append((first, last))
         self.connection.dirty(self)

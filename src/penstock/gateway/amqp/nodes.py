@@ -66,7 +66,7 @@ class RequestLink(LinkApp):
             last = serial_add(event.first_delivery_id, event.count - 1)
             self.link.settle(event.first_delivery_id, last, _ACCEPTED)
         for i in range(0, len(event.bounds), 2):
-            if not self.link.is_attached:  # the connection ended over one of them
+            if self.connection.is_ending:  # over one of them; a read may bring thousands
                 return
             self.connection.effort.spend(REQUEST)
             self._request(event.data[event.bounds[i] : event.bounds[i + 1]])
