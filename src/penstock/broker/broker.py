@@ -13,7 +13,7 @@ from penstock.catalog.api import Catalog
 from penstock.log.api import LogStore
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
-from penstock.model.names import HubName, NamespaceName
+from penstock.model.names import HubName, NamespaceName, key
 
 _HOUR_MS = 3_600_000
 
@@ -93,8 +93,16 @@ class Broker:
 
     def ingress(self, namespace: str) -> Ingress:
         """What was published to the namespace since the broker was made, and what was refused."""
-        account = self.accounts.find(namespace)
-        return Ingress(0, 0, 0, 0) if account is None else account.throttle.ingress
+        hubs = [
+            hub for hub in self._runtimes.values() if key(hub.entity.namespace) == key(namespace)
+        ]
+        counters = [hub.counters for hub in hubs]
+        return Ingress(
+            sum(each.successful_requests for each in counters),
+            sum(each.incoming_messages for each in counters),
+            sum(each.incoming_bytes for each in counters),
+            sum(each.throttled_requests for each in counters),
+        )
 
     def close(self) -> None:
         """Stop following the catalog. Links are the doors' to end, logs and catalog their

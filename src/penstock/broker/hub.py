@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from penstock.broker import texts
 from penstock.broker.accounts import Account
-from penstock.broker.counters import HubCounters
-from penstock.broker.metering import metered_events
+from penstock.broker.counters import FAST_MS, HubCounters
 from penstock.broker.ownership import Ownership, ReaderIdentity
 from penstock.broker.producers import ProducerLink, Producers
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.routing import RoundRobin, partition_for_key
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
+from penstock.kernels import count_steps
 from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
 from penstock.model import limits
 from penstock.model.clock import Clock
@@ -113,7 +114,9 @@ class HubRuntime:
         self._clock = clock
         self._producer_ids = producer_ids
         self._account = account
+        self._meter = account.meter
         self.counters = HubCounters()
+        self._meter.follow(self.counters)
         self._deleted = False
         self._indexes = {text: index for index, text in enumerate(self.partition_ids)}
         self._partitions = [
@@ -199,7 +202,7 @@ class HubRuntime:
         """
         if publisher is not None:
             self.check_publisher(publisher)
-        done = self._counted(batch, size_bytes, done)
+        done = partial(self._finished, batch, size_bytes, done)
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
@@ -253,7 +256,7 @@ class HubRuntime:
             def append(
                 batch: EventBatch, size_bytes: int, done: AppendDone, link: ProducerLink
             ) -> None:
-                counted = self._counted(batch, size_bytes, done)
+                counted = partial(self._finished, batch, size_bytes, done)
                 self._append(home, batch, size_bytes, counted, link)
 
             home.producers = Producers(home.log, append, self._producer_ids)
@@ -310,31 +313,44 @@ class HubRuntime:
                 f"A publication of {batch.count} events is invalid: "
                 f"1 to {limits.BATCH_EVENTS_MAX} are allowed."
             )
-        clock = self._clock
-        try:
-            partition.throttle.admit(size_bytes, batch.count, clock.monotonic_ms(), sender)
-        except ServerBusy:
-            self.counters.throttled_requests += 1
-            raise
-        partition.log.append(batch, now_ms=clock.now_ms(), done=done)
+        throttle = partition.throttle
+        if throttle.is_enforced:
+            try:
+                throttle.admit(size_bytes, batch.count, self._clock.monotonic_ms(), sender)
+            except ServerBusy:
+                self.counters.throttled_requests += 1
+                raise
+        partition.log.append(batch, now_ms=self._clock.now_ms(), done=done)
 
-    def _counted(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> AppendDone:
-        """`done`, and the numbers for metrics and the ledger, once the outcome is known."""
-        clock, counters, meter = self._clock, self.counters, self._account.meter
-        started_ms = clock.monotonic_ms()
-
-        def finished(outcome: Receipt | PenstockError) -> None:
-            if isinstance(outcome, PenstockError):
-                counters.server_errors += 1
-            else:
-                counters.successful_requests += 1
-                counters.incoming_messages += batch.count
-                counters.incoming_bytes += size_bytes
-                counters.publish_latency.observe(clock.monotonic_ms() - started_ms)
-                meter.ingress(batch.count, metered_events(batch), size_bytes, clock.now_ms())
+    def _finished(
+        self,
+        batch: EventBatch,
+        size_bytes: int,
+        done: AppendDone,
+        outcome: Receipt | PenstockError,
+    ) -> None:
+        """`done`, and the numbers for metrics and the ledger. Every publication comes by here: no
+        call is made that is not needed each time."""
+        counters = self.counters
+        if isinstance(outcome, PenstockError):
+            counters.server_errors += 1
             done(outcome)
-
-        return finished
+            return
+        meter, now_ms = self._meter, self._clock.now_ms()
+        if now_ms // 1000 != meter.second or not meter.is_changed:
+            meter.pass_to(now_ms)  # first: what came before belongs to the second that is over
+            meter.change()
+        counters.incoming_messages += batch.count
+        counters.incoming_bytes += size_bytes
+        if len(batch.sections) > limits.USAGE_STEP_BYTES:
+            steps = count_steps(batch.sections, limits.USAGE_STEP_BYTES)
+            counters.incoming_steps += steps - batch.count
+        latency_ms = now_ms - outcome.enqueued_ms
+        if 0 <= latency_ms < FAST_MS:
+            counters.publish_latency.fast[latency_ms] += 1
+        else:
+            counters.publish_latency.observe(latency_ms)
+        done(outcome)
 
     def _is_passed_over(self, index: int) -> bool:
         until_ms = self._passed_over.get(index)
@@ -412,6 +428,7 @@ class HubRuntime:
     def deleted(self) -> None:
         """The hub is gone: everybody attached hears so, and nobody attaches again."""
         self._deleted = True
+        self._meter.leave(self.counters)
         self._set_refusals()
         self._end_senders(self._not_found)
         self._end_readers(self._not_found)

@@ -57,6 +57,7 @@ class Throttle:
         "_refused_publications",
         "_shares",
         "_units",
+        "is_enforced",
         "parent",
     )
 
@@ -179,6 +180,7 @@ class Throttle:
     def _set_rates(self, units: int | None) -> None:
         assert units is None or units > 0
         self._units = units
+        self.is_enforced = units is not None  # nobody is asked where nobody is refused
         self._byte_rate = (units or 0) * limits.UNIT_INGRESS_BYTES_PER_S
         self._event_rate = (units or 0) * limits.UNIT_INGRESS_EVENTS_PER_S
         self._byte_capacity = self._byte_rate * _BURST_MS

@@ -22,6 +22,7 @@ KERNEL = "pure"
 if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
         from penstock.kernels._compiled import (
+            count_steps,
             decode_events,
             frame_events,
             split_batch,
@@ -35,6 +36,7 @@ if KERNEL == "pure":
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.framing import frame_events
     from penstock.kernels._pure.splitting import split_batch, split_singles
+    from penstock.kernels._pure.steps import count_steps
 
 __all__ = [
     "KERNEL",
@@ -45,6 +47,7 @@ __all__ = [
     "KeyTooLong",
     "Publication",
     "Refusal",
+    "count_steps",
     "decode_events",
     "frame_events",
     "split_batch",

@@ -16,12 +16,14 @@ from libc.string cimport memcmp, memcpy
 from penstock.kernels._pure import columns as _columns
 from penstock.kernels._pure import framing as _framing
 from penstock.kernels._pure import splitting as _splitting
+from penstock.kernels._pure import steps as _steps
 from penstock.kernels._pure.messages import BARE as _BARE
 from penstock.kernels._pure.messages import Seen as _Seen
 
 _pure_frame_events = _framing.frame_events
 _pure_split_batch = _splitting.split_batch
 _pure_split_singles = _splitting.split_singles
+_pure_count_steps = _steps.count_steps
 _inspect = _splitting._inspect
 _leading_envelope = _splitting._leading_envelope
 _begun = _splitting._begun
@@ -791,3 +793,29 @@ def decode_events(bytes data not None, list bounds not None):
         rows.sequence_numbers, rows.offsets, rows.enqueued, rows.keys, rows.bodies,
         rows.properties, rows.system, rows.messages, bytes(rows.kinds),
     )
+
+
+# --- counting for the ledger ----------------------------------------------------------------------
+
+
+def count_steps(bytes sections not None, Py_ssize_t step):
+    """Steps of a size that stored events take; see the pure twin."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(sections)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(sections)
+    cdef Py_ssize_t p = 0, steps = 0, size
+    if step <= 0:
+        return _pure_count_steps(sections, step)
+    while p < end:
+        if end - p >= 5 and d[p + 3] == 0xA0:
+            size = d[p + 4]
+            p += 5
+        elif end - p >= 8 and d[p + 3] == 0xB0:
+            size = be32(d + p + 4)
+            p += 8
+        else:
+            return _pure_count_steps(sections, step)
+        if size > end - p:
+            return _pure_count_steps(sections, step)
+        p += size
+        steps += 1 if size <= step else (size + step - 1) // step
+    return steps

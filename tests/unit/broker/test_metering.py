@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.metering import Meter, metered_events
+from penstock.broker.counters import HubCounters
+from penstock.broker.metering import Meter
 from penstock.catalog.ledger import MemoryLedger
 from penstock.model.clock import ManualClock
-from penstock.model.events import EventBatch
 from penstock.model.ledger import HOUR_MS, Usage
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName
@@ -33,12 +32,19 @@ class Bench:
         self.meter = Meter(
             NS, units, now_ms=now_ms, runs=count(1).__next__, on_change=self._changed
         )
+        self.hub = HubCounters()
+        self.meter.follow(self.hub)
 
     def _changed(self) -> None:
         self.changes += 1
 
     def publish(self, messages: int = 1, size: int = 100, events: int | None = None) -> None:
-        self.meter.ingress(messages, events or messages, size, self.clock.now_ms())
+        """As a hub counts."""
+        self.meter.pass_to(self.clock.now_ms())
+        self.meter.change()
+        self.hub.incoming_messages += messages
+        self.hub.incoming_bytes += size
+        self.hub.incoming_steps += (events or messages) - messages
 
     def deliver(self, size: int) -> None:
         self.meter.egress(size, self.clock.now_ms())
@@ -231,6 +237,20 @@ def test_clock_that_wavers_at_the_turn_of_the_hour_counts_each_once() -> None:
     assert [usage.ingress_messages for usage in bench.usage()] == [3, 2]
 
 
+def test_hubs_are_added_up_and_a_deleted_one_stays_counted() -> None:
+    bench = Bench(None)
+    other = HubCounters()
+    bench.meter.follow(other)
+    bench.publish(600)
+    other.incoming_messages += 600
+    bench.meter.leave(other)
+    bench.meter.leave(other)
+    other.incoming_messages += 10_000  # nobody asks it any more
+    bench.publish(900)
+    (usage,) = bench.usage()
+    assert (usage.ingress_messages, usage.units) == (2100, 3)
+
+
 def test_change_is_told_once_until_it_was_asked_for() -> None:
     bench = Bench(1)
     assert bench.changes == 1  # the hour began
@@ -317,68 +337,3 @@ def test_nothing_is_lost_and_nothing_counts_twice_whatever_happens(
             bench.meter.not_written()
     found = {usage.hour_ms: usage.ingress_messages for usage in bench.usage()}
     assert {hour: messages for hour, messages in found.items() if messages} == expected
-
-
-# --- steps of 64 KB -----------------------------------------------------------------------------
-
-
-def section(size: int, fill: bytes = b"x", *, long: bool = False) -> bytes:
-    message = (fill * size)[:size]
-    if size < 256 and not long:
-        return b"\x00\x53\x75\xa0" + bytes([size]) + message
-    return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + message
-
-
-def batch(*sizes: int, fill: bytes = b"x", long: bool = False) -> EventBatch:
-    sections = b"".join(section(size, fill, long=long) for size in sizes)
-    return EventBatch(sections, len(sizes))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "events"),
-    [
-        ((0,), 1),
-        ((1,), 1),
-        ((64 * KB - 8,), 1),
-        ((64 * KB,), 1),
-        ((64 * KB + 1,), 2),
-        ((128 * KB,), 2),
-        ((256 * KB - 100,), 4),
-        ((1 * MB,), 16),
-        ((100,) * 1000, 1000),
-        ((1000,) * 200, 200),
-        ((64 * KB,) * 3, 3),
-        ((64 * KB + 1,) * 3, 6),
-        ((10, 100 * KB, 20, 70 * KB, 300), 7),
-        ((100 * KB, 10), 3),
-        ((10, 100 * KB), 3),
-        ((200, 300) * 200, 400),
-    ],
-)
-@pytest.mark.parametrize("fill", [b"x", b"\xb0", b"\x00\x53\x75\xb0\x00\x01\xff\xff"])
-def test_events_are_metered_in_steps_of_64_kb(
-    sizes: tuple[int, ...], events: int, fill: bytes
-) -> None:
-    """Whatever stands in the bodies: they may look like heads."""
-    assert metered_events(batch(*sizes, fill=fill)) == events
-    assert metered_events(batch(*sizes, fill=fill, long=True)) == events
-
-
-def test_event_that_hides_where_equal_ones_would_begin_is_found() -> None:
-    """The batch looks as if all were alike at each stride, but for its last bytes."""
-    alike = batch(*(1000,) * 100)
-    other = msgspec.structs.replace(
-        alike,
-        sections=alike.sections[: 20 * 1008] + section(79 * 1008 + 1000),
-        count=21,
-    )
-    assert len(other.sections) == len(alike.sections)
-    assert metered_events(other) == 20 + 2
-
-
-@given(
-    st.lists(st.integers(0, 150 * KB), min_size=1, max_size=6), st.binary(min_size=1, max_size=3)
-)
-def test_steps_are_those_of_each_event(sizes: list[int], fill: bytes) -> None:
-    expected = sum(max(1, -(-size // (64 * KB))) for size in sizes)
-    assert metered_events(batch(*sizes, fill=fill)) == expected

@@ -87,7 +87,11 @@ class World:
         return namespace
 
     def use(self, messages: int) -> None:
-        self.account.meter.ingress(messages, messages, 10 * messages, self.clock.now_ms())
+        self.account.meter.pass_to(self.clock.now_ms())
+        self.account.meter.change()
+        counters = self.broker.hub(NS, "events").counters
+        counters.incoming_messages += messages
+        counters.incoming_bytes += 10 * messages
 
     async def written(self) -> int:
         async with asyncio.timeout(10):
