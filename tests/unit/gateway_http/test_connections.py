@@ -1,0 +1,199 @@
+"""HTTP connections and their places, pipelines, and peers that take nothing of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.gateway.admission import Admission, Place
+from penstock.gateway.goodbye import PolitelyClosed
+from penstock.gateway.http.server import HttpDoor
+from penstock.model import limits
+from penstock.model.clock import ManualClock
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+class Transport:
+    """What a connection writes to; over TLS if told."""
+
+    def __init__(self, *, secure: bool = False) -> None:
+        self.written = b""
+        self.is_reading = True
+        self.closes = 0
+        self.gone = asyncio.Event()
+        self.protocol: Any = None
+        self._secure = secure
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closes += 1
+        self.abort()
+
+    def abort(self) -> None:
+        if not self.gone.is_set():
+            self.gone.set()
+            if self.protocol is not None:
+                self.protocol.connection_lost(None)
+
+    def is_closing(self) -> bool:
+        return self.gone.is_set()
+
+    def get_extra_info(self, name: str) -> Any:
+        return object() if self._secure and name == "ssl_object" else None
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+
+class Door:
+    """Answers when it is told to."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.answers = asyncio.Event()
+        self.called = 0
+        self.admission = Admission(ManualClock().monotonic_ms)
+        self._status = status
+        self._door = HttpDoor(self._app, asyncio.get_running_loop(), admission=self.admission)
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.called += 1
+        await self.answers.wait()
+        head = [(b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": self._status, "headers": head})
+        await send({"type": "http.response.body", "body": b""})
+
+    def connect(self, *, secure: bool = False) -> tuple[Transport, Place]:
+        place = self.admission.enter("192.0.2.1")
+        assert place is not None
+        transport = Transport(secure=secure)
+        transport.protocol = self._door.connection(place)
+        transport.protocol.connection_made(transport)
+        return transport, place
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_pipeline_is_bounded() -> None:
+    door = Door()
+    transport, _ = door.connect()
+    transport.protocol.data_received(GET * (limits.HTTP_PIPELINED_MAX + 1))
+    await turns()
+    assert not transport.gone.is_set()
+    transport.protocol.data_received(GET)
+    assert transport.gone.is_set()
+    assert transport.written.startswith(b"HTTP/1.1 400 ")
+    await turns()
+    assert door.called == 1
+
+
+async def test_pipeline_within_the_bound_is_answered() -> None:
+    door = Door()
+    door.answers.set()
+    transport, _ = door.connect()
+    transport.protocol.data_received(GET * limits.HTTP_PIPELINED_MAX)
+    await turns(200)
+    assert transport.written.count(b"HTTP/1.1 200 ") == limits.HTTP_PIPELINED_MAX
+    transport.close()
+
+
+async def test_peer_that_takes_nothing_of_its_answer_is_cut_off_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_WRITE_DEADLINE_S", 0.01)
+    transport, _ = Door().connect()
+    transport.protocol.pause_writing()
+    await asyncio.wait_for(transport.gone.wait(), 10)
+
+
+async def test_peer_that_reads_again_is_not_cut_off() -> None:
+    transport, _ = Door().connect()
+    transport.protocol.pause_writing()
+    timer = transport.protocol._write_timer
+    transport.protocol.resume_writing()
+    assert timer.cancelled()
+    transport.protocol.pause_writing()
+    timer = transport.protocol._write_timer
+    transport.close()
+    assert timer.cancelled()
+
+
+async def test_place_is_left_when_the_connection_is_lost() -> None:
+    door = Door()
+    transport, place = door.connect()
+    assert door.admission.stranger_count == 1
+    transport.close()
+    assert door.admission.stranger_count == 0
+    place.leave()
+
+
+@pytest.mark.parametrize(("status", "stranger"), [(200, False), (404, True), (401, True)])
+async def test_answer_that_is_no_refusal_makes_the_peer_known(status: int, stranger: bool) -> None:
+    door = Door(status)
+    door.answers.set()
+    transport, place = door.connect()
+    transport.protocol.data_received(GET)
+    await turns()
+    assert place.is_stranger is stranger
+    transport.close()
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+def polite(transport: Transport, place: Place | None) -> PolitelyClosed:
+    inner: Any = transport
+    return PolitelyClosed(inner, place, asyncio.get_running_loop())
+
+
+async def test_strangers_tls_connection_is_not_read_after_goodbye() -> None:
+    """uvloop would go on reading until the peer says goodbye too."""
+    door = Door()
+    _, place = door.connect()
+    transport = Transport(secure=True)
+    connection = polite(transport, place)
+    connection.write(b"no")
+    connection.close()
+    assert transport.written == b"no"
+    assert transport.closes == 0
+    assert not transport.is_reading
+    assert connection.is_closing()
+    connection.resume_reading()
+    assert not transport.is_reading
+    await asyncio.wait_for(transport.gone.wait(), 10)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_known_peers_connection_is_closed_as_tls_wants_it(secure: bool) -> None:
+    _, place = Door().connect()
+    place.known()
+    transport = Transport(secure=secure)
+    polite(transport, place).close()
+    assert transport.closes == 1
+
+
+async def test_plain_connections_are_closed_at_once() -> None:
+    _, place = Door().connect()
+    transport = Transport()
+    polite(transport, place).close()
+    assert transport.closes == 1
+
+
+async def test_peer_that_misbehaved_is_treated_as_a_stranger() -> None:
+    _, place = Door().connect()
+    place.known()
+    place.misbehaved()
+    transport = Transport(secure=True)
+    polite(transport, place).close()
+    assert transport.closes == 0
+    await asyncio.wait_for(transport.gone.wait(), 10)
