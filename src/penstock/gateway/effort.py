@@ -24,9 +24,6 @@ _EVENT_EARNS = 2  # a flow and a disposition for each event
 _BYTES_EARN = 256  # so many earn one: frames of an event of many
 _TRUST = 256  # units that were earned since the balance was last overdrawn
 _UNITS_PER_MS = limits.EFFORT_UNITS_PER_S // 1000
-# So many can have their full measure at once; above that they share.
-_RESTING_FULL = limits.EFFORT_UNITS_ALL_PER_S // limits.EFFORT_UNITS_PER_S
-
 assert _UNITS_PER_MS >= 1
 
 
@@ -86,8 +83,10 @@ class Effort:
         self._earned = 0
         self.is_resting = True
         self._resting.count += 1
-        shared = max(1, self._resting.count // _RESTING_FULL)
-        return min(-self._balance // _UNITS_PER_MS * shared + 1, limits.EFFORT_REST_MS_MAX)
+        all_of_them = -self._balance * self._resting.count
+        return min(
+            all_of_them * 1000 // limits.EFFORT_UNITS_ALL_PER_S + 1, limits.EFFORT_REST_MS_MAX
+        )
 
     def rested(self, now_ms: int) -> None:
         """The wait is over, or the connection is."""

@@ -111,11 +111,11 @@ BACKOFF_WAITING_MAX = 4_096  # answers that wait, of all connections
 
 # Work that nothing comes of. One unit is about one frame that is no transfer; what was published
 # or delivered pays for the frames that go with it.
-EFFORT_UNITS_PER_S = 1_000  # of one connection, sustained
+EFFORT_UNITS_PER_S = 1_000  # of one connection, without having to wait
 EFFORT_UNITS_STRANGER = 128  # at once; an honest client needs 60 until its token
 EFFORT_UNITS_MAX = 1_200  # at once; a client that opens 32 partitions needs 1 000
 EFFORT_UNITS_EARNED_MAX = 4_096  # above that: frames for events that are on their way
-EFFORT_UNITS_ALL_PER_S = 2_000  # of all connections above their own measure together
+EFFORT_UNITS_ALL_PER_S = 4_000  # of all that have to wait together: a tenth of a core
 EFFORT_REST_MS_MAX = 10_000
 
 # --- HTTP ---------------------------------------------------------------------------------------

@@ -264,6 +264,17 @@ def test_peer_that_was_told_to_go_and_only_makes_work_is_cut_off(world: World, p
     assert peer.socket.is_closed
 
 
+def test_peer_that_breaks_the_rules_with_its_last_unit_still_hears_so(
+    world: World, peer: Peer
+) -> None:
+    peer.connection.effort.spend(limits.EFFORT_UNITS_MAX - 1)
+    peer.say(FLOW, FLOW, FLOW, b"\0\0\0\1\0\0\0\0")
+    (close,) = peer.said(Close)
+    assert close.error is not None
+    assert close.error.condition == "amqp:connection:framing-error"
+    assert peer.socket.is_closed
+
+
 def test_strangers_bytes_reach_the_engine_in_small_pieces_and_a_publishers_whole(
     world: World, peer: Peer
 ) -> None:

@@ -78,7 +78,7 @@ class Reading:
             connection.misbehaved()
             connection.intake.rest()
             self._timer = connection.context.loop.call_later(rest_ms / 1000, self._rested)
-            if connection.is_ending:
+            if connection.is_ending and not connection.engine.is_over:
                 connection.hang_up()  # no more patience with one that was told to go
 
     def _rested(self) -> None:
