@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvloop
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
@@ -349,7 +349,7 @@ def test_foreign_subprotocol_is_refused(service: Service) -> None:
 
 def test_upgrade_elsewhere_is_refused(service: Service) -> None:
     for path in ("/", f"{PATH}/deeper", "/$servicebus"):
-        with pytest.raises(InvalidStatus), service.websocket(path):
+        with pytest.raises(InvalidHandshake), service.websocket(path):
             pass
 
 
