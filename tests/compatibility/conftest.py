@@ -267,6 +267,7 @@ class Reading:
         self.context: Any = None
         self._got: asyncio.Queue[Any] = asyncio.Queue()
         self.closed: asyncio.Queue[Any] = asyncio.Queue()
+        self._done: asyncio.Queue[int] = asyncio.Queue()
 
     def on_event(self, context: Any, event: Any) -> None:
         self.context = context
@@ -277,6 +278,15 @@ class Reading:
 
     def on_close(self, context: Any, reason: Any) -> None:
         self.closed.put_nowait(reason)
+
+    def on_done(self, context: Any, event: Any) -> None:
+        self._done.put_nowait(event.sequence_number)
+
+    async def done(self, sequence_number: int, within_s: float = 30) -> None:
+        """Until that event is recorded as done. One who ends the reader before may cancel it."""
+        async with asyncio.timeout(within_s):
+            while await self._done.get() != sequence_number:
+                pass
 
     async def next(self, within_s: float = 30) -> Any:
         """The next event, or None when the SDK said that there is none; raises an error."""
@@ -325,6 +335,7 @@ class SyncSdk(PythonSdk):
             _into(reading.loop, reading.on_event, context, event)
             if checkpoint and event is not None:
                 context.update_checkpoint(event)
+                _into(reading.loop, reading.on_done, context, event)
 
         receive: Callable[..., Any] = consumer.receive
         if options.pop("batches", False):
@@ -382,6 +393,7 @@ class AioSdk(PythonSdk):
             reading.on_event(context, event)  # first: the SDK may cancel the next line halfway
             if checkpoint and event is not None:
                 await context.update_checkpoint(event)
+                reading.on_done(context, event)
 
         receive: Callable[..., Any] = consumer.receive
         if options.pop("batches", False):

@@ -328,4 +328,5 @@ async def read_all(sdk: PythonSdk, hub: str, store: Any, count: int) -> list[dic
                     "system_properties": event.system_properties,
                 }
             )
+        await reading.done(found[-1]["sequence_number"])
     return found

@@ -46,6 +46,7 @@ class Egress:
         "_turn",
         "_units",
         "_waiting",
+        "is_paced",
     )
 
     def __init__(
@@ -92,7 +93,7 @@ class Egress:
     def allowance(self, reader: Waiter, bytes_max: int) -> int:
         """How many bytes the reader may send now. 0: it waits, and `resume()` tells when to ask
         again. The last event may go beyond: it is paid for later."""
-        if self._rate == 0:
+        if not self.is_paced:
             return bytes_max
         self._fill()
         if self._tokens > 0 and (not self._waiting or reader is self._served):
@@ -122,6 +123,7 @@ class Egress:
     def _set_rate(self, units: int | None) -> None:
         self._units = units
         paced = 0 if units is None or self._later is None else units
+        self.is_paced = paced > 0
         self._rate = paced * limits.UNIT_EGRESS_BYTES_PER_S
         self._capacity = self._rate * _BURST_MS
         self._turn = max(1, self._rate * _TURN_MS // _SCALE)

@@ -33,6 +33,8 @@ _RECEIVING_STOPS = (HubStatus.DISABLED, HubStatus.RECEIVE_DISABLED)
 # is back before its neighbours notice.
 _PASSED_OVER_MS = 1000
 
+_STEP_BYTES = limits.USAGE_STEP_BYTES
+
 Refusal = Callable[[], PenstockError]
 
 
@@ -112,10 +114,13 @@ class HubRuntime:
         self.partition_ids = tuple(str(index) for index in range(entity.partition_count))
         self._catalog = catalog
         self._clock = clock
+        self._now_ms = clock.now_ms
+        self._finish = HubRuntime._finished  # not bound: to bind it each time costs more
         self._producer_ids = producer_ids
         self._account = account
         self._meter = account.meter
         self.counters = HubCounters()
+        self._fast_latencies = self.counters.publish_latency.fast
         self._meter.follow(self.counters)
         self._deleted = False
         self._indexes = {text: index for index, text in enumerate(self.partition_ids)}
@@ -202,7 +207,7 @@ class HubRuntime:
         """
         if publisher is not None:
             self.check_publisher(publisher)
-        done = partial(self._finished, batch, size_bytes, done)
+        done = partial(self._finish, self, batch, size_bytes, done)
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
@@ -256,7 +261,7 @@ class HubRuntime:
             def append(
                 batch: EventBatch, size_bytes: int, done: AppendDone, link: ProducerLink
             ) -> None:
-                counted = partial(self._finished, batch, size_bytes, done)
+                counted = partial(self._finish, self, batch, size_bytes, done)
                 self._append(home, batch, size_bytes, counted, link)
 
             home.producers = Producers(home.log, append, self._producer_ids)
@@ -320,7 +325,7 @@ class HubRuntime:
             except ServerBusy:
                 self.counters.throttled_requests += 1
                 raise
-        partition.log.append(batch, now_ms=self._clock.now_ms(), done=done)
+        partition.log.append(batch, now_ms=self._now_ms(), done=done)
 
     def _finished(
         self,
@@ -332,22 +337,21 @@ class HubRuntime:
         """`done`, and the numbers for metrics and the ledger. Every publication comes by here: no
         call is made that is not needed each time."""
         counters = self.counters
-        if isinstance(outcome, PenstockError):
+        if type(outcome) is not Receipt:
             counters.server_errors += 1
             done(outcome)
             return
-        meter, now_ms = self._meter, self._clock.now_ms()
+        meter, now_ms = self._meter, self._now_ms()
         if now_ms // 1000 != meter.second or not meter.is_changed:
             meter.pass_to(now_ms)  # first: what came before belongs to the second that is over
             meter.change()
         counters.incoming_messages += batch.count
         counters.incoming_bytes += size_bytes
-        if len(batch.sections) > limits.USAGE_STEP_BYTES:
-            steps = count_steps(batch.sections, limits.USAGE_STEP_BYTES)
-            counters.incoming_steps += steps - batch.count
+        if size_bytes > _STEP_BYTES:
+            counters.incoming_steps += count_steps(batch.sections, _STEP_BYTES) - batch.count
         latency_ms = now_ms - outcome.enqueued_ms
         if 0 <= latency_ms < FAST_MS:
-            counters.publish_latency.fast[latency_ms] += 1
+            self._fast_latencies[latency_ms] += 1
         else:
             counters.publish_latency.observe(latency_ms)
         done(outcome)

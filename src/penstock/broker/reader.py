@@ -150,7 +150,10 @@ class Reader:
     def allowance(self, bytes_max: int) -> int:
         """How many bytes of events may be sent now, the last one going beyond if need be; 0: the
         namespace's egress units are used up, and `on_ready` tells of more."""
-        return bytes_max if self._egress is None else self._egress.allowance(self, bytes_max)
+        egress = self._egress
+        if egress is None or not egress.is_paced:
+            return bytes_max
+        return egress.allowance(self, bytes_max)
 
     def resume(self) -> None:
         """Egress units are back."""
