@@ -22,7 +22,7 @@ import pytest
 
 from penstock.amqp.connection import Connection, ConnectionConfig
 from penstock.amqp.events import DispositionReceived, Event, SaslOffered, TransfersReceived
-from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER, encode_frame
+from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER, encode_frame, parse_frame_header
 from penstock.amqp.link import Link, Role
 from penstock.amqp.message import DataBody, Message, encode_message
 from penstock.amqp.performatives import (
@@ -35,6 +35,7 @@ from penstock.amqp.performatives import (
     SaslInit,
     Source,
     Target,
+    decode_performative,
     encode_performative,
 )
 
@@ -320,6 +321,24 @@ class Kit:
                 link_credit=credit,
             )
         )
+
+    @staticmethod
+    def frames(heard: bytes) -> list[tuple[Performative, bytes]]:
+        """The whole AMQP and SASL frames of what was heard: what each says, and its payload."""
+        found, position = [], 0
+        while len(heard) - position >= 8:
+            if heard.startswith(b"AMQP", position):
+                position += 8
+                continue
+            size, body, _, _ = parse_frame_header(heard, position, frame_bytes_max=2**20)
+            end = position + size
+            if end > len(heard):
+                break
+            if body < end:
+                performative, payload = decode_performative(heard, body, end)
+                found.append((performative, heard[payload:end]))
+            position = end
+        return found
 
     @staticmethod
     def all_cut_off(crowd: list[Hostile], deadline_s: float) -> bool:
