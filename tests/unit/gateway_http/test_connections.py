@@ -92,8 +92,8 @@ async def test_pipeline_is_bounded() -> None:
     assert not transport.gone.is_set()
     transport.protocol.data_received(GET)
     assert transport.gone.is_set()
-    assert transport.written.startswith(b"HTTP/1.1 400 ")
     await turns()
+    assert transport.written == b""
     assert door.called == 1
 
 
@@ -105,6 +105,82 @@ async def test_pipeline_within_the_bound_is_answered() -> None:
     await turns(200)
     assert transport.written.count(b"HTTP/1.1 200 ") == limits.HTTP_PIPELINED_MAX
     transport.close()
+
+
+# --- one answer for each request, whatever the parser makes of it -------------------------------
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_body_that_cannot_be_read_has_one_answer() -> None:
+    door = Door()
+    transport, _ = door.connect()
+    transport.protocol.data_received(CHUNKED + b"no length\r\n" + GET)
+    door.answers.set()
+    await turns()
+    assert transport.written.startswith(b"HTTP/1.1 400 ")
+    assert transport.written.count(b"HTTP/1.1 ") == 1
+    assert transport.gone.is_set()
+    assert door.called == 1
+
+
+async def test_body_that_goes_wrong_after_its_answer_has_no_second_one() -> None:
+    door = Door()
+    door.answers.set()
+    transport, _ = door.connect()
+    transport.protocol.data_received(CHUNKED)
+    await turns()
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+    transport.protocol.data_received(b"no length\r\n" + GET)
+    await turns()
+    assert transport.written.count(b"HTTP/1.1 ") == 1
+    assert transport.gone.is_set()
+
+
+@pytest.mark.parametrize("bad", [b"nonsense\r\n\r\n", CHUNKED + b"no length\r\n"])
+@pytest.mark.parametrize("whole", [1, 3])
+async def test_requests_before_a_bad_one_are_answered_and_end_the_connection(
+    bad: bytes, whole: int
+) -> None:
+    door = Door()
+    transport, _ = door.connect()
+    transport.protocol.data_received(GET * whole + bad)
+    transport.protocol.data_received(GET)
+    await turns()
+    assert not transport.gone.is_set()
+    door.answers.set()
+    await turns(100)
+    assert transport.written.count(b"HTTP/1.1 200 ") == whole
+    assert transport.written.count(b"HTTP/1.1 ") == whole
+    assert transport.gone.is_set()
+    assert door.called == whole
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n"])
+async def test_request_has_one_host(hosts: bytes) -> None:
+    door = Door()
+    transport, _ = door.connect()
+    transport.protocol.data_received(b"GET / HTTP/1.1\r\n" + hosts + b"\r\n")
+    assert transport.written.startswith(b"HTTP/1.1 400 ")
+    assert transport.gone.is_set()
+    await turns()
+    assert door.called == 0
+
+
+async def test_upgrade_with_a_body_or_behind_others_is_refused() -> None:
+    head = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    transport, _ = Door().connect()
+    transport.protocol.data_received(head + b"Content-Length: 9\r\n\r\n")
+    assert transport.written.startswith(b"HTTP/1.1 400 ")
+    assert transport.gone.is_set()
+    door = Door()
+    transport, _ = door.connect()
+    transport.protocol.data_received(GET + head + b"\r\n")
+    door.answers.set()
+    await turns()
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+    assert transport.written.count(b"HTTP/1.1 ") == 1
+    assert transport.gone.is_set()
 
 
 async def test_peer_that_takes_nothing_of_its_answer_is_cut_off_in_time(

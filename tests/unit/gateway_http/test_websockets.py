@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.admission import Admission, Place
+from penstock.gateway.http import websockets
 from penstock.gateway.http.server import HttpDoor
 from penstock.model import limits
 from penstock.model.clock import ManualClock
@@ -38,6 +39,8 @@ class Transport:
         self.written = b""
         self.is_reading = True
         self.gone = False
+        self.over = asyncio.Event()
+        self.drains = True  # the peer reads what is written to it
         self.protocol: Any = None
 
     def write(self, data: bytes) -> None:
@@ -59,17 +62,22 @@ class Transport:
         return None
 
     def close(self) -> None:
+        if self.drains:
+            self.abort()
+
+    def abort(self) -> None:
         if not self.gone:
             self.gone = True
+            self.over.set()
             self.protocol.connection_lost(None)
-
-    abort = close
 
 
 class Talk:
-    """One upgraded connection, and what the application heard. It hears while `listens`."""
+    """One upgraded connection, and what the application heard. It hears while `listens`, or
+    `leaves` at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, leaves: bool = False) -> None:
+        self.leaves = leaves
         self.admission = Admission(ManualClock().monotonic_ms)
         entered = self.admission.enter("192.0.2.1")
         assert entered is not None
@@ -85,6 +93,9 @@ class Talk:
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["type"] == "websocket.connect"
         await send({"type": "websocket.accept"})
+        if self.leaves:
+            await send({"type": "websocket.close", "code": 1003})
+            return
         while not self.heard or self.heard[-1]["type"] != "websocket.disconnect":
             await self.listens.wait()
             self.heard.append(await receive())
@@ -281,3 +292,28 @@ async def test_connection_that_ends_while_it_rests_leaves_nothing_behind(talk: T
     await talk.turns()
     assert talk.admission.resting.count == 0
     assert talk.admission.stranger_count == 0
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_peer_that_does_not_answer_our_close_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch, drains: bool
+) -> None:
+    """Also one that does not read, whose socket would never drain."""
+    monkeypatch.setattr(websockets, "_CLOSE_GRACE_S", 0.01)
+    talk = Talk(leaves=True)
+    talk.transport.drains = drains
+    await talk.say(UPGRADE)
+    assert talk.transport.written.endswith(b"\x88\x02\x03\xeb")
+    await asyncio.wait_for(talk.transport.over.wait(), 30)
+    assert talk.admission.stranger_count == 0
+
+
+async def test_peer_that_answers_our_close_is_let_go_at_once() -> None:
+    talk = Talk(leaves=True)
+    await talk.say(UPGRADE)
+    await talk.say(frame(CLOSE, b"\x03\xeb"))
+    assert talk.transport.gone
+    assert talk.websocket._end_timer.cancelled()

@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 
@@ -106,7 +106,10 @@ class HttpDoor:
 class _BoundedProtocol(HttpToolsProtocol):
     """Request heads have a deadline and a size, bodies and answers a deadline, listeners and
     pipelines a number. Header names are kept as they were written, beside ASGI's lower-case ones:
-    they become names of an event's properties (protocol.md 7.1)."""
+    they become names of an event's properties (protocol.md 7.1).
+
+    Each request has one answer, in the order they came, and nothing behind one that cannot be
+    understood is read: where it begins cannot be told."""
 
     _timer: asyncio.TimerHandle | None = None
     _timed = (0, _Stage.NOTHING)
@@ -115,6 +118,9 @@ class _BoundedProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _names: list[bytes]
     _write_timer: asyncio.TimerHandle | None = None
+    _running: RequestResponseCycle | None = None  # the last one that was begun
+    _is_unfinished = False  # `cycle` is that of the request that is being read
+    _is_deaf = False  # what came could not be understood
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         gentle = PolitelyClosed(transport, self.app_state[PLACE], self.loop)
@@ -125,6 +131,8 @@ class _BoundedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
         super().data_received(data)
         if self._stage is _Stage.HEAD:
             self._head_bytes += len(data)
@@ -140,6 +148,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._request += 1
         self._head_bytes = 0
         self._names = []
+        self._is_unfinished = False
         self.scope[ORIGINAL_NAMES] = self._names  # type: ignore[literal-required]  # an extension
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -156,12 +165,59 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stage = _Stage.BODY
         if len(self.pipeline) >= limits.HTTP_PIPELINED_MAX:
+            self.transport.close()  # without waiting for the answers to all of them
             raise ValueError("too many requests came before the first was answered")
+        self._check_head()
         super().on_headers_complete()
+        self._is_unfinished = True
+
+    def _check_head(self) -> None:
+        """What would have two meanings, as the parser lets it pass. Raises ValueError: 400."""
+        names = [name for name, _ in self.headers]
+        if names.count(b"host") != 1 and self.parser.get_http_version() == "1.1":
+            raise ValueError("a request has one Host")  # RFC 9112 3.2
+        if self.parser.should_upgrade() and self._should_upgrade():
+            if b"content-length" in names or b"transfer-encoding" in names:
+                raise ValueError("a WebSocket's request has no body")
+            if self._is_answering:
+                raise ValueError("a WebSocket's request comes when all others are answered")
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
         self._stage = _Stage.NOTHING
+        self._is_unfinished = False
         super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser gave up. Whole requests that came before are answered, and the last answer
+        ends the connection; otherwise this is the answer, whatever the application may say."""
+        self._is_deaf = True
+        self._stage = _Stage.NOTHING
+        self._watch()
+        if self.transport.is_closing():
+            return
+        broken, running = self.cycle if self._is_unfinished else None, self._running
+        if self._is_answering and running is not broken:
+            if broken is not None:
+                self.pipeline.popleft()  # where the latest is
+            last = self.pipeline[0][0] if self.pipeline else running
+            assert last is not None
+            last.keep_alive = False
+            return
+        if broken is not None:
+            broken.disconnected = True  # the application hears that the client has gone
+            broken.message_event.set()
+            if broken.response_started:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stage = _Stage.NOTHING

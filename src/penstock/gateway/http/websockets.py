@@ -21,6 +21,7 @@ from penstock.model import limits
 _PIECE_BYTES = 8 * limits.KB
 _FRAGMENT_BYTES_FREE = 64  # smaller ones, and control frames, are work that nothing comes of
 _MESSAGE_BYTES_FREE = 8  # an AMQP frame has so many at least
+_CLOSE_GRACE_S = 2.0  # for the peer to answer our close, then for the socket to drain: as over TCP
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
@@ -28,6 +29,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **fields)
+        self.close_timeout = _CLOSE_GRACE_S
         self._place: Place | None = self.app_state.get(PLACE)
         self._effort = Effort(self.app_state.get(RESTING) or Resting(), self._now_ms())
         self._bytes = 0
@@ -35,6 +37,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._gathered: list[bytes] = []
         self._pong = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
+
+    async def run_asgi(self) -> None:
+        """When the application is done with the peer, the peer has a moment left, whether it
+        answers our close or reads anything, or does not."""
+        await super().run_asgi()
+        if not self.disconnected:
+            self._end_timer = self.loop.call_later(2 * _CLOSE_GRACE_S, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
@@ -50,6 +60,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed.clear()
         self._stop_resting()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         if self._place is not None:
             self._place.leave()
         super().connection_lost(exc)

@@ -1,0 +1,260 @@
+"""HTTP and WebSocket tricks at the HTTPS and the administration port."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER
+from penstock.model import limits
+
+if TYPE_CHECKING:
+    from tests.system.conftest import Attacker, Hostile, Victim
+
+DOORS = ["https", "admin"]
+UPGRADE = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+def dial(attacker: Attacker, door: str) -> Hostile:
+    return attacker.dial(door) if door == "admin" else attacker.secure(door)
+
+
+# --- two readings of one request ----------------------------------------------------------------
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TWO_READINGS = {
+    "length and chunks": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and length": b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+    "two lengths": b"Content-Length: 4\r\nContent-Length: 0\r\n\r\nabcd",
+    "two lengths in one": b"Content-Length: 4, 0\r\n\r\nabcd",
+    "negative length": b"Content-Length: -4\r\n\r\nabcd",
+    "signed length": b"Content-Length: +4\r\n\r\nabcd",
+    "hexadecimal length": b"Content-Length: 0x4\r\n\r\nabcd",
+    "length of twenty digits": b"Content-Length: 99999999999999999999\r\n\r\nabcd",
+    "space before the colon": b"Content-Length : 4\r\n\r\nabcd",
+    "folded header": b"X-One: a\r\n b\r\nContent-Length: 0\r\n\r\n",
+    "bare line feeds in chunks": b"Transfer-Encoding: chunked\r\n\r\n1\nx\n0\n\n",
+    "unknown coding": b"Transfer-Encoding: gzip, chunked, identity\r\n\r\n0\r\n\r\n",
+    "chunk without an end": b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc\r\n0\r\n\r\n",
+    "chunk of a size beyond 64 bits": b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+    "chunk size that is none": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\nabc\r\n",
+    "null in a header": b"X-Null: a\x00b\r\n\r\n",
+    "return in a header": b"X-Return: a\rb\r\n\r\n",
+    "nameless header": b": x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", TWO_READINGS)
+def test_request_with_two_readings_ends_its_connection(
+    victim: Victim, attacker: Attacker, door: str, name: str
+) -> None:
+    """Whatever a proxy before us made of it, the second request is never answered."""
+    hostile = dial(attacker, door)
+    start = b"POST /events/messages HTTP/1.1\r\nHost: localhost\r\n"
+    hostile.say(start + TWO_READINGS[name] + SMUGGLED)
+    assert hostile.is_cut_off()
+    assert hostile.heard.count(b"HTTP/1.1 ") <= 1
+    assert hostile.heard == b"" or hostile.heard.startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET  / HTTP/1.1\r\n\r\n",
+        b"G\x00T / HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        SASL_HEADER,
+        b"\xff" * 200,
+    ],
+)
+def test_what_is_no_request_ends_its_connection(
+    victim: Victim, attacker: Attacker, door: str, request_: bytes
+) -> None:
+    hostile = dial(attacker, door)
+    hostile.say(request_)
+    assert hostile.is_cut_off()
+    assert hostile.heard.startswith(b"HTTP/1.1 400 ")
+
+
+# --- too much of it -----------------------------------------------------------------------------
+
+TOO_MUCH = {
+    "endless path": (b"GET /", b"x" * 4096, b""),
+    "endless header": (b"GET / HTTP/1.1\r\nX-Long: ", b"x" * 4096, b""),
+    "endless name": (b"GET / HTTP/1.1\r\n", b"x" * 4096, b""),
+    "many headers": (b"GET / HTTP/1.1\r\n", b"X-H: 1\r\n" * 200, b""),
+    "endless trailers": (
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"X-T: " + b"x" * 4000 + b"\r\n",
+        b"",
+    ),
+    "many requests at once": (b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100, b""),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_too_much_of_anything_ends_its_connection(
+    victim: Victim, attacker: Attacker, door: str, name: str
+) -> None:
+    start, again, _ = TOO_MUCH[name]
+    with victim.survives(growth_mb=20):
+        hostile = dial(attacker, door)
+        hostile.say(start)
+        for _ in range(64):
+            if not hostile.say(again):
+                break
+        assert hostile.is_cut_off(8.0)
+
+
+def test_body_of_a_stranger_is_not_kept(victim: Victim, attacker: Attacker) -> None:
+    """It says that two gigabytes follow, and begins."""
+    with victim.survives(growth_mb=20):
+        crowd = [attacker.secure("https") for _ in range(5)]
+        for hostile in crowd:
+            hostile.say(
+                b"POST /events/messages HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Length: 2000000000\r\n\r\n"
+            )
+        for hostile in crowd:
+            hostile.flood(os.urandom(65_536), bytes_max=16 * limits.MB, seconds=0.4)
+            assert hostile.is_cut_off(8.0)
+            assert hostile.heard == b"" or hostile.heard.startswith(b"HTTP/1.1 401 ")
+
+
+def test_peers_that_do_not_read_their_answers_cost_a_buffer_each(
+    victim: Victim, attacker: Attacker
+) -> None:
+    """The longest answer there is, asked for again and again, and nothing of it is read."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with victim.survives(growth_mb=20):
+        for _ in range(5):
+            hostile = attacker.dial("admin")
+            hostile.flood(request, bytes_max=200 * len(request), seconds=0.3)
+
+
+def test_compressed_bodies_are_stored_as_they_are(victim: Victim, attacker: Attacker) -> None:
+    """Nobody unpacks anything (expectations.md H.2): a bomb stays as small as it came."""
+    with victim.survives(growth_mb=10):
+        hostile = attacker.secure("https")
+        hostile.say(
+            b"POST /events/messages HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+            b"Content-Length: 4\r\n\r\n\x1f\x8b\x08\x00"
+        )
+        assert hostile.hear().startswith(b"HTTP/1.1 401 ")  # without a token, as any other
+
+
+# --- WebSockets ---------------------------------------------------------------------------------
+
+
+def frame(opcode: int, data: bytes = b"", *, fin: bool = True) -> bytes:
+    head = bytes((opcode | (0x80 if fin else 0),))
+    if len(data) < 126:
+        head += bytes((0x80 | len(data),))
+    else:
+        head += b"\xff" + struct.pack(">Q", len(data))
+    return head + bytes(4) + data
+
+
+def websocket(attacker: Attacker, *headers: bytes) -> Hostile:
+    hostile = attacker.secure("https")
+    hostile.say(UPGRADE + b"".join(header + b"\r\n" for header in headers) + b"\r\n")
+    while b"\r\n\r\n" not in hostile.heard:
+        assert hostile.hear()
+    return hostile
+
+
+def test_compression_is_declined(victim: Victim, attacker: Attacker) -> None:
+    offer = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+    hostile = websocket(attacker, offer)
+    assert hostile.heard.startswith(b"HTTP/1.1 101 ")
+    assert b"deflate" not in hostile.heard
+    hostile.say(b"\xc2\x84" + bytes(4) + b"\x4b\x4c\x04\x00")  # a compressed frame all the same
+    assert hostile.is_cut_off()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff" + bytes(4),  # of 2**64 - 1 bytes
+        b"\x82\xff" + struct.pack(">Q", limits.WEBSOCKET_MESSAGE_BYTES_MAX + 1) + bytes(4),
+        b"\x82\x04abcd",  # without a mask
+        b"\x83\x80" + bytes(4),  # an opcode that is none
+        b"\x80\x80" + bytes(4),  # a continuation of nothing
+        b"\x89\xfe\x01\x00" + bytes(260),  # a ping above 125 bytes
+        b"\x09\x80" + bytes(4),  # a ping in pieces
+        frame(1, b"AMQP"),  # text
+        frame(2, b"GET / HTTP/1.1\r\n"),  # not AMQP
+    ],
+    ids=[
+        "endless",
+        "too long",
+        "no mask",
+        "opcode",
+        "continuation",
+        "long ping",
+        "ping in pieces",
+        "text",
+        "garbage",
+    ],
+)
+def test_bad_websocket_frame_ends_its_connection(
+    victim: Victim, attacker: Attacker, said: bytes
+) -> None:
+    hostile = websocket(attacker, b"Sec-WebSocket-Protocol: AMQPWSB10")
+    hostile.say(said)
+    assert hostile.is_cut_off()
+
+
+FLOODS = {
+    "pings": frame(9),
+    "pings with content": frame(9, b"x" * 125),
+    "pongs": frame(10),
+    "empty messages": frame(2),
+    "empty fragments": frame(0, fin=False),
+    "fragments of a byte": frame(0, b"x", fin=False),
+    "messages of a byte": frame(2, b"A"),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_flood_of_websocket_frames_slows_down_its_sender_alone(
+    victim: Victim, attacker: Attacker, name: str
+) -> None:
+    """A stranger's, who reads nothing: neither frames nor answers to them pile up."""
+    with victim.survives(growth_mb=20):
+        for _ in range(3):
+            hostile = websocket(attacker, b"Sec-WebSocket-Protocol: AMQPWSB10")
+            if "ragments" in name:
+                hostile.say(frame(2, SASL_HEADER, fin=False))
+            block = FLOODS[name] * (65_536 // len(FLOODS[name]))
+            taken = hostile.flood(block, bytes_max=64 * limits.MB, seconds=0.4)
+            assert taken < 24 * limits.MB
+
+
+def test_upgrades_that_are_left_alone_end_at_their_deadline(
+    victim: Victim, attacker: Attacker
+) -> None:
+    crowd = [websocket(attacker) for _ in range(5)]
+    with victim.survives(growth_mb=20):
+        for number, hostile in enumerate(crowd):
+            hostile.say(frame(2, (AMQP_HEADER, b"AMQP", b"")[number % 3]))
+        assert all(hostile.is_cut_off(14.0) for hostile in crowd)
+
+
+def test_head_of_an_upgrade_is_bounded_as_any_other(victim: Victim, attacker: Attacker) -> None:
+    hostile = attacker.secure("https")
+    hostile.say(UPGRADE + b"X: 1\r\n" * 200 + b"\r\n")
+    assert hostile.is_cut_off()
+    assert b" 101 " not in hostile.heard
