@@ -1,16 +1,107 @@
-"""The AMQP engine in the other role: what `penstock bench` drives; producer and consumer follow."""
+"""Asyncio clients of any Event Hubs endpoint: producers, consumers, readers of ranges.
+
+The names are the official SDK's. Nothing is loaded before it is used (`import penstock.client` is
+free). Below them, for tools: `connect`, `Connection`, `Sender`, `Receiver`.
+"""
 
 from __future__ import annotations
 
-from penstock.client.connection import ClientError, Connection, Receiver, Sender, connect
-from penstock.client.endpoint import Endpoint, parse_connection_string
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.client.batch import EventDataBatch
+    from penstock.client.buffered import EventHubBufferedProducerClient
+    from penstock.client.connection import Connection, Receiver, Sender, connect
+    from penstock.client.consumer import EventHubConsumerClient
+    from penstock.client.endpoint import Endpoint, parse_connection_string
+    from penstock.client.errors import (
+        ClientClosed,
+        ClientDenied,
+        ClientError,
+        ClientNotFound,
+        ClientStolen,
+        ClientThrottled,
+        ClientTimedOut,
+        ClientTooLarge,
+        ClientUntrusted,
+    )
+    from penstock.client.events import EventData
+    from penstock.client.positions import EventPosition
+    from penstock.client.producer import EventHubProducerClient
+    from penstock.client.properties import EventHubProperties, LastEnqueued, PartitionProperties
+    from penstock.client.receiver import PartitionReceiver
+    from penstock.client.retry import RetryPolicy
+    from penstock.kernels import Columns
+
+_HOMES = {
+    "ClientClosed": "client.errors",
+    "ClientDenied": "client.errors",
+    "ClientError": "client.errors",
+    "ClientNotFound": "client.errors",
+    "ClientStolen": "client.errors",
+    "ClientThrottled": "client.errors",
+    "ClientTimedOut": "client.errors",
+    "ClientTooLarge": "client.errors",
+    "ClientUntrusted": "client.errors",
+    "Columns": "kernels",
+    "Connection": "client.connection",
+    "Endpoint": "client.endpoint",
+    "EventData": "client.events",
+    "EventDataBatch": "client.batch",
+    "EventHubBufferedProducerClient": "client.buffered",
+    "EventHubConsumerClient": "client.consumer",
+    "EventHubProducerClient": "client.producer",
+    "EventHubProperties": "client.properties",
+    "EventPosition": "client.positions",
+    "LastEnqueued": "client.properties",
+    "PartitionProperties": "client.properties",
+    "PartitionReceiver": "client.receiver",
+    "Receiver": "client.connection",
+    "RetryPolicy": "client.retry",
+    "Sender": "client.connection",
+    "connect": "client.connection",
+    "parse_connection_string": "client.endpoint",
+}
 
 __all__ = [
+    "ClientClosed",
+    "ClientDenied",
     "ClientError",
+    "ClientNotFound",
+    "ClientStolen",
+    "ClientThrottled",
+    "ClientTimedOut",
+    "ClientTooLarge",
+    "ClientUntrusted",
+    "Columns",
     "Connection",
     "Endpoint",
+    "EventData",
+    "EventDataBatch",
+    "EventHubBufferedProducerClient",
+    "EventHubConsumerClient",
+    "EventHubProducerClient",
+    "EventHubProperties",
+    "EventPosition",
+    "LastEnqueued",
+    "PartitionProperties",
+    "PartitionReceiver",
     "Receiver",
+    "RetryPolicy",
     "Sender",
     "connect",
     "parse_connection_string",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"penstock.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

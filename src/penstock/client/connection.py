@@ -35,14 +35,30 @@ from penstock.amqp.session import Session
 from penstock.amqp.types import Described, Long, Symbol
 from penstock.auth import sign
 from penstock.client.endpoint import Endpoint
-from penstock.model.errors import (
-    AuthFailed,
-    NotFound,
-    OperationTimedOut,
-    PenstockError,
-    ServerBusy,
-    Unauthorized,
+from penstock.client.errors import (
+    ClientDenied,
+    ClientError,
+    ClientNotFound,
+    ClientThrottled,
+    ClientTimedOut,
+    failure,
+    refusal,
 )
+
+__all__ = [
+    "ClientDenied",
+    "ClientError",
+    "ClientNotFound",
+    "ClientThrottled",
+    "ClientTimedOut",
+    "Connection",
+    "OnRange",
+    "OnSettled",
+    "Receiver",
+    "Sender",
+    "connect",
+    "failure",
+]
 
 T = TypeVar("T")
 _CBS = "$cbs"
@@ -55,46 +71,6 @@ OnSettled = Callable[[Error | None], None]
 
 OnRange = Callable[[int, int, Error | None], None]
 """Called per disposition with the first and the last delivery-id it names."""
-
-
-class ClientError(PenstockError):
-    """The service refused, or went away; `error` is its own word where it gave one."""
-
-    def __init__(self, text: str, error: Error | None = None) -> None:
-        super().__init__(text)
-        self.error = error
-
-
-class ClientDenied(ClientError, Unauthorized):
-    """No token, a wrong one, or one without the right."""
-
-
-class ClientNotFound(ClientError, NotFound):
-    """The hub, group or partition is not there."""
-
-
-class ClientThrottled(ClientError, ServerBusy):
-    """The service takes no more at this moment."""
-
-
-class ClientTimedOut(ClientError, OperationTimedOut):
-    """The service did not answer within the connection's deadline."""
-
-
-_BY_CONDITION: dict[str, type[ClientError]] = {
-    AuthFailed.condition: ClientDenied,
-    Unauthorized.condition: ClientDenied,
-    NotFound.condition: ClientNotFound,
-    ServerBusy.condition: ClientThrottled,
-    OperationTimedOut.condition: ClientTimedOut,
-}
-_BY_STATUS = {401: ClientDenied, 403: ClientDenied, 404: ClientNotFound, 503: ClientThrottled}
-
-
-def failure(text: str, error: Error | None) -> ClientError:
-    """The ClientError that tells a caller which kind of refusal this is."""
-    kind = ClientError if error is None else _BY_CONDITION.get(error.condition, ClientError)
-    return kind(text, error)
 
 
 async def connect(
@@ -203,8 +179,8 @@ class Connection(asyncio.Protocol):
         self.flush()
         status, text = await self._within(answer, "the answer to put-token")
         if not 200 <= status < 300:
-            kind = _BY_STATUS.get(status, ClientError)
-            raise kind(f"put-token was refused with status {status}: {text}")
+            text = f"put-token was refused with status {status}: {text}"
+            raise refusal(status, text, None)
 
     def _token(self, audience: str) -> str:
         endpoint = self.endpoint

@@ -1,0 +1,129 @@
+"""What a client may hear, by kind; and which of it is worth another try (protocol.md 6.2, 6.3)."""
+
+from __future__ import annotations
+
+from penstock.amqp.performatives import Error
+from penstock.model.errors import (
+    AuthFailed,
+    LinkStolen,
+    MessageTooLarge,
+    NotFound,
+    OperationTimedOut,
+    PenstockError,
+    ServerBusy,
+    Unauthorized,
+)
+
+
+class ClientError(PenstockError):
+    """The service refused, or went away; `error` is its own word where it gave one."""
+
+    def __init__(self, text: str, error: Error | None = None) -> None:
+        super().__init__(text)
+        self.error = error
+
+    @property
+    def is_final(self) -> bool:
+        """Another try would end the same way, so none is made."""
+        return self.error is not None and self.error.condition in _FINAL
+
+
+class ClientDenied(ClientError, Unauthorized):
+    """No token, a wrong one, or one without the right."""
+
+    is_final = True
+
+
+class ClientNotFound(ClientError, NotFound):
+    """The hub, group or partition is not there."""
+
+    is_final = True
+
+
+class ClientThrottled(ClientError, ServerBusy):
+    """The service takes no more at this moment."""
+
+
+class ClientTimedOut(ClientError, OperationTimedOut):
+    """The service did not answer within the connection's deadline."""
+
+
+class ClientStolen(ClientError, LinkStolen):
+    """Another reader took the partition (protocol.md 5.6)."""
+
+    is_final = True
+
+
+class ClientTooLarge(ClientError, MessageTooLarge):
+    """The publication is above what the service takes at once."""
+
+    is_final = True
+
+
+class ClientUntrusted(ClientError):
+    """The service's certificate is not one that we trust."""
+
+    is_final = True
+
+
+class ClientClosed(ClientError):
+    """The client was closed; nothing can be asked of it."""
+
+    is_final = True
+
+
+_BY_CONDITION: dict[str, type[ClientError]] = {
+    AuthFailed.condition: ClientDenied,
+    Unauthorized.condition: ClientDenied,
+    NotFound.condition: ClientNotFound,
+    ServerBusy.condition: ClientThrottled,
+    OperationTimedOut.condition: ClientTimedOut,
+    LinkStolen.condition: ClientStolen,
+    MessageTooLarge.condition: ClientTooLarge,
+}
+_BY_STATUS: dict[int, type[ClientError]] = {
+    401: ClientDenied,
+    403: ClientDenied,
+    404: ClientNotFound,
+    408: ClientTimedOut,
+    503: ClientThrottled,
+}
+# What the SDKs do not try again (protocol.md 6.2); all else is transient, or taken for it.
+_FINAL = frozenset(
+    (
+        "com.microsoft:entity-disabled",
+        "com.microsoft:argument-error",
+        "com.microsoft:argument-out-of-range",
+        "com.microsoft:publisher-revoked",
+        "com.microsoft:producer-epoch-stolen",
+        "com.microsoft:out-of-order-sequence",
+        "com.microsoft:georeplication:invalid-offset",
+        "amqp:resource-limit-exceeded",
+        "amqp:not-allowed",
+        "amqp:not-implemented",
+        "amqp:decode-error",
+        "amqp:invalid-field",
+    )
+)
+
+
+def failure(text: str, error: Error | None) -> ClientError:
+    """The ClientError that tells a caller which kind of refusal this is."""
+    kind = ClientError if error is None else _BY_CONDITION.get(error.condition, ClientError)
+    return kind(text, error)
+
+
+def refusal(status: int, text: str, condition: str | None) -> ClientError:
+    """The same for an answer of `$cbs` or `$management`, whose word is a status."""
+    error = None if condition is None else Error(condition=condition, description=text)
+    kind = _BY_STATUS.get(status)
+    if kind is None:
+        return failure(text, error or _by_status(status, text))
+    return kind(text, error)
+
+
+def _by_status(status: int, text: str) -> Error | None:
+    """Without a condition a client's own mistake (4xx) is told from the service's by the status."""
+    if 400 <= status < 500:
+        return Error(condition="com.microsoft:argument-error", description=text)
+    return None

@@ -1,0 +1,188 @@
+"""Events as users see them: made by a producer, or received, and then opened only when asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from penstock.amqp.composite import SPECS, read_composite
+from penstock.amqp.decoder import DEFAULT, Budget, read_value
+from penstock.amqp.message import MessageId, Properties
+from penstock.kernels import Columns
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BODY_TYPES = {0x75: "data", 0x76: "sequence", 0x77: "value"}
+_NO_PROPERTIES = Properties()
+
+
+class EventData:
+    """One event. What the service gives (`sequence_number`, `offset`, …) is None before that.
+
+    Of a received event body and place are there at once; properties and annotations are decoded
+    when they are asked for. Changing `properties` of an event that is in a batch changes nothing.
+    """
+
+    __slots__ = (
+        "_body_kind",
+        "_enqueued_ms",
+        "_fields",
+        "_fields_raw",
+        "_properties",
+        "_properties_raw",
+        "_system_raw",
+        "body",
+        "offset",
+        "partition_key",
+        "sequence_number",
+    )
+
+    body: bytes
+    sequence_number: int | None
+    offset: str | None
+    partition_key: str | None
+
+    def __init__(
+        self,
+        body: bytes | str = b"",
+        *,
+        properties: dict[str, Any] | None = None,
+        content_type: str | None = None,
+        message_id: MessageId | None = None,
+        correlation_id: MessageId | None = None,
+    ) -> None:
+        self.body = body.encode() if isinstance(body, str) else bytes(body)
+        self._properties = properties
+        self._fields: Properties | None = None
+        if content_type is not None or message_id is not None or correlation_id is not None:
+            self._fields = Properties(
+                content_type=content_type, message_id=message_id, correlation_id=correlation_id
+            )
+        self.sequence_number = None
+        self.offset = None
+        self.partition_key = None
+        self._enqueued_ms: int | None = None
+        self._body_kind = 0x75
+        self._properties_raw = b""
+        self._system_raw = b""
+        self._fields_raw = b""
+
+    def __repr__(self) -> str:
+        return f"<EventData {len(self.body)} bytes, sequence number {self.sequence_number}>"
+
+    def __str__(self) -> str:
+        return self.body_as_str("replace")
+
+    def body_as_str(self, errors: str = "strict") -> str:
+        """The body as UTF-8."""
+        return self.body.decode("utf-8", errors)
+
+    @property
+    def body_type(self) -> str:
+        """ "data"; or "sequence", "value", "none": then `body` are the encoded sections."""
+        return _BODY_TYPES.get(self._body_kind, "none")
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The application properties. Integers remember their AMQP type (`penstock.amqp.types`)."""
+        if self._properties is None:
+            self._properties = _map(self._properties_raw)
+        return self._properties
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        """The annotations as the service gave them: sequence number, offset, time and others."""
+        return _map(self._system_raw)
+
+    @property
+    def enqueued_time(self) -> datetime | None:
+        """When the service stored it, UTC."""
+        if self._enqueued_ms is None:
+            return None
+        return _EPOCH + timedelta(milliseconds=self._enqueued_ms)
+
+    @property
+    def message_id(self) -> MessageId | None:
+        return self._message_properties().message_id
+
+    @property
+    def correlation_id(self) -> MessageId | None:
+        return self._message_properties().correlation_id
+
+    @property
+    def content_type(self) -> str | None:
+        return self._message_properties().content_type
+
+    @property
+    def raw_properties(self) -> bytes:
+        """The encoded application-properties map as received, empty when there is none."""
+        return self._properties_raw
+
+    @property
+    def raw_system_properties(self) -> bytes:
+        """The encoded message-annotations map as received."""
+        return self._system_raw
+
+    def _message_properties(self) -> Properties:
+        if self._fields is None:
+            self._fields = _NO_PROPERTIES
+            if self._fields_raw:
+                raw = self._fields_raw
+                spec = SPECS[Properties]
+                read, _ = read_composite(spec, raw, 0, len(raw), Budget(DEFAULT))
+                assert isinstance(read, Properties)
+                self._fields = read
+        return self._fields
+
+
+class ReceivedEvent(EventData):
+    """A row of columns; its sections stay closed."""
+
+    __slots__ = ()
+
+    def __init__(  # not EventData's: this is the cost of an event received
+        self,
+        number: int,
+        offset: str,
+        enqueued_ms: int,
+        key: str | None,
+        body: bytes,
+        properties: bytes,
+        system: bytes,
+        fields: bytes,
+        kind: int,
+    ) -> None:
+        self.body = body
+        self.sequence_number = number
+        self.offset = offset
+        self.partition_key = key
+        self._enqueued_ms = enqueued_ms
+        self._properties = self._fields = None
+        self._properties_raw = properties
+        self._system_raw = system
+        self._fields_raw = fields
+        self._body_kind = kind
+
+
+def events_of(columns: Columns) -> list[EventData]:
+    """One EventData per row."""
+    rows = zip(
+        columns.sequence_numbers,
+        columns.offsets,
+        columns.enqueued_ms,
+        columns.partition_keys,
+        columns.bodies,
+        columns.properties,
+        columns.system,
+        columns.message_properties,
+        columns.body_kinds,
+        strict=True,
+    )
+    return [ReceivedEvent(*row) for row in rows]
+
+
+def _map(encoded: bytes) -> dict[str, Any]:
+    if not encoded:
+        return {}
+    value, _ = read_value(encoded, 0, len(encoded), Budget(DEFAULT))
+    assert isinstance(value, dict)  # the kernel saw a map
+    return value

@@ -1,0 +1,64 @@
+"""Where a reader starts, as the selector that the service understands (protocol.md 5.3)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from penstock.model.errors import ArgumentError
+
+_OFFSET = "x-opt-offset"
+_SEQUENCE_NUMBER = "x-opt-sequence-number"
+_ENQUEUED_TIME = "x-opt-enqueued-time"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSET_CHARACTERS_MAX = 128
+
+
+class EventPosition(msgspec.Struct, frozen=True):
+    """Made by its class methods.
+
+    >>> EventPosition.from_sequence_number(7, inclusive=True).selector
+    "amqp.annotation.x-opt-sequence-number >= '7'"
+    """
+
+    annotation: str
+    value: str
+    inclusive: bool = False
+
+    @classmethod
+    def earliest(cls) -> EventPosition:
+        """Before the first event that is retained."""
+        return cls(_OFFSET, "-1")
+
+    @classmethod
+    def latest(cls) -> EventPosition:
+        """Behind the last event at the moment when the reader is opened."""
+        return cls(_OFFSET, "@latest")
+
+    @classmethod
+    def from_offset(cls, offset: str | int, inclusive: bool = False) -> EventPosition:
+        """Behind the event at this offset, or at it. `-1` and `@latest` are understood too."""
+        text = str(offset)
+        if not 0 < len(text) <= _OFFSET_CHARACTERS_MAX or "'" in text or not text.isprintable():
+            raise ArgumentError(
+                f"An offset is 1 to {_OFFSET_CHARACTERS_MAX} characters without a quote."
+            )
+        return cls(_OFFSET, text, inclusive)
+
+    @classmethod
+    def from_sequence_number(cls, number: int, inclusive: bool = False) -> EventPosition:
+        """Behind the event of this sequence number, or at it."""
+        return cls(_SEQUENCE_NUMBER, str(int(number)), inclusive)
+
+    @classmethod
+    def from_enqueued_time(cls, time: datetime) -> EventPosition:
+        """Behind what was stored at this time, to the millisecond. A naive time is UTC."""
+        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return cls(_ENQUEUED_TIME, str((aware - _EPOCH) // timedelta(milliseconds=1)))
+
+    @property
+    def selector(self) -> str:
+        """The filter's text."""
+        sign = ">=" if self.inclusive else ">"
+        return f"amqp.annotation.{self.annotation} {sign} '{self.value}'"
