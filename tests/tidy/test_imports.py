@@ -51,7 +51,8 @@ WALLS = (
     *(("portal", room, ()) for room in ("broker", "log", "catalog", "gateway", "auth")),
     ("portal", "management", ("management.client",)),
 )
-WALL_GATES = ("service.wiring",)  # the composition root
+# The composition root, and that of a broker inside a user's test.
+WALL_GATES = ("service.wiring", "testing.wiring")
 
 # Heavy modules: (top-level module, rooms that may import it, and only inside functions).
 HEAVY = (

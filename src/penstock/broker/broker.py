@@ -30,12 +30,15 @@ class Broker:
         *,
         producer_ids: Callable[[], int],
         later: Later | None = None,
+        new_hub: Callable[..., HubRuntime] = HubRuntime,
     ) -> None:
-        """`later` wakes readers that wait for egress units; without it none is slowed."""
+        """`later` wakes readers that wait for egress units; without it none is slowed. `new_hub`
+        is called as HubRuntime is: penstock.testing has hubs of its own."""
         self._catalog = catalog
         self._logs = logs
         self._clock = clock
         self._producer_ids = producer_ids
+        self._new_hub = new_hub
         self._runtimes: dict[str, HubRuntime] = {}  # by hub id
         self.accounts = Accounts(clock, later=later)
         self.accounts.follow(catalog.namespaces())
@@ -52,7 +55,7 @@ class Broker:
             )
         runtime = self._runtimes.get(entity.id)
         if runtime is None:
-            runtime = HubRuntime(
+            runtime = self._new_hub(
                 parent,
                 entity,
                 catalog=self._catalog,
