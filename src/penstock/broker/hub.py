@@ -152,6 +152,10 @@ class HubRuntime:
         """The partition's committed state; ArgumentOutOfRange if there is no such partition."""
         return self._partition(index).log.status()
 
+    def log(self, index: int) -> PartitionLog:
+        """For whoever looks into the log without being a reader of it."""
+        return self._partition(index).log
+
     def enqueued_ms(self, index: int, sequence: int) -> int | None:
         """When that event was enqueued, if memory has it. Never blocks."""
         batches = self._partition(index).log.cached(sequence)

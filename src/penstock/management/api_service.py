@@ -12,6 +12,7 @@ from penstock.management.api_entities import NAMESPACE, RESOURCE_GROUP, SUBSCRIP
 from penstock.management.api_parts import (
     VERSIONED,
     Asked,
+    GroupName,
     HubName,
     InNamespace,
     NamespaceName,
@@ -283,6 +284,35 @@ async def list_audit(asked: Asked, newest: Annotated[int, Query(ge=1, le=1000)] 
 
 _OWN_NAMESPACE = OWN + "/namespaces/{namespace}"
 _OWN_HUB = _OWN_NAMESPACE + "/eventhubs/{hub}"
+_GroupQuery = Annotated[str | None, Query(max_length=256)]
+
+
+@router.get(f"{_OWN_NAMESPACE}/lag", responses=_LIST)
+async def list_lag(asked: Asked, namespace: NamespaceName, group: _GroupQuery = None) -> Shape:
+    return _records(await asked.operations.progress.lag(namespace, None, group))
+
+
+@router.get(f"{_OWN_HUB}/lag", responses=_LIST)
+async def list_hub_lag(
+    asked: Asked, namespace: NamespaceName, hub: HubName, group: _GroupQuery = None
+) -> Shape:
+    return _records(await asked.operations.progress.lag(namespace, hub, group))
+
+
+@router.post(f"{_OWN_HUB}/consumergroups/{{group}}/seek", responses=_LIST)
+async def seek_consumer_group(
+    asked: Asked, namespace: NamespaceName, hub: HubName, group: GroupName, body: bodies.SeekBody
+) -> Shape:
+    moved = await asked.operations.progress.seek(
+        namespace,
+        hub,
+        group,
+        body.to,
+        partition=body.partition,
+        dry_run=body.dry_run,
+        force=body.force,
+    )
+    return _records(moved)
 
 
 @router.get(f"{_OWN_HUB}/partitions", responses=_LIST)

@@ -152,6 +152,13 @@ class NameBody(Body):
     name: StrictStr
 
 
+class SeekBody(Body):
+    to: Annotated[StrictStr, Field(max_length=64, examples=["earliest"])]
+    partition: StrictStr | None = None
+    dry_run: StrictBool = False
+    force: StrictBool = False
+
+
 class GrantBody(Body):
     value: Number
     note: StrictStr = ""

@@ -253,6 +253,30 @@ class ManagementClient:
         self.group(namespace, hub, name)
         self.call("DELETE", self._group_id(namespace, hub, name))
 
+    def lag(
+        self, namespace: str, hub: str | None = None, group: str | None = None
+    ) -> list[dict[str, Any]]:
+        """How far each group is behind on each partition; of all hubs without one."""
+        parent = _own_namespace(namespace) if hub is None else _own_hub(namespace, hub)
+        return self._list(f"{parent}/lag", **_without_none({"group": group}))
+
+    def seek(
+        self,
+        namespace: str,
+        hub: str,
+        group: str,
+        to: str,
+        partition: str | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Move the checkpoints that the service keeps so that `to` (earliest, latest, a sequence
+        number, an ISO time) is seen next: partition, from_sequence_number, to_sequence_number,
+        delta. GroupInUse while a processor holds a lease, unless forced."""
+        body = _without_none({"to": to, "partition": partition, "dryRun": dry_run, "force": force})
+        path = f"{_own_hub(namespace, hub)}/consumergroups/{_segment(group)}/seek"
+        return list(self.call("POST", path, body)["value"])
+
     # --- rules and keys ---------------------------------------------------------------------------
 
     def rules(self, namespace: str, hub: str | None = None) -> list[RuleInfo]:
@@ -438,8 +462,12 @@ def _segment(name: str) -> str:
     return quote(name, safe="$")
 
 
+def _own_namespace(namespace: str) -> str:
+    return f"{_OWN}/namespaces/{_segment(namespace)}"
+
+
 def _own_hub(namespace: str, hub: str) -> str:
-    return f"{_OWN}/namespaces/{_segment(namespace)}/eventhubs/{_segment(hub)}"
+    return f"{_own_namespace(namespace)}/eventhubs/{_segment(hub)}"
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

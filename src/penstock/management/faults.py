@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.management.errors import GroupInUse
 from penstock.management.rights import Forbidden
 from penstock.model.errors import (
     AlreadyExists,
@@ -27,6 +28,7 @@ _CODES: tuple[tuple[type[PenstockError], int, str], ...] = (
     (Unauthorized, 401, "AuthenticationFailed"),
     (NotFound, 404, "ResourceNotFound"),
     (AlreadyExists, 409, "Conflict"),
+    (GroupInUse, 409, "ConsumerGroupInUse"),
     (QuotaExceeded, 403, "QuotaExceeded"),
     (ArgumentOutOfRange, 400, "ArgumentOutOfRange"),
     (ArgumentError, 400, "BadRequest"),

@@ -36,6 +36,8 @@ _OTHER_WORDS = (
     "locations",
     "partitions",
     "readers",
+    "lag",
+    "seek",
     "usage",
     "audit",
     "privateEndpointConnections",

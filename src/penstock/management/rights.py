@@ -43,6 +43,7 @@ class Action(StrEnum):
     GROUP_READ = "consumergroups/read"
     GROUP_WRITE = "consumergroups/write"
     GROUP_DELETE = "consumergroups/delete"
+    GROUP_SEEK = "consumergroups/seek"
     RULE_READ = "authorizationRules/read"
     RULE_WRITE = "authorizationRules/write"
     RULE_DELETE = "authorizationRules/delete"
@@ -72,6 +73,7 @@ REQUIRED: dict[Action, Role] = {
     Action.GROUP_READ: Role.VIEWER,
     Action.GROUP_WRITE: Role.OPERATOR,
     Action.GROUP_DELETE: Role.OPERATOR,
+    Action.GROUP_SEEK: Role.OPERATOR,
     Action.RULE_READ: Role.VIEWER,
     # A policy is a key to the events, and a key can do what no role can: read them.
     Action.RULE_WRITE: Role.ADMIN,

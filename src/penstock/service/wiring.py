@@ -234,6 +234,8 @@ class Penstock:
     def _administered(
         self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
     ) -> Administration:
+        assert self.lag is not None
+        assert self._keeper is not None
         # A connection of its own: the meter writes by another, on a thread of its own.
         ledger = SqliteLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
@@ -243,6 +245,9 @@ class Penstock:
             clock=self.clock,
             connections=DoorConnections(door),
             ledger=ledger,
+            lag=self.lag,
+            checkpoints=self._keeper,
+            reads=context.reads,
             new_key=new_key,
             new_hub_id=seed.new_hub_id,
             units_needed=units_needed(context.broker),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
@@ -23,9 +24,12 @@ from penstock.management.operations import (
 )
 from penstock.management.rights import Actor, Role
 from penstock.management.shapes import Endpoints
+from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed
+from penstock.model.events import EventBatch, Receipt
+from penstock.service.kept import LagReport
 
 NAMESPACE = "contoso"
 HUB = "orders"
@@ -67,6 +71,36 @@ class SomeConnections:
         return True
 
 
+class AtOnce(Executor):
+    """Runs what it is given where it is given: nothing to wait for, nothing to shut down."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - whoever waits for it hears it
+            done.set_exception(error)
+        return done
+
+
+class Kept:
+    """Leases and checkpoints by (hub id, group) and partition."""
+
+    def __init__(self) -> None:
+        self.owned: dict[tuple[str, str], list[Ownership]] = {}
+        self.saved: dict[tuple[str, str], dict[str, Checkpoint]] = {}
+
+    def ownerships(self, hub_id: str, group: str) -> list[Ownership]:
+        return self.owned.get((hub_id, group.lower()), [])
+
+    def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]:
+        return list(self.saved.get((hub_id, group.lower()), {}).values())
+
+    async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None:
+        known = self.saved.setdefault((hub_id, group.lower()), {})
+        known |= {each.partition_id: each for each in checkpoints}
+
+
 class Plane:
     """Everything the tests act on; `as_(role)` gives the operations of somebody."""
 
@@ -80,6 +114,8 @@ class Plane:
         self.connections = SomeConnections()
         self.ledger = MemoryLedger()
         self.needed = {"units": 1}
+        self.kept = Kept()
+        reads = AtOnce()
         numbers = itertools.count(1)
         self.administration = Administration(
             catalog=self.catalog,
@@ -87,6 +123,9 @@ class Plane:
             clock=self.clock,
             connections=self.connections,
             ledger=self.ledger,
+            lag=LagReport(self.broker, self.catalog, self.kept, self.clock, reads),
+            checkpoints=self.kept,
+            reads=reads,
             new_key=lambda: Secret(f"key-{next(numbers)}"),
             new_hub_id=lambda: f"hub-{next(numbers)}",
             units_needed=lambda _namespace: self.needed["units"],
@@ -98,6 +137,24 @@ class Plane:
     @property
     def admin(self) -> Operations:
         return self.as_(Role.ADMIN)
+
+    def publish(self, *bodies: bytes, partition: int = 0) -> None:
+        """One batch."""
+        outcomes: list[object] = []
+        sections = b"".join(b"\x00\x53\x75\xa0" + bytes([len(body)]) + body for body in bodies)
+        self.broker.hub(NAMESPACE, HUB).publish(
+            EventBatch(sections=sections, count=len(bodies)),
+            size_bytes=len(sections),
+            partition=partition,
+            done=outcomes.append,
+        )
+        assert [type(each) for each in outcomes] == [Receipt]
+
+    @property
+    def hub_id(self) -> str:
+        hub = self.catalog.hub(NAMESPACE, HUB)
+        assert hub is not None
+        return hub.id
 
     def audit(self) -> list[tuple[str, str, str]]:
         return [

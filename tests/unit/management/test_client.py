@@ -15,8 +15,10 @@ import pytest
 import uvicorn
 
 from penstock.management.client import ManagementClient
+from penstock.management.errors import GroupInUse
 from penstock.management.faults import error_of, status_and_code
 from penstock.management.rights import Forbidden
+from penstock.model.checkpoints import Ownership
 from penstock.model.errors import (
     AlreadyExists,
     ArgumentError,
@@ -103,6 +105,24 @@ def test_client_sees_what_runs(client: ManagementClient) -> None:
     assert [each["value"] for each in client.grants("contoso")] == [40]
     client.withdraw("contoso", "throughput-units")
     assert len(client.audit(newest=2)) == 2
+
+
+def test_client_tells_lag_and_moves_checkpoints(client: ManagementClient, call: Caller) -> None:
+    call.plane.publish(b"a", b"b", b"c")
+    moved = client.seek("contoso", "orders", "readers", "2", partition="0")
+    assert moved[0]["to_sequence_number"] == 2
+    rows = client.lag("contoso", "orders", "readers")
+    assert (rows[0]["lag_events"], rows[0]["checkpoint_sequence_number"]) == (1, 1)
+    assert len(client.lag("contoso")) == 8
+    lease = Ownership(
+        partition_id="0", owner_id="me", etag="e", modified_ms=call.plane.clock.now_ms()
+    )
+    call.plane.kept.owned[call.plane.hub_id, "readers"] = [lease]
+    with pytest.raises(GroupInUse, match="'me' holds partition 0"):
+        client.seek("contoso", "orders", "readers", "earliest")
+    assert client.seek("contoso", "orders", "readers", "earliest", dry_run=True)[0]["delta"] == -2
+    client.seek("contoso", "orders", "readers", "earliest", force=True)
+    assert client.lag("contoso", "orders", "readers")[0]["lag_events"] == 3
 
 
 def test_client_raises_our_own_errors(client: ManagementClient, url: str) -> None:

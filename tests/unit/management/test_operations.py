@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.GROUP_READ: lambda o: o.groups.show(NS, HUB, "readers"),
     Action.GROUP_WRITE: lambda o: o.groups.put(NS, HUB, "new"),
     Action.GROUP_DELETE: lambda o: o.groups.delete(NS, HUB, "readers"),
+    Action.GROUP_SEEK: lambda o: asyncio.run(o.progress.seek(NS, HUB, "readers", "latest")),
     Action.RULE_READ: lambda o: o.rules.show(NS, None, "sender"),
     Action.RULE_WRITE: lambda o: o.rules.put(NS, None, "new", Right.SEND),
     Action.RULE_DELETE: lambda o: o.rules.delete(NS, None, "sender"),

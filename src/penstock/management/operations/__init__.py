@@ -11,11 +11,14 @@ from penstock.management.operations.base import (
     Administration,
     Connections,
     ConnectionView,
+    KeptCheckpoints,
+    Lag,
     shown_path,
 )
 from penstock.management.operations.groups import Groups
 from penstock.management.operations.hubs import HubRequest, Hubs
 from penstock.management.operations.namespaces import NamespaceRequest, Namespaces, Place
+from penstock.management.operations.progress import Moved, Progress
 from penstock.management.operations.publishers import Publishers
 from penstock.management.operations.reports import PartitionView, Reports
 from penstock.management.operations.rules import KeyType, Rules
@@ -26,7 +29,10 @@ __all__ = [
     "ConnectionView",
     "Connections",
     "HubRequest",
+    "KeptCheckpoints",
     "KeyType",
+    "Lag",
+    "Moved",
     "NamespaceRequest",
     "Operations",
     "PartitionView",
@@ -43,6 +49,7 @@ class Operations:
         self.namespaces = Namespaces(administration, actor)
         self.hubs = Hubs(administration, actor)
         self.groups = Groups(administration, actor)
+        self.progress = Progress(administration, actor)
         self.rules = Rules(administration, actor)
         self.publishers = Publishers(administration, actor)
         self.reports = Reports(administration, actor)

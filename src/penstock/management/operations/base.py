@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Protocol
 
 import msgspec
 
 from penstock.broker import Broker
+from penstock.broker.lag import Checkpoints, LagRow
 from penstock.catalog.api import Catalog, UsageLedger
 from penstock.management.rights import REQUIRED, Action, Actor, Forbidden
 from penstock.model import limits, names
+from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace, Secret
 from penstock.model.errors import NotFound
@@ -39,15 +42,35 @@ class Connections(Protocol):
         ...
 
 
+class Lag(Protocol):
+    """How far consumer groups are behind."""
+
+    async def measured(
+        self, namespace: str | None = None, hub: str | None = None
+    ) -> list[LagRow]: ...
+
+
+class KeptCheckpoints(Checkpoints, Protocol):
+    """The leases and checkpoints that the service keeps, by the hub's id and the group's name."""
+
+    async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None:
+        """Durable on return. Raises ServerBusy, and PenstockError where the disk fails."""
+        ...
+
+
 class Administration(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to administer. `units_needed` tells how many units the namespace's hour
-    needed, for one whose units are not enforced (design.md 6)."""
+    needed, for one whose units are not enforced (design.md 6); `reads` runs what waits for the
+    disk."""
 
     catalog: Catalog
     broker: Broker
     clock: Clock
     connections: Connections
     ledger: UsageLedger
+    lag: Lag
+    checkpoints: KeptCheckpoints
+    reads: Executor
     new_key: Callable[[], Secret]
     new_hub_id: Callable[[], str]
     units_needed: Callable[[str], int]
