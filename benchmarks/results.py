@@ -87,7 +87,8 @@ class Results:
                 name: _rounded(statistics.median(values)) for name, values in self._ceilings.items()
             },
             "subjects": self.subjects,
-            "rows": [row.as_dict() for row in self._rows.values()],
+            # A row that somebody asked for and whose every run failed has no figures.
+            "rows": [row.as_dict() for row in self._rows.values() if row.median("events_per_s")],
             "facts": self.facts,
             "skipped": self.skipped,
         }

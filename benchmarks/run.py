@@ -54,9 +54,9 @@ def main() -> None:
         _measure(given, Path(place), results, tell)
         tell("the machine's ceilings")
         results.add_ceilings(machine.ceilings(Path(place)))
-    Report(results.as_dict()).show(console)
     if given.json is not None:
         results.write(given.json)
+    Report(results.as_dict()).show(console)
 
 
 def _measure(given: argparse.Namespace, place: Path, results: Results, tell: Tell) -> None:
