@@ -111,12 +111,14 @@ class ServerFactory:
         config: str | None = None,
         data: Path | None = None,
         environ: dict[str, str] | None = None,
+        program: tuple[str, ...] = (str(PENSTOCK),),
     ) -> Server:
-        """`config` is the text of a TOML file; the same `data` again is a restart."""
+        """`config` is the text of a TOML file; the same `data` again is a restart; `program` is the
+        command, where it is to be another one than users have."""
         self._count += 1
         data = data or self._folder / f"data-{self._count}"
         log = self._folder / f"server-{self._count}.log"
-        command = [str(PENSTOCK), "serve", "--json", "--data", str(data), *ANY_PORT, *options]
+        command = [*program, "serve", "--json", "--data", str(data), *ANY_PORT, *options]
         if config is not None:
             file = self._folder / f"penstock-{self._count}.toml"
             file.write_text(config)

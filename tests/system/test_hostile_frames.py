@@ -71,7 +71,7 @@ def test_bad_frame_costs_its_connection(victim: Victim, attacker: Attacker, name
             elif name == "the other type":
                 bad[5] = 1 - kind
             hostile.say(start + bytes(bad) + bytes(100))
-            assert hostile.is_cut_off(3.0)
+            assert hostile.is_cut_off()
 
 
 def test_thousand_headers_of_four_gigabytes_take_no_memory(victim: Victim, kit: Kit) -> None:
@@ -82,7 +82,7 @@ def test_thousand_headers_of_four_gigabytes_take_no_memory(victim: Victim, kit: 
             crowd = [attacker.dial() for _ in range(100)]
             for hostile in crowd:
                 hostile.say(SASL_HEADER + BAD_FRAMES["four gigabytes"] + bytes(1000))
-            assert kit.all_cut_off(crowd, 20.0)
+            assert kit.all_cut_off(crowd)
             attacker.close()
 
 
@@ -95,13 +95,13 @@ def test_bomb_in_a_performative_costs_its_connection(
         if len(value) < 8000:
             hostile = attacker.dial()  # before anybody is known: sasl-init and open
             hostile.say(SASL_HEADER + encode_frame(0, b"\x00\x53\x41" + value, frame_type=1))
-            assert hostile.is_cut_off(3.0)
+            assert hostile.is_cut_off()
             hostile = attacker.dial()
             hostile.say(AMQP_HEADER + encode_frame(0, b"\x00\x53\x10" + value))
-            assert hostile.is_cut_off(3.0)
+            assert hostile.is_cut_off()
         for code in (0x12, 0x13, 0x14, 0x15):  # attach, flow, transfer, disposition
             hostile = attacker.known(encode_frame(0, bytes((0, 0x53, code)) + value))
-            assert hostile.is_cut_off(5.0)
+            assert hostile.is_cut_off()
             assert b"amqp:" in hostile.heard
 
 
@@ -155,4 +155,4 @@ def test_garbage_costs_its_connection(victim: Victim, attacker: Attacker, kit: K
                 crowd[-1].say(SASL_HEADER + b"\xff" * 8 + garbage)
             else:
                 crowd.append(attacker.known(struct.pack(">I", 9) + AMQP + garbage))
-        assert kit.all_cut_off(crowd, 15.0)
+        assert kit.all_cut_off(crowd)

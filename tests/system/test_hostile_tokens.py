@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from penstock.amqp.frames import SASL_HEADER, encode_frame
 from penstock.amqp.message import Message, Properties, ValueBody, decode_message, encode_message
 from penstock.amqp.performatives import SaslInit, Transfer, encode_performative
@@ -69,10 +67,11 @@ def test_good_token_overtakes_the_bad_ones_of_its_policy_and_address(
     with victim.survives(growth_mb=20):
         guesses = [put(kit, number, GUESS) for number in range(12)]
         hostile = attacker.stranger(cbs(kit), *guesses, put(kit, 99, victim.key))
-        told = hear_answers(kit, hostile, 10)
-        assert [which for which, status in told if status == 202] == [99]
+        while (99, 202) not in (told := answers(kit, hostile)):
+            assert hostile.hear(), "the connection ended"
         free = limits.BACKOFF_FREE_FAILURES
-        assert told[: free + 1] == [*((number, 401) for number in range(free)), (99, 202)]
+        assert told[:free] == [(number, 401) for number in range(free)]
+        assert 11 not in [which for which, _ in told]  # it waits for four seconds
 
 
 def test_connection_ends_after_so_many_bad_tokens(
@@ -82,7 +81,7 @@ def test_connection_ends_after_so_many_bad_tokens(
         most = limits.FAILED_TOKENS_PER_CONNECTION_MAX
         guesses = [put(kit, number, GUESS) for number in range(most)]
         hostile = attacker.stranger(cbs(kit), *guesses)
-        assert hostile.is_cut_off(20.0)
+        assert hostile.is_cut_off()
         assert b"amqp:resource-limit-exceeded" in hostile.heard
         assert b"64 tokens have failed" in hostile.heard
 
@@ -103,10 +102,10 @@ def test_flood_of_good_tokens_is_answered(victim: Victim, attacker: Attacker, ki
     with victim.survives(growth_mb=20):
         hostile = attacker.stranger(cbs(kit), put(kit, 0, victim.key))
         hear_answers(kit, hostile, 1)
-        for start in range(1, 301, 100):  # as credit allows
-            hostile.say(b"".join(put(kit, start + n, victim.key) for n in range(100)))
-            told = hear_answers(kit, hostile, start + 100)
-        assert [status for _, status in told] == [202] * 301
+        for start in range(1, 161, 80):  # as credit allows
+            hostile.say(b"".join(put(kit, start + n, victim.key) for n in range(80)))
+            told = hear_answers(kit, hostile, start + 80)
+        assert [status for _, status in told] == [202] * 161
 
 
 def test_tokens_for_too_many_audiences_are_refused(
@@ -140,16 +139,16 @@ def test_bad_passwords_wait_and_a_good_one_passes(victim: Victim, attacker: Atta
 
     outcome, welcome = b"\x00\x53\x44", b"Welcome!"
     with victim.survives(growth_mb=20):
+        started = time.monotonic()
         crowd = [sasl(GUESS) for _ in range(8)]
         friend = sasl(victim.key)
         while welcome not in friend.heard:
             assert friend.hear()
-        late = crowd[-1]  # the fifth that waits: most of a second
-        assert outcome not in late.heard
         for each in crowd:
-            assert each.is_cut_off(15.0)
+            assert each.is_cut_off()
             assert outcome in each.heard
             assert welcome not in each.heard
+        assert time.monotonic() - started >= 0.7  # what the fifth has to wait that waits at all
 
 
 def test_refused_requests_over_https_wait_and_a_good_one_does_not(
@@ -171,7 +170,8 @@ def test_refused_requests_over_https_wait_and_a_good_one_does_not(
         friend = ask(victim.key)
         assert friend.hear().startswith(b"HTTP/1.1 201 ")
         assert crowd[0].hear().startswith(b"HTTP/1.1 401 ")
+        started = time.monotonic()
         friend.say(post(GUESS))  # a connection that was good once is slowed all the same
-        with pytest.raises(TimeoutError):
-            friend.hear(0.2)
-        assert all(each.hear(10.0).startswith(b"HTTP/1.1 401 ") for each in crowd[1:])
+        assert friend.hear().startswith(b"HTTP/1.1 401 ")
+        assert time.monotonic() - started >= 0.4  # it is the ninth failure, or nearly
+        assert all(each.hear().startswith(b"HTTP/1.1 401 ") for each in crowd[1:])
