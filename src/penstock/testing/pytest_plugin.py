@@ -1,0 +1,40 @@
+"""The pytest plugin: the fixture `penstock_broker`. A broker is loaded when a test asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.testing.in_process import InProcessBroker
+
+_MARK = "penstock"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{_MARK}(**options): options of penstock.testing.broker for the fixture penstock_broker",
+    )
+
+
+@pytest.fixture
+def penstock_broker_options() -> dict[str, Any]:
+    """Override it to give options to the brokers of a module or a directory."""
+    return {}
+
+
+@pytest.fixture
+def penstock_broker(
+    request: pytest.FixtureRequest, penstock_broker_options: dict[str, Any]
+) -> Iterator[InProcessBroker]:
+    """A Penstock broker of the test's own, with the hub `events`; it is gone after the test."""
+    from penstock.testing.in_process import broker
+
+    options = dict(penstock_broker_options)
+    for mark in reversed(list(request.node.iter_markers(_MARK))):  # the nearest one wins
+        options.update(mark.kwargs)
+    with broker(**options) as running:
+        yield running

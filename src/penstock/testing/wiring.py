@@ -1,0 +1,355 @@
+"""The composition root of a broker inside a test: the service's rooms over stores in memory.
+
+Everything here runs on the broker's own thread, on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+import ssl
+import tempfile
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from penstock.auth import Authority
+from penstock.broker import Broker
+from penstock.catalog.api import Catalog
+from penstock.gateway.amqp.context import Context
+from penstock.gateway.amqp.server import AmqpDoor
+from penstock.log.api import LogStore, PartitionLog
+from penstock.model import limits, names
+from penstock.model.clock import Clock
+from penstock.model.entities import AuthorizationRule, Right, Secret, Tier
+from penstock.model.errors import ConfigurationError
+from penstock.model.names import NamespaceName
+from penstock.service import seed
+from penstock.service.authorities import CatalogAuthorities
+from penstock.service.certificates import ALWAYS_COVERED, Certificates, server_context
+from penstock.testing.certificate import certificates_in, shared_certificates
+from penstock.testing.injected import Board
+from penstock.testing.published import PublishedEvent, opened
+from penstock.testing.watching import WatchedAdmission, WatchedHub
+
+_HOST = "127.0.0.1"
+_HOST_6 = "::1"
+_GRACE_S = 0.5  # for clients that were left open: a test is over, nobody waits for them
+_CLEAR_OUT_S = 5.0
+_READ_BYTES = 1 * limits.MB
+_READ_THREADS = 2
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What `broker()` was told, checked."""
+
+    namespace: str
+    hubs: dict[str, int]  # name -> partitions
+    groups: tuple[str, ...]
+    throughput_units: int | None
+    retention_hours: int
+    clock: Clock
+    data: Path | None
+    port: int
+
+
+class Service:
+    """One broker with its doors, from `start` to `stop`."""
+
+    def __init__(self, options: Options, board: Board) -> None:
+        self.options = options
+        self._board = board
+        self._stack = contextlib.AsyncExitStack()
+        self._loop = asyncio.get_running_loop()
+        self._ports: dict[str, int] = {}
+        self._opening = asyncio.Lock()
+        self._context: Context | None = None
+        self.host = "localhost"
+        self.key = ""
+
+    async def start(self) -> None:
+        """With plain TCP only: TLS and HTTPS are opened when somebody asks for them."""
+        async with self._stack:
+            await self._start()
+            self._stack = self._stack.pop_all()
+
+    async def stop(self) -> None:
+        self._board.disarm_everything()
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        options, loop = self.options, self._loop
+        logs, self.catalog = self._stores()
+        root = self._seed(self.catalog)
+        self.key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
+        self._logs = logs
+        broker = Broker(
+            self.catalog,
+            logs,
+            options.clock,
+            producer_ids=lambda: secrets.randbelow(2**62) + 1,
+            later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
+            new_hub=partial(WatchedHub, board=self._board, loop=loop),
+        )
+        self._stack.callback(broker.close)
+        for name in options.hubs:
+            broker.hub(options.namespace, name)
+        reads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="penstock-read")
+        self._stack.callback(reads.shutdown)
+        self.broker = broker
+        admission = WatchedAdmission(options.clock.monotonic_ms, self._board)
+        self._stack.push_async_callback(admission.clear_out, _CLEAR_OUT_S)
+        self._authorities = _WatchedAuthorities(
+            CatalogAuthorities(self.catalog, extra_hosts=ALWAYS_COVERED), self._board
+        )
+        self._context = Context(
+            broker=broker,
+            clock=options.clock,
+            authorities=self._authorities,
+            reads=reads,
+            new_id=lambda: uuid.uuid4().hex,
+            loop=loop,
+            admission=admission,
+        )
+        door = self.door = AmqpDoor(self._context)
+        self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
+        self._stack.callback(self.catalog.subscribe(self.rejudge))
+        self._ports["amqp"] = await self._listen(door.listen, options.port, None)
+
+    # --- what is kept ---------------------------------------------------------------------------
+
+    def _stores(self) -> tuple[LogStore, Catalog]:
+        """In memory, or below DIR where `penstock serve --data DIR` would find them."""
+
+        def wake(work: Callable[[], None]) -> None:
+            self._loop.call_soon_threadsafe(work)
+
+        if self.options.data is None:
+            from penstock.catalog.memory import MemoryCatalog
+            from penstock.log.memory import MemoryLogStore
+
+            memory = MemoryLogStore(wake)
+            self._stack.callback(memory.close)
+            return memory, MemoryCatalog()
+        from penstock.catalog.sqlite import SqliteCatalog
+        from penstock.log.embedded import EmbeddedLogStore
+
+        data = self.options.data
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        logs = EmbeddedLogStore(data / "log", wake=wake, flush="disk")
+        self._stack.callback(logs.close)
+        catalog = SqliteCatalog(data / "catalog.sqlite")
+        self._stack.callback(catalog.close)
+        return logs, catalog
+
+    def _seed(self, catalog: Catalog) -> AuthorizationRule:
+        options, now_ms = self.options, self.options.clock.now_ms()
+        namespace = seed.seed_namespace(
+            catalog,
+            options.namespace,
+            hosts=(),
+            tier=Tier.STANDARD,
+            throughput_units=options.throughput_units,
+            now_ms=now_ms,
+        ).name
+        if catalog.rule(namespace, None, names.ROOT_RULE) is None:
+            seed.seed_rule(
+                catalog,
+                namespace,
+                None,
+                names.ROOT_RULE,
+                rights=Right.ALL,
+                primary=self._root_key(),
+                secondary=_random_key(),
+                now_ms=now_ms,
+            )
+        for name, partitions in options.hubs.items():
+            self.create_hub(name, partitions, options.groups, catalog=catalog)
+        root = catalog.rule(namespace, None, names.ROOT_RULE)
+        assert root is not None
+        return root
+
+    def _root_key(self) -> Secret:
+        if self.options.data is None:
+            return _random_key()
+        from penstock.service.data_directory import DataDirectory
+
+        return DataDirectory(self.options.data).root_key()
+
+    def create_hub(
+        self,
+        name: str,
+        partitions: int,
+        groups: Sequence[str],
+        *,
+        catalog: Catalog | None = None,
+    ) -> None:
+        """Of one partition too, as the emulator allows."""
+        seed.seed_hub(
+            catalog or self.catalog,
+            NamespaceName(self.options.namespace),
+            name,
+            partition_count=partitions,
+            retention_hours=self.options.retention_hours,
+            groups=groups,
+            now_ms=self.options.clock.now_ms(),
+            partition_count_min=limits.PARTITION_COUNT_MIN_EMULATOR,
+        )
+
+    def rejudge(self) -> None:
+        """Links whose tokens ran out or whose policies changed end now. No new token is shown in
+        that, so none is refused."""
+        with self._authorities.unwatched():
+            self.door.rejudge()
+
+    # --- looking inside -------------------------------------------------------------------------
+
+    def logs_of(self, hub: str) -> list[PartitionLog]:
+        """Raises NotFound."""
+        entity = self.broker.hub(self.options.namespace, hub).entity
+        return [self._logs.partition(entity.id, index) for index in range(entity.partition_count)]
+
+    def published(self, hub: str, partition: int | None) -> list[PublishedEvent]:
+        found: list[PublishedEvent] = []
+        for index, log in enumerate(self.logs_of(hub)):
+            if partition in (None, index):
+                found += _events_of(log, index)
+        return found
+
+    async def wait_for(
+        self, hub: str, count: int, partition: int | None, timeout_s: float
+    ) -> list[PublishedEvent]:
+        changed = asyncio.Event()
+        logs = self.logs_of(hub)
+        watched = logs if partition is None else [logs[partition]]
+        with contextlib.ExitStack() as subscriptions:
+            for log in watched:
+                subscriptions.callback(log.subscribe(changed.set))
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while sum(_count(log) for log in watched) < count:
+                        await changed.wait()
+                        changed.clear()
+            except TimeoutError:
+                got = sum(_count(log) for log in watched)
+                raise TimeoutError(
+                    f"Hub '{hub}' holds {got} events after {timeout_s:g} s: {count} were expected."
+                ) from None
+        return self.published(hub, partition)
+
+    # --- doors ----------------------------------------------------------------------------------
+
+    @property
+    def amqp(self) -> str:
+        return f"{self.host}:{self._ports['amqp']}"
+
+    async def amqps(self) -> str:
+        """The address of AMQP over TLS, opened now if it is not yet."""
+        async with self._opening:
+            if "amqps" not in self._ports:
+                self._ports["amqps"] = await self._listen(self.door.listen, 0, self._tls())
+        return f"{self.host}:{self._ports['amqps']}"
+
+    async def https(self) -> str:
+        """The address of HTTPS: publishing, AMQP over WebSocket, checkpoints."""
+        async with self._opening:
+            if "https" not in self._ports:
+                from penstock.testing.wiring_https import https_door
+
+                assert self._context is not None
+                door = https_door(
+                    self._context,
+                    catalog=self.catalog,
+                    authorities=self._authorities.inner,
+                    amqp=self.door,
+                    board=self._board,
+                    data=self._data(),
+                    stack=self._stack,
+                )
+                # AMQP says goodbye while the WebSockets under it are still open.
+                self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
+                self._stack.push_async_callback(self.door.close, grace_s=_GRACE_S)
+                self._ports["https"] = await self._listen(door.listen, 0, self._tls())
+        return f"{self.host}:{self._ports['https']}"
+
+    def certificates(self) -> Certificates:
+        data = self.options.data
+        return shared_certificates() if data is None else certificates_in(data / "tls")
+
+    def _tls(self) -> ssl.SSLContext:
+        return server_context(self.certificates())
+
+    def _data(self) -> Path:
+        if self.options.data is not None:
+            return self.options.data
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
+
+    async def _listen(
+        self,
+        listen: Callable[[str, int, ssl.SSLContext | None], Awaitable[int]],
+        port: int,
+        tls: ssl.SSLContext | None,
+    ) -> int:
+        """On ::1 too, where `localhost` may lead first. If somebody else has that port there, the
+        address is told as 127.0.0.1."""
+        try:
+            got = await listen(_HOST, port, tls)
+        except OSError as error:
+            raise ConfigurationError(f"Cannot listen on port {port} ({error.strerror}).") from error
+        try:
+            await listen(_HOST_6, got, tls)
+        except OSError:
+            self.host = _HOST
+        return got
+
+
+class _WatchedAuthorities:
+    """Asked whenever a token is put: the place to refuse one."""
+
+    def __init__(self, inner: Callable[[], Sequence[Authority]], board: Board) -> None:
+        self.inner = inner
+        self._board = board
+        self._is_watched = True
+
+    def __call__(self) -> Sequence[Authority]:
+        refused = self._board.refused_token() if self._is_watched else None
+        if refused is not None:
+            raise refused
+        return self.inner()
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        self._is_watched = False
+        try:
+            yield
+        finally:
+            self._is_watched = True
+
+
+def _events_of(log: PartitionLog, partition: int) -> list[PublishedEvent]:
+    status = log.status()
+    found: list[PublishedEvent] = []
+    sequence = status.begin_sequence
+    while not status.is_empty and sequence <= status.last_sequence:
+        batches = log.read(sequence, bytes_max=_READ_BYTES)
+        if not batches:
+            break
+        for batch in batches:
+            found += opened(batch, partition)
+            sequence = batch.next_sequence
+    return found
+
+
+def _count(log: PartitionLog) -> int:
+    status = log.status()
+    return 0 if status.is_empty else status.last_sequence - status.begin_sequence + 1
+
+
+def _random_key() -> Secret:
+    return Secret(base64.b64encode(secrets.token_bytes(32)).decode())

@@ -1,0 +1,90 @@
+"""The HTTPS door of a broker inside a test; loaded when somebody asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.auth import Authority
+from penstock.catalog.api import Catalog
+from penstock.checkpoints.keeper import CheckpointKeeper
+from penstock.gateway.amqp.context import Context
+from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
+from penstock.gateway.http import answers
+from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
+from penstock.gateway.http.checkpoints import HttpCheckpoints
+from penstock.gateway.http.exchange import Exchange
+from penstock.gateway.http.publishing import HttpPublishing
+from penstock.gateway.http.server import HttpDoor, PublicApplication
+from penstock.service.kept import follow_catalog
+from penstock.testing.injected import Board
+
+
+def https_door(
+    context: Context,
+    *,
+    catalog: Catalog,
+    authorities: Callable[[], Sequence[Authority]],
+    amqp: AmqpDoor,
+    board: Board,
+    data: Path,
+    stack: contextlib.AsyncExitStack,
+) -> HttpDoor:
+    """Publishing, AMQP over WebSocket, and checkpoints, kept in a file below `data`."""
+    keeper = CheckpointKeeper(
+        data / "checkpoints.sqlite", now_ms=context.clock.now_ms, loop=context.loop
+    )
+    stack.push_async_callback(keeper.close)
+    stack.callback(follow_catalog(keeper, catalog))
+    publishing = HttpPublishing(
+        broker=context.broker,
+        catalog=catalog,
+        clock=context.clock,
+        authorities=authorities,
+        new_id=context.new_id,
+    )
+    checkpoints = HttpCheckpoints(
+        broker=context.broker,
+        catalog=catalog,
+        keeper=keeper,
+        clock=context.clock,
+        authorities=authorities,
+        new_id=context.new_id,
+    )
+    websocket = WebSocketDoor(amqp)
+    application = PublicApplication(
+        publishing=_WatchedTokens(publishing, context, board),
+        websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
+        prefixes={CHECKPOINTS: _WatchedTokens(checkpoints, context, board)},
+    )
+    return HttpDoor(application, context.loop, admission=context.admission, backoff=context.backoff)
+
+
+class _WatchedTokens:
+    """Refuses requests whose tokens are to be refused; all others are the application's."""
+
+    def __init__(self, app: ASGIApp, context: Context, board: Board) -> None:
+        self._app = app
+        self._context = context
+        self._board = board
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._board.refused_token() if self._board.is_armed else None
+        if refused is None:
+            await self._app(scope, receive, send)
+            return
+        now_ms = self._context.clock.now_ms()
+        answer = answers.of_error(
+            refused,
+            tracking_id=self._context.new_id(),
+            tracker=self._context.new_id(),
+            now_ms=now_ms,
+            date=answers.http_date(now_ms),
+        )
+        await Exchange(scope, receive, send).answer(answer)
