@@ -62,26 +62,32 @@ def lag_rows(
             continue
         if hub is not None and key(entity.name) != key(hub):
             continue
-        readers = _by_group_and_partition(runtime.readers())
-        for group in catalog.groups(entity.namespace, entity.name):
-            owned = {
-                each.partition_id: each for each in checkpoints.ownerships(entity.id, group.name)
-            }
-            saved = {
-                each.partition_id: each for each in checkpoints.checkpoints(entity.id, group.name)
-            }
-            for index, partition in enumerate(runtime.partition_ids):
-                rows.append(
-                    _row(
-                        runtime,
-                        group.name,
-                        index,
-                        owned.get(partition),
-                        saved.get(partition),
-                        readers.get((key(group.name), index), []),
-                        now_ms,
-                    )
+        rows += hub_rows(runtime, catalog, checkpoints, now_ms=now_ms)
+    return rows
+
+
+def hub_rows(
+    runtime: HubRuntime, catalog: Catalog, checkpoints: Checkpoints, *, now_ms: int
+) -> list[LagRow]:
+    """Of one hub."""
+    rows: list[LagRow] = []
+    entity = runtime.entity
+    readers = _by_group_and_partition(runtime.readers())
+    for group in catalog.groups(entity.namespace, entity.name):
+        owned = {each.partition_id: each for each in checkpoints.ownerships(entity.id, group.name)}
+        saved = {each.partition_id: each for each in checkpoints.checkpoints(entity.id, group.name)}
+        for index, partition in enumerate(runtime.partition_ids):
+            rows.append(
+                _row(
+                    runtime,
+                    group.name,
+                    index,
+                    owned.get(partition),
+                    saved.get(partition),
+                    readers.get((key(group.name), index), []),
+                    now_ms,
                 )
+            )
     return rows
 
 

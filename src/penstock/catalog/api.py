@@ -1,5 +1,5 @@
 """The contract of the catalog: namespaces, hubs, consumer groups, rules, revoked publishers,
-grants, the audit log; and that of the usage ledger beside it.
+grants, the audit log; and those of the usage ledger and the metric history beside it.
 
 Reads come from memory and never block; writes are durable when they return. Names compare
 case-insensitively and are kept as they were given. Everything runs on the owner's thread.
@@ -18,6 +18,7 @@ from penstock.model.entities import (
     RevokedPublisher,
 )
 from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
+from penstock.model.metrics import Sample, Series
 
 Unsubscribe = Callable[[], None]
 
@@ -104,6 +105,33 @@ class UsageLedger(Protocol):
 
     def usage(self, *, since_ms: int = ..., until_ms: int = ...) -> list[Usage]:
         """Hours that begin in since_ms <= hour < until_ms, runs added up, by hour and name."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MetricStore(Protocol):
+    """Numbers over time at falling resolution (model/metrics.py). One thread at a time, whichever.
+    Raises DataDirectoryError."""
+
+    def record(self, at_ms: int, samples: Sequence[Sample]) -> None:
+        """Add what was counted in the step that began at `at_ms`, to every resolution, all of it
+        or nothing; what has grown too old goes. The last seconds may be lost in a power cut."""
+        ...
+
+    def read(
+        self,
+        namespace: str,
+        hub: str | None,
+        *,
+        names: Sequence[str],
+        since_ms: int,
+        until_ms: int,
+        points: int,
+        now_ms: int,
+    ) -> Series:
+        """At most `points` steps of since_ms <= t < until_ms, in the finest resolution that is
+        kept for so long; of a hub also the lag of each of its groups."""
         ...
 
     def close(self) -> None: ...

@@ -91,12 +91,17 @@ async def _publisher(publisher: _Name) -> str:
     return paths.name(publisher)
 
 
+async def _job(job: _Name) -> str:
+    return paths.name(job)
+
+
 InNamespace = Annotated[Parent, Depends(_parent)]
 NamespaceName = Annotated[str, Depends(_namespace)]
 HubName = Annotated[str, Depends(_hub)]
 GroupName = Annotated[str, Depends(_group)]
 RuleName = Annotated[str, Depends(_rule)]
 PublisherName = Annotated[str, Depends(_publisher)]
+JobName = Annotated[str, Depends(_job)]
 
 _PAGE_MAX = 1_000_000
 Skip = Annotated[int, Query(alias="$skip", ge=0, le=_PAGE_MAX)]

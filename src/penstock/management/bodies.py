@@ -10,12 +10,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from pydantic.alias_generators import to_camel
 
+from penstock.management.jobs import Job, JobState
 from penstock.management.operations import HubRequest, KeyType, NamespaceRequest
 from penstock.model.entities import Right
 from penstock.model.errors import ArgumentError, NotAllowed
 
 _NUMBER_MAX = 2**53  # what every client's numbers can hold
 Number = Annotated[StrictInt, Field(ge=0, le=_NUMBER_MAX)]
+Rate = Annotated[float, Field(ge=0, le=_NUMBER_MAX, allow_inf_nan=False, strict=True)]
 
 
 class Body(BaseModel):
@@ -159,6 +161,22 @@ class SeekBody(Body):
     force: StrictBool = False
 
 
+class JobBody(Body):
+    kind: StrictStr = ""
+    state: JobState = JobState.RUNNING
+    pid: Number | None = None
+    master: StrictStr = ""
+    ui_url: StrictStr = ""
+    rows_per_second: Rate | None = None
+    batch_seconds: Rate | None = None
+    lag_events: Number | None = None
+    last_error: StrictStr = ""
+
+    def job(self, name: str) -> Job:
+        known = {field: getattr(self, field) for field in type(self).model_fields}
+        return Job(name=name, **known)
+
+
 class GrantBody(Body):
     value: Number
     note: StrictStr = ""
@@ -200,3 +218,10 @@ class NameAvailability(Body):
     name_available: bool
     reason: str | None = None
     message: str | None = None
+
+
+class SeriesAnswer(BaseModel):
+    step_ms: int
+    at_ms: list[int]
+    values: dict[str, list[int | None]]
+    lag_by_group: dict[str, list[int | None]]

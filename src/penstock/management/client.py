@@ -12,7 +12,7 @@ import fcntl
 import http.client
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -20,6 +20,17 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from penstock.management.faults import error_of
+from penstock.management.infos import (
+    GroupInfo,
+    HubInfo,
+    KeysInfo,
+    NamespaceInfo,
+    RuleInfo,
+    group_info,
+    hub_info,
+    namespace_info,
+    rule_info,
+)
 from penstock.model.errors import (
     ConfigurationError,
     InternalError,
@@ -28,59 +39,21 @@ from penstock.model.errors import (
     PenstockError,
 )
 
+__all__ = [
+    "GroupInfo",
+    "HubInfo",
+    "KeysInfo",
+    "ManagementClient",
+    "NamespaceInfo",
+    "RuleInfo",
+]
+
 API_VERSION = "2024-01-01"
 _TIMEOUT_S = 30.0
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _OWN = "/providers/Penstock"
 _RUNTIME_BYTES_MAX = 64 * 1024
 _DATA_DEFAULT = "penstock-data"
-
-
-class NamespaceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    name: str
-    location: str
-    tags: dict[str, str]
-    sku: str
-    capacity: int
-    unlimited: bool  # units are counted, not enforced
-    maximum_units: int
-    created_at: str
-    updated_at: str
-
-
-class HubInfo(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    partition_count: int
-    retention_hours: int
-    status: str
-    user_metadata: str
-    capture: dict[str, Any] | None
-    created_at: str
-    updated_at: str
-
-
-class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    user_metadata: str
-    created_at: str
-    updated_at: str
-
-
-class RuleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    rights: list[str]
-
-
-class KeysInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    key_name: str
-    primary_key: str
-    secondary_key: str
-    primary_connection_string: str
-    secondary_connection_string: str
-
-    def __repr__(self) -> str:  # it is nothing but keys
-        return f"KeysInfo(key_name={self.key_name!r})"
 
 
 class ManagementClient:
@@ -140,12 +113,12 @@ class ManagementClient:
     # --- namespaces -----------------------------------------------------------------------------
 
     def namespaces(self) -> list[NamespaceInfo]:
-        found = [_namespace(each) for each in self._list(f"{_OWN}/namespaces")]
+        found = [namespace_info(each) for each in self._list(f"{_OWN}/namespaces")]
         self._ids = {each.name.casefold(): each.id for each in found}
         return found
 
     def namespace(self, name: str) -> NamespaceInfo:
-        return _namespace(self.call("GET", self._id(name)))
+        return namespace_info(self.call("GET", self._id(name)))
 
     def put_namespace(
         self,
@@ -184,7 +157,7 @@ class ManagementClient:
                 "properties": properties or None,
             }
         )
-        return _namespace(self.call("PUT", path, body))
+        return namespace_info(self.call("PUT", path, body))
 
     def delete_namespace(self, name: str) -> None:
         self.call("DELETE", self._id(name))
@@ -193,10 +166,10 @@ class ManagementClient:
     # --- hubs -----------------------------------------------------------------------------------
 
     def hubs(self, namespace: str) -> list[HubInfo]:
-        return [_hub(each) for each in self._list(f"{self._id(namespace)}/eventhubs")]
+        return [hub_info(each) for each in self._list(f"{self._id(namespace)}/eventhubs")]
 
     def hub(self, namespace: str, name: str) -> HubInfo:
-        return _hub(self.call("GET", self._hub_id(namespace, name)))
+        return hub_info(self.call("GET", self._hub_id(namespace, name)))
 
     def put_hub(
         self,
@@ -220,7 +193,7 @@ class ManagementClient:
             }
         )
         body = {"properties": properties}
-        return _hub(self.call("PUT", self._hub_id(namespace, name), body))
+        return hub_info(self.call("PUT", self._hub_id(namespace, name), body))
 
     def delete_hub(self, namespace: str, name: str) -> None:
         """NotFound when there is none."""
@@ -237,16 +210,16 @@ class ManagementClient:
 
     def groups(self, namespace: str, hub: str) -> list[GroupInfo]:
         found = self._list(f"{self._hub_id(namespace, hub)}/consumergroups")
-        return [_group(each) for each in found]
+        return [group_info(each) for each in found]
 
     def group(self, namespace: str, hub: str, name: str) -> GroupInfo:
-        return _group(self.call("GET", self._group_id(namespace, hub, name)))
+        return group_info(self.call("GET", self._group_id(namespace, hub, name)))
 
     def put_group(
         self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
     ) -> GroupInfo:
         body = {"properties": _without_none({"userMetadata": user_metadata})}
-        return _group(self.call("PUT", self._group_id(namespace, hub, name), body))
+        return group_info(self.call("PUT", self._group_id(namespace, hub, name), body))
 
     def delete_group(self, namespace: str, hub: str, name: str) -> None:
         """NotFound when there is none."""
@@ -280,11 +253,11 @@ class ManagementClient:
     # --- rules and keys ---------------------------------------------------------------------------
 
     def rules(self, namespace: str, hub: str | None = None) -> list[RuleInfo]:
-        return [_rule(each) for each in self._list(self._rules(namespace, hub))]
+        return [rule_info(each) for each in self._list(self._rules(namespace, hub))]
 
     def put_rule(self, namespace: str, hub: str | None, name: str, rights: list[str]) -> RuleInfo:
         body = {"properties": {"rights": rights}}
-        return _rule(self.call("PUT", self._rule_id(namespace, hub, name), body))
+        return rule_info(self.call("PUT", self._rule_id(namespace, hub, name), body))
 
     def delete_rule(self, namespace: str, hub: str | None, name: str) -> None:
         """NotFound when there is none."""
@@ -326,6 +299,66 @@ class ManagementClient:
     ) -> list[dict[str, Any]]:
         query = _without_none({"sinceMs": since_ms, "untilMs": until_ms})
         return self._list(f"{_OWN}/usage", **query)
+
+    def metric_history(
+        self,
+        namespace: str,
+        hub: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        points: int = 500,
+    ) -> dict[str, Any]:
+        """Numbers over time of a namespace or a hub, of the last hour unless it is said:
+        `step_ms`, `at_ms` (when each step begins), `values` (a list for each name, None where
+        nothing was recorded), and of a hub `lag_by_group`."""
+        query = _without_none(
+            {
+                "names": ",".join(names) if names else None,
+                "sinceMs": since_ms,
+                "untilMs": until_ms,
+                "points": points,
+            }
+        )
+        parent = _own_namespace(namespace) if hub is None else _own_hub(namespace, hub)
+        return self.call("GET", f"{parent}/metrics", **query)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Pipeline jobs as they reported themselves; state Lost: not heard of for a minute."""
+        return self._list(f"{_OWN}/jobs")
+
+    def put_job(
+        self,
+        name: str,
+        *,
+        kind: str = "",
+        state: str = "Running",
+        pid: int | None = None,
+        master: str = "",
+        ui_url: str = "",
+        rows_per_second: float | None = None,
+        batch_seconds: float | None = None,
+        lag_events: int | None = None,
+        last_error: str = "",
+    ) -> None:
+        """A job's report of itself, every few seconds; `state` is Starting, Running, Stopping,
+        Stopped or Failed."""
+        body = {
+            "kind": kind,
+            "state": state,
+            "pid": pid,
+            "master": master,
+            "uiUrl": ui_url,
+            "rowsPerSecond": rows_per_second,
+            "batchSeconds": batch_seconds,
+            "lagEvents": lag_events,
+            "lastError": last_error,
+        }
+        self.call("PUT", f"{_OWN}/jobs/{_segment(name)}", _without_none(body))
+
+    def delete_job(self, name: str) -> None:
+        self.call("DELETE", f"{_OWN}/jobs/{_segment(name)}")
 
     def audit(self, *, newest: int = 100) -> list[dict[str, Any]]:
         return self._list(f"{_OWN}/audit", newest=newest)
@@ -472,47 +505,3 @@ def _own_hub(namespace: str, hub: str) -> str:
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _namespace(shape: dict[str, Any]) -> NamespaceInfo:
-    properties = shape["properties"]
-    return NamespaceInfo(
-        id=shape["id"],
-        name=shape["name"],
-        location=shape["location"],
-        tags=shape["tags"],
-        sku=shape["sku"]["name"],
-        capacity=shape["sku"]["capacity"],
-        unlimited=properties["throughputUnits"] == "unlimited",
-        maximum_units=properties["maximumThroughputUnits"],
-        created_at=properties["createdAt"],
-        updated_at=properties["updatedAt"],
-    )
-
-
-def _hub(shape: dict[str, Any]) -> HubInfo:
-    properties = shape["properties"]
-    return HubInfo(
-        name=shape["name"],
-        partition_count=properties["partitionCount"],
-        retention_hours=properties["retentionDescription"]["retentionTimeInHours"],
-        status=properties["status"],
-        user_metadata=properties.get("userMetadata", ""),
-        capture=properties.get("captureDescription"),
-        created_at=properties["createdAt"],
-        updated_at=properties["updatedAt"],
-    )
-
-
-def _group(shape: dict[str, Any]) -> GroupInfo:
-    properties = shape["properties"]
-    return GroupInfo(
-        name=shape["name"],
-        user_metadata=properties.get("userMetadata", ""),
-        created_at=properties["createdAt"],
-        updated_at=properties["updatedAt"],
-    )
-
-
-def _rule(shape: dict[str, Any]) -> RuleInfo:
-    return RuleInfo(name=shape["name"], rights=shape["properties"]["rights"])

@@ -18,6 +18,7 @@ _BEFORE_NAMES = (
     "revokedPublishers",
     "quotaGrants",
     "connections",
+    "jobs",
 )
 _OTHER_WORDS = (
     "providers",
@@ -37,6 +38,7 @@ _OTHER_WORDS = (
     "partitions",
     "readers",
     "lag",
+    "metrics",
     "seek",
     "usage",
     "audit",

@@ -60,6 +60,10 @@ class Action(StrEnum):
     GRANT_READ = "quotaGrants/read"
     GRANT_WRITE = "quotaGrants/write"
     GRANT_DELETE = "quotaGrants/delete"
+    METRICS_READ = "metrics/read"
+    JOB_READ = "jobs/read"
+    JOB_REPORT = "jobs/write"
+    JOB_DELETE = "jobs/delete"
 
 
 REQUIRED: dict[Action, Role] = {
@@ -90,6 +94,10 @@ REQUIRED: dict[Action, Role] = {
     Action.GRANT_READ: Role.VIEWER,
     Action.GRANT_WRITE: Role.ADMIN,
     Action.GRANT_DELETE: Role.ADMIN,
+    Action.METRICS_READ: Role.VIEWER,
+    Action.JOB_READ: Role.VIEWER,
+    Action.JOB_REPORT: Role.OPERATOR,
+    Action.JOB_DELETE: Role.OPERATOR,
 }
 
 assert REQUIRED.keys() == set(Action)

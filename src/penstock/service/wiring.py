@@ -22,6 +22,7 @@ from starlette.routing import WebSocketRoute
 from penstock.auth import Authority
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
+from penstock.catalog.history import SqliteHistory
 from penstock.catalog.ledger import SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.checkpoints.keeper import CheckpointKeeper
@@ -35,6 +36,7 @@ from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.management.atom_door import AtomDoor
 from penstock.management.door import ManagementDoor
+from penstock.management.jobs import JobRegistry
 from penstock.management.mount import WithManagement
 from penstock.management.operations import Administration
 from penstock.management.shapes import Endpoints
@@ -47,6 +49,7 @@ from penstock.service import seed
 from penstock.service.administration import (
     DoorConnections,
     endpoints_of,
+    hubs_of_connections,
     new_key,
     token_verifier,
     units_needed,
@@ -55,6 +58,7 @@ from penstock.service.certificates import machine_names, prepare_certificates, s
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
 from penstock.service.health import Checks, health_routes
+from penstock.service.history import MetricHistory
 from penstock.service.kept import LagReport, follow_catalog
 from penstock.service.metering import Metering
 from penstock.service.metrics import BrokerCollector, metrics_route
@@ -236,6 +240,7 @@ class Penstock:
     ) -> Administration:
         assert self.lag is not None
         assert self._keeper is not None
+        history = self._keep_history(context, catalog, data, door)
         # A connection of its own: the meter writes by another, on a thread of its own.
         ledger = SqliteLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
@@ -243,15 +248,36 @@ class Penstock:
             catalog=catalog,
             broker=context.broker,
             clock=self.clock,
-            connections=DoorConnections(door),
+            connections=DoorConnections(door, self.clock),
             ledger=ledger,
             lag=self.lag,
             checkpoints=self._keeper,
+            history=history,
+            jobs=JobRegistry(),
             reads=context.reads,
             new_key=new_key,
             new_hub_id=seed.new_hub_id,
             units_needed=units_needed(context.broker),
         )
+
+    def _keep_history(
+        self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
+    ) -> MetricHistory:
+        assert self._keeper is not None
+        store = SqliteHistory(data.path / "history.sqlite")
+        self._stack.callback(store.close)
+        history = MetricHistory(
+            context.broker,
+            catalog,
+            self._keeper,
+            store,
+            connections=hubs_of_connections(door),
+            clock=self.clock,
+            loop=context.loop,
+        )
+        history.start()
+        self._stack.push_async_callback(history.stop)
+        return history
 
     def _management(
         self, context: Context, administration: Administration, data: DataDirectory

@@ -15,10 +15,12 @@ from penstock.catalog.ledger import MemoryLedger
 from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.management.door import ManagementDoor
+from penstock.management.jobs import JobRegistry
 from penstock.management.operations import (
     Administration,
     ConnectionView,
     HubRequest,
+    LinkView,
     NamespaceRequest,
     Operations,
 )
@@ -29,6 +31,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed
 from penstock.model.events import EventBatch, Receipt
+from penstock.model.metrics import Series
 from penstock.service.kept import LagReport
 
 NAMESPACE = "contoso"
@@ -57,9 +60,15 @@ class SomeConnections:
                 peer="127.0.0.1:1",
                 namespace=NAMESPACE,
                 container_id="c",
+                user_agent="an-sdk/1.0",
+                opened_ms=1_700_000_000_000,
+                age_seconds=1.5,
                 links=1,
+                hub_links=[LinkView(hub=HUB, role="send")],
                 events_in=2,
                 events_out=3,
+                bytes_in=4,
+                bytes_out=5,
             )
             for name in self.living
         ]
@@ -101,6 +110,24 @@ class Kept:
         known |= {each.partition_id: each for each in checkpoints}
 
 
+class NoHistory:
+    """Answers with what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+
+    async def read(self, namespace: str, hub: str | None, **asked: Any) -> Series:
+        self.asked = {"namespace": namespace, "hub": hub, **asked}
+        values: dict[str, list[int | None]] = {name: [1, None] for name in asked["names"]}
+        groups: dict[str, list[int | None]] = {"readers": [7, 8], "gone": [9, 9]}
+        return Series(
+            step_ms=10_000,
+            at_ms=[0, 10_000],
+            values=values,
+            lag_by_group={} if hub is None else groups,
+        )
+
+
 class Plane:
     """Everything the tests act on; `as_(role)` gives the operations of somebody."""
 
@@ -116,6 +143,7 @@ class Plane:
         self.needed = {"units": 1}
         self.kept = Kept()
         reads = AtOnce()
+        self.history = NoHistory()
         numbers = itertools.count(1)
         self.administration = Administration(
             catalog=self.catalog,
@@ -125,6 +153,8 @@ class Plane:
             ledger=self.ledger,
             lag=LagReport(self.broker, self.catalog, self.kept, self.clock, reads),
             checkpoints=self.kept,
+            history=self.history,
+            jobs=JobRegistry(),
             reads=reads,
             new_key=lambda: Secret(f"key-{next(numbers)}"),
             new_hub_id=lambda: f"hub-{next(numbers)}",

@@ -125,6 +125,24 @@ def test_client_tells_lag_and_moves_checkpoints(client: ManagementClient, call: 
     assert client.lag("contoso", "orders", "readers")[0]["lag_events"] == 3
 
 
+def test_client_reads_metrics_and_reports_jobs(client: ManagementClient) -> None:
+    found = client.metric_history("contoso", "orders", names=["incoming_bytes"], points=7)
+    assert found["values"] == {"incoming_bytes": [1, None]}
+    assert set(client.metric_history("contoso", since_ms=1, until_ms=2)) >= {"step_ms", "at_ms"}
+    client.put_job("my job", kind="capture", pid=7, rows_per_second=1.5, ui_url="http://h:4040")
+    (job,) = client.jobs()
+    assert (job["name"], job["state"], job["pid"], job["ui_url"]) == (
+        "my job",
+        "Running",
+        7,
+        "http://h:4040",
+    )
+    client.put_job("my job", state="Failed", last_error="no disk")
+    assert client.jobs()[0]["last_error"] == "no disk"
+    client.delete_job("my job")
+    assert client.jobs() == []
+
+
 def test_client_raises_our_own_errors(client: ManagementClient, url: str) -> None:
     with pytest.raises(NotFound, match="missing"):
         client.hub("contoso", "missing")

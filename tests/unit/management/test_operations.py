@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.management.jobs import Job
 from penstock.management.operations import (
     HubRequest,
     KeyType,
@@ -64,15 +65,20 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.GRANT_READ: lambda o: o.reports.grants(NS),
     Action.GRANT_WRITE: lambda o: o.reports.grant(NS, QuotaKind.THROUGHPUT_UNITS, 40),
     Action.GRANT_DELETE: lambda o: o.reports.withdraw(NS, QuotaKind.PARTITIONS),
+    Action.METRICS_READ: lambda o: asyncio.run(o.reports.metric_history(NS)),
+    Action.JOB_READ: lambda o: o.jobs.list(),
+    Action.JOB_REPORT: lambda o: o.jobs.report(Job(name="new")),
+    Action.JOB_DELETE: lambda o: o.jobs.delete("old"),
 }
 CHANGES = [action for action in Action if not action.endswith("/read")]
 
 
 @pytest.fixture
 def ready(full: Plane) -> Plane:
-    """With something to resume and to withdraw as well."""
+    """With something to resume, to withdraw and to forget as well."""
     full.admin.publishers.revoke(NS, HUB, "device")
     full.admin.reports.grant(NS, QuotaKind.PARTITIONS, 64)
+    full.admin.jobs.report(Job(name="old"))
     return full
 
 

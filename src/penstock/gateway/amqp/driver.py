@@ -97,7 +97,7 @@ class AmqpConnection:
         self._place = place
         self._on_over = on_over
         self._over_quota = connection_count > context.connections_max
-        self._bytes_out = 0
+        self.bytes_out = 0
         self._write_paused = False
         self._in_turn = False
         self._turn_scheduled = False
@@ -108,6 +108,7 @@ class AmqpConnection:
         self._hung_up = False
         self._over = False
         self._reason = "closed by the peer"
+        self.opened_ms = context.clock.now_ms()
         self._started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
         self._had_link = False
         self.reading = Reading(self, self._started_ms)
@@ -170,7 +171,7 @@ class AmqpConnection:
             self.namespace or "-",
             (self.context.clock.monotonic_ms() - self._started_ms) / 1000,
             self.reading.bytes,
-            self._bytes_out,
+            self.bytes_out,
             self.events_in,
             self.events_out,
             names.shown(self._reason, most=_REASON_MAX),
@@ -492,7 +493,7 @@ class AmqpConnection:
         """One write per turn."""
         data = self.engine.bytes_to_send(now_ms=self.context.clock.monotonic_ms())
         if data and not self._hung_up:
-            self._bytes_out += len(data)
+            self.bytes_out += len(data)
             self.transport.write(data)
         if self.engine.is_over:
             self.hang_up()

@@ -73,6 +73,10 @@ class EntityLink(LinkApp):
         self.tracker = tracker
         self._address = address
 
+    @property
+    def address(self) -> Address:
+        return self._address
+
     def renew(self, now_ms: int) -> PenstockError | None:
         grant = self.connection.grants.find(self._address.path, self.right, now_ms=now_ms)
         if grant is None:

@@ -11,12 +11,15 @@ from penstock.management.operations.base import (
     Administration,
     Connections,
     ConnectionView,
+    History,
     KeptCheckpoints,
     Lag,
+    LinkView,
     shown_path,
 )
 from penstock.management.operations.groups import Groups
 from penstock.management.operations.hubs import HubRequest, Hubs
+from penstock.management.operations.jobs import Jobs
 from penstock.management.operations.namespaces import NamespaceRequest, Namespaces, Place
 from penstock.management.operations.progress import Moved, Progress
 from penstock.management.operations.publishers import Publishers
@@ -28,10 +31,12 @@ __all__ = [
     "Administration",
     "ConnectionView",
     "Connections",
+    "History",
     "HubRequest",
     "KeptCheckpoints",
     "KeyType",
     "Lag",
+    "LinkView",
     "Moved",
     "NamespaceRequest",
     "Operations",
@@ -51,5 +56,6 @@ class Operations:
         self.groups = Groups(administration, actor)
         self.progress = Progress(administration, actor)
         self.rules = Rules(administration, actor)
+        self.jobs = Jobs(administration, actor)
         self.publishers = Publishers(administration, actor)
         self.reports = Reports(administration, actor)

@@ -11,6 +11,7 @@ import msgspec
 from penstock.broker import Broker
 from penstock.broker.lag import Checkpoints, LagRow
 from penstock.catalog.api import Catalog, UsageLedger
+from penstock.management.jobs import JobRegistry
 from penstock.management.rights import REQUIRED, Action, Actor, Forbidden
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
@@ -18,18 +19,35 @@ from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace, Secret
 from penstock.model.errors import NotFound
 from penstock.model.ledger import AuditEntry
+from penstock.model.metrics import Series
+
+
+class LinkView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a connection sends to or receives from."""
+
+    hub: str
+    role: str  # send, receive, manage
+    group: str | None = None
+    partition: str | None = None
+    publisher: str | None = None
 
 
 class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A connection as operators see it."""
+    """A connection as operators see it. Texts of the peer's are shown as text only."""
 
     id: str
     peer: str
     namespace: str  # empty until it is known
     container_id: str
+    user_agent: str
+    opened_ms: int
+    age_seconds: float
     links: int
+    hub_links: list[LinkView]  # the first of them, where there are many
     events_in: int
     events_out: int
+    bytes_in: int
+    bytes_out: int
 
 
 class Connections(Protocol):
@@ -48,6 +66,21 @@ class Lag(Protocol):
     async def measured(
         self, namespace: str | None = None, hub: str | None = None
     ) -> list[LagRow]: ...
+
+
+class History(Protocol):
+    """Numbers over time."""
+
+    async def read(
+        self,
+        namespace: str,
+        hub: str | None,
+        *,
+        names: Sequence[str],
+        since_ms: int,
+        until_ms: int,
+        points: int,
+    ) -> Series: ...
 
 
 class KeptCheckpoints(Checkpoints, Protocol):
@@ -70,6 +103,8 @@ class Administration(msgspec.Struct, frozen=True, kw_only=True):
     ledger: UsageLedger
     lag: Lag
     checkpoints: KeptCheckpoints
+    history: History
+    jobs: JobRegistry
     reads: Executor
     new_key: Callable[[], Secret]
     new_hub_id: Callable[[], str]

@@ -1,17 +1,20 @@
-"""What runs and what ran: connections, partitions, readers, usage, grants, the audit log."""
+"""What runs and what ran: connections, partitions, readers, usage, metrics, grants, audit."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
 from penstock.broker import ReaderView
 from penstock.management.operations.base import Acts, ConnectionView
 from penstock.management.rights import Action
-from penstock.model import names
-from penstock.model.errors import ArgumentOutOfRange, NotFound
+from penstock.model import metrics, names
+from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
 
 AUDIT_ENTRIES_MAX = 1000
+_HISTORY_DEFAULT_MS = metrics.HOUR_MS
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,47 @@ class Reports(Acts):
     def usage(self, *, since_ms: int, until_ms: int) -> list[Usage]:
         self._permit(Action.USAGE_READ)
         return self._administration.ledger.usage(since_ms=since_ms, until_ms=until_ms)
+
+    async def metric_history(
+        self,
+        namespace: str,
+        hub: str | None = None,
+        *,
+        wanted: Sequence[str] | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        points: int = metrics.POINTS_MAX,
+    ) -> metrics.Series:
+        """Of a namespace, or of one of its hubs; the last hour unless it is said. ArgumentError
+        for a name that is none of `metrics.NAMES`."""
+        self._permit(Action.METRICS_READ, namespace, hub)
+        self._namespace(namespace)
+        groups = {}
+        if hub is not None:
+            self._hub(namespace, hub)
+            known = self._catalog.groups(namespace, hub)
+            groups = {names.key(group.name): group.name for group in known}
+        unknown = [name for name in wanted or () if name not in metrics.NAMES]
+        if unknown:
+            raise ArgumentError(
+                f"'{names.shown(unknown[0])}' is no metric: {', '.join(metrics.NAMES)} are."
+            )
+        if not 1 <= points <= metrics.POINTS_MAX:
+            raise ArgumentOutOfRange(
+                f"{points} points are asked for: 1 to {metrics.POINTS_MAX} are allowed."
+            )
+        until_ms = self._now_ms() if until_ms is None else until_ms
+        found = await self._administration.history.read(
+            namespace,
+            hub,
+            names=metrics.NAMES if not wanted else list(dict.fromkeys(wanted)),
+            since_ms=until_ms - _HISTORY_DEFAULT_MS if since_ms is None else since_ms,
+            until_ms=until_ms,
+            points=points,
+        )
+        # Names as they were given; what is left of groups that are gone is not shown.
+        lag = {groups[each]: v for each, v in found.lag_by_group.items() if each in groups}
+        return msgspec.structs.replace(found, lag_by_group=lag)
 
     def audit(self, *, newest: int) -> list[AuditEntry]:
         self._permit(Action.AUDIT_READ)

@@ -1,0 +1,295 @@
+"""The metric history: a small SQLite file of its own.
+
+Apart from the catalog: its numbers may be lost without harm and are not flushed, the catalog's may
+not; a write every ten seconds never stands in the way of one of the catalog's, which happens on
+the event loop; and a history that is damaged is put aside, where a catalog stops the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.model.errors import DataDirectoryError
+from penstock.model.metrics import (
+    COUNTERS,
+    DAY_MS,
+    GAUGES,
+    KEPT_MS,
+    LEVELS,
+    NAMES,
+    POINTS_MAX,
+    SUBJECTS_MAX,
+    Sample,
+    Series,
+    Subject,
+)
+from penstock.model.names import key
+
+_log = logging.getLogger(__name__)
+
+# "PENH": tells it from any other SQLite file that somebody put in its place.
+APPLICATION_ID = 0x50454E48
+_BUSY_S = 5.0
+_FILE_MODE = 0o600
+_SUBJECTS_EVERY = 1000  # records between two looks for subjects that nothing is kept of
+_AHEAD_MS = DAY_MS  # what a clock that was wrong has left in the future goes as well
+
+_STEP_1 = (
+    """
+    CREATE TABLE subjects (
+        id INTEGER PRIMARY KEY,
+        namespace TEXT NOT NULL, -- keys, not names
+        hub TEXT NOT NULL, -- empty: the whole namespace
+        consumer_group TEXT NOT NULL, -- empty: the whole hub
+        UNIQUE (namespace, hub, consumer_group)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE samples (
+        subject INTEGER NOT NULL,
+        step_ms INTEGER NOT NULL,
+        at_ms INTEGER NOT NULL,
+        incoming_messages INTEGER NOT NULL,
+        incoming_bytes INTEGER NOT NULL,
+        outgoing_messages INTEGER NOT NULL,
+        outgoing_bytes INTEGER NOT NULL,
+        successful_requests INTEGER NOT NULL,
+        throttled_requests INTEGER NOT NULL,
+        user_errors INTEGER NOT NULL,
+        server_errors INTEGER NOT NULL,
+        active_connections INTEGER,
+        size_bytes INTEGER,
+        lag_events INTEGER,
+        throughput_units INTEGER,
+        PRIMARY KEY (subject, step_ms, at_ms)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX samples_by_age ON samples (step_ms, at_ms)",
+)
+# A step is never edited after a release (catalog/schema.py).
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1,)
+
+_ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTERS)
+# max() of two values is NULL if one is.
+_HIGHEST = ", ".join(
+    f"{name} = max(ifnull({name}, excluded.{name}), ifnull(excluded.{name}, {name}))"
+    for name in GAUGES
+)
+_RECORD = f"""
+    INSERT INTO samples (subject, step_ms, at_ms, {", ".join(NAMES)})
+    VALUES (?, ?, ?, {", ".join("?" * len(NAMES))})
+    ON CONFLICT DO UPDATE SET {_ADDED}, {_HIGHEST}
+"""  # noqa: S608 - the names stand in model/metrics.py
+_SUMS = ", ".join([*(f"sum({name})" for name in COUNTERS), *(f"max({name})" for name in GAUGES)])
+_READ = f"""
+    SELECT at_ms / :step, {_SUMS} FROM samples
+    WHERE subject = :subject AND step_ms = :kept AND at_ms >= :since AND at_ms < :until
+    GROUP BY at_ms / :step
+"""  # noqa: S608 - the same
+_FIND = "SELECT id FROM subjects WHERE namespace = ? AND hub = ? AND consumer_group = ?"
+_GROUPS = "SELECT id, consumer_group FROM subjects WHERE namespace = ? AND hub = ?"
+_FORGET_OLD = "DELETE FROM samples WHERE step_ms = ? AND at_ms < ?"
+_FORGET_AHEAD = "DELETE FROM samples WHERE step_ms = ? AND at_ms > ?"
+_FORGET_SUBJECTS = """
+    DELETE FROM subjects WHERE NOT EXISTS (SELECT 1 FROM samples WHERE subject = subjects.id)
+"""
+
+
+class SqliteHistory:
+    """`catalog.api.MetricStore` in a file. One that cannot be used as it is, is put aside; one of
+    a newer Penstock is left alone, and this run's numbers end with it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._subjects: dict[Subject, int] = {}
+        self._records = 0
+        try:
+            self._connection = _opened(path)
+        except (DataDirectoryError, sqlite3.OperationalError) as error:
+            _log.warning("no metric history is kept beyond this run: %s: %s", path, error)
+            self._connection = _opened(None)
+        except sqlite3.DatabaseError as error:
+            aside = path.with_name(f"{path.name}.damaged")
+            _log.warning("%s is damaged, and put aside as %s: %s", path, aside.name, error)
+            self._connection = _begun_anew(path, aside)
+
+    def record(self, at_ms: int, samples: Sequence[Sample]) -> None:
+        with self._translated(), _transaction(self._connection):
+            for sample in samples[:SUBJECTS_MAX]:
+                values = (*sample.counters, *sample.gauges)
+                number = self._subject(sample.subject)
+                for level in LEVELS:
+                    begin = at_ms - at_ms % level.step_ms
+                    self._connection.execute(_RECORD, (number, level.step_ms, begin, *values))
+            self._forget(at_ms)
+
+    def read(
+        self,
+        namespace: str,
+        hub: str | None,
+        *,
+        names: Sequence[str],
+        since_ms: int,
+        until_ms: int,
+        points: int,
+        now_ms: int,
+    ) -> Series:
+        assert set(names) <= set(NAMES)
+        assert 1 <= points <= POINTS_MAX
+        since_ms = max(since_ms, now_ms - KEPT_MS)
+        until_ms = min(until_ms, now_ms + 1)
+        kept = next(
+            (level for level in LEVELS if since_ms >= now_ms - level.kept_ms), LEVELS[-1]
+        ).step_ms
+        step = kept * max(1, (until_ms - since_ms) // (kept * points))
+        while len(times := range(since_ms - since_ms % step, until_ms, step)) > points:
+            step += kept
+        first = since_ms - since_ms % step
+        window = {"step": step, "kept": kept, "since": first, "until": until_ms}
+        with self._translated():
+            whole = self._window(Subject(key(namespace), key(hub or "")), window, len(times))
+            groups: dict[str, list[int | None]] = {}
+            if hub is not None:
+                groups = self._lag_by_group(key(namespace), key(hub), window, len(times))
+        values = {name: whole[NAMES.index(name)] for name in names}
+        return Series(step_ms=step, at_ms=list(times), values=values, lag_by_group=groups)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _window(
+        self, subject: Subject, window: dict[str, int], count: int
+    ) -> list[list[int | None]]:
+        """A list for each of NAMES."""
+        made: list[list[int | None]] = [[None] * count for _ in NAMES]
+        parts = (subject.namespace, subject.hub, subject.group)
+        found = self._connection.execute(_FIND, parts).fetchone()
+        if found is None:
+            return made
+        first = window["since"] // window["step"]
+        for step, *numbers in self._connection.execute(_READ, {**window, "subject": found[0]}):
+            for series, number in zip(made, numbers, strict=True):
+                series[step - first] = number
+        return made
+
+    def _lag_by_group(
+        self, namespace: str, hub: str, window: dict[str, int], count: int
+    ) -> dict[str, list[int | None]]:
+        found = self._connection.execute(_GROUPS, (namespace, hub)).fetchall()
+        lag = NAMES.index("lag_events")
+        groups = {
+            group: self._window(Subject(namespace, hub, group), window, count)[lag]
+            for _, group in found
+            if group
+        }
+        return {group: numbers for group, numbers in groups.items() if _is_known(numbers)}
+
+    def _subject(self, subject: Subject) -> int:
+        known = self._subjects.get(subject)
+        if known is not None:
+            return known
+        parts = (subject.namespace, subject.hub, subject.group)
+        self._connection.execute(
+            "INSERT OR IGNORE INTO subjects (namespace, hub, consumer_group) VALUES (?, ?, ?)",
+            parts,
+        )
+        number: int = self._connection.execute(_FIND, parts).fetchone()[0]
+        self._subjects[subject] = number
+        return number
+
+    def _forget(self, now_ms: int) -> None:
+        for level in LEVELS:
+            oldest = now_ms - level.kept_ms
+            self._connection.execute(_FORGET_OLD, (level.step_ms, oldest))
+            self._connection.execute(_FORGET_AHEAD, (level.step_ms, now_ms + _AHEAD_MS))
+        self._records += 1
+        if self._records % _SUBJECTS_EVERY == 0:
+            self._connection.execute(_FORGET_SUBJECTS)
+            self._subjects.clear()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._subjects.clear()  # ids of what was rolled back
+            raise DataDirectoryError(
+                f"The metric history {self._path} cannot be used: {error}"
+            ) from error
+
+
+def _is_known(numbers: Sequence[int | None]) -> bool:
+    return any(number is not None for number in numbers)
+
+
+def _begun_anew(path: Path, aside: Path) -> sqlite3.Connection:
+    try:
+        path.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return _opened(path)
+    except (OSError, sqlite3.Error, DataDirectoryError) as error:
+        _log.warning("no metric history is kept beyond this run: %s", error)
+        return _opened(None)
+
+
+def _opened(path: Path | None) -> sqlite3.Connection:
+    """In memory without a path. Raises sqlite3.DatabaseError for what is no usable file, and
+    DataDirectoryError for one of a newer Penstock."""
+    if path is not None:
+        try:
+            path.touch(_FILE_MODE)
+        except OSError as error:
+            raise DataDirectoryError(f"it cannot be opened: {error.strerror}.") from error
+    # Not bound to a thread: its owner uses one at a time.
+    connection = sqlite3.connect(
+        ":memory:" if path is None else path,
+        timeout=_BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not ours and (version or tables):
+        raise sqlite3.DatabaseError("it is no metric history")
+    if version > len(MIGRATIONS):
+        raise DataDirectoryError(
+            f"it has version {version}, written by a newer Penstock: this one knows versions up to "
+            f"{len(MIGRATIONS)}."
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    for number in range(version, len(MIGRATIONS)):
+        with _transaction(connection):
+            for statement in MIGRATIONS[number]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+    connection.execute(_FORGET_SUBJECTS)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # A commit that failed may have ended the transaction itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,234 @@
+"""Routes below /providers/Penstock: what Azure has no words for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from penstock.management import bodies, shapes
+from penstock.management.api_parts import (
+    Asked,
+    GroupName,
+    HubName,
+    JobName,
+    NamespaceName,
+    PublisherName,
+    Responses,
+)
+from penstock.management.paths import name as unescaped
+from penstock.management.shapes import Shape, time_text
+from penstock.model import metrics
+from penstock.model.ledger import QuotaKind
+
+_TIME_MS_MAX = 2**53
+OWN = "/providers/Penstock"
+_OWN_NAMESPACE = OWN + "/namespaces/{namespace}"
+_OWN_HUB = _OWN_NAMESPACE + "/eventhubs/{hub}"
+_LIST: Responses = {200: {"model": bodies.ResourceList}}
+_SERIES: Responses = {200: {"model": bodies.SeriesAnswer}}
+_GroupQuery = Annotated[str | None, Query(max_length=256)]
+
+router = APIRouter()
+
+
+def _records(found: list[Any]) -> Shape:
+    return shapes.page([msgspec.to_builtins(each) for each in found])
+
+
+@router.get(f"{OWN}/namespaces", responses=_LIST)
+async def list_all_namespaces(asked: Asked) -> Shape:
+    """Of every subscription and resource group."""
+    namespaces = asked.operations.namespaces
+    return shapes.page(
+        [
+            shapes.namespace_shape(
+                each, None, capacity=namespaces.capacity(each), https=asked.endpoints.https
+            )
+            for each in namespaces.list()
+        ]
+    )
+
+
+@router.get(f"{OWN}/connections", responses=_LIST)
+async def list_connections(asked: Asked) -> Shape:
+    return _records(asked.operations.reports.connections())
+
+
+@router.delete(f"{OWN}/connections/{{connection}}")
+async def kill_connection(asked: Asked, connection: str) -> Response:
+    asked.operations.reports.kill_connection(unescaped(connection))
+    return Response(status_code=200)
+
+
+@router.get(f"{OWN}/usage", responses=_LIST)
+async def list_usage(
+    asked: Asked,
+    since_ms: Annotated[int, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)] = 0,
+    until_ms: Annotated[int, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)] = _TIME_MS_MAX,
+) -> Shape:
+    return _records(asked.operations.reports.usage(since_ms=since_ms, until_ms=until_ms))
+
+
+@router.get(f"{OWN}/audit", responses=_LIST)
+async def list_audit(asked: Asked, newest: Annotated[int, Query(ge=1, le=1000)] = 100) -> Shape:
+    found = asked.operations.reports.audit(newest=newest)
+    return shapes.page(
+        [msgspec.to_builtins(each) | {"at": time_text(each.at_ms)} for each in found]
+    )
+
+
+@router.get(f"{_OWN_NAMESPACE}/lag", responses=_LIST)
+async def list_lag(asked: Asked, namespace: NamespaceName, group: _GroupQuery = None) -> Shape:
+    return _records(await asked.operations.progress.lag(namespace, None, group))
+
+
+@router.get(f"{_OWN_HUB}/lag", responses=_LIST)
+async def list_hub_lag(
+    asked: Asked, namespace: NamespaceName, hub: HubName, group: _GroupQuery = None
+) -> Shape:
+    return _records(await asked.operations.progress.lag(namespace, hub, group))
+
+
+@router.post(f"{_OWN_HUB}/consumergroups/{{group}}/seek", responses=_LIST)
+async def seek_consumer_group(
+    asked: Asked, namespace: NamespaceName, hub: HubName, group: GroupName, body: bodies.SeekBody
+) -> Shape:
+    moved = await asked.operations.progress.seek(
+        namespace,
+        hub,
+        group,
+        body.to,
+        partition=body.partition,
+        dry_run=body.dry_run,
+        force=body.force,
+    )
+    return _records(moved)
+
+
+@router.get(f"{_OWN_HUB}/partitions", responses=_LIST)
+async def list_partitions(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
+    return _records(asked.operations.reports.partitions(namespace, hub))
+
+
+@router.get(f"{_OWN_HUB}/readers", responses=_LIST)
+async def list_readers(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
+    return _records(asked.operations.reports.readers(namespace, hub))
+
+
+@router.get(f"{_OWN_HUB}/revokedPublishers", responses=_LIST)
+async def list_revoked_publishers(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
+    return _records(asked.operations.publishers.revoked(namespace, hub))
+
+
+@router.put(f"{_OWN_HUB}/revokedPublishers/{{publisher}}")
+async def revoke_publisher(
+    asked: Asked, namespace: NamespaceName, hub: HubName, publisher: PublisherName
+) -> Any:
+    return msgspec.to_builtins(asked.operations.publishers.revoke(namespace, hub, publisher))
+
+
+@router.delete(f"{_OWN_HUB}/revokedPublishers/{{publisher}}")
+async def resume_publisher(
+    asked: Asked, namespace: NamespaceName, hub: HubName, publisher: PublisherName
+) -> Response:
+    asked.operations.publishers.resume(namespace, hub, publisher)
+    return Response(status_code=200)
+
+
+@router.get(f"{_OWN_NAMESPACE}/quotaGrants", responses=_LIST)
+async def list_quota_grants(asked: Asked, namespace: NamespaceName) -> Shape:
+    return _records(asked.operations.reports.grants(namespace))
+
+
+@router.put(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}")
+async def grant_quota(
+    asked: Asked, namespace: NamespaceName, kind: QuotaKind, body: bodies.GrantBody
+) -> Any:
+    made = asked.operations.reports.grant(namespace, kind, body.value, note=body.note)
+    return msgspec.to_builtins(made)
+
+
+@router.delete(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}")
+async def withdraw_quota(asked: Asked, namespace: NamespaceName, kind: QuotaKind) -> Response:
+    asked.operations.reports.withdraw(namespace, kind)
+    return Response(status_code=200)
+
+
+# --- numbers over time ----------------------------------------------------------------------------
+
+_Names = Annotated[
+    str | None, Query(max_length=1024, description="Separated by commas; all without it")
+]
+_Since = Annotated[int | None, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)]
+_Until = Annotated[int | None, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)]
+_Points = Annotated[int, Query(ge=1, le=metrics.POINTS_MAX)]
+
+
+@router.get(f"{_OWN_NAMESPACE}/metrics", responses=_SERIES)
+async def namespace_metrics(
+    asked: Asked,
+    namespace: NamespaceName,
+    names: _Names = None,
+    since_ms: _Since = None,
+    until_ms: _Until = None,
+    points: _Points = metrics.POINTS_MAX,
+) -> Any:
+    found = await asked.operations.reports.metric_history(
+        namespace,
+        None,
+        wanted=_words(names),
+        since_ms=since_ms,
+        until_ms=until_ms,
+        points=points,
+    )
+    return msgspec.to_builtins(found)
+
+
+@router.get(f"{_OWN_HUB}/metrics", responses=_SERIES)
+async def hub_metrics(
+    asked: Asked,
+    namespace: NamespaceName,
+    hub: HubName,
+    names: _Names = None,
+    since_ms: _Since = None,
+    until_ms: _Until = None,
+    points: _Points = metrics.POINTS_MAX,
+) -> Any:
+    found = await asked.operations.reports.metric_history(
+        namespace,
+        hub,
+        wanted=_words(names),
+        since_ms=since_ms,
+        until_ms=until_ms,
+        points=points,
+    )
+    return msgspec.to_builtins(found)
+
+
+def _words(names: str | None) -> list[str]:
+    return [word.strip() for word in (names or "").split(",") if word.strip()]
+
+
+# --- pipeline jobs --------------------------------------------------------------------------------
+
+
+@router.get(f"{OWN}/jobs", responses=_LIST)
+async def list_jobs(asked: Asked) -> Shape:
+    found = asked.operations.jobs.list()
+    return shapes.page(
+        [msgspec.to_builtins(each) | {"updated": time_text(each.updated_ms)} for each in found]
+    )
+
+
+@router.put(f"{OWN}/jobs/{{job}}")
+async def report_job(asked: Asked, job: JobName, body: bodies.JobBody) -> Response:
+    asked.operations.jobs.report(body.job(job))
+    return Response(status_code=200)
+
+
+@router.delete(f"{OWN}/jobs/{{job}}")
+async def delete_job(asked: Asked, job: JobName) -> Response:
+    asked.operations.jobs.delete(job)
+    return Response(status_code=200)

@@ -1,0 +1,207 @@
+"""The metric history: every ten seconds the hubs' counters and gauges are noted, on a thread.
+
+What a hub has done since the last time is a difference of two counts of its own, so a write that
+failed is made up for by the next one. Looking at many hubs and connections is done piece by piece:
+events move in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.broker import Broker, HubRuntime
+from penstock.broker.lag import Checkpoints, hub_rows
+from penstock.catalog.api import Catalog, MetricStore
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.model.metrics import COUNTERS, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
+from penstock.model.names import key
+
+_log = logging.getLogger(__name__)
+
+_CONNECTIONS_AT_ONCE = 256
+_PAUSE_S = 0.05
+
+# The namespace of each connection, and the hubs that it has links to.
+Connections = Callable[[], Sequence[tuple[str, Callable[[], Iterable[str]]]]]
+_Counts = tuple[int, ...]
+_NOTHING: _Counts = (0,) * len(COUNTERS)
+
+
+class MetricHistory:
+    """Between `start` and `stop` everything is noted. Raises PenstockError on reading only."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        catalog: Catalog,
+        checkpoints: Checkpoints,
+        store: MetricStore,
+        *,
+        connections: Connections,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._broker = broker
+        self._catalog = catalog
+        self._checkpoints = checkpoints
+        self._store = store
+        self._connections = connections
+        self._clock = clock
+        self._loop = loop
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-history")
+        self._noted: dict[str, _Counts] = {}  # by hub id: what the store has of it
+        self._running: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._fails = False
+
+    def start(self) -> None:
+        self._running = self._loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """The last seconds are noted too. Not cancelled: a write that is under way would count,
+        and be counted again."""
+        self._stopping.set()
+        if self._running is not None:
+            await self._running
+        self._thread.shutdown()
+
+    async def note(self) -> bool:
+        """Note what was done until now, as of the step that has just ended, or is about to; False
+        if the disk does not take it."""
+        now_ms = self._clock.now_ms()
+        connections = await self._count_connections()
+        counted: dict[str, _Counts] = {}
+        samples: list[Sample] = []
+        for runtime in self._broker.hubs():
+            await asyncio.sleep(0)
+            counts = counted[runtime.entity.id] = _counts(runtime)
+            samples += self._looked_at(runtime, counts, connections)
+        samples += self._of_namespaces(samples, connections)
+        begin_ms = (now_ms - 1) // STEP_MS * STEP_MS
+        chosen = _most_important(samples)
+        try:
+            await self._loop.run_in_executor(self._thread, self._store.record, begin_ms, chosen)
+        except PenstockError as error:
+            if not self._fails:
+                _log.warning("metric history is not written, and will be tried again: %s", error)
+            self._fails = True
+            return False
+        self._noted = counted
+        self._fails = False
+        return True
+
+    async def read(
+        self,
+        namespace: str,
+        hub: str | None,
+        *,
+        names: Sequence[str],
+        since_ms: int,
+        until_ms: int,
+        points: int,
+    ) -> Series:
+        now_ms = self._clock.now_ms()
+
+        def read() -> Series:
+            return self._store.read(
+                namespace,
+                hub,
+                names=names,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                points=points,
+                now_ms=now_ms,
+            )
+
+        return await self._loop.run_in_executor(self._thread, read)
+
+    async def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            # A timer may be a moment early by the wall clock: then not at once again.
+            to_turn_s = max((STEP_MS - self._clock.now_ms() % STEP_MS) / 1000, _PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), to_turn_s)
+            is_last = self._stopping.is_set()
+            try:
+                await self.note()
+            except Exception:  # noqa: BLE001 - numbers of ten seconds are lost, and no more
+                _log.exception("metric history: a sample failed")
+
+    async def _count_connections(self) -> Counter[tuple[str, str]]:
+        """By namespace and hub, and by namespace alone."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for number, (namespace, hubs) in enumerate(self._connections()):
+            if number % _CONNECTIONS_AT_ONCE == _CONNECTIONS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if namespace:
+                counts[key(namespace), ""] += 1
+                counts.update((key(namespace), hub) for hub in {key(each) for each in hubs()})
+        return counts
+
+    def _looked_at(
+        self, runtime: HubRuntime, counts: _Counts, connections: Counter[tuple[str, str]]
+    ) -> list[Sample]:
+        """The hub's sample, and those of its groups whose lag is known."""
+        entity = runtime.entity
+        namespace, hub = key(entity.namespace), key(entity.name)
+        lag: Counter[str] = Counter()
+        for row in hub_rows(runtime, self._catalog, self._checkpoints, now_ms=self._clock.now_ms()):
+            if row.lag_events is not None:
+                lag[key(row.group)] += row.lag_events
+        size = sum(runtime.status(index).size_bytes for index in range(runtime.partition_count))
+        before = self._noted.get(entity.id, _NOTHING)
+        done = tuple(now - then for now, then in zip(counts, before, strict=True))
+        gauges = (connections[namespace, hub], size, max(lag.values(), default=None), None)
+        groups = [
+            Sample(Subject(namespace, hub, group), _NOTHING, (None, None, behind, None))
+            for group, behind in lag.items()
+        ]
+        return [Sample(Subject(namespace, hub), done, gauges), *groups]
+
+    def _of_namespaces(
+        self,
+        samples: Sequence[Sample],
+        connections: Counter[tuple[str, str]],
+    ) -> list[Sample]:
+        made = []
+        for namespace in self._catalog.namespaces():
+            name = key(namespace.name)
+            hubs = [
+                sample
+                for sample in samples
+                if sample.subject.namespace == name and not sample.subject.group
+            ]
+            every = (_NOTHING, *(sample.counters for sample in hubs))
+            sums = [sum(numbers) for numbers in zip(*every, strict=True)]
+            sizes = sum(sample.gauges[1] or 0 for sample in hubs)
+            behind = [lag for sample in hubs if (lag := sample.gauges[2]) is not None]
+            gauges = (
+                connections[name, ""],
+                sizes,
+                max(behind, default=None),
+                namespace.throughput_units,
+            )
+            made.append(Sample(Subject(name), tuple(sums), gauges))
+        return made
+
+
+def _counts(runtime: HubRuntime) -> _Counts:
+    counters = runtime.counters
+    return tuple(getattr(counters, name) for name in COUNTERS)
+
+
+def _most_important(samples: list[Sample]) -> list[Sample]:
+    """Namespaces, then hubs, then groups; the busiest first."""
+
+    def rank(sample: Sample) -> tuple[bool, bool, int]:
+        subject = sample.subject
+        return bool(subject.hub), bool(subject.group), -sum(sample.counters)
+
+    return sorted(samples, key=rank)[:SUBJECTS_MAX]
