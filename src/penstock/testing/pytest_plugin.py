@@ -1,11 +1,14 @@
-"""The pytest plugin: the fixture `penstock_broker`. A broker is loaded when a test asks for one."""
+"""The pytest plugin: the fixture `penstock_broker`. A broker is loaded when a test asks for one.
+
+pytest is no dependency of Penstock, so that it is not imported by name: who loads this has it.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 if TYPE_CHECKING:
     from penstock.testing.in_process import InProcessBroker
@@ -13,22 +16,26 @@ if TYPE_CHECKING:
 _MARK = "penstock"
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config: Any) -> None:
     config.addinivalue_line(
         "markers",
         f"{_MARK}(**options): options of penstock.testing.broker for the fixture penstock_broker",
     )
+    fixture = importlib.import_module("pytest").fixture
+    fixtures = SimpleNamespace(
+        penstock_broker=fixture(penstock_broker),
+        penstock_broker_options=fixture(penstock_broker_options),
+    )
+    config.pluginmanager.register(fixtures, "penstock-fixtures")
 
 
-@pytest.fixture
 def penstock_broker_options() -> dict[str, Any]:
     """Override it to give options to the brokers of a module or a directory."""
     return {}
 
 
-@pytest.fixture
 def penstock_broker(
-    request: pytest.FixtureRequest, penstock_broker_options: dict[str, Any]
+    request: Any, penstock_broker_options: dict[str, Any]
 ) -> Iterator[InProcessBroker]:
     """A Penstock broker of the test's own, with the hub `events`; it is gone after the test."""
     from penstock.testing.in_process import broker
