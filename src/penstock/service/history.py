@@ -72,8 +72,8 @@ class MetricHistory:
         self._thread.shutdown()
 
     async def note(self) -> bool:
-        """Note what was done until now, as of the step that has just ended, or is about to; False
-        if the disk does not take it."""
+        """Note what was done until now, as of the step that has just ended, or is about to (timers
+        are late by a moment); False if the disk does not take it."""
         now_ms = self._clock.now_ms()
         connections = await self._count_connections()
         counted: dict[str, _Counts] = {}
@@ -83,7 +83,7 @@ class MetricHistory:
             counts = counted[runtime.entity.id] = _counts(runtime)
             samples += self._looked_at(runtime, counts, connections)
         samples += self._of_namespaces(samples, connections)
-        begin_ms = (now_ms - 1) // STEP_MS * STEP_MS
+        begin_ms = (now_ms - STEP_MS // 2) // STEP_MS * STEP_MS
         chosen = _most_important(samples)
         try:
             await self._loop.run_in_executor(self._thread, self._store.record, begin_ms, chosen)

@@ -210,10 +210,11 @@ async def test_what_the_disk_refuses_is_made_up_for(
 async def test_sample_belongs_to_the_step_that_has_ended(world: World) -> None:
     world.clock.advance(STEP_MS - world.clock.now_ms() % STEP_MS)
     turn = world.clock.now_ms()
-    await world.history.note()
-    world.clock.advance(1)
-    await world.history.note()
-    assert [at_ms for at_ms, _ in world.store.records] == [turn - STEP_MS, turn]
+    for later_ms in (0, STEP_MS // 2 - 1, 1, STEP_MS // 2 - 1):
+        world.clock.advance(later_ms)
+        await world.history.note()
+    ended = turn - STEP_MS
+    assert [at_ms for at_ms, _ in world.store.records] == [ended, ended, turn, turn]
 
 
 async def test_too_many_hubs_leave_the_quiet_ones_out(world: World) -> None:
