@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ def pytest_configure(config: Any) -> None:
         f"{_MARK}(**options): options of penstock.testing.broker for the fixture penstock_broker",
     )
     fixture = importlib.import_module("pytest").fixture
-    fixtures = SimpleNamespace(
+    fixtures = ModuleType("penstock_fixtures")
+    vars(fixtures).update(
         penstock_broker=fixture(penstock_broker),
         penstock_broker_options=fixture(penstock_broker_options),
     )
