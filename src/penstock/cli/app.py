@@ -1,14 +1,18 @@
-"""The command tree, and how errors become exit codes."""
+"""The command tree, and how errors become exit codes.
+
+A new command is one line of `COMMANDS`: its name, where it is written, one sentence, its section.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, doctor, grant, log, serve, usage
+from penstock.cli.tree import CONTEXT_SETTINGS, Entry, RootGroup
 from penstock.model import errors
 
 DONE, FAILED, USAGE, NOT_FOUND, DENIED, THROTTLED, TIMED_OUT = range(7)
@@ -21,24 +25,75 @@ _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.OperationTimedOut, TIMED_OUT),
     (TimeoutError, TIMED_OUT),
     (errors.ConfigurationError, USAGE),
+    (errors.ArgumentError, USAGE),
+    (errors.ArgumentOutOfRange, USAGE),
     (errors.PenstockError, FAILED),
     (OSError, FAILED),
 )
 
+
+def _section(title: str, *commands: tuple[str, str, str]) -> list[Entry]:
+    return [
+        Entry(name, f"penstock.cli.{where}", summary, title) for name, where, summary in commands
+    ]
+
+
+COMMANDS = (
+    *_section(
+        "Run",
+        ("serve", "serve:serve", "Run Penstock."),
+        ("init", "init:init", "Make a data directory ready, without serving it."),
+        ("status", "status:status", "Show what runs, and how it is."),
+        ("health", "status:health", "Exit code 0 when the service is well; --wait waits for it."),
+        ("doctor", "doctor:doctor", "Look at ports, certificate, clock, disk and kernels."),
+    ),
+    *_section(
+        "Event hubs",
+        ("namespace", "namespace:app", "Namespaces and their throughput units."),
+        ("hub", "hub:app", "Event hubs and their partitions."),
+        ("group", "group:app", "Consumer groups: how far behind they are, and where they go on."),
+        ("policy", "policy:app", "Shared access policies, their keys and connection strings."),
+        ("token", "token:app", "Shared access signatures."),
+        ("grant", "grant:grant", "Let a namespace have more units or partitions."),
+        ("usage", "usage:usage", "Units, events and bytes by the hour: what a bill is made of."),
+    ),
+    *_section(
+        "Events",
+        ("bench", "bench:app", "Measure publishing, delivery and latency."),
+    ),
+    *_section(
+        "Operate",
+        ("connections", "connections:app", "Who is connected; end a connection."),
+        ("audit", "audit:audit", "Who did what, newest first."),
+        ("backup", "backup:backup", "Copy a data directory, also while its service runs."),
+        ("restore", "backup:restore", "Make a data directory of a backup."),
+        ("log", "log:app", "Check and read the partition logs offline."),
+        ("debug", "debug:app", "Gather what a person who helps needs to see."),
+        ("config", "config:app", "Show, validate and describe the service's configuration."),
+        ("emulator", "emulator:app", "Take over from the official emulator."),
+    ),
+    *_section(
+        "This command line",
+        ("context", "context:app", "Remember services by name."),
+        ("completion", "about:completion", "Print the shell's completion script."),
+        ("version", "about:version", "Show the version."),
+        ("help", "about:help_", "Show the help of a command, or --all of it."),
+    ),
+)
+RootGroup.entries = {entry.name: entry for entry in COMMANDS}
+
 app = typer.Typer(
     name="penstock",
+    cls=RootGroup,
     help="Azure Event Hubs that you run yourself.",
+    epilog="Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 failed, 2 usage, "
+    "3 not found, 4 denied, 5 throttled, 6 timed out.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    add_completion=False,
+    context_settings=CONTEXT_SETTINGS,
 )
-app.command()(serve.serve)
-app.command()(doctor.doctor)
-app.command()(usage.usage)
-app.command()(grant.grant)
-app.add_typer(log.app, name="log")
-app.add_typer(bench.app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:
@@ -59,11 +114,21 @@ def _root(
 
 def run() -> None:
     """One clear sentence on stderr and a documented exit code, never a traceback of ours."""
+    if "_PENSTOCK_COMPLETE" in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()  # typer does it for its own options, which we have as a command
     try:
-        app()
+        app(prog_name="penstock")
     except (errors.PenstockError, OSError, TimeoutError) as error:
-        typer.echo(f"penstock: {error}", err=True)
+        typer.echo(f"penstock: {_sentence(error)}", err=True)
         sys.exit(exit_code(error))
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}."
+    return str(error)
 
 
 def exit_code(error: BaseException) -> int:

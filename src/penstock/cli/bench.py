@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.tree import Noun
+
 if TYPE_CHECKING:
     from penstock.client.load import Report
     from penstock.client.measures import Latencies, Result
 
-app = typer.Typer(help="Measure publishing, delivery and latency.", no_args_is_help=True)
+app = Noun("Measure publishing, delivery and latency.")
 
 _PROGRESS_FROM_S = 2.0
 _BATCHES_IN_FLIGHT = 64
@@ -43,7 +45,7 @@ Duration = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds")]
 Format = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
 
 
-@app.command()
+@app.verb()
 def send(
     hub: Hub = "events",
     size: Annotated[int, typer.Option(min=0, max=1_000_000, help="Bytes per body")] = 100,
@@ -78,7 +80,7 @@ def send(
     _show(f"send {batch} x {size} B", result, output)
 
 
-@app.command()
+@app.verb()
 def recv(
     hub: Hub = "events",
     group: Group = "$Default",
@@ -114,7 +116,7 @@ def recv(
     _show("recv", result, output)
 
 
-@app.command()
+@app.verb()
 def e2e(
     hub: Hub = "events",
     group: Group = "$Default",

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import Format, Output, print_rows
+from penstock.cli.target import Where, data_directory
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 Finding = tuple[str, str, str]  # what, how it is, what was seen and what to do
@@ -32,15 +33,24 @@ _PORTS = {"amqp": 5672, "amqps": 5671, "https": 8443, "admin": 5300}
 
 
 def doctor(
-    data: Annotated[Path, typer.Option(help="Data directory")] = Path("penstock-data"),
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Data directory [default: ./penstock-data]")
+    ] = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Look at ports, certificate, clock, disk and kernels. Exit code 1 when something fails."""
-    findings = [*_program(), *_disk(data), *_certificate(data), *_clock(data), *_doors(data)]
-    rows = [{"check": what, "state": state, "seen": seen} for what, state, seen in findings]
+    """Look at ports, certificate, clock, disk and kernels.
+
+    Exit code 1 when something fails.
+    """
+    found = findings(data_directory(Where(data=data)))
+    rows = [{"check": what, "state": state, "seen": seen} for what, state, seen in found]
     print_rows(rows, output, title="penstock doctor")
-    if any(state == FAIL for _, state, _ in findings):
+    if any(state == FAIL for _, state, _ in found):
         raise typer.Exit(1)
+
+
+def findings(data: Path) -> list[Finding]:
+    return [*_program(), *_disk(data), *_certificate(data), *_clock(data), *_doors(data)]
 
 
 def _program() -> Iterator[Finding]:

@@ -21,7 +21,7 @@ def grant(
         Path | None, typer.Option(help="Data directory [default: ./penstock-data]")
     ] = None,
 ) -> None:
-    """Let a namespace hold more units, or its event hubs have more partitions.
+    """Let a namespace have more units or partitions.
 
     The service that runs on the data directory must be stopped; or write [[namespaces.grants]]
     into its configuration instead.

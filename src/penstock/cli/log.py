@@ -10,18 +10,19 @@ import msgspec
 import typer
 
 from penstock.cli.output import Format, Output, print_rows
+from penstock.cli.tree import Noun
 
 if TYPE_CHECKING:
     from penstock.log.verify import Finding, PartitionSummary
 
-app = typer.Typer(help="Check and read the partition logs offline.", no_args_is_help=True)
+app = Noun("Check and read the partition logs offline.")
 
 Directory = Annotated[
     Path, typer.Argument(help="Data directory, or a copy of one; it may be in use")
 ]
 
 
-@app.command()
+@app.verb()
 def verify(
     directory: Directory = Path("penstock-data"),
     output: Format = Output.TABLE,
@@ -49,7 +50,7 @@ def verify(
     typer.echo("Every stored event can be read.", err=True)
 
 
-@app.command()
+@app.verb()
 def dump(
     segment: Annotated[Path, typer.Argument(help="A segment file (….log)")],
     output: Format = Output.TABLE,

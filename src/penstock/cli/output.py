@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_NUMBERS = re.compile("number|offset|bytes|seconds|events|units|epoch|delta")
+_TIMES = ("at", "created_at", "updated_at", "expires_at", "last_enqueued")
+_TIME = re.compile(r"^([0-9-]{10})T([0-9:]{8})(\.[0-9]+)?Z$")
 _PIPE_WIDTH = 160  # columns, where no terminal says how many it has
+
+Row = Mapping[str, object]
+Show = Callable[[object], str]
 
 
 class Output(StrEnum):
@@ -22,40 +34,182 @@ class Output(StrEnum):
 Format = Annotated[Output, typer.Option("-o", "--output", help="table, json or jsonl")]
 
 
-def print_rows(rows: Sequence[Mapping[str, object]], output: Output, *, title: str) -> None:
-    """JSON is a list of objects (design.md 7); a table has the first row's keys as columns."""
-    if output is Output.JSON:
-        typer.echo(json.dumps(list(rows)))
-    elif output is Output.JSONL:
-        for row in rows:
-            typer.echo(json.dumps(row))
+def talk(text: str) -> None:
+    """To the person, not to the pipe."""
+    typer.echo(text, err=True)
+
+
+def print_rows(
+    rows: Sequence[Row],
+    output: Output,
+    *,
+    title: str,
+    columns: Sequence[str] | None = None,
+    shown: Mapping[str, Show] | None = None,
+    elided: Collection[str] = (),
+) -> None:
+    """JSON is a list of objects (design.md 7); a table has the first row's keys as columns, or
+    those named. `title` says what there is none of; `shown` how a column is written in a table;
+    `elided` columns are cut short rather than wrapped."""
+    if output is not Output.TABLE:
+        print_json(rows, output)
     elif rows:
-        _print_table(rows, title)
+        names = list(columns if columns is not None else rows[0])
+        console().print(table_of(rows, names, shown or {}, elided), soft_wrap=False)
     else:
-        typer.echo(f"{title}: nothing to show", err=True)
+        talk(f"{title}: nothing to show")
 
 
-def _print_table(rows: Sequence[Mapping[str, object]], title: str) -> None:
-    from rich.console import Console
+def print_record(
+    record: Row,
+    output: Output,
+    *,
+    shown: Mapping[str, Show] | None = None,
+) -> None:
+    """One thing: in a table its properties stand below each other. JSON is a list of one."""
+    if output is not Output.TABLE:
+        print_json([record], output)
+        return
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title)
-    for name, value in rows[0].items():
-        number = isinstance(value, int | float)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in record.items():
+        if value is not None:
+            # Text, not markup: names and values may come from strangers.
+            table.add_row(heading(name), Text(_shown(name, value, shown or {}), _style(value)))
+    console().print(table)
+
+
+def print_json(rows: Iterable[Row], output: Output) -> None:
+    if output is Output.JSON:
+        typer.echo(json.dumps(list(rows)))
+    else:
+        for row in rows:
+            typer.echo(json.dumps(row))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """As wide as the terminal; a pipe has no width, unless COLUMNS says one."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else int(os.environ.get("COLUMNS") or _PIPE_WIDTH)
+    return Console(width=width, stderr=stderr, highlight=False)
+
+
+def table_of(
+    rows: Sequence[Row],
+    names: Sequence[str],
+    shown: Mapping[str, Show],
+    elided: Collection[str] = (),
+) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        header_style="bold",
+    )
+    for name in names:
+        values = [row[name] for row in rows if row[name] is not None]
+        number = all(isinstance(value, int | float) for value in values)
+        number = number and (bool(values) or _NUMBERS.search(name) is not None)
         table.add_column(
-            name.replace("_", " "),
+            heading(name),
             justify="right" if number else "left",
-            no_wrap=number,
-            overflow="fold",  # nothing is cut off, however narrow the terminal
+            no_wrap=number or name in elided or name in _TIMES,
+            # Nothing is cut off, however narrow the terminal, unless the caller wants it so.
+            overflow="ellipsis" if name in elided else "fold",
         )
     for row in rows:
-        # Text, not markup: names and values may come from strangers.
-        table.add_row(*(Text(_shown(value)) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+        table.add_row(*(Text(_shown(name, row[name], shown), _style(row[name])) for name in names))
+    return table
 
 
-def _shown(value: object) -> str:
+_HEADINGS = {
+    "partition_count": "partitions",
+    "retention_hours": "retention",
+    "size_bytes": "size",
+    "lag_seconds": "lag time",
+    "lag_bytes": "lag size",
+    "first_sequence_number": "first",
+    "last_sequence_number": "last",
+    "checkpoint_sequence_number": "checkpoint",
+    "from_sequence_number": "from",
+    "to_sequence_number": "to",
+    "user_metadata": "note",
+    "created_at": "created",
+    "updated_at": "updated",
+    "expires_at": "expires",
+}
+
+
+def heading(name: str) -> str:
+    """Shorter than the key, where a table leaves no doubt."""
+    return _HEADINGS.get(name) or name.replace("_", " ")
+
+
+def bytes_shown(value: object) -> str:
+    """1,536 -> 1.5 KB"""
+    size = float(value) if isinstance(value, int | float) else 0.0
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TB"
+
+
+def seconds_shown(value: object) -> str:
+    """90061 -> 1d 1h; 3.25 -> 3.2s"""
+    seconds = float(value) if isinstance(value, int | float) else 0.0
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes}m {int(seconds % 60)}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h {minutes}m"
+    return f"{hours // 24}d {hours % 24}h"
+
+
+def hours_shown(value: object) -> str:
+    """168 -> 7d; 36 -> 1d 12h"""
+    days, hours = divmod(int(value) if isinstance(value, int) else 0, 24)
+    return " ".join(part for part in (f"{days}d" * bool(days), f"{hours}h" * bool(hours)) if part)
+
+
+def _shown(name: str, value: object, shown: Mapping[str, Show]) -> str:
     if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        return "-"
+    if name in shown:
+        return shown[name](value)
+    if name in _TIMES and isinstance(value, str):
+        return _TIME.sub(r"\1 \2Z", value)  # a second is fine enough for eyes
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value)
+    if isinstance(value, dict):
+        return json.dumps(value) if value else ""
+    return str(value)
+
+
+_STYLES = {
+    **dict.fromkeys(("Active", "ok", "ready", "healthy"), "green"),
+    **dict.fromkeys(("Disabled", "SendDisabled", "ReceiveDisabled", "warn"), "yellow"),
+    **dict.fromkeys(("fail", "not ready", "unhealthy"), "red"),
+}
+
+
+def _style(value: object) -> str:
+    return _STYLES.get(value, "") if isinstance(value, str) else ""

@@ -50,7 +50,10 @@ def serve(
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")
     ] = None,
 ) -> None:
-    """Run Penstock: every --*-port takes 0 for any free one."""
+    """Run Penstock.
+
+    Every --*-port takes 0: any free one.
+    """
     from penstock.model.clock import SystemClock
     from penstock.service import logs
     from penstock.service.config import load_settings

@@ -62,9 +62,10 @@ def usage(
         Output, typer.Option("-o", "--output", help="table, json or csv")
     ] = Output.TABLE,
 ) -> None:
-    """Units, events and bytes by the hour (UTC): what a bill is made of.
+    """Units, events and bytes by the hour: what a bill is made of.
 
-    Read from the data directory, also beside a running service, which writes every two seconds.
+    Hours are those of UTC. Read from the data directory, also beside a running service, which
+    writes every two seconds.
     """
     from penstock.catalog import offline
     from penstock.model.names import key

@@ -1,0 +1,254 @@
+"""Lag as rows, and as a table that lives: rates between two looks, what grows, sums."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from penstock.cli.output import Output, bytes_shown, console, print_rows, seconds_shown
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+Row = dict[str, object]
+Key = tuple[object, object, object]
+
+# The first eight are design.md 7's, in its order.
+KEYS = (
+    "hub",
+    "group",
+    "partition",
+    "last_sequence_number",
+    "checkpoint_sequence_number",
+    "lag_events",
+    "lag_seconds",
+    "owner",
+    "lag_bytes",
+    "epoch",
+    "readers",
+)
+_NARROW = KEYS[:8]
+_WIDE = 110  # columns from which on everything has room
+
+
+def lag_row(found: Mapping[str, object]) -> Row:
+    return {name: found.get(name) for name in KEYS}
+
+
+def print_lag(rows: Sequence[Row], output: Output) -> None:
+    """Everything as JSON; as a table what has room."""
+    narrow = output is Output.TABLE and console().width < _WIDE
+    print_rows(
+        rows,
+        output,
+        title="Lag",
+        columns=_NARROW if narrow else KEYS,
+        shown={"lag_bytes": bytes_shown, "lag_seconds": seconds_shown},
+        elided=("owner",) if narrow else (),
+    )
+
+
+class Look:
+    """One look at all rows, compared with the one before."""
+
+    def __init__(self, rows: Sequence[Row], at_s: float, before: Look | None) -> None:
+        self.rows = rows
+        self.at_s = at_s
+        self._before_s = None if before is None else before.at_s
+        self._before = {} if before is None else {_key(row): row for row in before.rows}
+
+    def rate(self, row: Row, name: str) -> float | None:
+        """How fast a number grew since the last look, a second; None when nobody knows."""
+        old, new = self._before.get(_key(row), {}).get(name), row[name]
+        if self._before_s is None or not isinstance(old, int) or not isinstance(new, int):
+            return None
+        return max(0, new - old) / max(self.at_s - self._before_s, 1e-3)
+
+    def total_rate(self, name: str) -> float | None:
+        """Of `last_sequence_number`, which several groups share, each partition once."""
+        seen: dict[object, float] = {}
+        for row in self.rows:
+            found = self.rate(row, name)
+            if found is not None:
+                shared = name == "last_sequence_number"
+                seen[(row["hub"], row["partition"]) if shared else _key(row)] = found
+        return sum(seen.values()) if seen else None
+
+    def trend(self, row: Row) -> int:
+        """1: it falls further behind; -1: it catches up; 0: neither, or unknown."""
+        old, new = self._before.get(_key(row), {}).get("lag_events"), row["lag_events"]
+        if not isinstance(old, int) or not isinstance(new, int):
+            return 0
+        return (new > old) - (new < old)
+
+
+class LagView:
+    """Looks again and again, until Ctrl-C or so many times."""
+
+    def __init__(
+        self,
+        look: Callable[[], Sequence[Row]],
+        *,
+        title: str,
+        every_s: float,
+        looks_max: int | None,
+    ) -> None:
+        self._look = look
+        self._title = title
+        self._every_s = every_s
+        self._looks_max = looks_max
+
+    def run(self, output: Output) -> None:
+        try:
+            if output is Output.JSONL:
+                self._repeat(_print_lines)
+            elif sys.stdout.isatty():
+                self._live()
+            else:
+                self._repeat(_print_plain)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+    def _live(self) -> None:
+        from rich.live import Live
+
+        with Live(console=console(), auto_refresh=False, transient=False) as live:
+
+            def show(look: Look) -> None:
+                wide = live.console.width >= _WIDE
+                room = max(1, live.console.height - 5)
+                live.update(self.rendered(look, wide=wide, rows_max=room), refresh=True)
+
+            self._repeat(show)
+
+    def _repeat(self, show: Callable[[Look], None]) -> None:
+        last: Look | None = None
+        looks = 0
+        while True:
+            last = Look(self._look(), time.monotonic(), last)
+            show(last)
+            looks += 1
+            if self._looks_max is not None and looks >= self._looks_max:
+                return
+            time.sleep(self._every_s)
+
+    def rendered(self, look: Look, *, wide: bool, rows_max: int) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        # What is worst comes first when not everything has room.
+        rows = list(look.rows)
+        if len(rows) > rows_max:
+            rows = sorted(rows, key=_urgency)[:rows_max]
+        now = datetime.now(UTC).strftime("%H:%M:%SZ")
+        head = Text.assemble(
+            ("Lag of ", "bold"),
+            (self._title, "bold cyan"),
+            f"  {now}  every {self._every_s:g}s, Ctrl-C ends it",
+        )
+        return Group(head, _live_table(look, rows, wide=wide), _sums(look, len(rows)))
+
+
+def _live_table(look: Look, rows: Sequence[Row], *, wide: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    left = ("hub", "group")
+    for name in left:
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=24 if wide else 12)
+    numbers = ["part", *(("last", "checkpoint") if wide else ()), "lag", "age", "in/s", "out/s"]
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("readers" if wide else "rd", justify="right")
+    table.add_column("owner", overflow="ellipsis", no_wrap=True, ratio=1)
+    for row in rows:
+        cells = [Text(str(row["hub"])), Text(str(row["group"])), Text(str(row["partition"]))]
+        if wide:
+            cells += [_number(row["last_sequence_number"])]
+            cells += [_number(row["checkpoint_sequence_number"])]
+        cells += [_lag(row, look.trend(row)), _age(row["lag_seconds"])]
+        cells += [_rate(look.rate(row, "last_sequence_number"))]
+        cells += [_rate(look.rate(row, "checkpoint_sequence_number"))]
+        cells += [_number(row["readers"]), Text(str(row["owner"] or "-"), "dim")]
+        table.add_row(*cells)
+    return table
+
+
+def _sums(look: Look, shown: int) -> Text:
+    from rich.text import Text
+
+    lags = [value for row in look.rows if isinstance(value := row["lag_events"], int)]
+    sizes = [value for row in look.rows if isinstance(value := row["lag_bytes"], int)]
+    ages = [value for row in look.rows if isinstance(value := row["lag_seconds"], int | float)]
+    parts = [f"{sum(lags):,} events behind" if lags else "nothing known to be behind"]
+    if sizes and sum(sizes):
+        parts.append(bytes_shown(sum(sizes)))
+    if ages and max(ages) > 0:
+        parts.append(f"oldest {seconds_shown(max(ages))}")
+    for name, word in (("last_sequence_number", "in"), ("checkpoint_sequence_number", "out")):
+        rate = look.total_rate(name)
+        if rate is not None:
+            parts.append(f"{rate:,.0f}/s {word}")
+    if shown < len(look.rows):
+        parts.append(f"{len(look.rows) - shown} rows with less lag are not shown")
+    return Text(" · ".join(parts), "bold")
+
+
+def _key(row: Row) -> Key:
+    return row["hub"], row["group"], row["partition"]
+
+
+def _urgency(row: Row) -> float:
+    lag = row["lag_events"]
+    return -float(lag) if isinstance(lag, int) else 1.0
+
+
+def _number(value: object) -> Text:
+    from rich.text import Text
+
+    return Text(f"{value:,}" if isinstance(value, int) else "-")
+
+
+def _lag(row: Row, trend: int) -> Text:
+    from rich.text import Text
+
+    value = row["lag_events"]
+    if not isinstance(value, int):
+        return Text("-  ", "dim")
+    mark, style = {1: ("▲", "yellow"), -1: ("▼", "green"), 0: (" ", "")}[trend]
+    style = "green" if value == 0 else style
+    return Text(f"{value:,} {mark}", style)
+
+
+def _age(value: object) -> Text:
+    from rich.text import Text
+
+    return Text(seconds_shown(value) if isinstance(value, int | float) else "-")
+
+
+def _rate(value: float | None) -> Text:
+    from rich.text import Text
+
+    return Text("-" if value is None else f"{value:,.0f}", "" if value else "dim")
+
+
+def _print_lines(look: Look) -> None:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    for row in look.rows:
+        typer.echo(json.dumps({**row, "at": at}))
+    sys.stdout.flush()
+
+
+def _print_plain(look: Look) -> None:
+    print_lag(look.rows, Output.TABLE)
+    sys.stdout.flush()
