@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Protocol
 
 from penstock.log.appending import Wake
@@ -22,7 +23,12 @@ from penstock.model import limits
 
 _logger = logging.getLogger(__name__)
 
-ROUND_BYTES_MAX = 32 * limits.MB  # then the first of them hear of it before the last are written
+# A round ends at so many bytes: the first of them hear of it before the last are written, and those
+# who publish send on meanwhile. A disk whose flush takes long, whatever its size, gets larger ones,
+# else flushes would bound the rate.
+ROUND_BYTES_MIN = 2 * limits.MB
+ROUND_BYTES_MAX = 32 * limits.MB
+SLOW_FLUSH_S, QUICK_FLUSH_S = 0.010, 0.005
 FLUSH_HELPERS = 8  # flushing at once: 3 times the rate of one by one at 4 files, 5 and more at 16
 
 Chore = Callable[[], object]
@@ -47,6 +53,7 @@ class Committer:
         self._owner = threading.get_ident()
         self._is_owner_gone = False
         self._news: deque[Callable[[], object]] = deque()
+        self._round_bytes = ROUND_BYTES_MIN
         self._helpers = ThreadPoolExecutor(FLUSH_HELPERS, thread_name_prefix="penstock-flush")
         self._thread = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
         self._thread.start()
@@ -117,7 +124,7 @@ class Committer:
                 else:
                     waiting.append(pending)
                 size += pending.size
-                if size >= ROUND_BYTES_MAX:
+                if size >= self._round_bytes:
                     return appends, chores, True
             else:
                 chores.append(item)
@@ -131,10 +138,12 @@ class Committer:
             partition.writer.begin(pending)
         flushing = [p.writer for p in appends if p.writer.needs_flush]
         if flushing:
+            began_s = monotonic()
             others = [self._helpers.submit(writer.flush) for writer in flushing[1:]]
             flushing[0].flush()
             for other in others:
                 other.result()
+            self._round_bytes = next_round_bytes(self._round_bytes, monotonic() - began_s)
         for partition in appends:
             self._news.append(partial(partition.settle, partition.writer.finish()))
         self._wake_owner()
@@ -158,3 +167,12 @@ class Committer:
             act()
         except Exception:
             _logger.exception("An act of the log failed.")
+
+
+def next_round_bytes(round_bytes: int, flush_s: float) -> int:
+    """How large a round may be after one whose flush took so long."""
+    if flush_s > SLOW_FLUSH_S:
+        return min(round_bytes * 2, ROUND_BYTES_MAX)
+    if flush_s < QUICK_FLUSH_S:
+        return max(round_bytes // 2, ROUND_BYTES_MIN)
+    return round_bytes

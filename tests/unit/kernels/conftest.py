@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 PURE = {
+    "append_event": "penstock.kernels._pure.appending",
     "split_batch": "penstock.kernels._pure.splitting",
     "split_singles": "penstock.kernels._pure.splitting",
     "frame_events": "penstock.kernels._pure.framing",

@@ -18,8 +18,9 @@ from penstock.amqp import scan
 from penstock.kernels import KernelError, Refusal
 from penstock.kernels._pure import columns, framing, splitting
 
-# PENSTOCK_FUZZ_CASES=1000000 for a long run.
-CASES = int(os.environ.get("PENSTOCK_FUZZ_CASES", "3000"))
+# Both twins are asked so often; PENSTOCK_FUZZ_CASES=5000000 for a long run.
+CASES_IN_ALL = int(os.environ.get("PENSTOCK_FUZZ_CASES", "200000"))
+CASES = -(-CASES_IN_ALL // 6)  # two at splitting, three at delivering, one at decoding
 BYTES = bytes.fromhex("00 01 02 40 41 45 53 56 70 71 72 73 74 75 76 77 78 80") + bytes.fromhex(
     "81 83 a0 a1 a3 b0 b1 b3 c0 c1 d0 d1 e0 f0 fe ff"
 )
@@ -113,6 +114,8 @@ def compiled() -> ModuleType:
     return importlib.import_module("penstock.kernels._compiled")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_twins_split_alike(compiled: ModuleType) -> None:
     rng = random.Random(1)
     for _ in range(CASES):
@@ -136,6 +139,8 @@ def test_twins_split_alike(compiled: ModuleType) -> None:
         assert given == expected, (data, behind, bounds, options)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_twins_deliver_alike(compiled: ModuleType) -> None:
     compiled_scan = importlib.import_module("penstock.amqp._scan")
     rng = random.Random(2)
@@ -168,6 +173,8 @@ def test_twins_deliver_alike(compiled: ModuleType) -> None:
             assert compiled_scan.scan_transfers(frames, 0, len(frames), **limits) == run, frames
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_twins_decode_alike(compiled: ModuleType) -> None:
     place = raw(
         "a3 1b", b"x-opt-sequence-number-epoch", "54 ff",
