@@ -4,14 +4,16 @@ the data path. Every wait has the connection's deadline."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from penstock.amqp.connection import Connection as Engine
 from penstock.amqp.connection import ConnectionConfig
+from penstock.amqp.errors import LocalError
 from penstock.amqp.events import (
     AttachReceived,
     BeginReceived,
@@ -28,10 +30,10 @@ from penstock.amqp.events import (
     TransfersReceived,
 )
 from penstock.amqp.link import Link, Role
-from penstock.amqp.message import Message, Properties, ValueBody, decode_message, encode_message
+from penstock.amqp.message import Message, ValueBody
 from penstock.amqp.performatives import Accepted, Disposition, Error, Source, Target
-from penstock.amqp.serial import serial_distance
 from penstock.amqp.session import Session
+from penstock.amqp.states import LINK, LinkInput
 from penstock.amqp.types import Described, Long, Symbol
 from penstock.auth import sign
 from penstock.client.endpoint import Endpoint
@@ -41,9 +43,11 @@ from penstock.client.errors import (
     ClientNotFound,
     ClientThrottled,
     ClientTimedOut,
+    ClientUntrusted,
     failure,
-    refusal,
 )
+from penstock.client.links import OnRange, OnSettled, Receiver, Sender
+from penstock.client.nodes import RequestNode
 
 __all__ = [
     "ClientDenied",
@@ -56,48 +60,82 @@ __all__ = [
     "OnSettled",
     "Receiver",
     "Sender",
+    "Transport",
     "connect",
     "failure",
 ]
 
 T = TypeVar("T")
+Transport = Literal["amqp", "websocket"]
 _CBS = "$cbs"
-_TOKEN_S = 3600
+_MANAGEMENT = "$management"
+TOKEN_S = 3600.0
+_RENEW_AT = 0.75  # of a token's life; what fails then has time for other tries
+_RENEW_AGAIN_S = 5.0
 _WRITE_BUFFER_BYTES = 1024 * 1024  # a full credit of small events goes in one write
 _SELECTOR = "apache.org:selector-filter:string"
-
-OnSettled = Callable[[Error | None], None]
-"""Called once per delivery: None when it is stored, else why it is not."""
-
-OnRange = Callable[[int, int, Error | None], None]
-"""Called per disposition with the first and the last delivery-id it names."""
+_GOODBYE_S = 2.0
+_log = logging.getLogger(__name__)
 
 
 async def connect(
-    endpoint: Endpoint, *, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0
+    endpoint: Endpoint,
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = 10.0,
+    transport: Transport = "amqp",
+    token_s: float = TOKEN_S,
 ) -> Connection:
-    """Open a connection: socket, TLS, SASL anonymous, open, one session, the `$cbs` pair."""
-    loop = asyncio.get_running_loop()
+    """Open a connection: socket, TLS, SASL anonymous, open, one session, the `$cbs` pair. Raises
+    ClientError, also for what the network says."""
     if endpoint.tls and tls is None:
-        tls = ssl.create_default_context()
-    async with asyncio.timeout(timeout_s):
-        _, connection = await loop.create_connection(
-            lambda: Connection(endpoint, timeout_s=timeout_s),
-            endpoint.host,
-            endpoint.port,
-            ssl=tls if endpoint.tls else None,
-        )
-        await connection.opened
-        await connection.attach_cbs()
+        tls = await asyncio.to_thread(ssl.create_default_context)
+    connection = Connection(endpoint, timeout_s=timeout_s, token_s=token_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _open_transport(connection, endpoint, tls, transport)
+            await connection.opened
+            await connection.attach_cbs()
+    except TimeoutError:
+        connection.abort()
+        raise ClientTimedOut(f"{_place(endpoint)} did not answer within {timeout_s} s.") from None
+    except ssl.SSLCertVerificationError as error:
+        raise ClientUntrusted(
+            f"The certificate of {_place(endpoint)} is not trusted: {error.verify_message}. "
+            "Name the authority that signed it with ca_file."
+        ) from None
+    except OSError as error:
+        raise ClientError(f"{_place(endpoint)} cannot be reached: {error}") from None
+    except BaseException:
+        connection.abort()
+        raise
     return connection
+
+
+async def _open_transport(
+    connection: Connection, endpoint: Endpoint, tls: ssl.SSLContext | None, transport: Transport
+) -> None:
+    tls = tls if endpoint.tls else None
+    if transport == "websocket":
+        from penstock.client.websocket import open_websocket
+
+        await open_websocket(connection, endpoint, tls)
+        return
+    loop = asyncio.get_running_loop()
+    await loop.create_connection(lambda: connection, endpoint.host, endpoint.port, ssl=tls)
+
+
+def _place(endpoint: Endpoint) -> str:
+    return f"{endpoint.host}:{endpoint.port}"
 
 
 class Connection(asyncio.Protocol):
     """Made by `connect`. Closing it ends its links."""
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float, token_s: float = TOKEN_S) -> None:
         self.endpoint = endpoint
         self._timeout_s = timeout_s
+        self._token_s = token_s
         self._loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -105,10 +143,17 @@ class Connection(asyncio.Protocol):
         self._session: Session | None = None
         self._waiting: dict[object, asyncio.Future[Any]] = {}
         self._apps: dict[Link, Sender | Receiver] = {}
-        self._cbs: tuple[Sender, Receiver] | None = None
+        self._cbs = RequestNode(self, _CBS)
+        self._management = RequestNode(self, _MANAGEMENT)
+        self._attaching_management = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
+        self._renewals: dict[str, asyncio.TimerHandle] = {}  # by path
+        self._tasks: set[asyncio.Task[None]] = set()
         self._flush_scheduled = False
+        self._error: ClientError | None = None
+        self._reading_paused = False
         self.write_paused = False
+        self.renewed = 0  # how many tokens were put again
         self.engine = Engine(
             ConnectionConfig(
                 container_id=f"penstock-client-{uuid.uuid4().hex}",
@@ -150,51 +195,106 @@ class Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
+    @property
+    def is_usable(self) -> bool:
+        """New links may be asked for."""
+        return self._error is None and self._socket is not None and self.engine.is_opened
+
+    def pause_reading(self) -> None:
+        """Let the service wait; `resume_reading` goes on."""
+        if not self._reading_paused and self._socket is not None and not self._socket.is_closing():
+            self._reading_paused = True
+            self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._reading_paused and self._socket is not None and not self._socket.is_closing():
+            self._reading_paused = False
+            self._socket.resume_reading()
+
     # --- control path ---------------------------------------------------------------------------
 
     async def attach_cbs(self) -> None:
-        """The receiver first, then the sender, as the official Python SDK does."""
-        receiver = await self.receiver(_CBS, credit=100, on_transfers=self._on_cbs)
-        sender = await self.sender(_CBS)
-        self._cbs = (sender, receiver)
+        await self._cbs.attach()
 
     async def authorise(self, path: str) -> None:
-        """put-token for `path` (such as "hub" or "hub/ConsumerGroups/g"); raises ClientError."""
-        assert self._cbs is not None
-        audience = f"sb://{self.endpoint.host}/{path}"
-        request = Message(
-            properties=Properties(message_id=uuid.uuid4(), reply_to=_CBS),
-            application_properties={
-                "operation": "put-token",
-                "type": "servicebus.windows.net:sastoken",
-                "name": audience,
-            },
-            body=ValueBody(self._token(audience)),
-        )
-        assert request.properties is not None
-        answer = self._expect(str(request.properties.message_id))
-        sender = self._cbs[0]
-        await self._within(sender.has_credit(), "credit on $cbs")
-        sender.send(encode_message(request), message_format=0)
-        self.flush()
-        status, text = await self._within(answer, "the answer to put-token")
-        if not 200 <= status < 300:
-            text = f"put-token was refused with status {status}: {text}"
-            raise refusal(status, text, None)
+        """put-token for `path` (such as "hub" or "hub/ConsumerGroups/g"), and again before it
+        expires, as long as the connection lives. Raises ClientError."""
+        await self._put_token(path)
+        self._renew_in(path, self._token_s * _RENEW_AT)
+
+    async def _put_token(self, path: str) -> None:
+        audience = self._audience(path)
+        properties: dict[str, object] = {
+            "operation": "put-token",
+            "type": "servicebus.windows.net:sastoken",
+            "name": audience,
+        }
+        body = ValueBody(self._token(audience))
+        await self._cbs.request(properties, body, timeout_s=self._timeout_s)
+
+    def _audience(self, path: str) -> str:
+        return f"sb://{self.endpoint.host}/{path}"
 
     def _token(self, audience: str) -> str:
         endpoint = self.endpoint
         if endpoint.signature is not None:
             return endpoint.signature.reveal()
         if endpoint.key_name is None or endpoint.key is None:
-            raise ClientError("The connection string has neither a key nor a signature.")
-        expires_s = int(time.time()) + _TOKEN_S
+            raise ClientDenied("The connection string has neither a key nor a signature.")
+        expires_s = int(time.time() + self._token_s)
         return sign(audience, endpoint.key_name, endpoint.key, expires_s=expires_s)
 
-    async def sender(self, address: str) -> Sender:
+    def _renew_in(self, path: str, seconds: float) -> None:
+        """A signature of the connection string's own cannot be renewed: it ends when it ends."""
+        if self.endpoint.signature is None and self._error is None:
+            self._forget_renewal(path)
+            self._renewals[path] = self._loop.call_later(seconds, self._begin_renewal, path)
+
+    def _forget_renewal(self, path: str) -> None:
+        renewal = self._renewals.pop(path, None)
+        if renewal is not None:
+            renewal.cancel()
+
+    def _begin_renewal(self, path: str) -> None:
+        task = self._loop.create_task(self._renew(path))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _renew(self, path: str) -> None:
+        try:
+            await self._put_token(path)
+        except ClientError as error:
+            # Links live until the old token expires; then the service ends them and says why.
+            _log.warning("The token for %s was not renewed: %s", path, error)
+            self._renew_in(path, min(_RENEW_AGAIN_S, self._token_s * (1 - _RENEW_AT) / 4))
+        else:
+            self.renewed += 1
+            self._renew_in(path, self._token_s * _RENEW_AT)
+
+    async def manage(self, properties: dict[str, object], *, hub: str) -> Message:
+        """The answer of `$management` to a request about `hub`; raises ClientError."""
+        async with self._attaching_management:
+            if not self._management.is_usable:
+                self._management = RequestNode(self, _MANAGEMENT)
+                await self._management.attach()
+        told = properties | {"security_token": self._token(self._audience(hub))}
+        return await self._management.request(told, None, timeout_s=self._timeout_s)
+
+    async def sender(
+        self,
+        address: str,
+        *,
+        properties: dict[str, object] | None = None,
+        desired_capabilities: list[str] | None = None,
+    ) -> Sender:
         link = self._new_link(Role.SENDER)
         sender = self._apps[link] = Sender(self, link)
-        link.request(source=Source(address=link.name), target=Target(address=address))
+        link.request(
+            source=Source(address=link.name),
+            target=Target(address=address),
+            properties=properties,
+            desired_capabilities=desired_capabilities,
+        )
         await self._attached(link, address)
         return sender
 
@@ -202,11 +302,14 @@ class Connection(asyncio.Protocol):
         self,
         address: str,
         *,
-        credit: int,
+        credit: int | None,
         on_transfers: Callable[[TransfersReceived], None],
         selector: str | None = None,
         epoch: int | None = None,
+        target: str | None = None,
+        desired_capabilities: list[str] | None = None,
     ) -> Receiver:
+        """With a `credit` of None the caller grants it, by `receiver.link.grant`."""
         link = self._new_link(Role.RECEIVER)
         receiver = self._apps[link] = Receiver(self, link, credit, on_transfers)
         filters: dict[str, object] | None = None
@@ -217,22 +320,39 @@ class Connection(asyncio.Protocol):
             properties = {Symbol("com.microsoft:epoch"): Long(epoch)}
         link.request(
             source=Source(address=address, filter=filters),
-            target=Target(address=link.name),
+            target=Target(address=target or link.name),
             properties=properties,
+            desired_capabilities=desired_capabilities,
         )
         await self._attached(link, address)
-        link.grant(credit)
+        if credit is not None:
+            link.grant(credit)
         self.flush()
         return receiver
 
+    def drop(self, app: Sender | Receiver) -> None:
+        """Detach a link; nobody waits for the service to agree."""
+        self._apps.pop(app.link, None)
+        if LINK.allows(app.link.state, LinkInput.SEND_DETACH):
+            app.link.detach()
+            self.schedule_flush()
+
     async def close(self) -> None:
+        self._stop_renewing()
+        if self._socket is None:
+            return
         self.engine.close()
         self.flush()
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(_GOODBYE_S):
                 await asyncio.shield(self.closed)
         except TimeoutError:
-            assert self._socket is not None
+            self._socket.abort()
+
+    def abort(self) -> None:
+        """Without a goodbye."""
+        self._stop_renewing()
+        if self._socket is not None:
             self._socket.abort()
 
     # --- inside ---------------------------------------------------------------------------------
@@ -254,13 +374,24 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def _new_link(self, role: Role) -> Link:
+        if self._error is not None:
+            raise self._error
         assert self._session is not None
-        return self._session.new_link(f"link-{uuid.uuid4().hex}", role)
+        try:
+            return self._session.new_link(f"link-{uuid.uuid4().hex}", role)
+        except LocalError as error:
+            raise ClientError(str(error)) from None
 
     async def _attached(self, link: Link, address: str) -> None:
         answer = self._expect(link)
         self.flush()
-        await self._within(answer, f"the attach to {address}")
+        try:
+            await self._within(answer, f"the attach to {address}")
+        except BaseException:
+            self._waiting.pop(link, None)
+            if link in self._apps:
+                self.drop(self._apps[link])
+            raise
 
     def _expect(self, key: object) -> asyncio.Future[Any]:
         future = self._waiting[key] = self._loop.create_future()
@@ -282,13 +413,24 @@ class Connection(asyncio.Protocol):
                 future.set_result(result)
 
     def _fail(self, error: ClientError) -> None:
+        if self._error is None:
+            self._error = error
+        self._stop_renewing()
         for future in (self.opened, *self._waiting.values()):
             if not future.done():
                 future.set_exception(error)
+                future.exception()  # known: perhaps nobody waits for it any more
         self._waiting.clear()
         for app in list(self._apps.values()):
             app.on_detached(error)
         self._apps.clear()
+
+    def _stop_renewing(self) -> None:
+        for renewal in self._renewals.values():
+            renewal.cancel()
+        self._renewals.clear()
+        for task in self._tasks:
+            task.cancel()
 
     def _arm(self) -> None:
         due = self.engine.next_deadline_ms()
@@ -297,6 +439,8 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
+        if self._reading_paused:  # we do not listen: that the service is silent says nothing
+            self.engine.receive_data(b"", now_ms=_now_ms())
         self._handle(self.engine.on_time(now_ms=_now_ms()))
         self.flush()
         self._arm()
@@ -326,12 +470,14 @@ class Connection(asyncio.Protocol):
             case BeginReceived() if not self.opened.done():
                 self.opened.set_result(None)
             case AttachReceived(link=link):
-                refused = link.attach is not None and link.attach.target is None
-                if not refused or link.role is Role.RECEIVER:
+                if not _is_refused(link):
                     self._resolve(link, None)
             case DetachReceived(link=link, error=error):
                 self._on_detach(link, error)
-            case EndReceived(error=error) | CloseReceived(error=error):
+            case EndReceived(error=error):
+                self._fail(_ended("The service ended the session", error))
+                self.engine.close()
+            case CloseReceived(error=error):
                 self._fail(_ended("The service ended the connection", error))
             case ConnectionFailed(error=failure):
                 self._fail(ClientError(str(failure)))
@@ -360,112 +506,13 @@ class Connection(asyncio.Protocol):
             if isinstance(app, Sender):
                 app.on_disposition(disposition.first, last, error)
 
-    def _on_cbs(self, event: TransfersReceived) -> None:
-        for i in range(0, len(event.bounds), 2):
-            answer = decode_message(event.data[event.bounds[i] : event.bounds[i + 1]])
-            told = answer.application_properties or {}
-            key = str(answer.properties.correlation_id) if answer.properties else ""
-            self._resolve(key, (told.get("status-code", 500), told.get("status-description", "")))
 
-
-class Sender:
-    """`send` queues one delivery; the connection's flush writes everything queued at once."""
-
-    def __init__(self, connection: Connection, link: Link) -> None:
-        self.connection = connection
-        self.link = link
-        self.error: ClientError | None = None
-        self.on_room_callback: Callable[[], None] | None = None
-        self.on_range: OnRange | None = None  # of one who frames by himself, and counts so too
-        self._unsettled: dict[int, OnSettled] = {}  # by delivery id, in order of sending
-        self._credit: asyncio.Future[None] | None = None
-        self._tag = 0
-
-    async def has_credit(self) -> None:
-        if self.link.credit < 1:
-            self._credit = asyncio.get_running_loop().create_future()
-            await self._credit
-
-    def send(
-        self, payload: bytes, *, message_format: int, on_settled: OnSettled | None = None
-    ) -> bool:
-        """False when credit, window or socket are full: wait for `on_room_callback`. Without
-        `on_settled` the delivery is sent settled: nobody will hear what became of it."""
-        if self.error is not None:
-            raise self.error
-        if self.connection.write_paused or not self.link.is_attached:
-            return False  # detached: `on_detached` follows with the reason
-        self._tag = (self._tag + 1) % 2**32
-        delivery_id = self.link.send(
-            payload,
-            settled=on_settled is None,
-            message_format=message_format,
-            delivery_tag=self._tag.to_bytes(4, "big"),
-        )
-        if delivery_id is None:
-            return False
-        if on_settled is not None:
-            self._unsettled[delivery_id] = on_settled
-        return True
-
-    def on_disposition(self, first: int, last: int, error: Error | None) -> None:
-        """The range is compared with what is outstanding, never walked (it may be absurd)."""
-        if self.on_range is not None:
-            self.on_range(first, last, error)
-        settled = []
-        for delivery_id in self._unsettled:
-            if serial_distance(delivery_id, last) > 0:
-                break
-            if serial_distance(delivery_id, first) >= 0:
-                settled.append(delivery_id)
-        for delivery_id in settled:
-            self._unsettled.pop(delivery_id)(error)
-
-    def on_room(self) -> None:
-        if self._credit is not None and self.link.credit > 0 and not self._credit.done():
-            self._credit.set_result(None)
-        if self.on_room_callback is not None:
-            self.on_room_callback()
-
-    def on_detached(self, error: ClientError) -> None:
-        self.error = error
-        for on_settled in self._unsettled.values():
-            on_settled(error.error or Error(condition="amqp:link:detach-forced"))
-        self._unsettled.clear()
-        if self._credit is not None and not self._credit.done():
-            self._credit.set_exception(error)
-        if self.on_room_callback is not None:
-            self.on_room_callback()
-
-
-class Receiver:
-    """Hands runs of transfers to a callback and keeps the credit up."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        link: Link,
-        credit: int,
-        on_transfers: Callable[[TransfersReceived], None],
-    ) -> None:
-        self.connection = connection
-        self.link = link
-        self.error: ClientError | None = None
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._credit = credit
-        self._on_transfers = on_transfers
-
-    def on_received(self, event: TransfersReceived) -> None:
-        self._on_transfers(event)
-        self.link.replenish(self._credit)
-
-    def on_room(self) -> None:
-        pass
-
-    def on_detached(self, error: ClientError) -> None:
-        self.error = error
-        if not self.ended.done():
-            self.ended.set_result(None)
+def _is_refused(link: Link) -> bool:
+    """The attach is answered without the node that was asked for; a detach says why (E15)."""
+    attach = link.attach
+    if attach is None:
+        return False
+    return attach.target is None if link.role is Role.SENDER else attach.source is None
 
 
 def _ended(what: str, error: Error | None) -> ClientError:

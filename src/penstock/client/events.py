@@ -5,13 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.amqp.composite import SPECS, read_composite
+from penstock.amqp.composite import SPECS, read_composite, write_composite
 from penstock.amqp.decoder import DEFAULT, Budget, read_value
+from penstock.amqp.encoder import encode
+from penstock.amqp.errors import LocalError
 from penstock.amqp.message import MessageId, Properties
-from penstock.kernels import Columns
+from penstock.amqp.types import Timestamp
+from penstock.client.prepared import data_section
+from penstock.kernels import Columns, append_event
+from penstock.model.errors import ArgumentError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BODY_TYPES = {0x75: "data", 0x76: "sequence", 0x77: "value"}
+_DATA = 0x75
+_BODY_TYPES = {_DATA: "data", 0x76: "sequence", 0x77: "value"}
+_FIELDS = b"\x00\x53\x73"
+_APPLICATION_PROPERTIES = b"\x00\x53\x74"
 _NO_PROPERTIES = Properties()
 
 
@@ -61,7 +69,7 @@ class EventData:
         self.offset = None
         self.partition_key = None
         self._enqueued_ms: int | None = None
-        self._body_kind = 0x75
+        self._body_kind = _DATA
         self._properties_raw = b""
         self._system_raw = b""
         self._fields_raw = b""
@@ -133,6 +141,49 @@ class EventData:
                 self._fields = read
         return self._fields
 
+    # --- towards the wire -----------------------------------------------------------------------
+
+    def append_to(self, out: bytearray, annotations: bytes) -> None:
+        """Append this event to a batch, behind encoded annotations. An event that was received
+        keeps the bytes of its sections. Raises ArgumentError for what AMQP cannot hold."""
+        fields = self._fields_section()
+        if self._body_kind == _DATA:
+            properties = self._properties
+            if properties is None and self._properties_raw:
+                fields += _APPLICATION_PROPERTIES + self._properties_raw
+            if append_event(out, annotations, fields, properties, self.body):
+                return
+            body = data_section(self.body)
+        else:
+            body = self.body
+        message = annotations + self._fields_section() + self._properties_section() + body
+        out += data_section(message)
+
+    def _fields_section(self) -> bytes:
+        if self._fields_raw:
+            return _FIELDS + self._fields_raw
+        if self._fields is None:
+            return b""
+        out = bytearray()
+        try:
+            write_composite(out, self._fields)
+        except LocalError as error:
+            raise ArgumentError(f"The event's properties cannot be sent: {error}") from None
+        return bytes(out)
+
+    def _properties_section(self) -> bytes:
+        if self._properties is None and self._properties_raw:
+            return _APPLICATION_PROPERTIES + self._properties_raw
+        if not self._properties:
+            return b""
+        if not all(isinstance(name, str) for name in self._properties):
+            raise ArgumentError("The names of an event's properties are strings.")
+        pairs = {str(name): _wire(value) for name, value in self._properties.items()}
+        try:
+            return _APPLICATION_PROPERTIES + encode(pairs)
+        except LocalError as error:
+            raise ArgumentError(f"The event's properties cannot be sent: {error}") from None
+
 
 class ReceivedEvent(EventData):
     """A row of columns; its sections stay closed."""
@@ -185,4 +236,11 @@ def _map(encoded: bytes) -> dict[str, Any]:
         return {}
     value, _ = read_value(encoded, 0, len(encoded), Budget(DEFAULT))
     assert isinstance(value, dict)  # the kernel saw a map
+    return value
+
+
+def _wire(value: object) -> object:
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return Timestamp((aware - _EPOCH) // timedelta(milliseconds=1))
     return value

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import ssl
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Literal, Self
 
-from penstock.client.batch import EventDataBatch
+from penstock.amqp.performatives import Error
+from penstock.amqp.types import Int, Long, Short, Symbol
+from penstock.client.batch import EventDataBatch, check_route
+from penstock.client.connection import Connection, Sender, Transport
+from penstock.client.errors import ClientError, ClientTimedOut, failure
 from penstock.client.events import EventData
-from penstock.client.properties import EventHubProperties, PartitionProperties
-from penstock.client.retry import RetryPolicy
+from penstock.client.hub import HubClient
+from penstock.client.prepared import BATCH_FORMAT
+from penstock.client.retry import RetryPolicy, with_retry
+from penstock.client.routing import partition_for_key
+from penstock.client.stamps import (
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQUENCE,
+    ProducerState,
+)
+from penstock.model.errors import ArgumentError
+
+_IDEMPOTENT = "com.microsoft:idempotent-producer"
+_MESSAGE_BYTES_MAX = 1024 * 1024  # where the service names no limit (protocol.md 4.2)
+_EPOCH_MAX = 2**15 - 1
 
 
-class EventHubProducerClient:
+class _Lane:
+    """One link of the producer: to the hub, or to a partition. An idempotent producer sends one
+    batch at a time on it, so that numbers follow each other whatever is lost."""
+
+    def __init__(self) -> None:
+        self.sender: Sender | None = None
+        self.attaching = asyncio.Lock()
+        self.sending = asyncio.Lock()
+        self.state: ProducerState | None = None
+        self.in_doubt: EventDataBatch | None = None  # sent, and nobody knows what became of it
+
+
+class EventHubProducerClient(HubClient):
     """Publishes to one hub over one connection, which opens itself and reopens when it is lost.
 
     An awaited send is stored by the service. Without `idempotent` a send whose answer was lost is
@@ -30,22 +59,23 @@ class EventHubProducerClient:
         ca_file: str | None = None,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008  # frozen
         timeout_s: float = 60,
-        transport: Literal["amqp", "websocket"] = "amqp",
+        transport: Transport = "amqp",
     ) -> None:
         """`eventhub_name` is needed where the connection string has no EntityPath. `ca_file` or
         `ssl_context` say whom to trust; `timeout_s` bounds each try."""
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
+        super().__init__(
+            connection_string,
+            eventhub_name=eventhub_name,
+            ssl_context=ssl_context,
+            ca_file=ca_file,
+            retry=retry,
+            timeout_s=timeout_s,
+            transport=transport,
+        )
+        self._idempotent = idempotent
+        self._lanes: dict[str | None, _Lane] = {}
+        self._partition_ids: list[str] = []
+        self._turn = itertools.count()
 
     async def create_batch(
         self,
@@ -54,8 +84,30 @@ class EventHubProducerClient:
         partition_key: str | None = None,
         max_size_in_bytes: int | None = None,
     ) -> EventDataBatch:
-        """An empty batch as large as the service takes, or as `max_size_in_bytes` says."""
-        raise NotImplementedError
+        """An empty batch as large as the service takes, or as `max_size_in_bytes` says.
+
+        An idempotent producer needs a partition for each batch: where none is given it chooses
+        one, by the key or in turn.
+        """
+        check_route(partition_id, partition_key)
+        place = partition_id
+        if self._idempotent and partition_id is None:
+            place = await self._chosen_partition(partition_key)
+        allowed = await self._max_message_size(place)
+        if max_size_in_bytes is None:
+            max_size_in_bytes = allowed
+        elif not 0 < max_size_in_bytes <= allowed:
+            raise ValueError(
+                f"max_size_in_bytes is {max_size_in_bytes}: 1 to {allowed} are allowed here."
+            )
+        batch = EventDataBatch(
+            max_size_in_bytes,
+            partition_id=None if partition_key is not None else place,
+            partition_key=partition_key,
+            stamped=self._idempotent,
+        )
+        batch.lane = place
+        return batch
 
     async def send_batch(
         self,
@@ -66,7 +118,23 @@ class EventHubProducerClient:
     ) -> None:
         """Returns when the batch is stored. Events instead of a batch must fit into one, else
         ValueError; only then the two options mean something."""
-        raise NotImplementedError
+        self._check_open()
+        if not isinstance(batch, EventDataBatch):
+            events = batch
+            batch = await self.create_batch(partition_id=partition_id, partition_key=partition_key)
+            for event in events:
+                batch.add(event)
+        elif partition_id is not None or partition_key is not None:
+            raise ArgumentError("A batch knows its partition: create_batch takes id and key.")
+        if len(batch) == 0:
+            return  # an empty batch is not sent (protocol.md 4.4)
+        if batch.is_stamped != self._idempotent:
+            raise ArgumentError("The batch was made by a producer of another kind.")
+        if self._idempotent:
+            await self._send_numbered(batch)
+            return
+        payload = batch.payload()
+        await self._send(batch.lane, payload, BATCH_FORMAT)
 
     async def send_event(
         self,
@@ -76,17 +144,150 @@ class EventHubProducerClient:
         partition_key: str | None = None,
     ) -> None:
         """Returns when the event is stored."""
-        raise NotImplementedError
+        if self._idempotent:
+            await self.send_batch([event], partition_id=partition_id, partition_key=partition_key)
+            return
+        self._check_open()
+        batch = await self.create_batch(partition_id=partition_id, partition_key=partition_key)
+        batch.add(event)
+        await self._send(batch.lane, batch.single(), 0)
 
-    async def get_eventhub_properties(self) -> EventHubProperties:
-        raise NotImplementedError
+    # --- inside ---------------------------------------------------------------------------------
 
-    async def get_partition_ids(self) -> list[str]:
-        raise NotImplementedError
+    async def _send(self, place: str | None, payload: bytes, message_format: int) -> None:
+        lane = self._lane(place)
 
-    async def get_partition_properties(self, partition_id: str) -> PartitionProperties:
-        raise NotImplementedError
+        async def once() -> None:
+            error = await self._deliver(lane, place, payload, message_format)
+            if error is not None:
+                raise _rejected(error)
 
-    async def close(self) -> None:
-        """Harmless when done before. Sends that wait end with ClientClosed."""
-        raise NotImplementedError
+        await with_retry(self._retry, once)
+
+    async def _deliver(
+        self, lane: _Lane, place: str | None, payload: bytes, message_format: int
+    ) -> Error | None:
+        """The service's outcome; raises ClientError when there is none."""
+        sender = await self._sender(lane, place)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await sender.deliver(payload, message_format=message_format)
+        except TimeoutError:
+            # A service that takes bytes and says nothing: the next try begins with another socket.
+            sender.connection.abort()
+            raise ClientTimedOut(
+                f"The service did not acknowledge within {self._timeout_s} s."
+            ) from None
+
+    def _lane(self, place: str | None) -> _Lane:
+        lane = self._lanes.get(place)
+        if lane is None:
+            lane = self._lanes[place] = _Lane()
+        return lane
+
+    async def _sender(self, lane: _Lane, place: str | None) -> Sender:
+        sender = lane.sender
+        if sender is not None and sender.error is None:
+            return sender
+        async with lane.attaching:
+            sender = lane.sender
+            if sender is None or sender.error is not None:
+                lane.sender = None
+                sender = await self._attach(await self._own_connection(), lane, place)
+                lane.sender = sender
+            return sender
+
+    async def _attach(self, connection: Connection, lane: _Lane, place: str | None) -> Sender:
+        hub = self.eventhub_name
+        address = hub if place is None else f"{hub}/Partitions/{place}"
+        if not self._idempotent:
+            return await connection.sender(address)
+        sender = await connection.sender(
+            address,
+            properties=_asked(lane.state),
+            desired_capabilities=[_IDEMPOTENT],
+        )
+        if lane.state is None:
+            lane.state = _told(sender.attach_properties)
+        return sender
+
+    async def _max_message_size(self, place: str | None) -> int:
+        lane = self._lane(place)
+        if lane.sender is None or lane.sender.error is not None:
+
+            async def once() -> Sender:
+                return await self._sender(lane, place)
+
+            sender = await with_retry(self._retry, once)
+        else:
+            sender = lane.sender
+        return min(sender.max_message_size or _MESSAGE_BYTES_MAX, 2**31)
+
+    # --- idempotent -----------------------------------------------------------------------------
+
+    async def _chosen_partition(self, partition_key: str | None) -> str:
+        if not self._partition_ids:
+            self._partition_ids = await self.get_partition_ids()
+        ids = self._partition_ids
+        if partition_key is not None:
+            return ids[partition_for_key(partition_key, len(ids))]
+        return ids[next(self._turn) % len(ids)]
+
+    async def _send_numbered(self, batch: EventDataBatch) -> None:
+        """A batch keeps its numbers until it is known to be stored, however often it is sent: so
+        the service knows what it has already (protocol.md 4.7)."""
+        place = batch.lane
+        lane = self._lane(place)
+
+        async def once() -> None:
+            if lane.in_doubt is not None and lane.in_doubt is not batch:
+                self._begin_epoch(lane)
+            sender = await self._sender(lane, place)
+            assert sender is lane.sender
+            assert lane.state is not None
+            batch.stamp(lane.state)
+            lane.in_doubt = batch
+            error = await self._deliver(lane, place, batch.payload(), BATCH_FORMAT)
+            refused = None if error is None else _rejected(error)
+            if refused is not None:
+                if not refused.is_final:
+                    lane.in_doubt = None  # it says itself that it took nothing
+                raise refused
+
+        async with lane.sending:
+            await with_retry(self._retry, once)
+            assert lane.state is not None
+            lane.state.published = lane.state.after(len(batch))
+            lane.in_doubt = None
+
+    def _begin_epoch(self, lane: _Lane) -> None:
+        """Another batch follows one whose fate nobody knows: the service says where it is."""
+        if lane.sender is not None and lane.sender.error is None:
+            lane.sender.connection.drop(lane.sender)
+        lane.sender = lane.state = lane.in_doubt = None
+
+
+def _asked(state: ProducerState | None) -> dict[str, object]:
+    """An empty map asks the service to choose."""
+    if state is None:
+        return {}
+    return {
+        Symbol(PRODUCER_ID): Long(state.id),
+        Symbol(PRODUCER_EPOCH): Short(state.epoch),
+        Symbol(PRODUCER_SEQUENCE): Int(state.published),
+    }
+
+
+def _told(properties: dict[str, object]) -> ProducerState:
+    numbers = [properties.get(name) for name in (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQUENCE)]
+    if not all(isinstance(number, int) for number in numbers):
+        raise ClientError(
+            "The service gave no producer id, epoch and sequence number: it knows no idempotent "
+            "producers."
+        )
+    producer_id, epoch, published = (int(number) for number in numbers if isinstance(number, int))
+    return ProducerState(producer_id, epoch, published)
+
+
+def _rejected(error: Error) -> ClientError:
+    return failure(f"The service refused: {error.condition}: {error.description}", error)

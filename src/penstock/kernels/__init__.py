@@ -22,6 +22,7 @@ KERNEL = "pure"
 if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
         from penstock.kernels._compiled import (
+            append_event,
             count_steps,
             decode_events,
             frame_events,
@@ -33,6 +34,7 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
     else:
         KERNEL = "compiled"
 if KERNEL == "pure":
+    from penstock.kernels._pure.appending import append_event
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.framing import frame_events
     from penstock.kernels._pure.splitting import split_batch, split_singles
@@ -47,6 +49,7 @@ __all__ = [
     "KeyTooLong",
     "Publication",
     "Refusal",
+    "append_event",
     "count_steps",
     "decode_events",
     "frame_events",

@@ -7,12 +7,18 @@ cannot disagree on what is refused or why, and nothing here has to be right abou
 What must be right is every length before it is used; the differential and sanitizer tests see to it.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Next, PyDict_Size
+from cpython.float cimport PyFloat_AS_DOUBLE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcmp, memcpy
 
+from penstock.kernels._pure import appending as _appending
 from penstock.kernels._pure import columns as _columns
 from penstock.kernels._pure import framing as _framing
 from penstock.kernels._pure import splitting as _splitting
@@ -819,3 +825,181 @@ def count_steps(bytes sections not None, Py_ssize_t step):
         p += size
         steps += 1 if size <= step else (size + step - 1) // step
     return steps
+
+
+# --- publish: the producer's half -----------------------------------------------------------------
+
+cdef Py_ssize_t EVENT_BYTES_MAX = _appending.EVENT_BYTES_MAX
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+
+cdef inline Py_ssize_t variable_size(Py_ssize_t length) noexcept nogil:
+    return length + (2 if length < 256 else 5)
+
+
+cdef inline uint8_t* put_variable(
+    uint8_t* out, uint8_t code, const char* chunk, Py_ssize_t length
+) noexcept nogil:
+    if length < 256:
+        out[0] = code
+        out[1] = <uint8_t>length
+        out += 2
+    else:
+        out[0] = code | 0x10
+        put32(out + 1, <uint32_t>length)
+        out += 5
+    memcpy(out, chunk, length)
+    return out + length
+
+
+cdef Py_ssize_t value_size(object value) except -2:
+    """Bytes that the value takes; -1 for one that is unusual."""
+    cdef Py_ssize_t length
+    cdef int overflow = 0
+    cdef long long number
+    cdef object kind = type(value)
+    if kind is str:
+        try:
+            PyUnicode_AsUTF8AndSize(value, &length)
+        except UnicodeEncodeError:
+            return -1
+        return variable_size(length)
+    if kind is int:
+        number = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if overflow:
+            return -1
+        return 2 if -128 <= number <= 127 else 9
+    if value is None or kind is bool:
+        return 1
+    if kind is float:
+        return 9
+    if kind is bytes:
+        return variable_size(PyBytes_GET_SIZE(value))
+    return -1
+
+
+cdef uint8_t* put_value(uint8_t* out, object value) except NULL:
+    """What `value_size` has measured."""
+    cdef Py_ssize_t length
+    cdef const char* text
+    cdef int overflow = 0
+    cdef long long number
+    cdef double real
+    cdef uint64_t bits
+    cdef object kind = type(value)
+    if kind is str:
+        text = PyUnicode_AsUTF8AndSize(value, &length)
+        return put_variable(out, 0xA1, text, length)
+    if kind is int:
+        number = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if -128 <= number <= 127:
+            out[0] = 0x55
+            out[1] = <uint8_t>(number & 0xFF)
+            return out + 2
+        out[0] = 0x81
+        put64(out + 1, <uint64_t>number)
+        return out + 9
+    if kind is float:
+        real = PyFloat_AS_DOUBLE(value)
+        memcpy(&bits, &real, 8)
+        out[0] = 0x82
+        put64(out + 1, bits)
+        return out + 9
+    if kind is bytes:
+        return put_variable(out, 0xA0, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+    out[0] = 0x40 if value is None else (0x41 if value is True else 0x42)
+    return out + 1
+
+
+cdef Py_ssize_t pairs_size(dict properties) except -2:
+    """Bytes of all keys and values; -1 when one is unusual, or all are too large."""
+    cdef PyObject* key
+    cdef PyObject* value
+    cdef Py_ssize_t place = 0, total = 0, size
+    while PyDict_Next(properties, &place, &key, &value):
+        if type(<object>key) is not str:
+            return -1
+        size = value_size(<object>key)
+        if size < 0:
+            return -1
+        total += size
+        size = value_size(<object>value)
+        if size < 0:
+            return -1
+        total += size
+        if total > EVENT_BYTES_MAX:
+            return -1
+    return total
+
+
+cdef uint8_t* put_pairs(uint8_t* out, dict properties) except NULL:
+    cdef PyObject* key
+    cdef PyObject* value
+    cdef Py_ssize_t place = 0
+    while PyDict_Next(properties, &place, &key, &value):
+        out = put_value(out, <object>key)
+        out = put_value(out, <object>value)
+    return out
+
+
+def append_event(
+    bytearray out not None,
+    bytes annotations not None,
+    bytes fields not None,
+    dict properties,
+    bytes body not None,
+):
+    """Append one event to a batch as a data section; see the pure twin."""
+    cdef Py_ssize_t pairs = -1, count = 0, head, message, before = PyByteArray_GET_SIZE(out)
+    cdef uint8_t* p
+    head = PyBytes_GET_SIZE(annotations) + PyBytes_GET_SIZE(fields)
+    if head + PyBytes_GET_SIZE(body) > EVENT_BYTES_MAX:
+        return False
+    message = head + 3 + variable_size(PyBytes_GET_SIZE(body))
+    if properties is not None and PyDict_Size(properties) > 0:
+        count = 2 * PyDict_Size(properties)
+        pairs = pairs_size(properties)
+        if pairs < 0:
+            return False
+        message += 3 + pairs + (3 if pairs < 255 and count < 256 else 9)
+    if message > EVENT_BYTES_MAX:
+        return False
+    PyByteArray_Resize(out, before + 3 + variable_size(message))
+    p = <uint8_t*>PyByteArray_AS_STRING(out) + before
+    p[0] = 0
+    p[1] = 0x53
+    p[2] = 0x75
+    if message < 256:
+        p[3] = 0xA0
+        p[4] = <uint8_t>message
+        p += 5
+    else:
+        p[3] = 0xB0
+        put32(p + 4, <uint32_t>message)
+        p += 8
+    memcpy(p, PyBytes_AS_STRING(annotations), PyBytes_GET_SIZE(annotations))
+    p += PyBytes_GET_SIZE(annotations)
+    memcpy(p, PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields))
+    p += PyBytes_GET_SIZE(fields)
+    if pairs >= 0:
+        p[0] = 0
+        p[1] = 0x53
+        p[2] = 0x74
+        if pairs < 255 and count < 256:
+            p[3] = 0xC1
+            p[4] = <uint8_t>(pairs + 1)
+            p[5] = <uint8_t>count
+            p += 6
+        else:
+            p[3] = 0xD1
+            put32(p + 4, <uint32_t>(pairs + 4))
+            put32(p + 8, <uint32_t>count)
+            p += 12
+        p = put_pairs(p, properties)
+    p[0] = 0
+    p[1] = 0x53
+    p[2] = 0x75
+    put_variable(p + 3, 0xA0, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+    return True

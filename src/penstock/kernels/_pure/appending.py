@@ -1,0 +1,100 @@
+"""From an event to its bytes in a batch, the producer's half.
+
+    00 53 75 <binary:  <annotations> <fields> [00 53 74 <map>] 00 53 75 <binary: body> >
+
+Only what events usually hold is encoded here: properties whose keys are str and whose values are
+None, bool, int, float, str or bytes, and no subclass of those. All else is the caller's.
+"""
+
+from __future__ import annotations
+
+import struct
+
+EVENT_BYTES_MAX = 64 * 1024 * 1024  # far above any publication; lengths stay within 32 bits
+
+_PACK_U32 = struct.Struct(">I").pack
+_PACK_LONG = struct.Struct(">Bq").pack
+_PACK_DOUBLE = struct.Struct(">Bd").pack
+_PACK_MAP32 = struct.Struct(">BII").pack
+_DATA = b"\x00\x53\x75"
+_APPLICATION_PROPERTIES = b"\x00\x53\x74"
+_SIGNED_BYTE = range(-128, 128)
+_LONG = range(-(2**63), 2**63)
+
+
+def append_event(
+    out: bytearray,
+    annotations: bytes,
+    fields: bytes,
+    properties: dict[str, object] | None,
+    body: bytes,
+) -> bool:
+    """Append one event to a batch as a data section. False, and nothing appended, for one that is
+    unusual. `annotations` and `fields` are whole encoded sections, or empty."""
+    if len(annotations) + len(fields) + len(body) > EVENT_BYTES_MAX:
+        return False
+    parts = [annotations, fields]
+    if properties:
+        encoded = _map(properties)
+        if encoded is None:
+            return False
+        parts += _APPLICATION_PROPERTIES, encoded
+    parts += _DATA, _binary(body)
+    message = b"".join(parts)
+    if len(message) > EVENT_BYTES_MAX:
+        return False
+    out += _DATA + _binary(message)
+    return True
+
+
+def _binary(chunk: bytes) -> bytes:
+    if len(chunk) < 256:
+        return bytes((0xA0, len(chunk))) + chunk
+    return b"\xb0" + _PACK_U32(len(chunk)) + chunk
+
+
+def _map(properties: dict[str, object]) -> bytes | None:
+    parts = bytearray()
+    for key, value in properties.items():
+        if type(key) is not str or not _append(parts, key) or not _append(parts, value):
+            return None
+    count = 2 * len(properties)
+    if len(parts) < 255 and count < 256:
+        return bytes((0xC1, len(parts) + 1, count)) + parts
+    return _PACK_MAP32(0xD1, len(parts) + 4, count) + parts
+
+
+def _append(out: bytearray, value: object) -> bool:
+    """In the smallest encoding (AMQP 1.6)."""
+    kind = type(value)
+    if kind is str:
+        assert isinstance(value, str)
+        try:
+            text = value.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return False
+        out += _text(text)
+    elif kind is int:
+        assert isinstance(value, int)
+        if value not in _LONG:
+            return False
+        small = value in _SIGNED_BYTE
+        out += bytes((0x55, value & 0xFF)) if small else _PACK_LONG(0x81, value)
+    elif value is None:
+        out += b"\x40"
+    elif kind is bool:
+        out += b"\x41" if value else b"\x42"
+    elif kind is float:
+        out += _PACK_DOUBLE(0x82, value)
+    elif kind is bytes:
+        assert isinstance(value, bytes)
+        out += _binary(value)
+    else:
+        return False
+    return True
+
+
+def _text(text: bytes) -> bytes:
+    if len(text) < 256:
+        return bytes((0xA1, len(text))) + text
+    return b"\xb1" + _PACK_U32(len(text)) + text
