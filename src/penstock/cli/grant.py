@@ -10,7 +10,7 @@ import typer
 
 
 def grant(
-    namespace: Annotated[str, typer.Argument(help="Who may have more")],
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Who may have more")],
     by: Annotated[str, typer.Option(help="Who grants it, for the audit log")],
     throughput_units: Annotated[
         int | None, typer.Option(help="40, 60, 80, 100 or a multiple of 100")

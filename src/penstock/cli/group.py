@@ -20,7 +20,7 @@ from penstock.cli.output import (
 from penstock.cli.service import HubName, Service, complete_groups, complete_hubs, with_service
 from penstock.cli.tree import Noun
 from penstock.cli.units import seconds
-from penstock.model.errors import AlreadyExists, NotFound
+from penstock.model.errors import AlreadyExists, NotFound, PenstockError
 
 app = Noun("Consumer groups: how far behind they are, and where they go on.")
 
@@ -143,11 +143,15 @@ def lag(
     """
 
     def look() -> list[dict[str, object]]:
-        return [
-            lag_row(each)
-            for name in _hubs(service, hub)
-            for each in service.client.lag(service.namespace, name, group)
-        ]
+        try:
+            return [
+                lag_row(each)
+                for name in _hubs(service, hub)
+                for each in service.client.lag(service.namespace, name, group)
+            ]
+        except PenstockError:
+            service.forget()  # one that comes back may have other ports
+            raise
 
     if not watch:
         print_lag(look(), output)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from penstock.cli.output import Output, bytes_shown, console, print_rows, seconds_shown
+from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -105,6 +106,7 @@ class LagView:
         self._title = title
         self._every_s = every_s
         self._looks_max = looks_max
+        self._trouble = ""
 
     def run(self, output: Output) -> None:
         try:
@@ -133,7 +135,13 @@ class LagView:
         last: Look | None = None
         looks = 0
         while True:
-            last = Look(self._look(), time.monotonic(), last)
+            try:
+                last = Look(self._look(), time.monotonic(), last)
+                self._trouble = ""
+            except PenstockError as error:
+                if last is None or not error.retriable:
+                    raise
+                self._trouble = str(error)  # the last look stays; a service may come back
             show(last)
             looks += 1
             if self._looks_max is not None and looks >= self._looks_max:
@@ -154,7 +162,10 @@ class LagView:
             (self._title, "bold cyan"),
             f"  {now}  every {self._every_s:g}s, Ctrl-C ends it",
         )
-        return Group(head, _live_table(look, rows, wide=wide), _sums(look, len(rows)))
+        below = _sums(look, len(rows))
+        if self._trouble:
+            below = Text(self._trouble, "bold red", overflow="ellipsis", no_wrap=True)
+        return Group(head, _live_table(look, rows, wide=wide), below)
 
 
 def _live_table(look: Look, rows: Sequence[Row], *, wide: bool) -> Table:
@@ -162,7 +173,13 @@ def _live_table(look: Look, rows: Sequence[Row], *, wide: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        header_style="bold",
+    )
     left = ("hub", "group")
     for name in left:
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=24 if wide else 12)
@@ -191,7 +208,7 @@ def _sums(look: Look, shown: int) -> Text:
     sizes = [value for row in look.rows if isinstance(value := row["lag_bytes"], int)]
     ages = [value for row in look.rows if isinstance(value := row["lag_seconds"], int | float)]
     parts = [f"{sum(lags):,} events behind" if lags else "nothing known to be behind"]
-    if sizes and sum(sizes):
+    if sizes and len(sizes) == len(lags):  # a sum of some would be no sum
         parts.append(bytes_shown(sum(sizes)))
     if ages and max(ages) > 0:
         parts.append(f"oldest {seconds_shown(max(ages))}")
@@ -200,7 +217,7 @@ def _sums(look: Look, shown: int) -> Text:
         if rate is not None:
             parts.append(f"{rate:,.0f}/s {word}")
     if shown < len(look.rows):
-        parts.append(f"{len(look.rows) - shown} rows with less lag are not shown")
+        parts.append(f"{len(look.rows) - shown} more rows")
     return Text(" · ".join(parts), "bold")
 
 
@@ -224,7 +241,7 @@ def _lag(row: Row, trend: int) -> Text:
 
     value = row["lag_events"]
     if not isinstance(value, int):
-        return Text("-  ", "dim")
+        return Text("-", "dim")
     mark, style = {1: ("▲", "yellow"), -1: ("▼", "green"), 0: (" ", "")}[trend]
     style = "green" if value == 0 else style
     return Text(f"{value:,} {mark}", style)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = Noun("Check and read the partition logs offline.")
 
 Directory = Annotated[
-    Path, typer.Argument(help="Data directory, or a copy of one; it may be in use")
+    Path, typer.Argument(metavar="DIR", help="Data directory, or a copy of one; it may be in use")
 ]
 
 
@@ -52,7 +52,7 @@ def verify(
 
 @app.verb()
 def dump(
-    segment: Annotated[Path, typer.Argument(help="A segment file (….log)")],
+    segment: Annotated[Path, typer.Argument(metavar="SEGMENT", help="A segment file (….log)")],
     output: Format = Output.TABLE,
 ) -> None:
     """List the records of one segment: sequence numbers, offsets, times, sizes."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _NUMBERS = re.compile("number|offset|bytes|seconds|events|units|epoch|delta")
 _TIMES = ("at", "created_at", "updated_at", "expires_at", "last_enqueued")
 _TIME = re.compile(r"^([0-9-]{10})T([0-9:]{8})(\.[0-9]+)?Z$")
+_ELIDED_WIDTH = 20
 _PIPE_WIDTH = 160  # columns, where no terminal says how many it has
 
 Row = Mapping[str, object]
@@ -127,6 +128,7 @@ def table_of(
             no_wrap=number or name in elided or name in _TIMES,
             # Nothing is cut off, however narrow the terminal, unless the caller wants it so.
             overflow="ellipsis" if name in elided else "fold",
+            max_width=_ELIDED_WIDTH if name in elided else None,
         )
     for row in rows:
         table.add_row(*(Text(_shown(name, row[name], shown), _style(row[name])) for name in names))

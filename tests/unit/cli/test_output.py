@@ -1,0 +1,112 @@
+"""Tables as people see them, JSON as programs read it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.cli.output import (
+    Output,
+    bytes_shown,
+    hours_shown,
+    print_record,
+    print_rows,
+    seconds_shown,
+)
+
+ROWS: list[dict[str, object]] = [
+    {"name": "orders", "partition_count": 4, "retention_hours": 168, "status": "Active"},
+    {"name": "[red]x", "partition_count": 32, "retention_hours": 1, "status": "Disabled"},
+]
+
+
+@pytest.fixture(autouse=True)
+def width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+
+
+def golden(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+def test_table_has_aligned_numbers_and_shows_markup_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_rows(ROWS, Output.TABLE, title="Hubs", shown={"retention_hours": hours_shown})
+    assert golden(capsys.readouterr().out) == golden(
+        """
+name    partitions  retention  status
+───────────────────────────────────────
+orders           4         7d  Active
+[red]x          32         1h  Disabled
+"""
+    )
+
+
+def test_narrow_table_wraps_texts_and_cuts_only_what_may_be_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [{"who": "a" * 30, "owner": "b" * 30, "lag_events": None}]
+    print_rows(rows, Output.TABLE, title="", elided=("owner",))
+    out = capsys.readouterr().out
+    assert out.replace("\n", "").replace(" ", "").count("a") == 30 + 1  # and the heading's lag
+    assert "…" in out
+    assert max(map(len, out.splitlines())) <= 40
+
+
+def test_json_is_a_list_and_jsonl_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, Output.JSON, title="Hubs", columns=("name",))
+    assert json.loads(capsys.readouterr().out) == ROWS
+    print_rows(ROWS, Output.JSONL, title="Hubs")
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
+    print_record(ROWS[0], Output.JSON)
+    assert json.loads(capsys.readouterr().out) == [ROWS[0]]
+
+
+def test_nothing_is_an_empty_list_for_programs_and_a_word_for_people(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_rows([], Output.JSON, title="Hubs")
+    assert capsys.readouterr().out == "[]\n"
+    print_rows([], Output.TABLE, title="Hubs")
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "Hubs: nothing to show\n")
+
+
+def test_record_stands_below_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {
+        "name": "orders",
+        "enforced": False,
+        "groups": ["$Default", "billing"],
+        "created_at": "2026-11-16T06:45:24.123Z",
+        "missing": None,
+        "events": 1234567,
+    }
+    print_record(record, Output.TABLE)
+    assert golden(capsys.readouterr().out) == golden(
+        """
+name      orders
+enforced  no
+groups    $Default, billing
+created   2026-11-16 06:45:24Z
+events    1,234,567
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 << 20, "5.0 MB"), (3 << 40, "3.0 TB")],
+)
+def test_bytes_are_shown_with_a_unit(size: int, text: str) -> None:
+    assert bytes_shown(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0s"), (3.25, "3.2s"), (59, "59s"), (61, "1m 1s"), (3700, "1h 1m"), (90061, "1d 1h")],
+)
+def test_seconds_are_shown_as_people_say_them(seconds: float, text: str) -> None:
+    assert seconds_shown(seconds) == text

@@ -1,0 +1,103 @@
+"""The command tree: what it says of itself is what its commands say, and starting it is cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+
+from penstock.cli.about import walk
+from penstock.cli.app import COMMANDS, app, exit_code
+from penstock.cli.reference import updated
+from penstock.cli.tree import Entry, load
+from penstock.management.rights import Forbidden
+from penstock.model import errors
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
+
+
+def commands() -> dict[str, Any]:
+    root: Any = typer.main.get_command(app)
+    return {path: found for path, found, _ in walk(root, typer.Context(root, info_name="penstock"))}
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_entry_says_what_its_command_says(entry: Entry) -> None:
+    command = load(entry)
+    assert command.help.partition("\n")[0] == entry.summary
+    assert len(entry.summary) <= 65  # one line of `penstock --help` at 80 columns
+
+
+def test_every_command_has_help_and_every_argument_a_name() -> None:
+    for path, command in commands().items():
+        assert command.help, path
+        for parameter in command.params:
+            if parameter.param_type_name == "argument":
+                assert parameter.display_name_raw.isupper() or "|" in parameter.display_name_raw
+
+
+def test_what_destroys_has_a_dry_run() -> None:
+    destroying = [
+        path
+        for path in commands()
+        if path.split()[-1] in ("delete", "kill", "rotate", "seek", "restore", "alter")
+    ]
+    assert len(destroying) >= 9
+    for path in destroying:
+        options = {option for each in commands()[path].params for option in each.opts}
+        assert "--dry-run" in options, path
+
+
+def test_lists_and_shows_give_json() -> None:
+    for path, command in commands().items():
+        if path.split()[-1] in ("list", "show", "lag", "partitions", "status", "audit", "verify"):
+            assert "--output" in {option for each in command.params for option in each.opts}, path
+
+
+def test_help_imports_no_command_and_no_table() -> None:
+    """What keeps `penstock --help` below a third of a second."""
+    code = (
+        "import sys\n"
+        "sys.argv = ['penstock', '--help']\n"
+        "from penstock.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'rich', 'asyncio', 'msgspec', 'sqlite3', 'fastapi', 'penstock.cli.hub'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    assert "group" in done.stdout
+
+
+def test_document_holds_the_commands_as_they_are() -> None:
+    text = DOCUMENT.read_text()
+    assert text == updated(text), "run `python -m penstock.cli.reference docs/cli.md`"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NotFound("x"), 3),
+        (errors.AuthFailed("x"), 4),
+        (Forbidden("x"), 4),
+        (errors.ServerBusy("x"), 5),
+        (errors.OperationTimedOut("x"), 6),
+        (TimeoutError("x"), 6),
+        (errors.ConfigurationError("x"), 2),
+        (errors.ArgumentError("x"), 2),
+        (errors.ArgumentOutOfRange("x"), 2),
+        (errors.AlreadyExists("x"), 1),
+        (errors.DataDirectoryError("x"), 1),
+        (OSError("x"), 1),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else str(each),
+)
+def test_error_has_its_exit_code(error: Exception, code: int) -> None:
+    assert exit_code(error) == code
