@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
+import http.client
+import re
+import ssl
+import time
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
 from penstock.client.prepared import publication
+from penstock.model.entities import Secret
+from penstock.service.flushes import FLUSH_BOUNDS_S
 from penstock.service.metrics import HUB_COUNTERS
 
-PENSTOCK = str(Path(sys.executable).with_name("penstock"))
-PORTS = ("--amqp-port=0", "--amqps-port=0", "--https-port=0", "--admin-port=0")
+if TYPE_CHECKING:
+    from tests.conftest import Server, ServerFactory
+
+HUB = '{hub="events",namespace="penstock"}'
+PARTITION = '{hub="events",namespace="penstock",partition="1"}'
 
 
 async def publish(connection_string: str, batches: int) -> None:
@@ -32,34 +40,74 @@ async def publish(connection_string: str, batches: int) -> None:
     await connection.close()
 
 
-def test_metrics_count_what_was_published(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [PENSTOCK, "serve", "--json", f"--data={tmp_path / 'data'}", *PORTS],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        facts = json.loads(process.stdout.readline())
-        asyncio.run(publish(facts["emulator_connection_string"], 3))
-        with urllib.request.urlopen(facts["admin"] + "/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-    samples = dict(
-        line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")
-    )
-    hub = '{hub="events",namespace="penstock"}'
-    partition = '{hub="events",namespace="penstock",partition="1"}'
-    assert samples[f"penstock_incoming_messages_total{hub}"] == "15.0"
-    assert samples[f"penstock_successful_requests_total{hub}"] == "3.0"
-    assert samples[f"penstock_publish_latency_seconds_count{hub}"] == "3.0"
-    assert samples[f"penstock_partition_last_sequence_number{partition}"] == "14.0"
-    assert samples[f"penstock_partition_failed{partition}"] == "0.0"
-    assert samples["penstock_opened_connections_total"] == "1.0"
+def metrics_of(server: Server) -> dict[str, float]:
+    with urllib.request.urlopen(server["admin"] + "/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
+def test_metrics_count_what_was_published(start_server: ServerFactory) -> None:
+    server = start_server("--hub", "events:4")
+    asyncio.run(publish(server["emulator_connection_string"], 3))
+    samples = metrics_of(server)
+    assert samples[f"penstock_incoming_messages_total{HUB}"] == 15
+    assert samples[f"penstock_successful_requests_total{HUB}"] == 3
+    assert samples[f"penstock_publish_latency_seconds_count{HUB}"] == 3
+    assert samples[f"penstock_partition_last_sequence_number{PARTITION}"] == 14
+    assert samples[f"penstock_partition_size_bytes{PARTITION}"] > 0
+    assert samples[f"penstock_partition_failed{PARTITION}"] == 0
+    assert samples["penstock_opened_connections_total"] == 1
     for name in HUB_COUNTERS:
-        assert f"{name}_total{hub}" in samples
+        assert f"{name}_total{HUB}" in samples
+    buckets = [
+        samples[f'penstock_flush_latency_seconds_bucket{{le="{s}"}}'] for s in FLUSH_BOUNDS_S
+    ]
+    assert buckets == sorted(buckets)
+    assert samples["penstock_flush_latency_seconds_count"] >= 3
+    assert samples["penstock_flush_latency_seconds_sum"] > 0
+
+
+def test_requests_over_https_count_as_those_over_amqp(start_server: ServerFactory) -> None:
+    server = start_server("--throughput-units", "1", "--hub", "events:4")
+    door = http.client.HTTPSConnection(
+        "localhost",
+        server.port("https"),
+        context=ssl.create_default_context(cafile=server["ca_file"]),
+        timeout=30,
+    )
+    expires_s = int(time.time()) + 3600
+    token = sign(
+        server["https"], "RootManageSharedAccessKey", Secret(server.key), expires_s=expires_s
+    )
+
+    def post(path: str, body: bytes, **headers: str) -> int:
+        door.request("POST", path, body, {"Authorization": token, **headers})
+        answer = door.getresponse()
+        answer.read()
+        return answer.status
+
+    statuses = [
+        post("/events/messages", b"x"),
+        post("/events/partitions/7/messages", b"x"),  # the hub's: its sender's error
+        post("/events/messages", b"x", BrokerProperties="{"),
+        post("/events/messages", b"x" * 262_145),
+        post("/events/messages", b"x", Authorization=""),  # nobody's
+        post("/nothing/messages", b"x"),
+        post(f"/{'y' * 20}/messages", b"x"),
+        *(post("/events/messages", b"x" * 200_000) for _ in range(6)),
+    ]
+    door.close()
+    assert statuses[:7] == [201, 400, 400, 413, 401, 404, 404]
+    samples = metrics_of(server)
+    assert samples[f"penstock_user_errors_total{HUB}"] == 3
+    assert samples[f"penstock_successful_requests_total{HUB}"] == statuses.count(201)
+    assert samples[f"penstock_throttled_requests_total{HUB}"] == statuses.count(503) > 0
+    assert samples[f"penstock_server_errors_total{HUB}"] == 0
+    for status in (201, 400, 401, 404, 413, 503):
+        name = f'penstock_https_requests_total{{status="{status}"}}'
+        assert samples[name] == statuses.count(status)
+    assert not [name for name in samples if "yyyy" in name or "nothing" in name]
 
 
 def test_every_metric_is_documented() -> None:
@@ -68,3 +116,5 @@ def test_every_metric_is_documented() -> None:
     named = {word for word in source.split('"') if word.startswith("penstock_")}
     assert named
     assert [name for name in sorted(named) if name not in page] == []
+    documented = set(re.findall(r"`(penstock_[a-z_]+)`", page))
+    assert documented - named == set()

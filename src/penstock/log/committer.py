@@ -32,6 +32,8 @@ SLOW_FLUSH_S, QUICK_FLUSH_S = 0.010, 0.005
 FLUSH_HELPERS = 8  # flushing at once: 3 times the rate of one by one at 4 files, 5 and more at 16
 
 Chore = Callable[[], object]
+OnFlush = Callable[[float], object]
+"""How many seconds a round's flush took, on the committer's thread; must not block or raise."""
 
 
 class Committed(Protocol):
@@ -47,8 +49,9 @@ class Committed(Protocol):
 class Committer:
     """Takes appends from the owner's thread and gives outcomes back to it."""
 
-    def __init__(self, wake: Wake) -> None:
+    def __init__(self, wake: Wake, *, on_flush: OnFlush | None = None) -> None:
         self._wake = wake
+        self._on_flush = on_flush
         self._queue: SimpleQueue[tuple[Committed, Pending] | Chore | None] = SimpleQueue()
         self._owner = threading.get_ident()
         self._is_owner_gone = False
@@ -143,7 +146,10 @@ class Committer:
             flushing[0].flush()
             for other in others:
                 other.result()
-            self._round_bytes = next_round_bytes(self._round_bytes, monotonic() - began_s)
+            flush_s = monotonic() - began_s
+            self._round_bytes = next_round_bytes(self._round_bytes, flush_s)
+            if self._on_flush is not None:
+                self._on_flush(flush_s)
         for partition in appends:
             self._news.append(partial(partition.settle, partition.writer.finish()))
         self._wake_owner()

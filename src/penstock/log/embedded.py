@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.log.appending import Wake
-from penstock.log.committer import Committer
+from penstock.log.committer import Committer, OnFlush
 from penstock.log.directory import DirectoryLock, check_format
 from penstock.log.files import Files, OsFiles
 from penstock.log.handles import Handles
@@ -60,6 +60,7 @@ class EmbeddedLogStore:
         segment_bytes: int = limits.SEGMENT_BYTES,
         tail_cache_bytes: int = limits.TAIL_CACHE_BYTES,
         new_salt: Callable[[], int] = _new_salt,
+        on_flush: OnFlush | None = None,
     ) -> None:
         """Raises DataDirectoryError: the directory is in use, of a newer version, or unusable."""
         self._directory = directory
@@ -90,7 +91,7 @@ class EmbeddedLogStore:
         self._handles = Handles(self._files)
         self._indexes = SegmentIndexes(self._files, self._handles)
         self._budget = TailBudget()
-        self._committer = Committer(wake)
+        self._committer = Committer(wake, on_flush=on_flush)
         self._partitions: dict[tuple[str, int], EmbeddedPartition | RefusedPartition] = {}
         self._dropped = 0
         self._is_closed = False

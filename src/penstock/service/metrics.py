@@ -1,11 +1,13 @@
 """`/metrics` in Prometheus' format. Numbers are read when somebody asks; nothing is kept twice.
 
-Cardinality is bounded by what exists: namespaces, hubs, partitions and groups with a reader.
+Cardinality is bounded by what exists: namespaces, hubs, partitions, groups with a reader or a
+checkpoint, and statuses of HTTP that this service gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -14,6 +16,7 @@ from starlette.routing import Route
 
 from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubCounters
 from penstock.broker.lag import LagRow
+from penstock.service.flushes import FLUSH_BOUNDS_S, FlushTimes
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -61,17 +64,24 @@ class BrokerCollector:
         lag: Callable[[], list[LagRow]],
         connections: Callable[[], int],
         connections_opened: Callable[[], int],
+        flushes: FlushTimes,
+        answered: Mapping[int, int],
     ) -> None:
+        """`answered`: HTTPS requests by the status of their answers."""
         self._broker = broker
         self._rows = lag
         self._connections = connections
         self._connections_opened = connections_opened
+        self._flushes = flushes
+        self._answered = answered
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         yield from self._hub_counters()
         yield self._publish_latency()
+        yield self._flush_latency()
+        yield self._https_requests()
         yield from self._partitions()
         yield from self._lag()
         yield from self._units()
@@ -102,12 +112,30 @@ class BrokerCollector:
             "penstock_publish_latency_seconds", "from taking to acknowledging", labels=HUB
         )
         for labels, counters in self._counters():
-            latencies, running, buckets = counters.publish_latency, 0, []
-            for bound, count in zip(LATENCY_BOUNDS_MS, latencies.counts, strict=False):
-                running += count
-                buckets.append((str(bound / 1000), running))
-            buckets.append(("+Inf", running + latencies.counts[-1]))
+            latencies = counters.publish_latency
+            buckets = _buckets((bound / 1000 for bound in LATENCY_BOUNDS_MS), latencies.counts)
             family.add_metric(labels, buckets, latencies.total_ms / 1000)
+        return family
+
+    def _flush_latency(self) -> Metric:
+        from prometheus_client.core import HistogramMetricFamily
+
+        family = HistogramMetricFamily(
+            "penstock_flush_latency_seconds", "of one round of commits, all its partitions at once"
+        )
+        family.add_metric([], _buckets(FLUSH_BOUNDS_S, self._flushes.counts), self._flushes.total_s)
+        return family
+
+    def _https_requests(self) -> Metric:
+        from prometheus_client.core import CounterMetricFamily
+
+        family = CounterMetricFamily(
+            "penstock_https_requests",
+            "requests to publish over HTTPS, answered",
+            labels=("status",),
+        )
+        for status, count in sorted(self._answered.items()):
+            family.add_metric([str(status)], count)
         return family
 
     def _partitions(self) -> Iterator[Metric]:
@@ -160,6 +188,12 @@ class BrokerCollector:
             if account.throttle.units is not None:
                 limit.add_metric([account.namespace], account.throttle.units)
         yield from (hour, limit)
+
+
+def _buckets(bounds_s: Iterable[float], counts: list[int]) -> list[tuple[str, float]]:
+    """Prometheus' are cumulative; the last of `counts` is everything beyond the bounds."""
+    names = [*(str(bound) for bound in bounds_s), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True))
 
 
 def metrics_route(collector: BrokerCollector) -> Route:

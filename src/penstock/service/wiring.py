@@ -13,7 +13,7 @@ import errno
 import secrets
 import ssl
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from starlette.applications import Starlette
@@ -57,6 +57,7 @@ from penstock.service.administration import (
 from penstock.service.certificates import machine_names, prepare_certificates, server_context
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
+from penstock.service.flushes import FlushTimes
 from penstock.service.health import Checks, health_routes
 from penstock.service.history import MetricHistory
 from penstock.service.kept import LagReport, follow_catalog
@@ -94,6 +95,8 @@ class Penstock:
         self._open = False
         self.broker: Broker | None = None
         self._logs: EmbeddedLogStore | None = None
+        self._flushes = FlushTimes()
+        self._answered: Mapping[int, int] = {}  # HTTPS requests, by status
         self._keeper: CheckpointKeeper | None = None
         self.lag: LagReport | None = None
         self._endpoints: Endpoints | None = None
@@ -120,7 +123,9 @@ class Penstock:
         def wake(work: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(work)
 
-        logs = EmbeddedLogStore(data.path / "log", wake=wake, flush=settings.flush)
+        logs = EmbeddedLogStore(
+            data.path / "log", wake=wake, flush=settings.flush, on_flush=self._flushes.observe
+        )
         self._logs = logs
         self._stack.callback(logs.close)  # on the loop's thread: what it commits is told here
         catalog = SqliteCatalog(data.path / "catalog.sqlite")
@@ -311,6 +316,7 @@ class Penstock:
             authorities=context.authorities,
             new_id=context.new_id,
         )
+        self._answered = publishing.answered
         atom = AtomDoor(administration, authorities=context.authorities, new_id=context.new_id)
         return PublicApplication(
             publishing=WithManagement(management, publishing, atom=atom),
@@ -337,6 +343,8 @@ class Penstock:
             lag=self.lag.rows,
             connections=lambda: len(door.connections),
             connections_opened=lambda: door.opened,
+            flushes=self._flushes,
+            answered=self._answered,
         )
         health = health_routes(self._trouble, self._checks, self._warnings)
         routes = [*health, metrics_route(collector)]

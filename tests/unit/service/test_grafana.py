@@ -19,6 +19,7 @@ from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
+from penstock.service.flushes import FlushTimes
 from penstock.service.metrics import BrokerCollector
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "grafana.json"
@@ -50,7 +51,12 @@ def metrics() -> dict[str, Metric]:
     broker.hub(NS, "events")
     rows: Callable[[], list[LagRow]] = list
     collector = BrokerCollector(
-        broker, lag=rows, connections=lambda: 1, connections_opened=lambda: 2
+        broker,
+        lag=rows,
+        connections=lambda: 1,
+        connections_opened=lambda: 2,
+        flushes=FlushTimes(),
+        answered={},
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from starlette.types import Receive, Scope, Send
@@ -81,6 +82,7 @@ class HttpPublishing:
         self._revoked = RevokedPublishers(catalog)
         self._unsubscribe = catalog.subscribe(self._tokens.forget)
         self._held_bytes = 0
+        self.answered: Counter[int] = Counter()  # requests, by the status of their answer
         self._date = (0, b"")
         self._complained_s = -1
         self._unsaid = 0  # complaints that are counted but not logged
@@ -99,6 +101,7 @@ class HttpPublishing:
             answer = self._refusal(exchange, error)
         except Exception:  # noqa: BLE001 - one request's fault, whatever it is
             answer = self._refusal(exchange, InternalError(_INTERNAL), unexpected=True)
+        self.answered[answer.status] += 1
         await exchange.answer(answer)
 
     async def _answer(self, exchange: Exchange) -> Answer:
@@ -117,6 +120,17 @@ class HttpPublishing:
     async def _publish(self, exchange: Exchange, target: Target) -> Answer:
         grant = self._tokens.grant(exchange.headers, target, Right.SEND)
         hub = self._broker.hub(grant.namespace, target.hub)
+        try:
+            await self._publish_to(hub, exchange, target)
+        except _NotYetStored:
+            raise  # counted when it is known what became of it
+        except PenstockError as error:
+            if error.http_status < 500:  # others are counted where they happen
+                hub.counters.user_errors += 1
+            raise
+        return answers.empty(201, self._http_date(self._clock.now_ms()))
+
+    async def _publish_to(self, hub: HubRuntime, exchange: Exchange, target: Target) -> None:
         partition = None if target.partition is None else hub.partition_index(target.partition)
         if target.publisher is not None:
             hub.check_publisher(target.publisher)
@@ -127,7 +141,11 @@ class HttpPublishing:
         if declared is not None and declared > body_max:
             raise body_too_large(declared, body_max)
         deadline_s = exchange.deadline_s() or self._deadline_s
-        hold = _Hold(self, body_max if declared is None else declared)
+        try:
+            hold = _Hold(self, body_max if declared is None else declared)
+        except ServerBusy:
+            hub.counters.throttled_requests += 1
+            raise
         deadline = Deadline(deadline_s)
         try:
             body = await exchange.body(body_max)
@@ -150,7 +168,6 @@ class HttpPublishing:
             hold.end()
         if isinstance(outcome, PenstockError):
             raise outcome
-        return answers.empty(201, self._http_date(self._clock.now_ms()))
 
     def _single(self, exchange: Exchange, body: bytes, bytes_max: int) -> bytes:
         headers = exchange.headers
@@ -258,6 +275,10 @@ class HttpPublishing:
         return self._date[1]
 
 
+class _NotYetStored(OperationTimedOut):
+    """Nobody waits any longer, but the log may still take it."""
+
+
 class _Hold:
     """A body's bytes, counted from before they are read until they are on disk or given up."""
 
@@ -309,7 +330,7 @@ def _check_method(method: str, allowed: tuple[str, ...]) -> None:
 
 def _timed_out(deadline_s: float, *, was_sent: bool) -> OperationTimedOut:
     if was_sent:
-        return OperationTimedOut(
+        return _NotYetStored(
             f"The events were not on disk within {deadline_s:g} seconds; they may be later."
         )
     return OperationTimedOut(
