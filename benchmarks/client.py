@@ -194,7 +194,14 @@ def broker(flush: str) -> Iterator[str]:
     """A broker of its own, on its core; the connection string."""
     with tempfile.TemporaryDirectory(prefix="penstock-client-") as folder:
         doors = [f"--{door}-port=0" for door in ("amqp", "amqps", "https", "admin")]
-        command = [PENSTOCK, "serve", "--json", "--data", f"{folder}/data", *doors]
+        command: list[str | Path] = [
+            PENSTOCK,
+            "serve",
+            "--json",
+            "--data",
+            f"{folder}/data",
+            *doors,
+        ]
         running = Broker([*command, "--hub", f"{HUB}:4", "--flush", flush], stdout=subprocess.PIPE)
         try:
             stdout = running.process.stdout
