@@ -38,6 +38,14 @@ async def test_body_in_chunks_needs_no_length(world: World) -> None:
     assert world.one().body == b"x" * 100_000
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "identity", "chunked, chunked", ""])
+async def test_body_in_another_coding_than_chunks_is_refused(world: World, coding: str) -> None:
+    response = await world.call(headers={"Transfer-Encoding": coding}, length=None)
+    assert response.status == 400
+    assert "is not supported: chunked is" in response.detail
+    assert world.stored() == []
+
+
 @pytest.mark.parametrize(
     "case", ["bad token", "no token", "no right", "no hub", "no partition", "revoked", "method"]
 )

@@ -217,10 +217,23 @@ async def test_headers_of_the_request_become_no_properties(world: World) -> None
         *("Accept", "Accept-Encoding", "Cache-Control", "Connection", "Cookie", "Date", "Expect"),
         *("From", "If-Match", "Origin", "Pragma", "Range", "Referer", "Sec-Fetch-Mode", "TE"),
         *("Upgrade", "User-Agent", "Via", "X-Forwarded-For", "x-ms-retrypolicy", "Keep-Alive"),
-        *("x-ms-client-request-id", "Proxy-Connection", "Priority"),
+        *("x-ms-client-request-id", "Proxy-Connection"),
     )
     await world.call(headers=dict.fromkeys(names, "x"))
     assert world.one().message.application_properties is None
+
+
+@pytest.mark.parametrize("value", ["u=3", "u=1, i", "i", "u=0, i=?0"])
+async def test_priority_of_http_becomes_no_property(world: World, value: str) -> None:
+    await world.call(headers={"priority": value})
+    assert world.one().message.application_properties is None
+
+
+@pytest.mark.parametrize("value", ["High", "1", '"u=3"'])
+async def test_priority_of_the_event_becomes_a_property(world: World, value: str) -> None:
+    """The documents' own example of a property sends `Priority: High`."""
+    await world.call(headers={"Priority": value})
+    assert world.one().message.application_properties == {"Priority": value.strip('"')}
 
 
 async def test_property_has_the_name_as_the_client_wrote_it(world: World) -> None:

@@ -108,8 +108,13 @@ class Exchange:
         """None for a body in chunks. Raises ArgumentError, and LengthRequired for neither."""
         text = self.headers.get(b"content-length")
         if text is None:
-            if b"transfer-encoding" not in self.headers:
+            coding = self.headers.get(b"transfer-encoding")
+            if coding is None:
                 raise LengthRequired("The request needs a Content-Length.")
+            if coding.strip().lower() != b"chunked":  # what is stored is what was meant
+                raise ArgumentError(
+                    f"The Transfer-Encoding '{_shown(coding)}' is not supported: chunked is."
+                )
             return None
         if not text.isdigit() or len(text) > 18:
             raise ArgumentError(f"The Content-Length '{_shown(text)}' is not a length.")

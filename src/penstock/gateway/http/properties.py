@@ -26,7 +26,7 @@ _HEADS_CACHED = 256
 _OF_THE_REQUEST = frozenset(
     b"accept authorization brokerproperties cache-control connection content-encoding "
     b"content-length content-type content-language content-location content-md5 content-range "
-    b"cookie date dnt expect forwarded from host keep-alive max-forwards origin pragma priority "
+    b"cookie date dnt expect forwarded from host keep-alive max-forwards origin pragma "
     b"range referer te trailer transfer-encoding upgrade upgrade-insecure-requests user-agent "
     b"via warning servicebusauthorization x-real-ip".split()
 )
@@ -34,6 +34,9 @@ _PREFIXES_OF_THE_REQUEST = (
     *(b"accept-", b"access-control-", b"if-", b"proxy-"),
     *(b"sec-", b"x-forwarded-", b"x-ms-"),
 )
+
+# A Priority that speaks to HTTP (RFC 9218), as browsers send it; any other is the event's own.
+_PRIORITY_OF_THE_REQUEST = re.compile(rb"(?:u=[0-7])?(?:, ?)?(?:i(?:=\?[01])?)?")
 
 _ESCAPED = re.compile(r'\\(["\\])')
 
@@ -78,7 +81,7 @@ def decoded(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
 
 def user_headers(headers: list[tuple[bytes, bytes]]) -> Pairs:
     """The headers that become properties of the event, names as the client wrote them."""
-    return tuple(pair for pair in headers if not _is_of_the_request(pair[0].lower()))
+    return tuple(pair for pair in headers if not _is_of_the_request(pair[0].lower(), pair[1]))
 
 
 @lru_cache(maxsize=_HEADS_CACHED)
@@ -144,7 +147,9 @@ def standard_properties(
 _NOTHING = Properties()
 
 
-def _is_of_the_request(name: bytes) -> bool:
+def _is_of_the_request(name: bytes, value: bytes) -> bool:
+    if name == b"priority":
+        return _PRIORITY_OF_THE_REQUEST.fullmatch(value) is not None
     return name in _OF_THE_REQUEST or name.startswith(_PREFIXES_OF_THE_REQUEST)
 
 
