@@ -39,7 +39,8 @@ class Listeners:
         self._admission = admission
         self._make = make
         self._sockets: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()  # one that accepts each, and handshakes
+        # One that accepts for each socket, and handshakes, with their places.
+        self._tasks: dict[asyncio.Task[None], Place | None] = {}
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen on every address of the host; the port. Raises OSError."""
@@ -63,29 +64,34 @@ class Listeners:
 
     async def close(self) -> None:
         """Take nobody new; who is not through the handshake is sent away."""
-        for task in self._tasks:
-            task.cancel()
+        for task, place in self._tasks.items():
+            if place is None or not place.is_in:  # else its protocol would not hear of its end
+                task.cancel()
         if self._tasks:
             await asyncio.wait(set(self._tasks))
         for each in self._sockets:
             each.close()
         self._sockets.clear()
 
-    def _run(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+    def _run(
+        self, work: Coroutine[object, object, None], place: Place | None = None
+    ) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = place
+        task.add_done_callback(self._tasks.pop)
         return task
 
     async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Not by `sock_accept`: one that is cancelled at the wrong moment loses a socket."""
         while True:
             try:
-                accepted, address = await self._loop.sock_accept(listening)
-                self._come_in(accepted, address[0], tls)
-                for _ in range(_ACCEPTED_AT_ONCE - 1):
-                    accepted, address = listening.accept()
+                for _ in range(_ACCEPTED_AT_ONCE):
+                    accepted, address = self._next(listening)
                     self._come_in(accepted, address[0], tls)
-            except (BlockingIOError, InterruptedError, ConnectionError):
+                await asyncio.sleep(0)
+            except (BlockingIOError, InterruptedError):
+                await self._somebody_at(listening)
+            except ConnectionError:
                 await asyncio.sleep(0)
             except OSError as error:
                 log.warning("cannot accept connections: reason=%s", error.strerror or error)
@@ -93,14 +99,32 @@ class Listeners:
                     self._admission.evict_oldest()
                 await asyncio.sleep(_TROUBLE_PAUSE_S)
 
+    def _next(self, listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+        return listening.accept()
+
+    async def _somebody_at(self, listening: socket.socket) -> None:
+        came = asyncio.Event()
+        self._loop.add_reader(listening, came.set)
+        try:
+            await came.wait()
+        finally:
+            self._loop.remove_reader(listening)
+
     def _come_in(self, accepted: socket.socket, host: str, tls: ssl.SSLContext | None) -> None:
         accepted.setblocking(False)
         place = self._admission.enter(host)
         if place is None:
             accepted.close()
             return
-        task = self._run(self._connect(accepted, place, tls))
+        task = self._run(self._connect(accepted, place, tls), place)
         place.evict = task.cancel
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled():  # before it had begun, maybe: then nobody else does it
+                place.leave()
+                accepted.close()
+
+        task.add_done_callback(ended)
 
     async def _connect(
         self, accepted: socket.socket, place: Place, tls: ssl.SSLContext | None
@@ -114,7 +138,8 @@ class Listeners:
                 ssl=tls,
                 ssl_handshake_timeout=limits.TLS_DEADLINE_S if tls is not None else None,
             )
-            place.evict = transport.abort
+            if not place.is_in:
+                place.came_in(transport)
         except BaseException as error:
             place.leave()
             with contextlib.suppress(OSError):

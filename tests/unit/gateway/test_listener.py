@@ -205,32 +205,21 @@ async def test_listening_goes_on_when_sockets_run_out(
 ) -> None:
     stranger, _ = await house.come()
     assert await hear(stranger) == b"hello"
-    accept: Callable[..., Any] = house.listeners._loop.sock_accept
+    accept = house.listeners._next
     failures = [OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()]
 
-    async def exhausted(listening: socket.socket) -> Any:
+    def exhausted(listening: socket.socket) -> Any:
         if failures:
             raise failures.pop()
-        return await accept(listening)
+        return accept(listening)
 
-    monkeypatch.setattr(house.listeners, "_loop", _Loop(house.listeners._loop, exhausted))
+    monkeypatch.setattr(house.listeners, "_next", exhausted)
     one, two = await asyncio.gather(house.come(), house.come())
     assert [await hear(one[0]), await hear(two[0])] == [b"hello", b"hello"]
     third = await house.come()
     assert await hear(third[0]) == b"hello"
     assert await hear(stranger) == b""  # it made room
     assert "cannot accept connections: reason=Too many open files" in caplog.text
-
-
-class _Loop:
-    """A loop whose sock_accept is another."""
-
-    def __init__(self, inner: asyncio.AbstractEventLoop, accept: Callable[..., Any]) -> None:
-        self._inner = inner
-        self.sock_accept = accept
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 async def test_port_that_is_taken_raises_and_leaves_nothing_open(house: House) -> None:
