@@ -99,7 +99,7 @@ async def update_namespace(parent: InNamespace, body: bodies.NamespaceBody) -> S
     return _namespace(parent.asked, changed, parent.place)
 
 
-@router.delete(NAMESPACE, responses=_GONE)
+@router.delete(NAMESPACE, responses=_GONE, response_class=Response)
 async def delete_namespace(asked: Asked, place: InPlace, namespace: NamespaceName) -> Response:
     try:
         asked.operations.namespaces.delete(namespace, place)
@@ -128,7 +128,7 @@ async def put_event_hub(parent: InNamespace, hub: HubName, body: bodies.HubBody)
     return shapes.hub_shape(made, parent.id)
 
 
-@router.delete(HUB, responses=_GONE)
+@router.delete(HUB, responses=_GONE, response_class=Response)
 async def delete_event_hub(parent: InNamespace, hub: HubName) -> Response:
     try:
         parent.operations.hubs.delete(parent.name, hub)
@@ -162,7 +162,7 @@ async def put_consumer_group(
     return shapes.group_shape(made, parent.id)
 
 
-@router.delete(GROUP, responses=_GONE)
+@router.delete(GROUP, responses=_GONE, response_class=Response)
 async def delete_consumer_group(parent: InNamespace, hub: HubName, group: GroupName) -> Response:
     try:
         parent.operations.groups.delete(parent.name, hub, group)
@@ -250,7 +250,7 @@ async def put_namespace_rule(level: OfNamespace, rule: RuleName, body: bodies.Ru
     return _put(level, rule, body)
 
 
-@router.delete(f"{NAMESPACE}/authorizationRules/{{rule}}", responses=_GONE)
+@router.delete(f"{NAMESPACE}/authorizationRules/{{rule}}", responses=_GONE, response_class=Response)
 async def delete_namespace_rule(level: OfNamespace, rule: RuleName) -> Response:
     return _delete(level, rule)
 
@@ -282,7 +282,7 @@ async def put_hub_rule(level: OfHub, rule: RuleName, body: bodies.RuleBody) -> S
     return _put(level, rule, body)
 
 
-@router.delete(f"{HUB}/authorizationRules/{{rule}}", responses=_GONE)
+@router.delete(f"{HUB}/authorizationRules/{{rule}}", responses=_GONE, response_class=Response)
 async def delete_hub_rule(level: OfHub, rule: RuleName) -> Response:
     return _delete(level, rule)
 

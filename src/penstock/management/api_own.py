@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Response
 from penstock.management import bodies, shapes
 from penstock.management.api_parts import (
     Asked,
+    ConnectionId,
     GroupName,
     HubName,
     JobName,
@@ -17,7 +18,6 @@ from penstock.management.api_parts import (
     PublisherName,
     Responses,
 )
-from penstock.management.paths import name as unescaped
 from penstock.management.shapes import Shape, time_text
 from penstock.model import metrics
 from penstock.model.ledger import QuotaKind
@@ -56,9 +56,9 @@ async def list_connections(asked: Asked) -> Shape:
     return _records(asked.operations.reports.connections())
 
 
-@router.delete(f"{OWN}/connections/{{connection}}")
-async def kill_connection(asked: Asked, connection: str) -> Response:
-    asked.operations.reports.kill_connection(unescaped(connection))
+@router.delete(f"{OWN}/connections/{{connection}}", response_class=Response)
+async def kill_connection(asked: Asked, connection: ConnectionId) -> Response:
+    asked.operations.reports.kill_connection(connection)
     return Response(status_code=200)
 
 
@@ -129,7 +129,7 @@ async def revoke_publisher(
     return msgspec.to_builtins(asked.operations.publishers.revoke(namespace, hub, publisher))
 
 
-@router.delete(f"{_OWN_HUB}/revokedPublishers/{{publisher}}")
+@router.delete(f"{_OWN_HUB}/revokedPublishers/{{publisher}}", response_class=Response)
 async def resume_publisher(
     asked: Asked, namespace: NamespaceName, hub: HubName, publisher: PublisherName
 ) -> Response:
@@ -150,7 +150,7 @@ async def grant_quota(
     return msgspec.to_builtins(made)
 
 
-@router.delete(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}")
+@router.delete(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}", response_class=Response)
 async def withdraw_quota(asked: Asked, namespace: NamespaceName, kind: QuotaKind) -> Response:
     asked.operations.reports.withdraw(namespace, kind)
     return Response(status_code=200)
@@ -222,13 +222,13 @@ async def list_jobs(asked: Asked) -> Shape:
     )
 
 
-@router.put(f"{OWN}/jobs/{{job}}")
+@router.put(f"{OWN}/jobs/{{job}}", response_class=Response)
 async def report_job(asked: Asked, job: JobName, body: bodies.JobBody) -> Response:
     asked.operations.jobs.report(body.job(job))
     return Response(status_code=200)
 
 
-@router.delete(f"{OWN}/jobs/{{job}}")
+@router.delete(f"{OWN}/jobs/{{job}}", response_class=Response)
 async def delete_job(asked: Asked, job: JobName) -> Response:
     asked.operations.jobs.delete(job)
     return Response(status_code=200)

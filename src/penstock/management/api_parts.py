@@ -15,7 +15,21 @@ from penstock.management.shapes import Endpoints, namespace_id
 
 Responses = dict[int | str, dict[str, Any]]
 
-ERRORS: Responses = {"default": {"model": ErrorBody, "description": "Refused or failed"}}
+_REFUSALS = {
+    400: "Malformed, out of range or not allowed",
+    401: "No valid token",
+    403: "The role does not suffice, or a quota is reached",
+    404: "It does not exist",
+    408: "The body did not come in time",
+    409: "It exists already, or is in use",
+    413: "The body is too large",
+    429: "Too many requests: see Retry-After",
+    503: "The disk does not take it now",
+}
+# Each by itself and not as `default`: a test holds every answer against them.
+ERRORS: Responses = {
+    status: {"model": ErrorBody, "description": text} for status, text in _REFUSALS.items()
+}
 
 _bearer = HTTPBearer(auto_error=False, description="The admin token that `serve` prints")
 
@@ -91,6 +105,10 @@ async def _publisher(publisher: _Name) -> str:
     return paths.name(publisher)
 
 
+async def _connection(connection: _Name) -> str:
+    return paths.name(connection)
+
+
 async def _job(job: _Name) -> str:
     return paths.name(job)
 
@@ -101,6 +119,7 @@ HubName = Annotated[str, Depends(_hub)]
 GroupName = Annotated[str, Depends(_group)]
 RuleName = Annotated[str, Depends(_rule)]
 PublisherName = Annotated[str, Depends(_publisher)]
+ConnectionId = Annotated[str, Depends(_connection)]
 JobName = Annotated[str, Depends(_job)]
 
 _PAGE_MAX = 1_000_000
