@@ -27,9 +27,12 @@ if TYPE_CHECKING:
         ClientUntrusted,
     )
     from penstock.client.events import EventData
+    from penstock.client.leases import LeaseLost
     from penstock.client.positions import EventPosition
+    from penstock.client.processor import EventProcessorClient
     from penstock.client.producer import EventHubProducerClient
     from penstock.client.properties import EventHubProperties, LastEnqueued, PartitionProperties
+    from penstock.client.pump import CloseReason, PartitionContext
     from penstock.client.receiver import PartitionReceiver
     from penstock.client.retry import RetryPolicy
     from penstock.kernels import Columns
@@ -44,6 +47,7 @@ _HOMES = {
     "ClientTimedOut": "client.errors",
     "ClientTooLarge": "client.errors",
     "ClientUntrusted": "client.errors",
+    "CloseReason": "client.pump",
     "Columns": "kernels",
     "Connection": "client.connection",
     "Endpoint": "client.endpoint",
@@ -54,7 +58,10 @@ _HOMES = {
     "EventHubProducerClient": "client.producer",
     "EventHubProperties": "client.properties",
     "EventPosition": "client.positions",
+    "EventProcessorClient": "client.processor",
     "LastEnqueued": "client.properties",
+    "LeaseLost": "client.leases",
+    "PartitionContext": "client.pump",
     "PartitionProperties": "client.properties",
     "PartitionReceiver": "client.receiver",
     "Receiver": "client.connection",
@@ -74,6 +81,7 @@ __all__ = [
     "ClientTimedOut",
     "ClientTooLarge",
     "ClientUntrusted",
+    "CloseReason",
     "Columns",
     "Connection",
     "Endpoint",
@@ -84,7 +92,10 @@ __all__ = [
     "EventHubProducerClient",
     "EventHubProperties",
     "EventPosition",
+    "EventProcessorClient",
     "LastEnqueued",
+    "LeaseLost",
+    "PartitionContext",
     "PartitionProperties",
     "PartitionReceiver",
     "Receiver",

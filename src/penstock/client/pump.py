@@ -1,0 +1,341 @@
+"""One partition of a processor: a reader, the user's handlers, and the lease above them.
+
+The pump's own task is never cancelled: it begins and ends the reading, which is. So a reader is
+closed and the close handler called whatever happens to the reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from penstock.client.errors import ClientClosed, ClientStolen
+from penstock.client.events import EventData
+from penstock.client.leases import Checkpoint, Lease, LeaseLost, Leases
+from penstock.client.positions import EventPosition
+from penstock.client.properties import LastEnqueued, PartitionProperties
+from penstock.model.errors import ArgumentError
+
+_BACKOFF_S = 0.5
+_BACKOFF_S_MAX = 30.0
+_JITTER = 0.2  # pumps that failed together do not come back together
+_CLOSE_S = 30.0  # for the user's close handler
+_log = logging.getLogger(__name__)
+
+
+class CloseReason(Enum):
+    """Why a partition is not processed any more; names and values are the official SDK's."""
+
+    SHUTDOWN = 0
+    OWNERSHIP_LOST = 1
+
+
+class Reader(Protocol):
+    """PartitionReceiver, as far as a pump needs it."""
+
+    @property
+    def last_enqueued(self) -> LastEnqueued | None: ...
+    async def open(self) -> None: ...
+    async def receive_batch(
+        self, max_batch_size: int = ..., max_wait_time_s: float | None = ...
+    ) -> list[EventData]: ...
+    async def close(self) -> None: ...
+
+
+class Consumer(Protocol):
+    """EventHubConsumerClient, as far as a processor needs it."""
+
+    @property
+    def fully_qualified_namespace(self) -> str: ...
+    @property
+    def eventhub_name(self) -> str: ...
+    @property
+    def consumer_group(self) -> str: ...
+    async def get_partition_ids(self) -> list[str]: ...
+    async def get_partition_properties(self, partition_id: str) -> PartitionProperties: ...
+    def open_partition(
+        self,
+        partition_id: str,
+        position: EventPosition,
+        *,
+        owner_level: int | None = ...,
+        prefetch: int = ...,
+        track_last_enqueued: bool = ...,
+    ) -> Reader: ...
+
+
+class Progress(msgspec.Struct):
+    """How far a pump came; what a context tells of it."""
+
+    checkpoint: Checkpoint | None
+    last_event: EventData | None = None
+    reader: Reader | None = None
+    is_stolen: bool = False
+
+
+class PartitionContext:
+    """What handlers get beside the events. One for each time that a partition is owned."""
+
+    def __init__(self, lease: Lease, leases: Leases, progress: Progress) -> None:
+        self.partition_id = lease.partition_id
+        self.fully_qualified_namespace = leases.group.fully_qualified_namespace
+        self.eventhub_name = leases.group.eventhub_name
+        self.consumer_group = leases.group.consumer_group
+        self.owner_id = leases.owner_id
+        self._lease = lease
+        self._leases = leases
+        self._progress = progress
+
+    def __repr__(self) -> str:
+        return f"<PartitionContext {self.eventhub_name}/{self.partition_id}>"
+
+    @property
+    def last_enqueued(self) -> LastEnqueued | None:
+        """The partition's end; needs `track_last_enqueued` of the processor."""
+        reader = self._progress.reader
+        return None if reader is None else reader.last_enqueued
+
+    async def update_checkpoint(self, event: EventData | None = None) -> None:
+        """Whoever owns the partition next begins behind this event: the last one that the handler
+        was given when None. Raises LeaseLost when the partition is not ours any more, and what
+        the store raises."""
+        event = event or self._progress.last_event
+        if event is None:
+            return
+        if self._progress.is_stolen:
+            raise LeaseLost(f"Another reader took partition {self.partition_id}.")
+        if event.offset is None or event.sequence_number is None:
+            raise ArgumentError("A checkpoint is made of an event that was received.")
+        checkpoint = Checkpoint(event.offset, event.sequence_number)
+        await self._leases.save(self._lease, checkpoint)
+        self._progress.checkpoint = checkpoint
+
+
+OnEvents = Callable[[PartitionContext, list[EventData]], Awaitable[None]]
+OnError = Callable[[PartitionContext | None, Exception], Awaitable[None]]
+OnInitialize = Callable[[PartitionContext], Awaitable[None]]
+OnClose = Callable[[PartitionContext, CloseReason], Awaitable[None]]
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What every pump of a processor does."""
+
+    consumer: Consumer
+    on_events: OnEvents
+    on_error: OnError  # never raises
+    on_partition_initialize: OnInitialize | None
+    on_partition_close: OnClose | None
+    owner_level: int
+    prefetch: int
+    max_batch_size: int
+    max_wait_time_s: float | None
+    track_last_enqueued: bool
+
+
+class Pump:
+    """Reads from the checkpoint, or from `start`, for as long as the lease holds."""
+
+    def __init__(
+        self,
+        work: Work,
+        lease: Lease,
+        leases: Leases,
+        *,
+        start: EventPosition,
+        checkpoint: Checkpoint | None,
+        delay_s: float = 0.0,
+    ) -> None:
+        self.lease = lease
+        self.reason = CloseReason.SHUTDOWN
+        self.error: Exception | None = None
+        """What ended it, unless it was told to end: ClientStolen or ClientClosed."""
+        self.is_proven = False
+        """A handler took events."""
+        self._work = work
+        self._start = start
+        self._progress = Progress(checkpoint)
+        self._context = PartitionContext(lease, leases, self._progress)
+        self._position = None if checkpoint is None else checkpoint.position
+        self._delay_s = delay_s
+        self._failures = 0
+        self._is_initialized = False
+        self._is_handling = False
+        self._ending = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Until it is told to end, or the partition is another's."""
+        self._watch_lease()
+        await self._pause(self._delay_s)
+        while not self._ending.is_set():
+            self._reading = asyncio.create_task(self._read())
+            await asyncio.wait([self._reading])
+            await self._after_reading(self._reading)
+            await self._close_reader()
+            if not self._ending.is_set():
+                self._failures += 1
+                await self._pause(backoff_s(self._failures))
+        await self._close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def finish(self) -> None:
+        """No other events; a handler that runs may end its work."""
+        self._ending.set()
+        if not self._is_handling:
+            self.abort()
+
+    def abort(self) -> None:
+        """At once, a handler too."""
+        self._ending.set()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def lose(self) -> None:
+        """The partition is another's, or may be soon."""
+        self.reason = CloseReason.OWNERSHIP_LOST
+        self.lease.lose()
+        self.abort()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Until it fails, or is to end."""
+        work, context = self._work, self._context
+        if not self._is_initialized:
+            await self._initialize()
+        if self._position is None:
+            self._position = await self._first_position()
+        reader = self._progress.reader = work.consumer.open_partition(
+            context.partition_id,
+            self._position,
+            owner_level=work.owner_level,
+            prefetch=work.prefetch,
+            track_last_enqueued=work.track_last_enqueued,
+        )
+        await reader.open()
+        while not self._ending.is_set():
+            # The next ones are taken when the handler is done: a slow one stops the reading.
+            events = await reader.receive_batch(work.max_batch_size, work.max_wait_time_s)
+            if events or work.max_wait_time_s is not None:
+                await self._hand_over(events)
+
+    async def _initialize(self) -> None:
+        self._is_initialized = True
+        if self._work.on_partition_initialize is not None:
+            with self._handling():
+                await self._work.on_partition_initialize(self._context)
+
+    async def _first_position(self) -> EventPosition:
+        """Where the partition ends now, if that is where to start: a reader that has to be opened
+        again begins there too and skips nothing."""
+        if self._start != EventPosition.latest():
+            return self._start
+        known = await self._work.consumer.get_partition_properties(self._context.partition_id)
+        last = known["last_enqueued_sequence_number"]
+        self._start = EventPosition.earliest()
+        if last >= 0:
+            self._start = EventPosition.from_sequence_number(last)
+        return self._start
+
+    async def _hand_over(self, events: list[EventData]) -> None:
+        context = self._context
+        if self.lease.is_over:  # we stood still for so long that its timer did not run yet
+            self.lose()
+            raise LeaseLost(f"The lease of partition {context.partition_id} is over.")
+        if events:
+            self._progress.last_event = events[-1]
+        try:
+            with self._handling():
+                await self._work.on_events(context, events)
+        except Exception:
+            self._position = self._replay_position()
+            raise
+        self.is_proven = True
+        self._failures = 0
+        if events:
+            self._position = _behind(events)
+
+    def _replay_position(self) -> EventPosition:
+        """What is not in a checkpoint is not done: a handler that failed is given it again."""
+        checkpoint = self._progress.checkpoint
+        return self._start if checkpoint is None else checkpoint.position
+
+    @contextlib.contextmanager
+    def _handling(self) -> Iterator[None]:
+        """While the user's code runs, `finish` waits for it."""
+        self._is_handling = True
+        try:
+            yield
+        finally:
+            self._is_handling = False
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    async def _after_reading(self, reading: asyncio.Task[None]) -> None:
+        error = None if reading.cancelled() else reading.exception()
+        if error is None or isinstance(error, LeaseLost):
+            return
+        if not isinstance(error, Exception):
+            raise error
+        if isinstance(error, ClientStolen | ClientClosed):
+            # Whether the lease is still ours, the store tells; until then nobody is displaced.
+            self.error = error
+            self._progress.is_stolen = True
+            self.reason = CloseReason.OWNERSHIP_LOST
+            self._ending.set()
+        await self._work.on_error(self._context, error)
+
+    async def _close_reader(self) -> None:
+        reader, self._progress.reader = self._progress.reader, None
+        if reader is not None:
+            try:
+                await reader.close()
+            except Exception:  # noqa: BLE001 - it is gone in any case
+                _log.warning("A reader did not close well.", exc_info=True)
+
+    async def _close(self) -> None:
+        if not self._is_initialized or self._work.on_partition_close is None:
+            return
+        within_s = _CLOSE_S
+        if self.reason is CloseReason.SHUTDOWN:
+            within_s = min(_CLOSE_S, self.lease.remaining_s)
+        try:
+            async with asyncio.timeout(within_s):
+                await self._work.on_partition_close(self._context, self.reason)
+        except Exception as error:  # noqa: BLE001 - the user's code
+            await self._work.on_error(self._context, error)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._ending.wait()
+
+    def _watch_lease(self) -> None:
+        """Armed again as often as the lease was renewed meanwhile."""
+        remaining_s = self.lease.remaining_s
+        if remaining_s <= 0:
+            self.lose()
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(remaining_s, self._watch_lease)
+
+
+def backoff_s(failures: int) -> float:
+    """The pause after so many failures one after the other."""
+    pause = min(_BACKOFF_S * 2.0 ** min(failures - 1, 16), _BACKOFF_S_MAX)
+    return pause * (1 + _JITTER * (2 * random.random() - 1))  # noqa: S311 - no secret
+
+
+def _behind(events: Sequence[EventData]) -> EventPosition:
+    offset = events[-1].offset
+    assert offset is not None  # it was received
+    return EventPosition.from_offset(offset)
