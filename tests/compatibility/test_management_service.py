@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,14 @@ def test_service_is_found_by_its_data_directory(managed: Server) -> None:
         assert found.namespace("penstock").unlimited
 
 
+def wait_until_gone(client: ManagementClient, connection_id: str) -> None:
+    """The peer may answer our close for a moment."""
+    end = time.monotonic() + DEADLINE_S
+    while connection_id in [each["id"] for each in client.connections()]:
+        assert time.monotonic() < end
+        threading.Event().wait(0.1)
+
+
 def test_killed_connection_is_gone_and_its_client_hears_so(
     managed: Server, client: ManagementClient
 ) -> None:
@@ -125,9 +134,22 @@ def test_killed_connection_is_gone_and_its_client_hears_so(
         assert [each["partition"] for each in readers] == [1]
         (connection,) = [each for each in client.connections() if each["events_out"]]
         assert connection["namespace"] == "penstock"
+        assert connection["hub_links"] == [
+            {
+                "hub": "events",
+                "role": "receive",
+                "group": "$Default",
+                "partition": "1",
+                "publisher": None,
+            }
+        ]
+        assert "azsdk-python-eventhubs" in connection["user_agent"]
+        assert connection["bytes_out"] > connection["events_out"] > 0
+        assert connection["bytes_in"] > 0
+        assert connection["opened_ms"] > 0 <= connection["age_seconds"]
         client.kill_connection(connection["id"])
         assert ended.wait(DEADLINE_S)
-        assert connection["id"] not in [each["id"] for each in client.connections()]
+        wait_until_gone(client, connection["id"])
     finally:
         consumer.close()
         thread.join(DEADLINE_S)
