@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.model import errors
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 
 
+@functools.cache
 def commands() -> dict[str, Any]:
     root: Any = typer.main.get_command(app)
     return {path: found for path, found, _ in walk(root, typer.Context(root, info_name="penstock"))}
