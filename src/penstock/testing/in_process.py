@@ -142,6 +142,17 @@ class InProcessBroker:
         return self._run(lambda: [hub.name for hub in service.catalog.hubs(self.namespace)])
 
     @property
+    def amqp(self) -> str:
+        """host:port of plain TCP."""
+        return self._running().amqp
+
+    @property
+    def amqps(self) -> str:
+        """host:port of TLS; opened when this is first asked for. The Python SDK takes no port from
+        a TLS connection string: give it `custom_endpoint_address=f"sb://{broker.amqps}"`."""
+        return self._await(self._running().amqps())
+
+    @property
     def connection_string(self) -> str:
         """For plain TCP, which the SDKs take from `UseDevelopmentEmulator=true`; with `tls=True`
         the same as `tls_connection_string`."""
@@ -155,8 +166,7 @@ class InProcessBroker:
     @property
     def tls_connection_string(self) -> str:
         """For TLS, whose port is opened when this is first asked for; trust `ca_file`."""
-        service = self._running()
-        return f"Endpoint=sb://{self._await(service.amqps())}/;{service.key}"
+        return f"Endpoint=sb://{self.amqps}/;{self._running().key}"
 
     @property
     def https_url(self) -> str:
