@@ -58,8 +58,11 @@ async def _version(
 Asked = Annotated[Request_, Depends(_asked)]
 VERSIONED = [Depends(_version)]
 
-Subscription = Annotated[str, Path(alias="subscription", max_length=256)]
-_Name = Annotated[str, Path(max_length=2048)]
+# For the document: what the routes see is escaped, up to twelve characters for one, and bounded by
+# the length of the path. Every name is judged by its own rules besides.
+_Name = Annotated[str, Path(json_schema_extra={"maxLength": 256})]
+Subscription = Annotated[str, Path(alias="subscription", json_schema_extra={"maxLength": 256})]
+ResourceGroup = _Name
 
 
 async def _place(subscription: _Name, resource_group: _Name) -> Place:

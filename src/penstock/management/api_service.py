@@ -13,6 +13,7 @@ from penstock.management.api_parts import (
     Asked,
     InNamespace,
     Request_,
+    ResourceGroup,
     Responses,
     Subscription,
 )
@@ -117,7 +118,7 @@ async def list_resource_groups(asked: Asked, subscription: Subscription) -> Shap
 @router.get(RESOURCE_GROUP, dependencies=VERSIONED)
 @router.put(RESOURCE_GROUP, dependencies=VERSIONED, operation_id="put_resource_group")
 async def get_resource_group(
-    asked: Asked, subscription: Subscription, resource_group: str
+    asked: Asked, subscription: Subscription, resource_group: ResourceGroup
 ) -> Shape:
     """Every one exists: a name that namespaces are kept under, and nothing more."""
     asked.operations.namespaces.list()  # the right to read
@@ -126,7 +127,7 @@ async def get_resource_group(
 
 @router.head(RESOURCE_GROUP, status_code=204, dependencies=VERSIONED)
 async def head_resource_group(
-    asked: Asked, subscription: Subscription, resource_group: str
+    asked: Asked, subscription: Subscription, resource_group: ResourceGroup
 ) -> None:
     asked.operations.namespaces.list()  # the right to read
 

@@ -51,6 +51,7 @@ LAG_GAUGES = {
         "checkpoint_sequence_number",
     ),
     "penstock_consumer_readers": ("readers connected", "readers"),
+    "penstock_consumer_epoch": ("of the exclusive reader that is connected", "epoch"),
 }
 
 
