@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 import time
 import uuid
@@ -241,7 +242,7 @@ class Connection(asyncio.Protocol):
             return endpoint.signature.reveal()
         if endpoint.key_name is None or endpoint.key is None:
             raise ClientDenied("The connection string has neither a key nor a signature.")
-        expires_s = int(time.time() + self._token_s)
+        expires_s = math.ceil(time.time() + self._token_s)
         return sign(audience, endpoint.key_name, endpoint.key, expires_s=expires_s)
 
     def _renew_in(self, path: str, seconds: float) -> None:
