@@ -29,10 +29,13 @@ from penstock.testing import InProcessBroker, ManualClock, PublishedEvent, broke
 
 DEADLINE_S = 30.0
 
-# Everything that a start loads is loaded once, before anything is counted or measured.
-with broker(tls=True) as _first:
-    assert _first.https_url.startswith("https://")
-    assert _first.tls_connection_string
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded() -> None:
+    """Everything that a start loads is loaded before anything is counted or measured."""
+    with broker(tls=True) as first:
+        assert first.https_url.startswith("https://")
+        assert first.connection_string
 
 
 def publish(
