@@ -70,20 +70,24 @@ async def test_throughput_units_answer_server_busy(start_server: ServerFactory, 
     sdk = sdks.of("aio", server=start_server("--throughput-units", "1", "--hub", "events:4"))
     async with sdk.producing("events") as producer:
         with pytest.raises(EventDataSendError, match="Error code : 50002") as raised:
-            for _ in range(500):  # one unit takes five of them in a second
-                await producer.send_batch([EventData(b"x" * 200_000)])
+            # More than a second's worth is taken at once, and leaves a debt of some seconds.
+            await producer.send_batch([EventData("x")] * 5_000, partition_id="0")
+            await producer.send_batch([EventData("refused")], partition_id="0")
         assert raised.value.error == "server-busy"
         await _until_admitted(producer)
+    events = await sdk.read("events", "0", 5_001)
+    assert [sdk.body(event) for event in events] == [b"x"] * 5_000 + [b"again"]
 
 
 async def _until_admitted(producer: object) -> None:
     """The bucket fills again; nobody has to reconnect."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             try:
-                await producer.send_batch([EventData("x")])  # type: ignore[attr-defined]  # client
+                again = [EventData("again")]
+                await producer.send_batch(again, partition_id="0")  # type: ignore[attr-defined]  # client
             except EventDataSendError:
-                await asyncio.sleep(0.04)
+                await asyncio.sleep(0.1)
             else:
                 return
 
