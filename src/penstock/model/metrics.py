@@ -47,7 +47,7 @@ LEVELS = (
 )
 STEP_MS = LEVELS[0].step_ms
 KEPT_MS = LEVELS[-1].kept_ms
-SUBJECTS_MAX = 256  # rows of one moment: 2 million in all, about 120 MB
+SUBJECTS_MAX = 256  # rows of one moment: 2 million in all, about 190 MB
 POINTS_MAX = 500  # of one answer's series
 
 assert all(fine.kept_ms < coarse.kept_ms for fine, coarse in pairwise(LEVELS))
