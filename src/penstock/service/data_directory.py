@@ -5,7 +5,7 @@ DIR/                0700
   admin.secret      what admin tokens are signed with, base64, 256 bits   0600
   runtime.json      what the running service tells (design.md 7)          0600
   tls/              certificates (certificates.py)
-  log/, catalog.*, checkpoints.*   have versions and locks of their own
+  log/, catalog.*, checkpoints.*, history.*   have versions of their own
 """
 
 from __future__ import annotations
