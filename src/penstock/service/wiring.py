@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 
-from penstock.auth import Authority
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.catalog.history import SqliteHistory
@@ -44,7 +43,6 @@ from penstock.model import names
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
 from penstock.model.errors import ConfigurationError, QuotaExceeded, ServerBusy
-from penstock.model.names import HubName
 from penstock.service import seed
 from penstock.service.administration import (
     DoorConnections,
@@ -54,6 +52,7 @@ from penstock.service.administration import (
     token_verifier,
     units_needed,
 )
+from penstock.service.authorities import CatalogAuthorities
 from penstock.service.certificates import machine_names, prepare_certificates, server_context
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
@@ -151,7 +150,7 @@ class Penstock:
         context = Context(
             broker=broker,
             clock=self.clock,
-            authorities=_Authorities(catalog, loopback=settings.is_loopback),
+            authorities=CatalogAuthorities(catalog, extra_hosts=_extra_hosts(settings)),
             reads=reads,
             new_id=lambda: uuid.uuid4().hex,
             loop=loop,
@@ -486,40 +485,8 @@ class Penstock:
         return [*damage, *notes]
 
 
-class _Authorities:
-    """The namespaces as verification sees them; built anew only after the catalog changed."""
-
-    def __init__(self, catalog: Catalog, *, loopback: bool) -> None:
-        self._catalog = catalog
-        self._extra = LOOPBACK_NAMES if loopback else (*LOOPBACK_NAMES, *machine_names())
-        self._known: list[Authority] | None = None
-        catalog.subscribe(self._changed)
-
-    def __call__(self) -> Sequence[Authority]:
-        if self._known is None:
-            self._known = [self._authority(n) for n in self._catalog.namespaces()]
-        return self._known
-
-    def _changed(self) -> None:
-        self._known = None
-
-    def _authority(self, namespace: Namespace) -> Authority:
-        name, catalog = namespace.name, self._catalog
-
-        def rule(hub: str | None, rule_name: str) -> AuthorizationRule | None:
-            return catalog.rule(name, hub, rule_name)
-
-        def hub(hub_name: str) -> HubName | None:
-            found = catalog.hub(name, hub_name)
-            return None if found is None else found.name
-
-        return Authority(
-            namespace=name,
-            hosts=frozenset(host.casefold() for host in (*namespace.hosts, *self._extra)),
-            rule=rule,
-            hub=hub,
-            hubs=lambda: [found.name for found in catalog.hubs(name)],
-        )
+def _extra_hosts(settings: Settings) -> tuple[str, ...]:
+    return LOOPBACK_NAMES if settings.is_loopback else (*LOOPBACK_NAMES, *machine_names())
 
 
 def _seed_rule(
