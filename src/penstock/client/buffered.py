@@ -26,6 +26,7 @@ OnSuccess: TypeAlias = Callable[[list[EventData], str], Awaitable[None] | None]
 OnError: TypeAlias = Callable[[list[EventData], str, Exception], Awaitable[None] | None]
 _Waiting: TypeAlias = tuple[EventData, str | None]  # with its partition key
 _log = logging.getLogger(__name__)
+_BUFFER_BYTES_MAX = 16 * 1024 * 1024  # of one partition, whatever events weigh
 _SECTIONS_BYTES = 64  # around an event without properties: enough to know when a batch is full
 
 
@@ -237,7 +238,7 @@ class _Lane:
 
     @property
     def is_full(self) -> bool:
-        return self.count >= self._max_buffer_length
+        return self.count >= self._max_buffer_length or self._bytes >= _BUFFER_BYTES_MAX
 
     def add(self, event: EventData, key: str | None) -> None:
         self._events.append((event, key))

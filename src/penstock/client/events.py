@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.amqp.composite import SPECS, read_composite, write_composite
-from penstock.amqp.decoder import DEFAULT, Budget, read_value
+from penstock.amqp.decoder import DEFAULT, Budget, decode
 from penstock.amqp.encoder import encode
-from penstock.amqp.errors import LocalError
+from penstock.amqp.errors import DecodeError, LocalError
 from penstock.amqp.message import MessageId, Properties
 from penstock.amqp.types import Timestamp
+from penstock.client.errors import ClientError
 from penstock.client.prepared import data_section
 from penstock.kernels import Columns, append_event
 from penstock.model.errors import ArgumentError
@@ -136,7 +138,10 @@ class EventData:
             if self._fields_raw:
                 raw = self._fields_raw
                 spec = SPECS[Properties]
-                read, _ = read_composite(spec, raw, 0, len(raw), Budget(DEFAULT))
+                try:
+                    read, _ = read_composite(spec, raw, 0, len(raw), Budget(DEFAULT))
+                except (DecodeError, IndexError, struct.error) as error:
+                    raise _damaged(error) from None
                 assert isinstance(read, Properties)
                 self._fields = read
         return self._fields
@@ -234,9 +239,16 @@ def events_of(columns: Columns) -> list[EventData]:
 def _map(encoded: bytes) -> dict[str, Any]:
     if not encoded:
         return {}
-    value, _ = read_value(encoded, 0, len(encoded), Budget(DEFAULT))
+    try:
+        value, _ = decode(encoded)
+    except (DecodeError, IndexError, struct.error) as error:
+        raise _damaged(error) from None
     assert isinstance(value, dict)  # the kernel saw a map
     return value
+
+
+def _damaged(error: Exception) -> ClientError:
+    return ClientError(f"The properties of an event are damaged: {error}")
 
 
 def _wire(value: object) -> object:

@@ -12,7 +12,7 @@ from typing import Self
 from penstock.amqp.message import Message, ValueBody
 from penstock.client.connection import TOKEN_S, Connection, Transport, connect
 from penstock.client.endpoint import Endpoint, parse_connection_string
-from penstock.client.errors import ClientClosed, ClientError
+from penstock.client.errors import ClientClosed, ClientError, ClientTimedOut
 from penstock.client.properties import EventHubProperties, PartitionProperties
 from penstock.client.retry import RetryPolicy, with_retry
 from penstock.model.errors import ArgumentError
@@ -152,7 +152,11 @@ class HubClient:
 
         async def ask() -> Message:
             connection = await self._own_connection()
-            return await connection.manage(properties, hub=self.eventhub_name)
+            try:
+                return await connection.manage(properties, hub=self.eventhub_name)
+            except ClientTimedOut:
+                connection.abort()  # the next try begins with another socket
+                raise
 
         answer = await with_retry(self._retry, ask)
         value = answer.body.value if isinstance(answer.body, ValueBody) else None

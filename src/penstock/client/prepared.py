@@ -59,9 +59,10 @@ class Framing:
         pieces = self.pieces(len(payload))
         if pieces == 1:
             return self._header(len(payload), delivery_id, _FALSE) + payload
-        out = []
+        out: list[bytes | memoryview] = []
+        view = memoryview(payload)  # joined below: a large batch is copied once
         for piece in range(pieces):
-            chunk = payload[piece * self._room : (piece + 1) * self._room]
+            chunk = view[piece * self._room : (piece + 1) * self._room]
             more = _TRUE if piece + 1 < pieces else _FALSE
             out += [self._header(len(chunk), delivery_id, more), chunk]
         return b"".join(out)

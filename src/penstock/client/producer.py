@@ -193,8 +193,12 @@ class EventHubProducerClient(HubClient):
             sender = lane.sender
             if sender is None or sender.error is not None:
                 lane.sender = None
-                sender = await self._attach(await self._own_connection(), lane, place)
-                lane.sender = sender
+                connection = await self._own_connection()
+                try:
+                    sender = lane.sender = await self._attach(connection, lane, place)
+                except ClientTimedOut:
+                    connection.abort()  # the next try begins with another socket
+                    raise
             return sender
 
     async def _attach(self, connection: Connection, lane: _Lane, place: str | None) -> Sender:

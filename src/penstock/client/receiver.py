@@ -12,7 +12,7 @@ from penstock.amqp.errors import DecodeError
 from penstock.amqp.events import TransfersReceived
 from penstock.amqp.message import decode_message
 from penstock.client.connection import Connection, Receiver
-from penstock.client.errors import ClientClosed, ClientError, ClientStolen
+from penstock.client.errors import ClientClosed, ClientError, ClientStolen, ClientTimedOut
 from penstock.client.events import EventData, events_of
 from penstock.client.inbox import Inbox
 from penstock.client.positions import EventPosition
@@ -166,7 +166,8 @@ class PartitionReceiver:
         """Until something arrived, the reader is over, or the time is."""
         if self._keeping is None:
             raise ClientClosed("The reader is not open: enter it with `async with`.")
-        assert self._arrival is None, "one task at a time may receive"
+        if self._arrival is not None:
+            raise RuntimeError("Another task receives from this reader: one at a time may.")
         self._arrival = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait([self._arrival], timeout=max(0.0, seconds))
@@ -222,14 +223,18 @@ class PartitionReceiver:
             if connection is not None:
                 connection.abort()
             connection = self._connection = await self._connect()
-        receiver = await connection.receiver(
-            self._address,
-            credit=None,
-            on_transfers=self._on_transfers,
-            selector=self.position.selector,
-            epoch=self.owner_level,
-            desired_capabilities=[_RUNTIME_METRIC] if self._track else None,
-        )
+        try:
+            receiver = await connection.receiver(
+                self._address,
+                credit=None,
+                on_transfers=self._on_transfers,
+                selector=self.position.selector,
+                epoch=self.owner_level,
+                desired_capabilities=[_RUNTIME_METRIC] if self._track else None,
+            )
+        except ClientTimedOut:
+            connection.abort()  # the next try begins with another socket
+            raise
         self._receiver = receiver
         self._grant()
         return receiver

@@ -21,7 +21,7 @@ from penstock.amqp.message import (
     encode_message,
 )
 from penstock.amqp.types import Decimal128, Int, Long, Symbol, Timestamp, Uint, Ulong
-from penstock.client import EventData, EventDataBatch
+from penstock.client import ClientError, EventData, EventDataBatch
 from penstock.client.events import events_of
 from penstock.client.inbox import Inbox
 from penstock.client.stamps import ProducerState
@@ -243,3 +243,20 @@ def test_event_hides_nothing_but_says_little(make_delivered: Callable[..., bytes
     assert repr(event) == "<EventData 1000 bytes, sequence number 4>"
     assert event.raw_system_properties
     assert event.raw_properties == b""
+
+
+@pytest.mark.parametrize("cut", range(1, 7))
+def test_damaged_properties_are_told_when_they_are_opened(cut: int) -> None:
+    application = bytes.fromhex("00 53 74 c1 05 02 a1 01 61 40")
+    fields = bytes.fromhex("00 53 73 c0 04 01 a1 01 6d")
+    place = encode_message(Message(message_annotations=PLACE))
+    for whole in (application, fields):
+        # The lengths of the section are right, what lies inside is not.
+        broken = whole[:6] + bytes((0xA1, 0xFF, 0x70, 0xC1, 0xD1, 0xB1)[cut - 1 :][:1]) * (
+            len(whole) - 6
+        )
+        message = place + broken + b"\x00\x53\x75\xa0\x01x"
+        (event,) = events_of(decode_events(message, [0, len(message)]))
+        assert event.body == b"x"
+        with pytest.raises(ClientError, match="damaged"):
+            _ = event.properties if whole is application else event.message_id
