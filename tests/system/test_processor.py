@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tests.conftest import Azurite, Server, ServerFactory
 
 PROGRAM = Path(__file__).parent / "processor.py"
+OFFICIAL = Path(__file__).parents[1] / "compatibility" / "checkpoint_processor.py"
 PARTITIONS = 8
 INTERVAL_S = 0.7
 LEASE_S = 6.0
@@ -50,14 +51,16 @@ WAYS = ["sqlite", "service", "blob"]
 
 @pytest.fixture(scope="module")
 def service(start_session_server: ServerFactory) -> Server:
-    return start_session_server(*(f"--hub={way}:{PARTITIONS}" for way in (*WAYS, "replay")))
+    return start_session_server(
+        *(f"--hub={way}:{PARTITIONS}" for way in (*WAYS, "mixed", "replay"))
+    )
 
 
 class Processor:
     """One process, and what it said."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        command = [sys.executable, str(PROGRAM), json.dumps(given)]
+    def __init__(self, given: dict[str, Any], program: Path = PROGRAM) -> None:
+        command = [sys.executable, str(program), json.dumps(given)]
         self.said: list[str] = []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._listen, daemon=True)
@@ -90,8 +93,8 @@ class Processor:
 class Scene:
     """Processors over one store, a sender that does not stop, and the store to look into."""
 
-    def __init__(self, service: Server, way: str, folder: Path, blobs: str) -> None:
-        self.hub = way
+    def __init__(self, service: Server, way: str, folder: Path, blobs: str, hub: str = "") -> None:
+        self.hub = hub or way
         text = service["emulator_connection_string"]
         self._given: dict[str, Any] = {
             "store": way,
@@ -100,7 +103,8 @@ class Scene:
             "https": service["https"],
             "ca_file": service["ca_file"],
             "blobs": blobs,
-            "hub": way,
+            "hub": self.hub,
+            "flavour": "sync",  # of the official SDK's
             "interval_s": INTERVAL_S,
             "lease_s": LEASE_S,
         }
@@ -115,16 +119,16 @@ class Scene:
         if way == "sqlite":
             self.store = checkpoints.SqliteCheckpointStore(self._given["file"])
         elif way == "blob":
-            self.store = BlobCheckpointStore.from_connection_string(blobs, way)
+            self.store = BlobCheckpointStore.from_connection_string(blobs, self.hub)
         else:
             self.store = checkpoints.ServiceCheckpointStore(
                 text, https_url=service["https"], ca_file=service["ca_file"]
             )
 
-    def start(self) -> None:
+    def start(self, *programs: Path) -> None:
         if isinstance(self.store, BlobCheckpointStore):
             self.store._container_client.create_container()
-        self.processors = [Processor(self._given) for _ in range(3)]
+        self.processors = [Processor(self._given, program) for program in programs]
         self._sender.start()
 
     def _send(self, text: str) -> None:
@@ -165,14 +169,17 @@ class Scene:
         return [words for processor in self.processors for words in processor.words(what)]
 
     def missing(self) -> set[str]:
-        return self.sent - {words[3] for words in self.words("done")}
+        return self.sent - {words[-1] for words in self.words("done")}
 
-    def finish(self) -> None:
-        """No more is sent; everything that was is processed; those who live end well."""
+    def process_all(self) -> None:
+        """No more is sent; everything that was is processed."""
         self._stop.set()
         self._sender.join(DEADLINE_S)
         assert not self._sender.is_alive()
         self.wait_for(lambda: not self.missing(), lambda: f"{len(self.missing())} are missing")
+
+    def finish(self) -> None:
+        """Those who live end well."""
         self.exit_codes = [processor.end() for processor in self.processors[1:]]
         records = self.store.list_ownership("localhost", self.hub, "$Default")
         # The official Blob store lists an empty owner as None.
@@ -188,7 +195,7 @@ class Scene:
 def play(scene: Scene) -> dict[str, float]:
     """The whole scene; how long each balancing took."""
     try:
-        scene.start()
+        scene.start(PROGRAM, PROGRAM, PROGRAM)
         scene.wait_for_shares([2, 3, 3])
         victim, sleeper, _ = scene.processors
         victim.kill()
@@ -197,6 +204,7 @@ def play(scene: Scene) -> dict[str, float]:
         after_pause = scene.wait_for_shares([8])
         sleeper.signal(signal.SIGCONT)
         after_return = scene.wait_for_shares([4, 4])
+        scene.process_all()
         scene.finish()
     finally:
         scene.close()
@@ -291,6 +299,31 @@ def test_processors_that_are_ended_give_their_leases_back(played: Played, way: s
     scene, _ = played(way)
     assert scene.exit_codes == [0, 0]
     assert scene.owners_at_the_end == {""}
+
+
+def test_processors_share_a_group_with_those_of_the_official_sdk(
+    service: Server, tmp_path: Path
+) -> None:
+    scene = Scene(service, "sqlite", tmp_path, "", hub="mixed")
+    try:
+        scene.start(PROGRAM, OFFICIAL)
+        scene.wait_for_shares([4, 4])
+        claimed = [len(processor.words("claimed")) for processor in scene.processors]
+        scene.wait_for(
+            lambda: all(
+                len(processor.words("claimed")) >= before + 3 * 4
+                for processor, before in zip(scene.processors, claimed, strict=True)
+            ),
+            lambda: "no renewals",
+        )
+        assert scene.shares() == [4, 4]
+        for processor, before in zip(scene.processors, claimed, strict=True):
+            partitions = {words[0] for words in processor.words("claimed")[before + 4 :]}
+            assert len(partitions) == 4  # renewed, not moved
+        scene.process_all()
+        assert all(processor.words("done") for processor in scene.processors)
+    finally:
+        scene.close()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "service"])
