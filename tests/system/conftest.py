@@ -26,7 +26,7 @@ from penstock.amqp.connection import Connection, ConnectionConfig
 from penstock.amqp.events import DispositionReceived, Event, SaslOffered, TransfersReceived
 from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER, encode_frame, parse_frame_header
 from penstock.amqp.link import Link, Role
-from penstock.amqp.message import DataBody, Message, encode_message
+from penstock.amqp.message import DataBody, Message, decode_message, encode_message
 from penstock.amqp.performatives import (
     Accepted,
     Attach,
@@ -70,23 +70,31 @@ class Normal:
 
     def publish(self, count: int, *, partition: int = 0, size: int = 100) -> None:
         """So many events, each acknowledged."""
+        self.publish_bodies([bytes(size)] * count, partition=partition)
+
+    def publish_bodies(self, bodies: list[bytes], *, partition: int = 0) -> None:
+        """Until each of them is acknowledged."""
         link = self.attach(f"events/Partitions/{partition}", Role.SENDER)
-        event = encode_message(Message(body=DataBody([bytes(size)])))
         before = self._accepted()
-        for _ in range(count):
+        for body in bodies:
             self.until(lambda: link.credit > 0)
+            event = encode_message(Message(body=DataBody([body])))
             assert link.send(event, settled=False) is not None
-        self.until(lambda: self._accepted() - before >= count)
+        self.until(lambda: self._accepted() - before >= len(bodies))
         link.detach()
         self.until(lambda: not link.is_attached)
 
-    def read(self, count: int, *, partition: int = 0) -> None:
+    def read(self, count: int, *, partition: int = 0) -> list[bytes]:
+        """The bodies of the first so many events of the partition."""
+        self.events.clear()
         link = self.attach(f"events/ConsumerGroups/$Default/Partitions/{partition}", Role.RECEIVER)
         link.grant(count)
         self.until(lambda: self._received() >= count)
+        found = [each for each in self.events if isinstance(each, TransfersReceived)]
         self.events.clear()
         link.detach()
         self.until(lambda: not link.is_attached)
+        return [body for each in found for body in _bodies(each)]
 
     def until(self, reached: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -117,6 +125,13 @@ class Normal:
 
     def _received(self) -> int:
         return sum(e.count for e in self.events if isinstance(e, TransfersReceived))
+
+
+def _bodies(event: TransfersReceived) -> Iterator[bytes]:
+    for start, end in zip(event.bounds[::2], event.bounds[1::2], strict=True):
+        body = decode_message(event.data[start:end]).body
+        assert isinstance(body, DataBody)
+        yield b"".join(body.chunks)
 
 
 class Hostile:
@@ -365,6 +380,12 @@ class Kit:
 @pytest.fixture(scope="session")
 def victim(start_session_server: Callable[..., Any]) -> Victim:
     return Victim(start_session_server("--hub=events:4", "--flush=os", "--log-level=warning"))
+
+
+@pytest.fixture
+def besieged(start_server: Callable[..., Any]) -> Victim:
+    """One with nothing in it yet, which flushes to disk as users have it."""
+    return Victim(start_server("--hub=events:4", "--log-level=warning"))
 
 
 IMPATIENT = """

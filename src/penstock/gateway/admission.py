@@ -11,6 +11,7 @@ whoever connects in a loop waits, and costs next to nothing meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable
@@ -39,8 +40,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place:
-    """One socket's. `evict` ends it, whatever stage it is in; its owner says `leave` when it has
-    ended, once or more often."""
+    """One socket's. `evict` ends it, whatever stage it is in; its owner says `came_in` when a
+    protocol has it, and `leave` when it has ended, once or more often."""
 
     __slots__ = (
         "_admission",
@@ -51,6 +52,7 @@ class Place:
         "entered_ms",
         "evict",
         "hold_ms",
+        "is_in",
         "is_stranger",
         "refusals",
     )
@@ -59,6 +61,7 @@ class Place:
         self.address = record.address
         self.entered_ms = now_ms
         self.hold_ms = hold_ms  # how long it is to wait until it is read
+        self.is_in = False
         self.is_stranger = True
         self.refusals = 0  # for whoever counts them
         self.evict: Callable[[], object] = _nothing
@@ -71,6 +74,16 @@ class Place:
     def is_blamed(self) -> bool:
         """Whether its end will count against its address, as things stand."""
         return self.is_stranger or self._misbehaved
+
+    @property
+    def is_of_blamed(self) -> bool:
+        """Whether too many of its address came to nothing before it."""
+        return self.hold_ms > 0
+
+    def came_in(self, transport: asyncio.BaseTransport) -> None:
+        """The socket has its protocol, which hears of its end."""
+        self.is_in = True
+        self.evict = transport.abort  # type: ignore[attr-defined]  # every one has it
 
     def known(self) -> None:
         """The peer has shown who it is."""
@@ -85,7 +98,13 @@ class Place:
     def leave(self) -> None:
         if not self._left:
             self._left = True
-            self._admission.forget(self, self._record, failed=self.is_blamed)
+            self.evict = _nothing  # nothing of the socket is kept
+            cost_ms = 0
+            if self.is_blamed:
+                cost_ms = limits.FAILED_CONNECTION_MS
+            if self._misbehaved:
+                cost_ms = limits.MISBEHAVED_CONNECTION_MS
+            self._admission.forget(self, self._record, cost_ms=cost_ms)
 
 
 class _Record:
@@ -105,9 +124,9 @@ class _Record:
         self.since_ms = now_ms
         return self.owed_ms
 
-    def fail(self, now_ms: int) -> None:
+    def fail(self, cost_ms: int, now_ms: int) -> None:
         most = limits.FAILED_CONNECTIONS_ALLOWANCE_MS + limits.FAILED_CONNECTIONS_HOLD_MS_MAX
-        self.owed_ms = min(self.settle(now_ms) + limits.FAILED_CONNECTION_MS, most)
+        self.owed_ms = min(self.settle(now_ms) + cost_ms, most)
 
 
 class Admission:
@@ -157,12 +176,12 @@ class Admission:
         self._strangers.pop(place, None)
         record.strangers.pop(place, None)
 
-    def forget(self, place: Place, record: _Record, *, failed: bool) -> None:
+    def forget(self, place: Place, record: _Record, *, cost_ms: int) -> None:
         self.forget_stranger(place, record)
         record.count -= 1
         assert record.count >= 0
-        if failed:
-            record.fail(self._monotonic_ms())
+        if cost_ms:
+            record.fail(cost_ms, self._monotonic_ms())
 
     def _make_room(self, record: _Record, now_ms: int) -> None:
         bounds, count = self._bounds, len(record.strangers)

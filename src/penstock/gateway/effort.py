@@ -5,9 +5,14 @@ that come and go, tokens, publications to be refused. A unit is about one such f
 Each connection has so many at once and so many a second; above that its socket is not read for a
 while. What is published or delivered earns units, so that busy clients, however chatty, never
 come near the bound, and honest bursts (opening all partitions) lie within it.
+
+Who rests is not read, so that nobody notices when it is gone: one that rests for long without
+anything coming of it is given up, and so is the worst of them when there are too many.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from penstock.model import limits
 
@@ -31,28 +36,61 @@ class Resting:
     """Connections that are not read for a while: the more there are, the longer each rests, so
     that all of them together cost a bounded share of the loop."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, resting_max: int = limits.RESTING_MAX) -> None:
+        self._resting_max = resting_max
+        self._efforts: dict[Effort, None] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._efforts)
+
+    def add(self, effort: Effort) -> None:
+        self._efforts[effort] = None
+        if len(self._efforts) > self._resting_max:
+            # Those at it for the longest are the least likely to have a good reason.
+            worst = min(self._efforts, key=lambda each: each.restless_since_ms or 0)
+            del self._efforts[worst]
+            worst.give_up()
+
+    def remove(self, effort: Effort) -> None:
+        self._efforts.pop(effort, None)
 
 
 class Effort:
-    """One connection's balance; times are monotonic milliseconds."""
+    """One connection's balance; times are monotonic milliseconds. `is_blamed`: its address has
+    had too many connections that came to nothing, so that it begins with little. `on_give_up`
+    ends the connection."""
 
     __slots__ = (
         "_balance",
         "_burst",
         "_earned",
+        "_is_blamed",
+        "_on_give_up",
         "_resting",
         "_since_ms",
         "is_resting",
+        "restless_since_ms",
     )
 
-    def __init__(self, resting: Resting, now_ms: int) -> None:
+    def __init__(
+        self,
+        resting: Resting,
+        now_ms: int,
+        *,
+        is_blamed: bool = False,
+        on_give_up: Callable[[], object] | None = None,
+    ) -> None:
         self._resting = resting
-        self._burst = self._balance = limits.EFFORT_UNITS_STRANGER
+        self._is_blamed = is_blamed
+        self._on_give_up = on_give_up
+        self._burst = self._balance = (
+            limits.EFFORT_UNITS_BLAMED if is_blamed else limits.EFFORT_UNITS_STRANGER
+        )
         self._earned = 0
         self._since_ms = now_ms
         self.is_resting = False
+        self.restless_since_ms: int | None = None  # its first rest since anything came of it
 
     @property
     def is_trusted(self) -> bool:
@@ -60,6 +98,8 @@ class Effort:
 
     def known(self) -> None:
         """The peer has shown who it is: its measure is that of a client."""
+        if self._is_blamed:
+            return
         self._balance += limits.EFFORT_UNITS_MAX - self._burst
         self._burst = limits.EFFORT_UNITS_MAX
 
@@ -69,6 +109,7 @@ class Effort:
     def earn(self, events: int, size: int) -> None:
         """Events that were published or delivered, of so many bytes."""
         earned = events * _EVENT_EARNS + size // _BYTES_EARN
+        self.restless_since_ms = None
         self._earned += earned
         self._balance = min(self._balance + earned, self._burst + limits.EFFORT_UNITS_EARNED_MAX)
 
@@ -82,7 +123,11 @@ class Effort:
             return 0
         self._earned = 0
         self.is_resting = True
-        self._resting.count += 1
+        if self.restless_since_ms is None:
+            self.restless_since_ms = now_ms
+        self._resting.add(self)
+        if now_ms - self.restless_since_ms >= limits.EFFORT_RESTLESS_MS_MAX:
+            self.give_up()
         all_of_them = -self._balance * self._resting.count
         return min(
             all_of_them * 1000 // limits.EFFORT_UNITS_ALL_PER_S + 1, limits.EFFORT_REST_MS_MAX
@@ -92,6 +137,12 @@ class Effort:
         """The wait is over, or the connection is."""
         if self.is_resting:
             self.is_resting = False
-            self._resting.count -= 1
+            self._resting.remove(self)
             self._balance = max(0, self._balance)
             self._since_ms = now_ms
+
+    def give_up(self) -> None:
+        """End the connection, unless that was done before."""
+        end, self._on_give_up = self._on_give_up, None
+        if end is not None:
+            end()

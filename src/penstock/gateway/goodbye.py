@@ -41,6 +41,14 @@ class PolitelyClosed:
         if not self.is_closing():
             self._inner.resume_reading()
 
+    def forget(self) -> None:
+        """The connection is lost. A transport that is kept keeps its buffers (256 KB under TLS),
+        and its protocol, which keeps it: who comes and goes would fill the memory until somebody
+        collects the cycles."""
+        self._is_dismissed = True
+        self._inner = _GONE
+        self.write = _GONE.write
+
     def close(self) -> None:
         place, inner = self._place, self._inner
         is_tls = inner.get_extra_info("ssl_object") is not None
@@ -50,3 +58,19 @@ class PolitelyClosed:
             self._is_dismissed = True
             inner.pause_reading()
             self._loop.call_later(_MOMENT_S, inner.abort)
+
+
+class _Gone(asyncio.Transport):
+    """What is left of a transport."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def write(self, data: object) -> None: ...
+
+
+_GONE = _Gone()

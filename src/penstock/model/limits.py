@@ -98,6 +98,7 @@ ADDRESSES_REMEMBERED_MAX = 10_000
 # A connection that ended without a token costs its address so much time. Up to the allowance
 # nothing happens (200 of them at once, 20 a second for ever); then its next ones wait to be read.
 FAILED_CONNECTION_MS = 50
+MISBEHAVED_CONNECTION_MS = 200  # one that had to rest, or broke the protocol
 FAILED_CONNECTIONS_ALLOWANCE_MS = 10_000
 FAILED_CONNECTIONS_HOLD_MS_MAX = 1_000
 
@@ -117,6 +118,9 @@ EFFORT_UNITS_MAX = 1_200  # at once; a client that opens 32 partitions needs 1 0
 EFFORT_UNITS_EARNED_MAX = 4_096  # above that: frames for events that are on their way
 EFFORT_UNITS_ALL_PER_S = 4_000  # of all that have to wait together: a tenth of a core
 EFFORT_REST_MS_MAX = 10_000
+EFFORT_UNITS_BLAMED = 64  # at once, from an address whose connections are held back
+EFFORT_RESTLESS_MS_MAX = 30_000  # of resting again and again, nothing coming of it: then it ends
+RESTING_MAX = 128  # at once, of all connections: each holds what was read of it last
 
 # --- HTTP ---------------------------------------------------------------------------------------
 WEBSOCKET_MESSAGE_BYTES_MAX = 2 * MB  # frames are gathered; one message may hold many

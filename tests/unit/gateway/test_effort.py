@@ -124,3 +124,60 @@ def test_rest_is_never_longer_than_its_bound(resting: Resting) -> None:
     effort = known(resting)
     effort.spend(10**9)
     assert effort.rest_ms(0) == limits.EFFORT_REST_MS_MAX
+
+
+# --- who is given up ----------------------------------------------------------------------------
+
+
+def overdraw(effort: Effort, now_ms: int) -> None:
+    effort.spend(2 * MOST)
+    assert effort.rest_ms(now_ms) > 0
+
+
+def test_connection_from_a_blamed_address_begins_with_little(resting: Resting) -> None:
+    effort = Effort(resting, 0, is_blamed=True)
+    effort.known()
+    effort.spend(limits.EFFORT_UNITS_BLAMED)
+    assert effort.rest_ms(0) == 0
+    effort.spend(1)
+    assert effort.rest_ms(0) > 0
+
+
+def test_peer_that_rests_again_and_again_is_given_up(resting: Resting) -> None:
+    ends: list[int] = []
+    effort = Effort(resting, 0, on_give_up=lambda: ends.append(1))
+    for now_ms in range(0, limits.EFFORT_RESTLESS_MS_MAX, 1000):
+        overdraw(effort, now_ms)
+        effort.rested(now_ms)
+    assert not ends
+    for now_ms in (0, 1000):
+        overdraw(effort, limits.EFFORT_RESTLESS_MS_MAX + now_ms)
+        effort.rested(limits.EFFORT_RESTLESS_MS_MAX + now_ms)
+    assert ends == [1]
+    assert resting.count == 0
+
+
+def test_peer_that_something_comes_of_is_not_given_up(resting: Resting) -> None:
+    ends: list[int] = []
+    effort = Effort(resting, 0, on_give_up=lambda: ends.append(1))
+    for now_ms in range(0, 3 * limits.EFFORT_RESTLESS_MS_MAX, 1000):
+        overdraw(effort, now_ms)
+        effort.rested(now_ms)
+        effort.earn(1, 0)
+    assert not ends
+
+
+def test_too_many_that_rest_cost_the_worst_its_connection() -> None:
+    resting = Resting(resting_max=2)
+    ends: list[str] = []
+    crowd = {
+        name: Effort(resting, 0, on_give_up=lambda name=name: ends.append(name))  # type: ignore[misc]
+        for name in ("first", "second", "third", "fourth")
+    }
+    for now_ms, effort in enumerate(crowd.values()):
+        overdraw(effort, now_ms)
+    assert ends == ["first", "second"]
+    assert resting.count == 2
+    for effort in crowd.values():
+        effort.rested(10)
+    assert resting.count == 0

@@ -258,3 +258,24 @@ def tls_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     folder = tmp_path_factory.mktemp("tls")
     files = development_certificates(folder, ["localhost", "127.0.0.1"], now_ms=1_790_000_000_000)
     return server_context(files)
+
+
+async def test_closing_ends_nobody_behind_the_back_of_its_protocol() -> None:
+    """The handshake is through, its task has not heard of it yet: cancelled now, the socket would
+    be gone, and its protocol would wait for ever."""
+    house = await House().opened()
+    closing: list[asyncio.Task[None]] = []
+
+    class Closing(Echo):
+        def connection_made(self, transport: Any) -> None:
+            self.place.came_in(transport)
+            super().connection_made(transport)
+            closing.append(asyncio.ensure_future(house.listeners.close()))
+
+    house.listeners._make = lambda place: Closing(house, place)
+    reader, _ = await house.come()
+    assert await hear(reader) == b"hello"
+    await asyncio.wait_for(closing[0], DEADLINE_S)
+    house.connected[0].transport.abort()
+    await asyncio.wait_for(house.lost.wait(), DEADLINE_S)
+    await house.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any
 
 import pytest
@@ -273,3 +274,16 @@ async def test_peer_that_misbehaved_is_treated_as_a_stranger() -> None:
     polite(transport, place).close()
     assert transport.closes == 0
     await asyncio.wait_for(transport.gone.wait(), 10)
+
+
+async def test_connection_that_is_lost_keeps_nothing_of_its_transport() -> None:
+    """256 KB each under TLS, until somebody collects the cycle."""
+    transport, place = Door().connect(secure=True)
+    protocol, gone = transport.protocol, weakref.ref(transport)
+    transport.close()
+    transport.protocol = None
+    del transport
+    assert gone() is None
+    protocol.transport.write(b"into the void")
+    assert protocol.transport.is_closing()
+    place.evict()

@@ -195,6 +195,11 @@ class AmqpConnection:
         """The service stops: settle what is on disk, say so, let the peer answer for a moment."""
         self.fail(ConnectionForced("The service is shutting down; reconnect in a moment."))
 
+    @property
+    def is_of_blamed(self) -> bool:
+        """Whether too many connections of its address came to nothing before it."""
+        return self._place is not None and self._place.is_of_blamed
+
     # --- what links use -------------------------------------------------------------------------
 
     @property

@@ -18,7 +18,12 @@ class Reading:
     socket is not read for a while. A peer that nobody knows has a budget of bytes and links."""
 
     def __init__(self, connection: AmqpConnection, now_ms: int) -> None:
-        self.effort = Effort(connection.context.admission.resting, now_ms)
+        self.effort = Effort(
+            connection.context.admission.resting,
+            now_ms,
+            is_blamed=connection.is_of_blamed,
+            on_give_up=self._give_up,
+        )
         self.bytes = 0
         self._connection = connection
         self._attaches = 0
@@ -61,6 +66,11 @@ class Reading:
         return False
 
     def close(self) -> None:
+        """The connection is over."""
+        self._unread = b""
+        self._stop_resting()
+
+    def _stop_resting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -81,7 +91,14 @@ class Reading:
             if connection.is_ending and not connection.engine.is_over:
                 connection.hang_up()  # no more patience with one that was told to go
 
+    def _give_up(self) -> None:
+        """Nobody can tell whether the peer is still there, and nothing comes of it if it is."""
+        connection = self._connection
+        self._unread = b""
+        connection.fail(QuotaExceeded("Frames that nothing comes of: the connection is ended."))
+        connection.hang_up()
+
     def _rested(self) -> None:
-        self.close()
+        self._stop_resting()
         self._connection.intake.rested()
         self._connection.turn(lambda: self.take(b""))

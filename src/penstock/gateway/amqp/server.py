@@ -94,6 +94,7 @@ class SocketTransport(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._socket = PolitelyClosed(stream, self._place, self._door.context.loop)
+        self._place.came_in(stream)
         self.peer = _peer_text(transport.get_extra_info("peername"))
         stream.set_write_buffer_limits(high=limits.OUTBOUND_BUFFER_BYTES)
         self._connection = self._door.connect(self, self._place)
@@ -114,6 +115,8 @@ class SocketTransport(asyncio.Protocol):
         if self._connection is not None:
             self._connection.connection_lost()
         self._place.leave()
+        if self._socket is not None:
+            self._socket.forget()
 
     # the driver calls these
 

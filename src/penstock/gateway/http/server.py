@@ -123,7 +123,10 @@ class _BoundedProtocol(HttpToolsProtocol):
     _is_deaf = False  # what came could not be understood
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        gentle = PolitelyClosed(transport, self.app_state[PLACE], self.loop)
+        place: Place | None = self.app_state[PLACE]
+        gentle = PolitelyClosed(transport, place, self.loop)
+        if place is not None:
+            place.came_in(transport)
         super().connection_made(gentle)  # type: ignore[arg-type]  # as good as one
         self._names = []
         self._watch()
@@ -227,6 +230,9 @@ class _BoundedProtocol(HttpToolsProtocol):
         if place is not None:
             place.leave()
         super().connection_lost(exc)
+        self.pipeline.clear()
+        if isinstance(self.transport, PolitelyClosed):
+            self.transport.forget()
 
     def pause_writing(self) -> None:
         """The peer takes nothing of its answer: not for ever."""

@@ -16,6 +16,7 @@ from websockets.frames import Frame
 
 from penstock.gateway.admission import PLACE, Place
 from penstock.gateway.effort import Effort, Resting
+from penstock.gateway.goodbye import PolitelyClosed
 from penstock.model import limits
 
 _PIECE_BYTES = 8 * limits.KB
@@ -31,7 +32,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().__init__(*args, **fields)
         self.close_timeout = _CLOSE_GRACE_S
         self._place: Place | None = self.app_state.get(PLACE)
-        self._effort = Effort(self.app_state.get(RESTING) or Resting(), self._now_ms())
+        self._effort = Effort(
+            self.app_state.get(RESTING) or Resting(),
+            self._now_ms(),
+            is_blamed=self._place is not None and self._place.is_of_blamed,
+            on_give_up=self._give_up,
+        )
         self._bytes = 0
         self._unfed: deque[bytes] = deque()
         self._gathered: list[bytes] = []
@@ -65,6 +71,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self._place is not None:
             self._place.leave()
         super().connection_lost(exc)
+        if isinstance(self.transport, PolitelyClosed):
+            self.transport.forget()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -98,6 +106,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         # After our close everything is thrown away until the peer's comes.
         taken = self.queue.empty() or self.close_sent
         return taken and not self._effort.is_resting and not self.transport.is_closing()
+
+    def _give_up(self) -> None:
+        self._unfed.clear()
+        self.transport.abort()
 
     def _rested(self) -> None:
         self._stop_resting()
