@@ -52,13 +52,16 @@ def test_send_and_receive(examples: Examples) -> None:
     assert [line.split() for line in lines] == [["3/0", "one"], ["3/1", "two"]]
 
 
-def test_processor_goes_on_where_it_stopped(server: Server, hub: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["processor.py", "client_processor.py"])
+def test_processor_goes_on_where_it_stopped(
+    server: Server, hub: str, tmp_path: Path, program: str
+) -> None:
     examples = Examples(server, hub, tls=False)
     store = ("--store", str(tmp_path / "checkpoints.sqlite"))
     examples.run("send.py", "--key", "key1", "one", "two")
-    assert examples.run("processor.py", *store, "--count", "2") == ["3: one", "3: two"]
+    assert examples.run(program, *store, "--count", "2") == ["3: one", "3: two"]
     examples.run("send.py", "--key", "key1", "three")
-    assert examples.run("processor.py", *store, "--count", "1") == ["3: three"]
+    assert examples.run(program, *store, "--count", "1") == ["3: three"]
 
 
 def test_examples_say_what_they_lack() -> None:
