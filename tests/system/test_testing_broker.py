@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ from azure.eventhub.exceptions import (
 from penstock.auth import sign
 from penstock.checkpoints import ServiceCheckpointStore
 from penstock.model.entities import Secret
-from penstock.testing import InProcessBroker, broker
+from penstock.testing import InProcessBroker, ManualClock, broker
 
 DEADLINE_S = 60.0
 PATIENT: dict[str, Any] = {"retry_total": 5, "retry_backoff_factor": 0.05}
@@ -484,6 +485,20 @@ def test_service_keeps_checkpoints_for_a_test(penstock_broker: InProcessBroker) 
     )
     (kept,) = store.list_checkpoints(*where)
     assert (kept["partition_id"], kept["sequence_number"]) == ("0", 1)
+
+
+def test_tokens_run_out_when_the_clock_is_turned() -> None:
+    clock = ManualClock(time.time_ns() // 1_000_000)
+    with broker(partitions=1, clock=clock) as running:
+        client = EventHubProducerClient.from_connection_string(
+            running.connection_string, eventhub_name="events", **AT_ONCE
+        )
+        with client:
+            client.send_batch([EventData("0")])
+            running.advance(timedelta(hours=3))
+            with pytest.raises(EventHubError):  # its link ended, or its next token refused
+                client.send_batch([EventData("1")])
+        assert texts_in(running) == ["0"]
 
 
 def test_clients_left_open_do_not_keep_the_broker(penstock_broker: InProcessBroker) -> None:

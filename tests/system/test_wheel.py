@@ -85,7 +85,7 @@ def test_wheel_holds_the_package_its_types_and_its_licence(contents: list[str]) 
 def test_wheel_holds_nothing_else(contents: list[str]) -> None:
     tops = {name.split("/")[0] for name in contents}
     assert tops == {"penstock", f"penstock-{penstock.__version__}.dist-info"}
-    assert [name for name in contents if "test_" in name or "__pycache__" in name] == []
+    assert [name for name in contents if "/test_" in name or "__pycache__" in name] == []
 
 
 def test_command_works_where_only_declared_dependencies_are(clean: Path) -> None:

@@ -74,8 +74,10 @@ class InjectedFault:
         return self in self._board.armed(self.kind)
 
     def cancel(self) -> None:
-        """Strike no more; who was kept waiting goes on. Harmless when done before."""
-        self._board.run(lambda: self._board.disarm(self))
+        """Strike no more; who was kept waiting goes on. Harmless when it is over, or when the
+        broker is gone."""
+        if self.is_armed:
+            self._board.run(lambda: self._board.disarm(self))
 
     def wait(self, count: int = 1, timeout_s: float = WAIT_S) -> None:
         """Until it has struck so often; TimeoutError says how often it had."""

@@ -423,6 +423,13 @@ def test_broker_stops_at_once_though_a_fault_keeps_somebody_waiting() -> None:
     assert time.monotonic() - began < DEADLINE_S
 
 
+def test_fault_is_over_with_its_broker() -> None:
+    with broker() as running:
+        busy = running.faults.server_busy(times=None)
+    assert not busy.is_armed
+    busy.cancel()
+
+
 def test_fault_that_does_not_strike_says_so() -> None:
     with broker() as running:
         busy = running.faults.server_busy(times=3)
