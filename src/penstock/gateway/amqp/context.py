@@ -83,5 +83,5 @@ class Context:
         self.connections_max = connections_max
         self.held = Held()
         self.admission = admission or Admission(clock.monotonic_ms)
-        self.backoff = backoff or Backoff()
+        self.backoff = Backoff() if backoff is None else backoff  # an empty one is false
         self.calls = CallMeter()

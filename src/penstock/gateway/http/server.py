@@ -61,7 +61,7 @@ class HttpDoor:
         self._loop = loop
         self._admission = admission or Admission(lambda: int(loop.time() * 1000))
         self._config = Config(
-            app=SlowRefusals(app, backoff or Backoff()),
+            app=SlowRefusals(app, Backoff() if backoff is None else backoff),
             interface="asgi3",
             http=HttpToolsProtocol,
             ws=BoundedWebSocket,
