@@ -162,6 +162,8 @@ class EventProcessorClient:
         the leases are given back at once. From inside a handler it only asks for that."""
         self._stopping.set()
         self._wake.set()
+        for pump, _ in self._pumps.values():
+            pump.finish()
         if _inside.get(None) is not self and self._main is not None:
             await asyncio.wait([self._main])
 

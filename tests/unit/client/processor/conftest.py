@@ -7,6 +7,7 @@ back-offs pass in milliseconds, and in the same order every time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import selectors
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
@@ -80,7 +81,9 @@ class Store:
         self.hangs = False
         self.hands_back = False  # claims, as the official Blob store does after an error
         self.claims: list[tuple[float, str, str]] = []
-        self._etags = 0
+        self.on_claim: Callable[[Record | None, Record], None] | None = None
+        etags = itertools.count(1)
+        self.new_etag: Callable[[], str] = lambda: str(next(etags))
 
     async def list_ownership(self, namespace: str, hub: str, group: str) -> Iterable[Record]:
         await self._reach()
@@ -126,12 +129,13 @@ class Store:
         if (before or {}).get("etag") != wanted.get("etag"):
             return None
         now_s = asyncio.get_running_loop().time()
+        if self.on_claim is not None:
+            self.on_claim(before, wanted)
         self.claims.append((now_s, wanted["partition_id"], wanted["owner_id"]))
         return self._write(wanted)
 
     def _write(self, record: Record) -> Record:
-        self._etags += 1
-        record |= {"etag": str(self._etags), "last_modified_time": self.clock.now_ms() / 1000}
+        record |= {"etag": self.new_etag(), "last_modified_time": self.clock.now_ms() / 1000}
         self.owned[record["partition_id"]] = dict(record)
         return record
 
@@ -278,7 +282,8 @@ class User:
             "starting_position": EventPosition.earliest(),
             "clock": LoopClock(),
         }
-        return EventProcessorClient(hub, store, self.on_events, **given | options)
+        on_events = options.pop("on_events", self.on_events)
+        return EventProcessorClient(hub, store, on_events, **given | options)
 
 
 async def until(condition: Callable[[], object], within_s: float = 1000.0) -> float:
