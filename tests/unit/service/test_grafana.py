@@ -56,7 +56,7 @@ def metrics() -> dict[str, Metric]:
         connections=lambda: 1,
         connections_opened=lambda: 2,
         flushes=FlushTimes(),
-        answered={},
+        answered={201: 1},
     )
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
