@@ -25,8 +25,6 @@ _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.OperationTimedOut, TIMED_OUT),
     (TimeoutError, TIMED_OUT),
     (errors.ConfigurationError, USAGE),
-    (errors.ArgumentError, USAGE),
-    (errors.ArgumentOutOfRange, USAGE),
     (errors.PenstockError, FAILED),
     (OSError, FAILED),
 )

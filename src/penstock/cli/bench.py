@@ -27,6 +27,7 @@ _SINGLES_IN_FLIGHT = 10_000  # the service's credit and window bound it
 class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"
 
 
 Hub = Annotated[str, typer.Option(help="Event hub")]
@@ -42,7 +43,7 @@ Strings = Annotated[
 ]
 Data = Annotated[Path | None, typer.Option(help="Data directory of a service on this machine")]
 Duration = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds")]
-Format = Annotated[Output, typer.Option("-o", "--output", help="table or json")]
+Format = Annotated[Output, typer.Option("-o", "--output", help="table, json or jsonl")]
 
 
 @app.verb()
@@ -178,6 +179,8 @@ def _show(what: str, result: Result, output: Output) -> None:
     facts = _facts(what, result)
     if output is Output.JSON:
         typer.echo(json.dumps([facts]))
+    elif output is Output.JSONL:
+        typer.echo(json.dumps(facts))
     else:
         _print_table(facts)
     _exit_if_failed(result)

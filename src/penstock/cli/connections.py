@@ -8,12 +8,23 @@ from typing import Annotated
 import typer
 
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.output import Format, Output, print_rows, talk
+from penstock.cli.output import Format, Output, print_rows, seconds_shown, talk
 from penstock.cli.service import Service, with_whole_service
 from penstock.cli.tree import Noun
 from penstock.model.errors import NotFound
 
 app = Noun("Who is connected; end a connection.")
+
+_COLUMNS = (
+    "id",
+    "peer",
+    "namespace",
+    "container_id",
+    "age_seconds",
+    "links",
+    "events_in",
+    "events_out",
+)
 
 
 @app.verb("list")
@@ -27,7 +38,14 @@ def list_(
     found = service.client.connections()
     if namespace is not None:
         found = [each for each in found if each["namespace"].casefold() == namespace.casefold()]
-    print_rows(found, output, title="Connections")
+    print_rows(
+        found,
+        output,
+        title="Connections",
+        columns=[name for name in _COLUMNS if found and name in found[0]],
+        shown={"age_seconds": seconds_shown},
+        elided=("id", "container_id"),
+    )
 
 
 @app.verb()

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from penstock.cli.output import Output, bytes_shown, console, print_rows, seconds_shown
+from penstock.cli.output import (
+    Output,
+    bytes_shown,
+    console,
+    print_rows,
+    seconds_shown,
+    table_style,
+)
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -169,17 +176,10 @@ class LagView:
 
 
 def _live_table(look: Look, rows: Sequence[Row], *, wide: bool) -> Table:
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-        header_style="bold",
-    )
+    table = Table(**table_style())
     left = ("hub", "group")
     for name in left:
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=24 if wide else 12)

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ _NUMBERS = re.compile("number|offset|bytes|seconds|events|units|epoch|delta")
 _TIMES = ("at", "created_at", "updated_at", "expires_at", "last_enqueued")
 _TIME = re.compile(r"^([0-9-]{10})T([0-9:]{8})(\.[0-9]+)?Z$")
 _ELIDED_WIDTH = 20
+_ELIDED_LEAST = 8
+_WORD_MAX = 24  # a longer one is broken
+_GAP = 2  # between two columns
 _PIPE_WIDTH = 160  # columns, where no terminal says how many it has
 
 Row = Mapping[str, object]
@@ -56,7 +59,7 @@ def print_rows(
         print_json(rows, output)
     elif rows:
         names = list(columns if columns is not None else rows[0])
-        console().print(table_of(rows, names, shown or {}, elided), soft_wrap=False)
+        _print_table(rows, names, shown or {}, elided)
     else:
         talk(f"{title}: nothing to show")
 
@@ -71,17 +74,7 @@ def print_record(
     if output is not Output.TABLE:
         print_json([record], output)
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in record.items():
-        if value is not None:
-            # Text, not markup: names and values may come from strangers.
-            table.add_row(heading(name), Text(_shown(name, value, shown or {}), _style(value)))
-    console().print(table)
+    console().print(_block(record, shown or {}))
 
 
 def print_json(rows: Iterable[Row], output: Output) -> None:
@@ -101,38 +94,91 @@ def console(*, stderr: bool = False) -> Console:
     return Console(width=width, stderr=stderr, highlight=False)
 
 
-def table_of(
+def _print_table(
     rows: Sequence[Row],
     names: Sequence[str],
     shown: Mapping[str, Show],
-    elided: Collection[str] = (),
-) -> Table:
-    from rich import box
+    elided: Collection[str],
+) -> None:
+    """Rows below each other; where the terminal has no room for that, blocks of properties."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-        header_style="bold",
-    )
-    for name in names:
+    screen = console()
+    columns = [_Column(name, rows, shown, elided=name in elided) for name in names]
+    least = sum(column.least for column in columns) + _GAP * (len(columns) - 1)
+    if least > screen.width:
+        for number, row in enumerate(rows):
+            if number:
+                screen.print()
+            screen.print(_block({name: row[name] for name in names}, shown))
+        return
+    spare = screen.width - least
+    table = Table(**table_style())
+    for column in columns:
+        given = min(spare, column.most - column.least) if column.is_elided else 0
+        spare -= given
+        table.add_column(
+            heading(column.name),
+            justify="right" if column.is_number else "left",
+            no_wrap=column.is_fixed or column.is_elided,
+            # Nothing is cut off, however narrow the terminal, unless the caller wants it so.
+            overflow="ellipsis" if column.is_elided else "fold",
+            width=column.least + given if column.is_elided else None,
+            min_width=column.least,
+        )
+    for index in range(len(rows)):
+        # Text, not markup: names and values may come from strangers.
+        cells = [(column.texts[index], _style(rows[index][column.name])) for column in columns]
+        table.add_row(*(Text(text, style) for text, style in cells))
+    screen.print(table)
+
+
+class _Column:
+    """How much room a column needs: numbers and times as they are, texts their longest word."""
+
+    def __init__(
+        self, name: str, rows: Sequence[Row], shown: Mapping[str, Show], *, elided: bool
+    ) -> None:
         values = [row[name] for row in rows if row[name] is not None]
         number = all(isinstance(value, int | float) for value in values)
-        number = number and (bool(values) or _NUMBERS.search(name) is not None)
-        table.add_column(
-            heading(name),
-            justify="right" if number else "left",
-            no_wrap=number or name in elided or name in _TIMES,
-            # Nothing is cut off, however narrow the terminal, unless the caller wants it so.
-            overflow="ellipsis" if name in elided else "fold",
-            max_width=_ELIDED_WIDTH if name in elided else None,
-        )
-    for row in rows:
-        table.add_row(*(Text(_shown(name, row[name], shown), _style(row[name])) for name in names))
+        self.name = name
+        self.is_number = number and (bool(values) or _NUMBERS.search(name) is not None)
+        self.is_fixed = self.is_number or name in _TIMES
+        self.is_elided = elided
+        self.texts = [_shown(name, row[name], shown) for row in rows]
+        self.most = max(len(text) for text in (*self.texts, heading(name)))
+        words = [word for text in (*self.texts, heading(name)) for word in text.split()]
+        self.least = self.most if self.is_fixed else min(max(map(len, words), default=1), _WORD_MAX)
+        if elided:
+            self.most = max(len(heading(name)), min(self.most, _ELIDED_WIDTH))
+            self.least = min(self.most, max(len(heading(name)), _ELIDED_LEAST))
+
+
+def _block(record: Row, shown: Mapping[str, Show]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in record.items():
+        if value is not None:
+            table.add_row(heading(name), Text(_shown(name, value, shown), _style(value)))
     return table
+
+
+def table_style() -> dict[str, Any]:
+    """How every table of ours looks: a line below the headings, and no other."""
+    from rich import box
+
+    return {
+        "box": box.SIMPLE_HEAD,
+        "show_edge": False,
+        "pad_edge": False,
+        "collapse_padding": True,
+        "header_style": "bold",
+    }
 
 
 _HEADINGS = {
@@ -150,6 +196,13 @@ _HEADINGS = {
     "created_at": "created",
     "updated_at": "updated",
     "expires_at": "expires",
+    "age_seconds": "age",
+    "container_id": "container",
+    "ingress_events": "events in",
+    "ingress_bytes": "bytes in",
+    "egress_bytes": "bytes out",
+    "events_in": "in",
+    "events_out": "out",
 }
 
 

@@ -80,11 +80,36 @@ def find_endpoint(
     """Where events are sent to and read from, and how its certificate is verified."""
     from penstock.client.endpoint import parse_connection_string
 
-    text, ca_file = _events(connection_string, data, context)
+    text, ca_file = find_connection_string(connection_string, data, context)
     endpoint = parse_connection_string(text)
     if not endpoint.tls:
         return endpoint, None
     return endpoint, ssl.create_default_context(cafile=ca_file)
+
+
+def find_connection_string(
+    connection_string: str | None, data: Path | None, context: str | None = None
+) -> tuple[str, str | None]:
+    """Of where events are sent to and read from, and the CA file where one is known."""
+    ca_file = os.environ.get("PENSTOCK_CA_FILE")
+    if connection_string is not None:
+        return connection_string, ca_file or _ca_of_data(data)
+    flags = _of_flags(Where(data=data, context=context))
+    given = os.environ.get("PENSTOCK_CONNECTION_STRING")
+    if flags is None and given:
+        return given, ca_file or _ca_of_data(None)
+    step = flags or _of_environment(os.environ) or _of_context(None)
+    if step is not None and step.connection_string is not None:
+        return step.connection_string, step.ca_file
+    directory = Path(step.data) if step is not None and step.data is not None else DATA_DEFAULT
+    facts = _runtime(directory)
+    text = facts.get("emulator_connection_string") or facts.get("connection_string")
+    if text is None:
+        raise ConfigurationError(
+            "No service is known: give --connection-string, set PENSTOCK_CONNECTION_STRING, use a "
+            "context, or run in the directory where `penstock serve` keeps ./penstock-data."
+        )
+    return str(text), str(facts["ca_file"])
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -92,10 +117,12 @@ def find_endpoint(
 
 def _of_flags(where: Where) -> Context | None:
     if where.admin_url is not None:
+        # The environment's token is of the environment's service, where it names one.
+        own = os.environ.get("PENSTOCK_ADMIN_URL") in (None, "", where.admin_url)
         return Context(
             admin_url=where.admin_url,
-            admin_token=os.environ.get("PENSTOCK_ADMIN_TOKEN"),
-            ca_file=os.environ.get("PENSTOCK_CA_FILE"),
+            admin_token=os.environ.get("PENSTOCK_ADMIN_TOKEN") if own else None,
+            ca_file=os.environ.get("PENSTOCK_CA_FILE") if own else None,
         )
     if where.context is not None:
         return _of_context(where.context)
@@ -147,31 +174,6 @@ def _admin_of_data(directory: Path) -> Admin:
         return Admin(url, token, ca_file, str(facts["namespace"]))
     except KeyError as error:
         raise ConfigurationError(f"{directory}/runtime.json lacks {error}.") from error
-
-
-def _events(
-    connection_string: str | None, data: Path | None, context: str | None
-) -> tuple[str, str | None]:
-    """A connection string, and the CA file where one is known."""
-    ca_file = os.environ.get("PENSTOCK_CA_FILE")
-    if connection_string is not None:
-        return connection_string, ca_file or _ca_of_data(data)
-    flags = _of_flags(Where(data=data, context=context))
-    given = os.environ.get("PENSTOCK_CONNECTION_STRING")
-    if flags is None and given:
-        return given, ca_file or _ca_of_data(None)
-    step = flags or _of_environment(os.environ) or _of_context(None)
-    if step is not None and step.connection_string is not None:
-        return step.connection_string, step.ca_file
-    directory = Path(step.data) if step is not None and step.data is not None else DATA_DEFAULT
-    facts = _runtime(directory)
-    text = facts.get("emulator_connection_string") or facts.get("connection_string")
-    if text is None:
-        raise ConfigurationError(
-            "No service is known: give --connection-string, set PENSTOCK_CONNECTION_STRING, use a "
-            "context, or run in the directory where `penstock serve` keeps ./penstock-data."
-        )
-    return str(text), str(facts["ca_file"])
 
 
 def _ca_of_data(data: Path | None) -> str | None:

@@ -30,6 +30,7 @@ Row = dict[str, object]
 class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"
     CSV = "csv"
 
 
@@ -59,7 +60,7 @@ def usage(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with a price list")] = None,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="table, json or csv")
+        Output, typer.Option("-o", "--output", help="table, json, jsonl or csv")
     ] = Output.TABLE,
 ) -> None:
     """Units, events and bytes by the hour: what a bill is made of.
@@ -140,6 +141,9 @@ def _path(variable: str) -> Path | None:
 def _print(rows: list[Row], output: Output, names: list[str], prices: Prices | None) -> None:
     if output is Output.JSON:
         typer.echo(json.dumps(rows))
+    elif output is Output.JSONL:
+        for row in rows:
+            typer.echo(json.dumps(row))
     elif output is Output.CSV:
         writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
         writer.writeheader()
@@ -148,8 +152,9 @@ def _print(rows: list[Row], output: Output, names: list[str], prices: Prices | N
         from penstock.cli.output import Output as Shown
         from penstock.cli.output import print_rows
 
-        title = "Usage" if prices is None or not prices.currency else f"Usage ({prices.currency})"
-        print_rows([{**row, **_exact(row)} for row in rows], Shown.TABLE, title=title)
+        if rows and prices is not None and prices.currency:
+            typer.echo(f"Usage ({prices.currency})")
+        print_rows([{**row, **_exact(row)} for row in rows], Shown.TABLE, title="Usage")
 
 
 def _exact(row: Row) -> Row:

@@ -110,6 +110,9 @@ def test_token_of_the_environment_is_not_given_to_another_context(
     assert (found.url, found.token) == ("http://context", None)
     with pytest.raises(ConfigurationError, match="--admin-token"):
         found.client()
+    assert find_admin(Where(admin_url="http://flag")).token is None
+    monkeypatch.delenv("PENSTOCK_ADMIN_URL")
+    assert find_admin(Where(admin_url="http://flag")).token == "of-environment"
 
 
 def test_namespace_by_flag_environment_then_the_service_itself(
