@@ -120,7 +120,7 @@ class Store:
     async def _reach(self) -> None:
         await asyncio.sleep(0.005)
         if self.hangs:
-            await asyncio.sleep(10_000)
+            await passes(10_000)
         if self.error is not None:
             raise self.error
 
@@ -286,6 +286,11 @@ class User:
         return EventProcessorClient(hub, store, on_events, **given | options)
 
 
+async def passes(seconds: float) -> None:
+    """Time that is turned on, unless somebody has something to do before."""
+    await asyncio.sleep(seconds)
+
+
 async def until(condition: Callable[[], object], within_s: float = 1000.0) -> float:
     """How long it took, by the turned clock."""
     loop = asyncio.get_running_loop()
@@ -313,6 +318,7 @@ class Kit:
     User = User
     LoopClock = LoopClock
     turned = staticmethod(turned)
+    passes = staticmethod(passes)
     until = staticmethod(until)
     save = staticmethod(save)
     for_ever = staticmethod(for_ever)

@@ -121,7 +121,7 @@ def test_slow_handler_stops_the_reading(memory: Kit) -> None:
         hub.send(0, *"abcdef")
         async with user.processor(hub, store, max_batch_size=2):
             await memory.until(lambda: user.bodies)
-            await asyncio.sleep(300)
+            await memory.passes(300)
             assert hub.takes == 1
             assert user.bodies["0"] == ["a", "b"]
 
@@ -226,7 +226,7 @@ def test_error_handler_that_fails_or_hangs_stops_nothing(memory: Kit) -> None:
 
         store.error = OSError("no store yet")
         async with user.processor(hub, store, on_error=on_error):
-            await asyncio.sleep(30)
+            await memory.passes(30)
             store.error = None
             await memory.until(lambda: hub.readers)
             hub.readers["0"].fail(ClientError("the network"))
@@ -245,7 +245,7 @@ def test_processor_that_cannot_begin_says_why(memory: Kit) -> None:
         hub.error = ClientError("not yet")
         processor = user.processor(hub, store)
         async with processor:
-            await asyncio.sleep(20)
+            await memory.passes(20)
             hub.error = None
             hub.send(0, "a")
             await memory.until(lambda: user.bodies)

@@ -55,7 +55,7 @@ class World:
         place = context.owner_id, context.partition_id
         self.working[place] += 1
         try:
-            await asyncio.sleep(self.chance.choice((0, 0.1, 3, 40)))
+            await self.memory.passes(self.chance.choice((0, 0.1, 3, 40)))
             self.processed.update(event.body_as_str() for event in events)
             await context.update_checkpoint()
         finally:
@@ -95,7 +95,7 @@ def test_nobody_works_on_a_partition_whose_lease_another_took_over(memory: Kit, 
         for processor in processors:
             await processor.start()
         for _ in range(MINUTES * 6):
-            await asyncio.sleep(10 * world.chance.random())
+            await memory.passes(10 * world.chance.random())
             world.send()
             world.disturb()
         for store in world.stores.values():

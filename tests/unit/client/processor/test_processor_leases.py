@@ -43,7 +43,7 @@ def test_processors_share_partitions_and_take_over_when_one_stops(
                 await memory.until(lambda: sorted(store.owners().values()) == [2, 3, 3])
                 await memory.until(lambda: len(hub.readers) == 8)
                 moved = len(store.claims)
-                await asyncio.sleep(10 * INTERVAL_S)
+                await memory.passes(10 * INTERVAL_S)
                 owners = {partition: owner for _, partition, owner in store.claims[:moved]}
                 late = {partition: owner for _, partition, owner in store.claims[moved:]}
                 assert late == owners  # renewed, not moved
@@ -67,7 +67,7 @@ def test_dead_processors_partitions_are_taken_when_its_leases_end_and_not_before
             store.set_owner(number, "dead")
         async with user.processor(hub, store, owner_id="me"):
             await memory.until(lambda: store.owners() == {"dead": 2, "me": 2})
-            await asyncio.sleep(EXPIRATION_S - 1)
+            await memory.passes(EXPIRATION_S - 1)
             assert store.owners() == {"dead": 2, "me": 2}
             took_s = await memory.until(lambda: len(hub.readers) == 4)
             assert took_s <= 1.2 * INTERVAL_S
@@ -114,7 +114,7 @@ def test_processing_goes_on_from_the_checkpoint_when_the_store_is_back(memory: K
             store.error = OSError("no store")
             await memory.until(lambda: user.closed == [("0", LOST)])
             hub.send(0, "b")
-            await asyncio.sleep(100)
+            await memory.passes(100)
             store.error = None
             await memory.until(lambda: store.saved["0"]["sequence_number"] == 1)
         assert user.bodies["0"] == ["a", "b"]
@@ -130,9 +130,9 @@ def test_store_that_fails_for_less_than_a_lease_disturbs_nobody(memory: Kit) -> 
             await memory.until(lambda: len(hub.readers) == 2)
             for _ in range(5):
                 store.error = OSError("no store")
-                await asyncio.sleep(EXPIRATION_S / 2)
+                await memory.passes(EXPIRATION_S / 2)
                 store.error = None
-                await asyncio.sleep(INTERVAL_S)
+                await memory.passes(INTERVAL_S)
         assert len(hub.opened) == 2
         assert set(user.closed) == {("0", SHUTDOWN), ("1", SHUTDOWN)}
         assert user.errors
@@ -170,7 +170,7 @@ def test_stolen_partition_is_given_up_at_once_and_the_thief_left_alone(memory: K
             await thief.open()
             assert await memory.until(lambda: user.closed) < 1
             for _ in range(20):  # it renews
-                await asyncio.sleep(INTERVAL_S)
+                await memory.passes(INTERVAL_S)
                 store.set_owner(0, "thief")
             assert hub.readers["0"] is thief
             assert thief.error is None
@@ -261,9 +261,9 @@ def test_store_whose_clock_is_wrong_makes_nobody_take_what_is_live(
             await memory.until(lambda: len(hub.readers) == 4)
             async with second:
                 await memory.until(lambda: sorted(store.owners().values()) == [2, 2])
-                await asyncio.sleep(INTERVAL_S)
+                await memory.passes(INTERVAL_S)
                 opened = len(hub.opened)
-                await asyncio.sleep(3 * EXPIRATION_S)
+                await memory.passes(3 * EXPIRATION_S)
                 assert len(hub.opened) == opened
 
     memory.turned(scene())
@@ -278,7 +278,7 @@ def test_stop_lets_a_handler_end_its_work_and_delays_no_other_partition(memory: 
         released: list[dict[str, int]] = []
 
         async def slow(context: PartitionContext, events: list[EventData]) -> None:
-            await asyncio.sleep(8)
+            await memory.passes(8)
             released.append(store.owners())
             await context.update_checkpoint()
 
