@@ -57,6 +57,17 @@ COMMANDS = (
     ),
     *_section(
         "Events",
+        ("send", "send:send", "Publish events."),
+        ("tail", "tail:tail", "Show events as they arrive, or as they were."),
+        ("get", "get:get", "Print one event."),
+        ("replay", "replay:replay", "Publish a range of events again, into another event hub."),
+        (
+            "export",
+            "transfer:export",
+            "Write events into a file: Avro as of Capture, or JSON lines.",
+        ),
+        ("import", "transfer:import_", "Publish the events of a file."),
+        ("soak", "soak:soak", "Publish and read for a long time, and check every event."),
         ("bench", "bench:app", "Measure publishing, delivery and latency."),
     ),
     *_section(
