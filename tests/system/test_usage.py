@@ -25,6 +25,8 @@ from penstock.client import connect, parse_connection_string
 from penstock.client.load import Load, publish, receive
 from penstock.client.measures import Result
 from penstock.client.prepared import publication
+from penstock.management.client import ManagementClient
+from penstock.model.errors import PenstockError
 from penstock.model.ledger import HOUR_MS, Usage
 from penstock.model.names import NamespaceName
 
@@ -363,12 +365,33 @@ def test_grant_given_while_the_service_is_stopped_holds_at_its_next_start(
     server = start_server(config=WIDE.format(units=4, partitions=4, grants=""))
     words = ("grant", "granted", "--throughput-units", "60", "--by", "Bo", "--note", "sale")
     data = ("--data", str(server.data))
-    assert "stop it first" in penstock(*words, *data, code=1)
     server.stop()
     penstock(*words, *data)
     again = start_server(config=WIDE.format(units=60, partitions=4, grants=""), data=server.data)
     again.stop()
     assert ("Bo", "grant.throughput-units") in audit_of(server.data)
+
+
+def test_grant_given_while_the_service_runs_holds_at_once(start_server: ServerFactory) -> None:
+    server = start_server(config=WIDE.format(units=4, partitions=4, grants=""))
+    data = ("--data", str(server.data))
+    with ManagementClient(server["admin"], server["admin_token"]) as management:
+        for units in (21, 50, 41):
+            with pytest.raises(PenstockError, match="40, 60, 80, 100 and blocks of 100"):
+                management.put_namespace("granted", units=units)
+        with pytest.raises(PenstockError, match="`penstock grant granted --throughput-units 40 "):
+            management.put_namespace("granted", units=40)
+        with pytest.raises(PenstockError, match="`penstock grant granted --partitions 64 "):
+            management.put_hub("granted", "wider", partition_count=64)
+        penstock("grant", "granted", "--throughput-units", "40", "--by", "Cy", *data)
+        penstock("grant", "granted", "--partitions", "64", "--by", "Cy", "--note", "n", *data)
+        management.put_namespace("granted", units=40)
+        management.put_hub("granted", "wider", partition_count=64)
+        with pytest.raises(PenstockError, match="may have 40 throughput units by the grant of"):
+            management.put_namespace("granted", units=60)
+        told = [(entry["who"], entry["what"]) for entry in management.audit()]
+    for kind in ("throughput-units", "partitions"):
+        assert ("Cy (admin)", f"grant.{kind}") in told
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def check_granted(
     raise QuotaExceeded(
         f"The namespace '{namespace}' may have {allowed} {_WORDS[kind]} {by}: {wanted} need a "
         f"grant of {wanted}. An operator gives it with `penstock grant {namespace} "
-        f"--{kind} {wanted} --by NAME` while the service is stopped, or with "
-        "[[namespaces.grants]] in the configuration file."
+        f"--{kind} {wanted} --by NAME`, or with [[namespaces.grants]] in the configuration "
+        "file."
     )
 
 

@@ -1,12 +1,15 @@
-"""`penstock grant`: an operator raises a limit of one namespace, while its service is stopped."""
+"""`penstock grant`: an operator raises a limit of one namespace."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from penstock.model.ledger import QuotaKind
 
 
 def grant(
@@ -23,35 +26,40 @@ def grant(
 ) -> None:
     """Let a namespace have more units or partitions.
 
-    The service that runs on the data directory must be stopped; or write [[namespaces.grants]]
-    into its configuration instead.
+    It holds at once where a service runs on the data directory, else from its next start on.
     """
+    from penstock.model.ledger import QuotaKind
+
+    wanted = {QuotaKind.THROUGHPUT_UNITS: throughput_units, QuotaKind.PARTITIONS: partitions}
+    given = {kind: value for kind, value in wanted.items() if value is not None}
+    if not given:
+        raise typer.BadParameter("Nothing is granted: give --throughput-units or --partitions.")
+    place = data or Path(os.environ.get("PENSTOCK_DATA") or "penstock-data")
+    for kind, value in given.items():
+        _grant(place, namespace, kind, value, by, note)
+        typer.echo(f"{namespace} may have up to {value} {kind}.", err=True)
+
+
+def _grant(place: Path, namespace: str, kind: QuotaKind, value: int, by: str, note: str) -> None:
     from penstock.catalog import offline
+    from penstock.management.client import ManagementClient
     from penstock.model.clock import SystemClock
-    from penstock.model.errors import DataDirectoryError
-    from penstock.model.ledger import QuotaGrant, QuotaKind
+    from penstock.model.ledger import QuotaGrant
     from penstock.model.names import NamespaceName
     from penstock.service.data_directory import read_runtime
 
-    wanted = {QuotaKind.THROUGHPUT_UNITS: throughput_units, QuotaKind.PARTITIONS: partitions}
-    if all(value is None for value in wanted.values()):
-        raise typer.BadParameter("Nothing is granted: give --throughput-units or --partitions.")
-    place = data or Path(os.environ.get("PENSTOCK_DATA") or "penstock-data")
-    runtime = read_runtime(place)
-    if runtime is not None:
-        raise DataDirectoryError(
-            f"A service runs on {place} (process {runtime['pid']}) and would not see the grant: "
-            "stop it first, or write [[namespaces.grants]] into its configuration and restart it."
-        )
-    for kind, value in wanted.items():
-        if value is not None:
-            given = QuotaGrant(
-                namespace=NamespaceName(namespace),
-                kind=kind,
-                value=value,
-                granted_by=by,
-                granted_ms=SystemClock().now_ms(),
-                note=note,
-            )
-            offline.grant(place, given)
-            typer.echo(f"{namespace} may have up to {value} {kind}.", err=True)
+    if read_runtime(place) is not None:  # the service would not see what others write
+        with ManagementClient.find({}, data=place) as client:
+            client.grant(namespace, kind, value, note=note, by=by)
+        return
+    offline.grant(
+        place,
+        QuotaGrant(
+            namespace=NamespaceName(namespace),
+            kind=kind,
+            value=value,
+            granted_by=by,
+            granted_ms=SystemClock().now_ms(),
+            note=note,
+        ),
+    )

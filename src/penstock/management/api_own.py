@@ -146,7 +146,7 @@ async def list_quota_grants(asked: Asked, namespace: NamespaceName) -> Shape:
 async def grant_quota(
     asked: Asked, namespace: NamespaceName, kind: QuotaKind, body: bodies.GrantBody
 ) -> Any:
-    made = asked.operations.reports.grant(namespace, kind, body.value, note=body.note)
+    made = asked.operations.reports.grant(namespace, kind, body.value, note=body.note, by=body.by)
     return msgspec.to_builtins(made)
 
 

@@ -180,6 +180,7 @@ class JobBody(Body):
 class GrantBody(Body):
     value: Number
     note: StrictStr = ""
+    by: StrictStr = ""  # the person, where a token is several persons'
 
 
 # --- answers, for the OpenAPI document ----------------------------------------------------------

@@ -366,9 +366,9 @@ class ManagementClient:
     def grants(self, namespace: str) -> list[dict[str, Any]]:
         return self._list(f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants")
 
-    def grant(self, namespace: str, kind: str, value: int, *, note: str = "") -> None:
+    def grant(self, namespace: str, kind: str, value: int, *, note: str = "", by: str = "") -> None:
         path = f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants/{_segment(kind)}"
-        self.call("PUT", path, {"value": value, "note": note})
+        self.call("PUT", path, {"value": value, "note": note, "by": by})
 
     def withdraw(self, namespace: str, kind: str) -> None:
         path = f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants/{_segment(kind)}"

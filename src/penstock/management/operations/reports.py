@@ -122,14 +122,18 @@ class Reports(Acts):
         self._namespace(namespace)
         return self._catalog.quota_grants(namespace)
 
-    def grant(self, namespace: str, kind: QuotaKind, value: int, *, note: str = "") -> QuotaGrant:
-        """Raise a limit for one namespace; the catalog records it itself."""
+    def grant(
+        self, namespace: str, kind: QuotaKind, value: int, *, note: str = "", by: str = ""
+    ) -> QuotaGrant:
+        """Raise a limit for one namespace; the catalog records it itself, with the caller and
+        the person that it names."""
         self._permit(Action.GRANT_WRITE, namespace, kind)
+        caller = names.shown(self._actor.name, most=64)
         grant = QuotaGrant(
             namespace=self._namespace(namespace).name,
             kind=kind,
             value=value,
-            granted_by=names.shown(self._actor.name, most=64),
+            granted_by=f"{by} ({caller})" if by else caller,
             granted_ms=self._now_ms(),
             note=note,
         )
