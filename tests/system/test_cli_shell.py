@@ -209,9 +209,9 @@ def count_of(rows: str) -> int:
     return sum(int(row["events"]) for row in json.loads(rows))
 
 
+@pytest.mark.usefixtures("load")
 def test_copy_made_under_load_holds_what_was_acknowledged(
     environ: dict[str, str],
-    load: subprocess.Popen[str],
     start_server: ServerFactory,
     tmp_path: Path,
 ) -> None:
@@ -233,4 +233,3 @@ def test_copy_made_under_load_holds_what_was_acknowledged(
     assert "damaged" not in again.log.read_text()
     refused = ran([PENSTOCK, "restore", str(copy), "--data", str(data)], environ, code=1)
     assert "not empty" in refused.stderr
-    assert load.poll() is None
