@@ -25,13 +25,14 @@ from penstock.model.entities import Secret
 
 if TYPE_CHECKING:
     from tests.compatibility.conftest import PythonSdk, Sdks, Spot
-    from tests.conftest import Server, ServerFactory
+    from tests.conftest import NodeTools, Server, ServerFactory
 
 ROOT = "RootManageSharedAccessKey"
 BATCH = "application/vnd.microsoft.servicebus.json"
 CLIENT_DEADLINE_S = 30
 SYSTEM = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
 
+NODE_FOLDER = Path(__file__).parent / "node"
 NODE = """
 const { url, token, batch } = JSON.parse(process.argv[1]);
 (async () => {
@@ -376,3 +377,40 @@ async def test_node_fetch_publishes(https: Https, sdk: PythonSdk, spot: Spot) ->
     # Whether fetch keeps the case of a name depends on its version.
     assert {name.lower(): text for name, text in events[0].properties.items()} == {b"alert": b"hot"}
     assert events[2].properties == {b"on": False, b"x": None}
+
+
+@pytest.mark.sdk
+def test_javascript_sdk_reads_what_fetch_published(
+    https: Https, node: NodeTools, spot: Spot
+) -> None:
+    if not (NODE_FOLDER / "node_modules" / "@azure" / "event-hubs").is_dir():
+        pytest.skip("the packages of tests/compatibility/node are not installed")
+    asked = {
+        "url": f"{https.url}/{at(spot)}/messages?timeout=60&api-version=2014-01",
+        "token": https.token(spot.hub),
+        "connectionString": https.server.connection_string(),
+        "hub": spot.hub,
+        "partition": spot.partition,
+    }
+    ended = subprocess.run(
+        [node.node, str(NODE_FOLDER / "https.mjs")],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=node.environ | {"NODE_EXTRA_CA_CERTS": https.server["ca_file"]},
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["answers"] == [[201, ""]] * 3
+    single, stream, text, image = told["events"]
+    assert (single["hex"], single["messageId"]) == ("00ff0a0d", "m-1")
+    assert (single["correlationId"], single["partitionKey"]) == ("c-1", "key")
+    # Whether fetch keeps the case of a name depends on its version.
+    named = {name.lower(): value for name, value in single["properties"].items()}
+    assert named == {"temp": "21"}
+    assert (stream["length"], stream["contentType"]) == (210_000, "application/octet-stream")
+    assert bytes.fromhex(text["hex"]).decode() == "日本語"
+    assert text["properties"] == {"text": "t", "whole": 7, "half": 0.5, "yes": True}
+    assert (image["hex"], image["contentType"]) == ("00ff", "image/png")
