@@ -13,13 +13,6 @@ from typing import Literal
 import pytest
 
 from penstock.log import handles, reader, writer
-from penstock.log.committer import (
-    QUICK_FLUSH_S,
-    ROUND_BYTES_MAX,
-    ROUND_BYTES_MIN,
-    SLOW_FLUSH_S,
-    next_round_bytes,
-)
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.log.files import OsFiles
 from penstock.log.handles import Handles
@@ -183,17 +176,6 @@ def test_round_is_bounded_so_that_the_first_hear_soon(
     bench.turn(lambda: len(others) == 100)
     assert len(first) == 1
     assert bench.files.flushes == flushes + 10
-
-
-def test_rounds_grow_where_flushes_are_slow_and_shrink_where_they_are_quick() -> None:
-    size = ROUND_BYTES_MIN
-    for _ in range(10):
-        size = next_round_bytes(size, 2 * SLOW_FLUSH_S)
-    assert size == ROUND_BYTES_MAX
-    assert next_round_bytes(size, (SLOW_FLUSH_S + QUICK_FLUSH_S) / 2) == size
-    for _ in range(10):
-        size = next_round_bytes(size, QUICK_FLUSH_S / 2)
-    assert size == ROUND_BYTES_MIN
 
 
 def test_partitions_of_one_round_are_flushed_each_once(bench: Bench) -> None:
