@@ -123,8 +123,11 @@ class Wire(NamedTuple):
         )
 
     def _options(self) -> dict[str, Any]:
+        from penstock.client import parse_connection_string
+
+        tls = parse_connection_string(self.connection_string).tls
         return {
-            "ssl_context": _trusting(self.ca_file),
+            "ssl_context": _trusting(self.ca_file) if tls else None,
             "timeout_s": self.timeout_s,
             "transport": "websocket" if self.websocket else "amqp",
         }

@@ -98,7 +98,8 @@ def shown_time(enqueued_ms: int) -> str:
     if not _EPOCH_MS_MIN <= enqueued_ms <= _EPOCH_MS_MAX:
         return str(enqueued_ms)  # of no calendar: shown as it came
     seconds, milliseconds = divmod(enqueued_ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
+    at = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+    return f"{at.isoformat()}.{milliseconds:03}Z"
 
 
 def _record(columns: Columns, partition: str, row: int) -> Record:
