@@ -7,6 +7,10 @@
 The broker runs as a user runs it, on one core. The client and, at the lowest priority, the peers
 that misbehave share another: they send as fast as the broker lets them, and come back when they
 are thrown out. docs/security.md has the defences.
+
+`share` is of the rates, and means something on a quiet machine only. `cpu us` is what the broker
+works for one event of the normal client, everything else that it does included: beside others it
+holds on a busy one too.
 """
 
 from __future__ import annotations
@@ -55,7 +59,9 @@ def main() -> None:
 def _measure(place: Path, kinds: list[str], given: argparse.Namespace) -> dict[str, object]:
     penstock = Penstock(place / "data")
     penstock.start()
-    alone, beside, rss_kb = [], [], [0]
+    alone: list[tuple[float, float]] = []
+    beside: list[tuple[float, float]] = []
+    rss_kb = [0]
     try:
         _publish(penstock, given)  # the first is slower: nothing is warm
         before_kb = penstock.broker.rss_kb()
@@ -66,19 +72,25 @@ def _measure(place: Path, kinds: list[str], given: argparse.Namespace) -> dict[s
                 rss_kb.append(penstock.broker.rss_kb())
     finally:
         penstock.close()
-    rates = statistics.median(alone), statistics.median(beside)
+    rates = (
+        statistics.median(rate for rate, _ in alone),
+        statistics.median(rate for rate, _ in beside),
+    )
     return {
         "kinds": kinds if len(kinds) < len(KINDS) else ["all"],
         "connections": given.connections,
         "events_per_s_alone": round(rates[0]),
         "events_per_s_beside": round(rates[1]),
         "share": round(rates[1] / rates[0], 3),
+        "cpu_us_alone": round(statistics.median(cpu for _, cpu in alone), 2),
+        "cpu_us_beside": round(statistics.median(cpu for _, cpu in beside), 2),
         "rss_mb_before": round(before_kb / 1024, 1),
         "rss_mb_beside": round(max(rss_kb) / 1024, 1),
     }
 
 
-def _publish(penstock: Penstock, given: argparse.Namespace) -> float:
+def _publish(penstock: Penstock, given: argparse.Namespace) -> tuple[float, float]:
+    """Events a second, and microseconds of the broker's processor for each."""
     assert penstock.endpoint is not None
     load = Load(
         hub=HUB,
@@ -88,10 +100,12 @@ def _publish(penstock: Penstock, given: argparse.Namespace) -> float:
         in_flight=given.in_flight,
         duration_s=given.seconds,
     )
+    before_s = penstock.broker.cpu_s()
     result = run(publish(penstock.endpoint, load, tls=None))
     if result.errors:
         raise SystemExit(f"publishing failed: {result.first_error}")
-    return result.events / result.seconds
+    used_s = penstock.broker.cpu_s() - before_s
+    return result.events / result.seconds, used_s / result.events * 1e6
 
 
 class _Crowd:
@@ -145,6 +159,7 @@ def _show(result: dict[str, object]) -> None:
         f"{', '.join(kinds):24} alone {result['events_per_s_alone']:>9,} events/s   "
         f"beside {result['connections']} {result['events_per_s_beside']:>9,}   "
         f"share {result['share']:.2f}   "
+        f"cpu us {result['cpu_us_alone']} -> {result['cpu_us_beside']}   "
         f"memory {result['rss_mb_before']} -> {result['rss_mb_beside']} MB\n"
     )
     sys.stdout.flush()

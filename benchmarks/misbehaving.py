@@ -229,6 +229,12 @@ async def flows(peer: Peer) -> None:
     await peer.say_for_ever(block(flow()))
 
 
+async def hit_and_run(peer: Peer) -> None:
+    """A newcomer's measure is used up, and the next connection is a newcomer again."""
+    await peer.come(peer.target.amqp)
+    await peer.say(peer.introduction() + 2 * block(flow()))
+
+
 async def dispositions(peer: Peer) -> None:
     await peer.come(peer.target.amqp)
     await peer.say(peer.introduction())
@@ -319,6 +325,7 @@ KINDS: dict[str, Callable[[Peer], Awaitable[None]]] = {
         tls_silence,
         empty_frames,
         flows,
+        hit_and_run,
         dispositions,
         links,
         refused_events,

@@ -4,7 +4,7 @@ Three bounds: places of one address, places of peers that have not shown who the
 of one address, and strangers in all. A stranger that comes when there are too many takes the place
 of the oldest one: an honest client is a stranger for milliseconds, one that dawdles is not missed.
 
-Connections that end as strangers, or were told off, are counted against their address. One that
+Connections that end as strangers, or misbehave, are counted against their address. One that
 goes on like that finds its next connections held for up to a second before anybody reads them:
 whoever connects in a loop waits, and costs next to nothing meanwhile.
 """
@@ -92,19 +92,19 @@ class Place:
             self._admission.forget_stranger(self, self._record)
 
     def misbehaved(self) -> None:
-        """Known or not, this connection counts against its address."""
+        """Known or not, this connection counts against its address: at once, since it may rest
+        for long before anybody notices that its peer has gone."""
+        if not self._misbehaved and not self._left:
+            self._admission.blame(self._record, limits.MISBEHAVED_CONNECTION_MS)
         self._misbehaved = True
 
     def leave(self) -> None:
         if not self._left:
             self._left = True
             self.evict = _nothing  # nothing of the socket is kept
-            cost_ms = 0
-            if self.is_blamed:
-                cost_ms = limits.FAILED_CONNECTION_MS
-            if self._misbehaved:
-                cost_ms = limits.MISBEHAVED_CONNECTION_MS
-            self._admission.forget(self, self._record, cost_ms=cost_ms)
+            if self.is_stranger and not self._misbehaved:
+                self._admission.blame(self._record, limits.FAILED_CONNECTION_MS)
+            self._admission.forget(self, self._record)
 
 
 class _Record:
@@ -176,12 +176,13 @@ class Admission:
         self._strangers.pop(place, None)
         record.strangers.pop(place, None)
 
-    def forget(self, place: Place, record: _Record, *, cost_ms: int) -> None:
+    def blame(self, record: _Record, cost_ms: int) -> None:
+        record.fail(cost_ms, self._monotonic_ms())
+
+    def forget(self, place: Place, record: _Record) -> None:
         self.forget_stranger(place, record)
         record.count -= 1
         assert record.count >= 0
-        if cost_ms:
-            record.fail(cost_ms, self._monotonic_ms())
 
     def _make_room(self, record: _Record, now_ms: int) -> None:
         bounds, count = self._bounds, len(record.strangers)

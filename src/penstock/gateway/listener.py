@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -21,7 +22,7 @@ from penstock.model import limits
 log = logging.getLogger("penstock.gateway")
 
 _BACKLOG = 512
-_ACCEPTED_AT_ONCE = 16  # then others have their turn
+_ACCEPTED_AT_ONCE = 4  # then others have their turn
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TROUBLE_PAUSE_S = 0.1
 
@@ -132,6 +133,8 @@ class Listeners:
         try:
             if place.hold_ms:
                 await asyncio.sleep(place.hold_ms / 1000)
+                if _has_left(accepted):
+                    raise ConnectionResetError("the peer did not wait")
             transport, _ = await self._loop.connect_accepted_socket(
                 lambda: self._make(place),
                 accepted,
@@ -148,6 +151,16 @@ class Listeners:
                 raise
             level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG
             log.log(level, "handshake failed: address=%s reason=%s", place.address, error)
+
+
+def _has_left(accepted: socket.socket) -> bool:
+    """Whether the peer has closed its side, whatever it has sent before. Where that cannot be
+    told, reading will tell."""
+    if not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(accepted, select.POLLRDHUP)  # hangups and errors are told in any case
+    return bool(poll.poll(0))
 
 
 def _listening(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -98,7 +98,7 @@ ADDRESSES_REMEMBERED_MAX = 10_000
 # A connection that ended without a token costs its address so much time. Up to the allowance
 # nothing happens (200 of them at once, 20 a second for ever); then its next ones wait to be read.
 FAILED_CONNECTION_MS = 50
-MISBEHAVED_CONNECTION_MS = 200  # one that had to rest, or broke the protocol
+MISBEHAVED_CONNECTION_MS = 400  # one that had to rest, or broke the protocol
 FAILED_CONNECTIONS_ALLOWANCE_MS = 10_000
 FAILED_CONNECTIONS_HOLD_MS_MAX = 1_000
 

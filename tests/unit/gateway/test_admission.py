@@ -189,6 +189,21 @@ def test_known_peer_that_misbehaved_counts() -> None:
     assert street.come().hold_ms > 0
 
 
+def test_peers_that_misbehave_count_while_they_are_there_and_once() -> None:
+    street = Street()
+    for _ in range(limits.FAILED_CONNECTIONS_ALLOWANCE_MS // limits.MISBEHAVED_CONNECTION_MS):
+        assert not street.come().is_of_blamed
+        place = street.come()
+        place.misbehaved()
+        place.misbehaved()
+    late = street.come()
+    assert late.hold_ms == 0
+    late.misbehaved()
+    assert street.come().is_of_blamed
+    late.leave()
+    assert street.come().hold_ms == limits.MISBEHAVED_CONNECTION_MS
+
+
 # --- memory -------------------------------------------------------------------------------------
 
 

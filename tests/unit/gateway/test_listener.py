@@ -161,9 +161,14 @@ async def test_held_connection_is_not_read_before_its_time(
     held_s = await asyncio.wait_for(holding.get(), DEADLINE_S)
     assert 0.5 < held_s <= limits.FAILED_CONNECTIONS_HOLD_MS_MAX / 1000
     assert house.connected == []
+    _, gone = await house.come()
+    await asyncio.wait_for(holding.get(), DEADLINE_S)
+    gone.transport.abort()  # it is not let in any more
     go_on.set()
     assert await hear(reader) == b"hello"
     writer.close()
+    await asyncio.wait_for(house.lost.wait(), DEADLINE_S)
+    assert len(house.connected) == 1
     go_on.clear()
     reader, _ = await house.come()
     await asyncio.wait_for(holding.get(), DEADLINE_S)
