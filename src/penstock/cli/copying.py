@@ -1,7 +1,8 @@
 """A consistent copy of a data directory, also while its service runs; and the way back.
 
-What is consistent: the copy is the directory as a crash at some moment would have left it, and
-everything that was acknowledged before the backup began is in it.
+What is consistent: each partition is copied as a crash would have left it, up to a whole record,
+with everything that was acknowledged before the backup began and is still retained. Partitions are
+copied one after the other: each ends at a moment of its own, and no later one is promised.
 
 - Checkpoints are copied before the log, so none is beyond its end; the catalog before both, and
   of the log only the hubs that it names. SQLite's own backup API sees whole transactions alone.

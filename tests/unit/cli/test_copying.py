@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
@@ -196,20 +197,62 @@ def test_segments_that_retention_drops_meanwhile_leave_no_gap(
     check_backup(tmp_path / "copy", made, quietly)
 
 
-def test_hub_that_is_deleted_or_made_meanwhile(living: Living, tmp_path: Path) -> None:
+def once(act: Callable[[], None]) -> Callable[[int], None]:
+    """A report that acts when the first file, the catalog, was copied."""
+    done: list[int] = []
+
+    def report(size: int) -> None:
+        if not done:
+            done.append(size)
+            act()
+
+    return report
+
+
+def test_hub_that_is_made_meanwhile_is_left_out(living: Living, tmp_path: Path) -> None:
     living.publish(2)
-    changed: list[int] = []
 
-    def change(size: int) -> None:
-        if not changed:
-            changed.append(size)
-            living.add_hub("b" * 32, "late")
-            living.publish(2, hub_id="b" * 32)
+    def make() -> None:
+        living.add_hub("b" * 32, "late")
+        living.publish(2, hub_id="b" * 32)
 
-    made = backed_up(living, tmp_path / "copy", change)
-    assert changed
-    assert made.partitions == 1  # the log of a hub that the copied catalog does not know is not
+    made = backed_up(living, tmp_path / "copy", once(make))
+    assert (living.path / "log" / ("b" * 32)).is_dir()
+    assert (made.partitions, made.events) == (1, 2)
     assert not (tmp_path / "copy" / "log" / ("b" * 32)).exists()
+
+
+def test_hub_that_is_deleted_meanwhile_is_empty(living: Living, tmp_path: Path) -> None:
+    living.add_hub("b" * 32, "doomed")
+    living.publish(2)
+    living.publish(2, hub_id="b" * 32)
+
+    def delete() -> None:
+        shutil.rmtree(living.path / "log" / ("b" * 32))
+
+    made = backed_up(living, tmp_path / "copy", once(delete))
+    assert (made.events, made.findings) == (2, [])
+    restore_to(tmp_path / "copy", made, tmp_path / "new", quietly)
+
+
+def test_no_checkpoint_of_a_copy_is_beyond_its_log(living: Living, tmp_path: Path) -> None:
+    """At every chunk an event is published and then a checkpoint written of it."""
+    living.publish(2 * EVENTS_PER_SEGMENT)
+    kept = sqlite3.connect(living.path / "checkpoints.sqlite", isolation_level=None)
+    kept.execute("PRAGMA journal_mode = WAL")
+    kept.execute("CREATE TABLE checkpoint (sequence INTEGER)")
+    kept.execute("INSERT INTO checkpoint VALUES (?)", (2 * EVENTS_PER_SEGMENT - 1,))
+
+    def process(_: int) -> None:
+        living.publish(1)
+        kept.execute("UPDATE checkpoint SET sequence = sequence + 1")
+
+    backed_up(living, tmp_path / "copy", process)
+    kept.close()
+    copied = sqlite3.connect(tmp_path / "copy" / "checkpoints.sqlite")
+    (sequence,) = copied.execute("SELECT sequence FROM checkpoint").fetchone()
+    copied.close()
+    assert 2 * EVENTS_PER_SEGMENT - 1 < sequence <= last_sequences(tmp_path / "copy")[0]
 
 
 def test_damage_of_the_source_is_told_and_the_rest_is_copied(
