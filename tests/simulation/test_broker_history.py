@@ -15,7 +15,6 @@ from itertools import count
 import pytest
 
 from penstock.broker import ALREADY_STORED, Broker, Fetched, ProducerLink, Reader, ReadState
-from penstock.broker.routing import partition_for_key
 from penstock.catalog.memory import MemoryCatalog
 from penstock.log.api import AppendDone, PartitionLog, PartitionStatus, Unsubscribe
 from penstock.log.memory import MemoryLogStore
@@ -31,6 +30,7 @@ from penstock.model.errors import (
 )
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 from penstock.model.names import GroupName, HubName, NamespaceName
+from penstock.model.partition_key import partition_for_key
 from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "200"))

@@ -11,7 +11,6 @@ from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
 from penstock.broker.ownership import ReaderIdentity
 from penstock.broker.producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import Fetched, OnEnd, OnReady, Reader, ReadState
-from penstock.broker.routing import hash16, partition_for_key
 from penstock.broker.throttle import BUSY_TEXT, Ingress, Throttle
 
 __all__ = [
@@ -34,6 +33,4 @@ __all__ = [
     "ReaderView",
     "SenderLink",
     "Throttle",
-    "hash16",
-    "partition_for_key",
 ]

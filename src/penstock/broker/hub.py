@@ -13,7 +13,7 @@ from penstock.broker.counters import FAST_MS, HubCounters
 from penstock.broker.ownership import Ownership, ReaderIdentity
 from penstock.broker.producers import ProducerLink, Producers
 from penstock.broker.reader import OnEnd, OnReady, Reader
-from penstock.broker.routing import RoundRobin, partition_for_key
+from penstock.broker.routing import RoundRobin
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_steps
@@ -24,6 +24,7 @@ from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.names import GroupName, HubName, NamespaceName, key
+from penstock.model.partition_key import partition_for_key
 from penstock.model.positions import Position
 
 _SENDING_STOPS = (HubStatus.DISABLED, HubStatus.SEND_DISABLED)

@@ -17,7 +17,7 @@ import typer
 from penstock.cli.counting import Counter
 from penstock.client.errors import ClientError, ClientThrottled, ClientTooLarge
 from penstock.client.retry import RetryPolicy
-from penstock.client.routing import partition_for_key
+from penstock.model.partition_key import partition_for_key
 
 if TYPE_CHECKING:
     from penstock.cli.sections import Copy
@@ -170,8 +170,8 @@ def _why(error: ClientError, pause_s: float) -> str:
 def too_large(what: str, size: int, batch: EventDataBatch) -> ClientTooLarge:
     """Of an event that no batch can hold."""
     return ClientTooLarge(
-        f"{what} has {size:,} bytes: with what belongs to it, it is larger than the "
-        f"{batch.max_size_in_bytes:,} bytes that the service takes at once."
+        f"{what} is larger than the service takes at once: it has {size:,} bytes or more, and with "
+        f"what belongs to it {batch.max_size_in_bytes:,} are allowed."
     )
 
 

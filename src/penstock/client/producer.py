@@ -16,7 +16,6 @@ from penstock.client.events import EventData
 from penstock.client.hub import HubClient
 from penstock.client.prepared import BATCH_FORMAT
 from penstock.client.retry import RetryPolicy, with_retry
-from penstock.client.routing import partition_for_key
 from penstock.client.stamps import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -24,6 +23,7 @@ from penstock.client.stamps import (
     ProducerState,
 )
 from penstock.model.errors import ArgumentError
+from penstock.model.partition_key import partition_for_key
 
 _IDEMPOTENT = "com.microsoft:idempotent-producer"
 _MESSAGE_BYTES_MAX = 1024 * 1024  # where the service names no limit (protocol.md 4.2)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import partition_for_key
 from penstock.log.api import AppendDone
 from penstock.log.memory import MemoryPartition
 from penstock.model.errors import (
@@ -17,6 +16,7 @@ from penstock.model.errors import (
     ServerBusy,
 )
 from penstock.model.events import EventBatch, Receipt
+from penstock.model.partition_key import partition_for_key
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import World

@@ -17,8 +17,8 @@ from penstock.client import (
     EventHubBufferedProducerClient,
     RetryPolicy,
 )
-from penstock.client.routing import partition_for_key
 from penstock.model.errors import ArgumentError
+from penstock.model.partition_key import partition_for_key
 
 NO = Error(condition="com.microsoft:argument-error", description="no")
 

@@ -8,13 +8,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock
 import penstock.client
 from penstock.amqp.performatives import Error
-from penstock.broker import partition_for_key as brokers_choice
 from penstock.client import (
     ClientDenied,
     ClientError,
@@ -29,8 +26,8 @@ from penstock.client import (
     retry,
 )
 from penstock.client.errors import failure, refusal
-from penstock.client.routing import partition_for_key
 from penstock.model.errors import ArgumentError, NotFound, PenstockError, ServerBusy
+from penstock.model.partition_key import partition_for_key
 
 WHERE = "amqp.annotation.x-opt-"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -137,11 +134,6 @@ def test_statuses_tell_the_same(status: int, kind: type[Exception], is_final: bo
     error = refusal(status, "text", None)
     assert isinstance(error, kind)
     assert error.is_final is is_final
-
-
-@given(st.text(max_size=40), st.sampled_from([1, 2, 3, 4, 8, 16, 32, 1024]))
-def test_keys_belong_where_the_broker_puts_them(key: str, partitions: int) -> None:
-    assert partition_for_key(key, partitions) == brokers_choice(key, partitions)
 
 
 @pytest.mark.parametrize(

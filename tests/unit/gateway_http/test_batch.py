@@ -18,12 +18,12 @@ from penstock.amqp.message import (
     encode_message,
 )
 from penstock.amqp.types import Symbol, Ulong
-from penstock.broker import partition_for_key
 from penstock.gateway.http.batches import BatchEncoder, is_batch
 from penstock.kernels import split_batch
 from penstock.model import limits
 from penstock.model.entities import Tier
 from penstock.model.errors import PenstockError
+from penstock.model.partition_key import partition_for_key
 
 if TYPE_CHECKING:
     from tests.unit.gateway_http.conftest import World
