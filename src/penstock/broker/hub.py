@@ -18,7 +18,7 @@ from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_steps
 from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
-from penstock.model import limits
+from penstock.model import limits, slow
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
@@ -359,6 +359,15 @@ class HubRuntime:
             self._fast_latencies[latency_ms] += 1
         else:
             counters.publish_latency.observe(latency_ms)
+            entity = self.entity
+            slow.took(
+                "commit",
+                latency_ms,
+                namespace=entity.namespace,
+                hub=entity.name,
+                events=batch.count,
+                bytes=size_bytes,
+            )
         done(outcome)
 
     def _is_passed_over(self, index: int) -> bool:

@@ -21,7 +21,7 @@ from penstock.management import exchange, faults, paths
 from penstock.management.operations import Administration
 from penstock.management.rights import Actor, role_of
 from penstock.management.shapes import Endpoints, error_shape
-from penstock.model import limits, names
+from penstock.model import limits, names, slow
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError, AuthFailed, PenstockError, ServerBusy
 
@@ -110,7 +110,13 @@ class ManagementDoor:
         app = await self._loaded()
         asked = (self._administration, self._endpoints(), actor)
         inner = {**scope, "path": path, "raw_path": path.encode(), ASKED: asked}
-        await app(inner, exchange.replayed(checked_json(body), receive), send)
+        clock = self._administration.clock
+        began_ms = clock.monotonic_ms()
+        try:
+            await app(inner, exchange.replayed(checked_json(body), receive), send)
+        finally:
+            took_ms = clock.monotonic_ms() - began_ms
+            slow.took("management", took_ms, door="http", method=scope["method"])
         return None
 
     def _actor(self, authorization: str) -> Actor:

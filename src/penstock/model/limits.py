@@ -122,6 +122,10 @@ EFFORT_UNITS_BLAMED = 64  # at once, from an address whose connections are held 
 EFFORT_RESTLESS_MS_MAX = 30_000  # of resting again and again, nothing coming of it: then it ends
 RESTING_MAX = 128  # at once, of all connections: each holds what was read of it last
 
+# --- Operators ----------------------------------------------------------------------------------
+SLOW_OPERATION_MS = 1_000  # what takes longer stands in the log
+SLOW_OPERATION_MS_MAX = 3_600_000
+
 # --- HTTP ---------------------------------------------------------------------------------------
 WEBSOCKET_MESSAGE_BYTES_MAX = 2 * MB  # frames are gathered; one message may hold many
 HTTP_HEAD_DEADLINE_S = 10

@@ -156,6 +156,11 @@ SETTINGS: tuple[Setting, ...] = (
         flag="--log-level",
         meaning="what is logged to standard error: `debug`, `info`, `warning` or `error`",
     ),
+    Setting(
+        key="slow_operation_ms",
+        read=values.whole_number(1, limits.SLOW_OPERATION_MS_MAX),
+        meaning="a commit, flush, disk read, attach or management call that takes longer is logged",
+    ),
     Setting(key="portal", read=values.yes_or_no, meaning="reserved for the web portal"),
     Setting(key="portal_port", read=values.port, meaning="reserved for the web portal"),
     Setting(

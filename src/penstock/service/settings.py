@@ -85,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     flush: Flush = "disk"
     json: bool = False
     log_level: LogLevel = "info"
+    slow_operation_ms: int = limits.SLOW_OPERATION_MS
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     tls_ca_file: Path | None = None

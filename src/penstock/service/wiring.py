@@ -14,7 +14,6 @@ import secrets
 import ssl
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -39,7 +38,7 @@ from penstock.management.jobs import JobRegistry
 from penstock.management.mount import WithManagement
 from penstock.management.operations import Administration
 from penstock.management.shapes import Endpoints
-from penstock.model import names
+from penstock.model import names, slow
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
 from penstock.model.errors import ConfigurationError, QuotaExceeded, ServerBusy
@@ -62,6 +61,7 @@ from penstock.service.history import MetricHistory
 from penstock.service.kept import LagReport, follow_catalog
 from penstock.service.metering import Metering
 from penstock.service.metrics import BrokerCollector, metrics_route
+from penstock.service.reads import ReadThreads
 from penstock.service.settings import (
     DEFAULT_HUB,
     HubSettings,
@@ -122,8 +122,15 @@ class Penstock:
         def wake(work: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(work)
 
+        def flushed(seconds: float) -> None:
+            """On the committer's thread, which nobody's terminal may hold up."""
+            self._flushes.observe(seconds)
+            if seconds * 1000 >= slow.SLOWNESS.threshold_ms:
+                wake(lambda: slow.took("flush", seconds * 1000))
+
+        slow.SLOWNESS.threshold_ms = settings.slow_operation_ms
         logs = EmbeddedLogStore(
-            data.path / "log", wake=wake, flush=settings.flush, on_flush=self._flushes.observe
+            data.path / "log", wake=wake, flush=settings.flush, on_flush=flushed
         )
         self._logs = logs
         self._stack.callback(logs.close)  # on the loop's thread: what it commits is told here
@@ -145,7 +152,7 @@ class Penstock:
         for namespace in catalog.namespaces():
             for hub in catalog.hubs(namespace.name):
                 broker.hub(namespace.name, hub.name)
-        reads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="penstock-read")
+        reads = ReadThreads(_READ_THREADS, thread_name_prefix="penstock-read")
         self._stack.callback(reads.shutdown)
         context = Context(
             broker=broker,

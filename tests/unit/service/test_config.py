@@ -68,6 +68,7 @@ def test_every_setting_is_heard_from_the_environment(tmp_path: Path) -> None:
         "FLUSH": ("OS", "flush", "os"),
         "JSON": ("1", "json", True),
         "LOG_LEVEL": ("Debug", "log_level", "debug"),
+        "SLOW_OPERATION_MS": ("250", "slow_operation_ms", 250),
         "TLS_CERTIFICATE_FILE": ("/c", "tls_certificate_file", Path("/c")),
         "TLS_KEY_FILE": ("/k", "tls_key_file", Path("/k")),
         "TLS_CA_FILE": ("/a", "tls_ca_file", Path("/a")),

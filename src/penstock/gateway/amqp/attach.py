@@ -19,7 +19,7 @@ from penstock.gateway.amqp.links import LinkApp, unauthorized
 from penstock.gateway.amqp.management import ManagementLink
 from penstock.gateway.amqp.nodes import ReplyLink
 from penstock.gateway.amqp.outbound import ReaderLink
-from penstock.model import limits
+from penstock.model import limits, slow
 from penstock.model.entities import Right
 from penstock.model.errors import ArgumentError, NotAllowed, NotImplementedHere, PenstockError
 
@@ -41,6 +41,15 @@ Properties = dict[str, object]
 
 def answer(connection: AmqpConnection, link: Link) -> LinkApp | None:
     """Grant the link or refuse it; its application object, or None when it was refused."""
+    clock = connection.context.clock
+    began_ms = clock.monotonic_ms()
+    try:
+        return _answered(connection, link)
+    finally:
+        slow.took("attach", clock.monotonic_ms() - began_ms, peer=connection.transport.peer)
+
+
+def _answered(connection: AmqpConnection, link: Link) -> LinkApp | None:
     attaching = _Attaching(connection, link)
     try:
         app = attaching.decide()

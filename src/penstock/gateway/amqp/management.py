@@ -14,7 +14,7 @@ from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind
 from penstock.gateway.amqp.faults import tracked
 from penstock.gateway.amqp.nodes import Answer, RequestLink
-from penstock.model import limits, names
+from penstock.model import limits, names, slow
 from penstock.model.errors import (
     ArgumentError,
     AuthFailed,
@@ -42,6 +42,16 @@ class ManagementLink(RequestLink):
         self._address = address
 
     def answer(self, request: Message) -> Answer:
+        connection = self.connection
+        clock = connection.context.clock
+        began_ms = clock.monotonic_ms()
+        try:
+            return self._answer(request)
+        finally:
+            took_ms = clock.monotonic_ms() - began_ms
+            slow.took("management", took_ms, door="amqp", peer=connection.transport.peer)
+
+    def _answer(self, request: Message) -> Answer:
         try:
             body = self._read(request.application_properties or {})
         except AuthFailed as error:

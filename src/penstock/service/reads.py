@@ -1,0 +1,36 @@
+"""The threads that read from disk, and how long they took for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from penstock.broker.reader import Reader
+from penstock.model import slow
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class ReadThreads(ThreadPoolExecutor):
+    """A read is measured from its start on: waiting for a thread is not the disk's fault."""
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+
+        def measured() -> _T:
+            began_s = time.monotonic()
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                slow.took("read", (time.monotonic() - began_s) * 1000, **_facts(fn))
+
+        return super().submit(measured)
+
+
+def _facts(work: Callable[..., object]) -> dict[str, object]:
+    reader = getattr(work, "__self__", None)
+    if not isinstance(reader, Reader):
+        return {}
+    return {"group": reader.group, "partition": reader.partition}
