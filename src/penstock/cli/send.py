@@ -127,7 +127,7 @@ def send(
             run(_send(wire, job, counter))
     except BaseException:
         if counter.events:
-            talk(f"{counter.events:,} events were sent before this.")
+            talk(f"Events that were sent before this: {counter.events:,}.")
         raise
     counter.tell()
 

@@ -149,13 +149,15 @@ async def _tail(wire: Wire, job: _Job) -> None:
         ids = await chosen_partitions(asked, job.partitions)
         reading = _follow(asked, consumer, job, ids) if job.follow else _range(asked, job, ids)
         showing = asyncio.create_task(printer.show(reading))
-        # A reader that left is noticed also while no event comes.
-        await asyncio.wait((showing, outlet.gone), return_when=asyncio.FIRST_COMPLETED)
-        if not showing.done():
-            showing.cancel()
-            with suppress(asyncio.CancelledError):
-                await showing
-            raise ReaderGone
+        try:
+            # A reader that left is noticed also while no event comes.
+            await asyncio.wait((showing, outlet.gone), return_when=asyncio.FIRST_COMPLETED)
+            if not showing.done():
+                raise ReaderGone
+        finally:
+            if not showing.done():
+                showing.cancel()
+                await asyncio.wait((showing,))
         await showing
 
 
@@ -265,9 +267,12 @@ async def _taken(
     while True:
         if queued.empty():
             taking = asyncio.create_task(queued.get())
-            await asyncio.wait((taking, reading), return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait((taking, reading), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not taking.done():
+                    taking.cancel()
             if not taking.done():
-                taking.cancel()
                 await reading  # raises why
                 return
             yield taking.result()

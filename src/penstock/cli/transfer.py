@@ -157,7 +157,7 @@ def import_(
             run(work(source))
     except BaseException:
         if counter.events and not dry_run:
-            talk(f"{counter.events:,} events were imported before this.")
+            talk(f"Events that were imported before this: {counter.events:,}.")
         raise
     counter.tell()
     if dry_run:
