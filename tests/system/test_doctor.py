@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from penstock.checkpoints import ServiceCheckpointStore
+from penstock.client import EventData, EventHubProducerClient
+
+if TYPE_CHECKING:
+    from tests.conftest import Server, ServerFactory
+
+GROUP = {
+    "fully_qualified_namespace": "localhost",
+    "eventhub_name": "orders",
+    "consumer_group": "$Default",
+}
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 
 
@@ -47,6 +60,52 @@ def test_doctor_tells_a_clock_that_was_set_back(tmp_path: Path) -> None:
     _, found = doctor(tmp_path)
     assert found["clock"]["state"] == "warn"
     assert "set back" in found["clock"]["seen"]
+
+
+def test_doctor_names_a_checkpoint_beyond_the_end_of_its_log(
+    start_server: ServerFactory, tmp_path: Path
+) -> None:
+    """While the service runs and when it has stopped; nothing is written."""
+    data = tmp_path / "data"
+    server = start_server("--hub=orders", data=data)
+    text = server["connection_string"]
+    with ServiceCheckpointStore(text, https_url=server["https"], ca_file=server["ca_file"]) as kept:
+        asyncio.run(publish(server, events=5))
+        kept.update_checkpoint({**GROUP, "partition_id": "0", "offset": "0", "sequence_number": 4})
+        _, found = doctor(data)
+        assert found["checkpoints"]["state"] == "ok"
+        assert found["checkpoints"]["seen"].startswith("1, none beyond")
+        kept.update_checkpoint({**GROUP, "partition_id": "0", "offset": "0", "sequence_number": 5})
+        kept.update_checkpoint({**GROUP, "partition_id": "1", "offset": "0", "sequence_number": 0})
+    for running in (True, False):
+        if not running:
+            server.stop()
+        before = sorted(data.iterdir())
+        code, found = doctor(data)
+        assert code == 1
+        assert (
+            "at 5, beyond the log's last event (4)" in found["checkpoint orders $default/0"]["seen"]
+        )
+        assert (
+            "at 0, beyond the log's last event (-1)"
+            in found["checkpoint orders $default/1"]["seen"]
+        )
+        assert sorted(data.iterdir()) == before
+
+
+async def publish(server: Server, *, events: int) -> None:
+    async with EventHubProducerClient(server.connection_string(), eventhub_name="orders") as sender:
+        batch = await sender.create_batch(partition_id="0")
+        for number in range(events):
+            batch.add(EventData(str(number)))
+        await sender.send_batch(batch)
+
+
+def test_doctor_says_when_checkpoints_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints.sqlite").write_bytes(b"nonsense" * 1000)
+    code, found = doctor(tmp_path)
+    assert code == 0
+    assert found["checkpoints"]["state"] == "warn"
 
 
 def test_doctor_names_a_taken_port(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import socket
+import sqlite3
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -50,7 +53,14 @@ def doctor(
 
 
 def findings(data: Path) -> list[Finding]:
-    return [*_program(), *_disk(data), *_certificate(data), *_clock(data), *_doors(data)]
+    return [
+        *_program(),
+        *_disk(data),
+        *_certificate(data),
+        *_clock(data),
+        *_checkpoints(data),
+        *_doors(data),
+    ]
 
 
 def _program() -> Iterator[Finding]:
@@ -137,6 +147,72 @@ def _clock(data: Path) -> Iterator[Finding]:
         yield "clock", WARN, f"{behind:.0f} s behind the newest segment: was the clock set back?"
     else:
         yield "clock", OK, time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now_s))
+
+
+def _checkpoints(data: Path) -> Iterator[Finding]:
+    """A group whose checkpoint lies beyond the end of the log passes over what comes next: so it is
+    after a log was restored, or made anew, beneath its checkpoints."""
+    kept = _rows(
+        data / "checkpoints.sqlite",
+        "SELECT hub, consumer_group, partition_id, sequence_number FROM checkpoints",
+    )
+    if isinstance(kept, str):
+        yield "checkpoints", WARN, kept
+        return
+    hubs = _rows(data / "catalog.sqlite", "SELECT id, name FROM hubs")
+    names = dict(hubs) if isinstance(hubs, list) else {}
+    # The checkpoints first: the log of a running service only grows meanwhile.
+    beyond = 0
+    for hub_id, group, partition, sequence in kept:
+        if hub_id not in names:
+            continue  # deleted, and its checkpoints are forgotten with the next start
+        last = _last_sequence(data / "log" / hub_id / partition, wanted=sequence)
+        if last is not None and sequence > last:
+            beyond += 1
+            seen = (
+                f"at {sequence}, beyond the log's last event ({last}): `penstock group seek` sets "
+                "it back, or events are passed over"
+            )
+            yield f"checkpoint {names[hub_id]} {group}/{partition}", FAIL, seen
+    if not beyond:
+        yield "checkpoints", OK, f"{len(kept)}, none beyond the end of its log"
+
+
+def _rows(file: Path, query: str) -> list[tuple[Any, ...]] | str:
+    """What the file holds, read and never written, also beside a running service; or why not."""
+    if not file.is_file():
+        return []
+    # Without a write-ahead log the file itself is whole; a reader need not make one then.
+    mode = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "immutable=1"
+    place = f"file:{quote(str(file.absolute()))}?{mode}"
+    try:
+        with contextlib.closing(sqlite3.connect(place, uri=True, timeout=_CONNECT_S)) as opened:
+            return opened.execute(query).fetchall()
+    except sqlite3.Error as error:
+        return f"{file} cannot be read: {error}"
+
+
+def _last_sequence(folder: Path, *, wanted: int) -> int | None:
+    """The partition's newest event, or any from `wanted` on; -1 when nothing was ever written to
+    it, None when it cannot be read (which `penstock log verify` tells)."""
+    from penstock.log.verify import DumpedRecord, DumpedSegment, dump_segment
+    from penstock.model.errors import PenstockError
+
+    newest = max(folder.glob("*.log"), default=None)
+    if newest is None:
+        return -1
+    last = -1
+    try:
+        for item in dump_segment(newest):
+            if isinstance(item, DumpedSegment):
+                last = item.first_sequence - 1
+            elif isinstance(item, DumpedRecord):
+                last = item.first_sequence + item.count - 1
+            if last >= wanted:
+                break
+    except (OSError, PenstockError):
+        return None
+    return last
 
 
 def _doors(data: Path) -> Iterator[Finding]:
