@@ -112,6 +112,9 @@ class Reader:
         except UnicodeDecodeError:
             raise BadEvent("an Avro string is not UTF-8") from None
 
+    def double(self) -> float:
+        return float(_DOUBLE.unpack(self.take(8))[0])
+
     def blocks(self) -> Iterator[None]:
         """Once per item of an array or map."""
         while count := self.long():
@@ -124,8 +127,8 @@ class Reader:
                 yield
 
 
-def read_blocks(file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
-    """The records of a container file, block by block. Raises BadEvent."""
+def read_container(file: BinaryIO) -> tuple[Any, Iterator[tuple[int, bytes]]]:
+    """The schema, and blocks of so many encoded records. Raises BadEvent."""
     head = file.read(_HEADER_BYTES_MAX)
     reader = Reader(head)
     if reader.left < len(_MAGIC) or reader.take(len(_MAGIC)) != _MAGIC:
@@ -135,8 +138,15 @@ def read_blocks(file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
     codec = metadata.get("avro.codec", b"null")
     if codec not in (b"null", b"deflate"):
         raise BadEvent(f"the Avro codec {codec!r} is not known here: null and deflate are")
-    read = _record_reader(metadata.get("avro.schema", b""))
+    try:
+        schema = json.loads(metadata.get("avro.schema", b""))
+    except (ValueError, RecursionError):
+        raise BadEvent("the Avro file's schema is no JSON") from None
     rest = _Buffered(file, head[len(head) - reader.left :])
+    return schema, _blocks(rest, sync, inflate=codec == b"deflate")
+
+
+def _blocks(rest: _Buffered, sync: bytes, *, inflate: bool) -> Iterator[tuple[int, bytes]]:
     while not rest.is_over():
         count, size = rest.long(), rest.long()
         if count < 0 or not 0 <= size <= _BLOCK_BYTES_MAX:
@@ -144,7 +154,18 @@ def read_blocks(file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
         block = rest.take(size)
         if rest.take(_SYNC_BYTES) != sync:
             raise BadEvent("an Avro block does not end with the file's mark: the file is damaged")
-        yield _records(read, count, block if codec == b"null" else _inflated(block))
+        block = _inflated(block) if inflate else block
+        if count > len(block):
+            raise BadEvent(f"an Avro block of {count} records in {len(block)} bytes")
+        yield count, block
+
+
+def read_blocks(file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
+    """The records of a container file, block by block. Raises BadEvent."""
+    schema, blocks = read_container(file)
+    read = record_reader(schema)
+    for count, block in blocks:
+        yield read(count, block)
 
 
 class _Buffered(Reader):
@@ -180,27 +201,23 @@ def _inflated(block: bytes) -> bytes:
     return data
 
 
-def _records(read: Read, count: int, block: bytes) -> list[dict[str, Any]]:
-    if count > len(block):
-        raise BadEvent(f"an Avro block of {count} records in {len(block)} bytes")
-    reader = Reader(block)
-    found = [read(reader) for _ in range(count)]
-    if reader.left:
-        raise BadEvent(f"an Avro block has {reader.left} bytes more than its records")
-    return found
-
-
 # --- schemas --------------------------------------------------------------------------------------
 
 
-def _record_reader(schema: bytes) -> Read:
-    try:
-        parsed = json.loads(schema)
-    except (ValueError, RecursionError):
-        raise BadEvent("the Avro file's schema is no JSON") from None
-    if not isinstance(parsed, dict) or parsed.get("type") != "record":
+def record_reader(schema: Any) -> Callable[[int, bytes], list[dict[str, Any]]]:
+    """What makes dictionaries of a block's records, whatever the schema says that they are."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
         raise BadEvent("the Avro file does not hold records")
-    return _reader(parsed, {}, 0)
+    read = _reader(schema, {}, 0)
+
+    def records(count: int, block: bytes) -> list[dict[str, Any]]:
+        reader = Reader(block)
+        found = [read(reader) for _ in range(count)]
+        if reader.left:
+            raise BadEvent(f"an Avro block has {reader.left} bytes more than its records")
+        return found
+
+    return records
 
 
 def _reader(schema: Any, named: dict[str, Read], depth: int) -> Read:
@@ -261,7 +278,7 @@ _PRIMITIVES: dict[str, Read] = {
     "int": Reader.long,
     "long": Reader.long,
     "float": lambda reader: _FLOAT.unpack(reader.take(4))[0],
-    "double": lambda reader: _DOUBLE.unpack(reader.take(8))[0],
+    "double": Reader.double,
     "bytes": Reader.bytes,
     "string": Reader.string,
 }

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.avro import Writer, read_blocks
-from penstock.cli.capture_rows import SCHEMA, encode_rows, read_row
+from penstock.cli.avro import Writer, read_container
+from penstock.cli.capture_rows import SCHEMA, encode_rows, rows_reader
 from penstock.cli.confirm import DryRun
 from penstock.cli.connecting import Wire, run, with_events
 from penstock.cli.counting import Counter
@@ -218,16 +218,15 @@ def _events(source: BinaryIO, file: Path) -> Iterator[list[Copy]]:
 
 
 def _avro_events(source: BinaryIO, file: Path) -> Iterator[list[Copy]]:
-    count = 0
+    before = 0
     try:
-        for block in read_blocks(source):
-            events = []
-            for row in block:
-                count += 1
-                events.append(read_row(row))
-            yield events
+        schema, blocks = read_container(source)
+        read = rows_reader(schema)
+        for count, block in blocks:
+            yield read(count, block)
+            before += count
     except BadEvent as error:
-        raise BadEvent(f"{file}, after event {count}: {error}.") from None
+        raise BadEvent(f"{file}, behind event {before:,}: {error}.") from None
 
 
 def _line_events(source: BinaryIO, file: Path) -> Iterator[list[Copy]]:
