@@ -267,12 +267,12 @@ def test_throttled(start_server: ServerFactory) -> None:
     # Round robin comes to another partition; it is the namespace's units that are used up.
     busy = https.post("events/messages", b"x")
     assert busy.status_code == 503
-    assert busy.headers["Retry-After"] == "4"
+    assert 1 <= int(busy.headers["Retry-After"]) <= 5
     assert "Error code : 50002" in busy.text
     deadline_s = time.monotonic() + CLIENT_DEADLINE_S
     while https.post("events/messages", b"x").status_code == 503:
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(0.02)
     https.session.close()
 
 

@@ -87,7 +87,7 @@ async def _until_admitted(producer: object) -> None:
                 again = [EventData("again")]
                 await producer.send_batch(again, partition_id="0")  # type: ignore[attr-defined]  # client
             except EventDataSendError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)
             else:
                 return
 

@@ -349,7 +349,7 @@ def test_refusal_comes_at_once_and_the_same_send_is_taken_a_moment_later(
                 if refused == 0:
                     first_s = time.perf_counter() - started_s
                 refused += 1
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)
         await connection.close()
         return refused, first_s
 

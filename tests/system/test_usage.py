@@ -199,7 +199,7 @@ async def _until_killed(server: Server, *, after_s: float) -> int:
 
     async def kill() -> None:
         while _in_ledger(server.data) == before:  # noqa: ASYNC110 - another process writes it
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
         await asyncio.sleep(after_s)
         server.process.send_signal(signal.SIGKILL)
 
