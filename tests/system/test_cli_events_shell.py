@@ -171,7 +171,7 @@ def test_send_shows_a_bar_on_a_terminal(it: InProcessBroker) -> None:
     shown = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", terminal.screen).decode()
     frames = shown.replace("\r", "\n").splitlines()
     bars = [
-        frame for frame in frames if re.search(r"[0-9]+ of 60 events +[0-9.]+/s .* MB/s", frame)
+        frame for frame in frames if re.search(r"[0-9]+ of 60 events +[0-9.]+/s .* KB/s", frame)
     ]
     assert bars, shown
     assert all(len(frame.rstrip()) <= COLUMNS for frame in frames)

@@ -121,7 +121,7 @@ def send(
         rate=parse_rate(rate),
         patience_s=seconds(patience, option="--patience"),
     )
-    counter = Counter("Sent", total=_total(job), quiet=quiet)
+    counter = Counter("Sent", total=_total(job), total_bytes=_total_bytes(job), quiet=quiet)
     try:
         with counter:
             run(_send(wire, job, counter))
@@ -254,6 +254,13 @@ def _total(job: _Job) -> int | None:
     if job.source is None:
         return len(job.texts) * job.repeat
     return None if job.lines else job.repeat
+
+
+def _total_bytes(job: _Job) -> int | None:
+    """How long all lines are, where that is known."""
+    if job.source is None or job.source == _STDIN or not job.source.is_file():
+        return None
+    return job.source.stat().st_size * job.repeat
 
 
 def _property(text: str) -> tuple[str, Any]:

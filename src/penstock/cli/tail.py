@@ -157,7 +157,8 @@ async def _tail(wire: Wire, job: _Job) -> None:
         finally:
             if not showing.done():
                 showing.cancel()
-                await asyncio.wait((showing,))
+                # Whatever it ends with: the reason why it ends is known.
+                await asyncio.gather(showing, return_exceptions=True)
         await showing
 
 

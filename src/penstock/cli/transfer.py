@@ -87,7 +87,7 @@ def export(
     kind = format_ or _kind(file)
     if file != _STDIO and file.exists() and not force:
         raise typer.BadParameter(f"{file} is there already: say --force to write over it.")
-    counter = Counter("Exported", quiet=quiet)
+    counter = Counter("Exported", total=0, quiet=quiet)
 
     async def work(write: Callable[[Columns, str], None]) -> None:
         async with wire.consumer(hub, group) as consumer:
