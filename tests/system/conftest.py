@@ -42,7 +42,7 @@ from penstock.amqp.performatives import (
 )
 
 POLICY = "RootManageSharedAccessKey"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0  # a loaded machine
 BEGIN = Begin(next_outgoing_id=0, incoming_window=2**31, outgoing_window=2**31)
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tests.system.conftest import Attacker, Hostile, Kit, Victim
 
 CONNECTIONS = 64
-EVENTS, ROUNDS = 100, 10
+EVENTS, ROUNDS = 100, 5
 BLOCK_BYTES = 64 * 1024
-FLOOD_BYTES = 256 * 1024  # of one connection; then it stays for a while, and comes again
-STAY_S = 2.0  # so that they do not take the machine from the others that run here
+FLOOD_BYTES = 64 * 1024  # of one connection; then it stays for a while, and comes again
+STAY_S = 20.0  # so that they do not take the machine from the others that run here
 UPGRADE = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
     b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
