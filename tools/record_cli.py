@@ -219,7 +219,9 @@ def service(folder: Path, *hubs: str) -> Iterator[dict[str, str]]:
 
 
 def record_send(recording: Recording, folder: Path, environ: dict[str, str]) -> None:
-    lines = "".join(f'{{"device": "d{n % 40}", "temperature": {n % 35}}}\n' for n in range(1_000_000))
+    lines = "".join(
+        f'{{"device": "d{n % 40}", "temperature": {n % 35}}}\n' for n in range(1_000_000)
+    )
     (folder / "readings.jsonl").write_text(lines)
     recording.run("penstock send orders --lines readings.jsonl")
     recording.run("penstock send orders --text hello --repeat 2500 --rate 1000/s -k customer-7")

@@ -203,6 +203,18 @@ def test_exit_codes_say_what_happened(shell: Shell) -> None:
         shell("send", hub, "-t", "x", "--timeout", "1s", "--patience", "0", code=6)
 
 
+def test_certificate_is_verified_by_the_authority_that_is_named(shell: Shell) -> None:
+    hub, secure = shell.hub(), ("--connection-string", shell.broker.tls_connection_string)
+    untrusted = shell("send", hub, "-t", "x", *secure, code=1)
+    assert "is not trusted" in untrusted.said
+    trusted = (*secure, "--ca-file", shell.broker.ca_file)
+    shell("send", hub, "-t", "over TLS", "-p", "0", *trusted)
+    place = shell.broker.https_url.removeprefix("https://")
+    web = re.sub("sb://[^/;]+", f"sb://{place}", secure[1])
+    read = ("tail", hub, "--no-follow", "--websocket", "--ca-file", shell.broker.ca_file)
+    assert shell(*read, "--connection-string", web).out == b"over TLS\n"
+
+
 def test_busy_service_is_waited_for(shell: Shell) -> None:
     hub = shell.hub()
     with shell.broker.faults.server_busy(1, hub=hub) as fault:
@@ -396,7 +408,7 @@ def test_soak_finds_nothing_although_connections_are_lost(shell: Shell) -> None:
     hub = shell.hub()
     words = ("soak", "--hub", hub, "--minutes", "0.05", "--rate", "400/s", "-o", "json")
     # Stored, and the producer does not hear so: an idempotent one sends it again, to no effect.
-    with shell.broker.faults.drop_connection(100, hub=hub, side="send", acknowledge=False) as fault:
+    with shell.broker.faults.drop_connection(20, hub=hub, side="send", acknowledge=False) as fault:
         found = json.loads(shell(*words).out)
         assert fault.count == 1
     assert {each["partition"] for each in found} == {"0", "1"}
