@@ -194,6 +194,13 @@ class Preparation:
 _preparations: dict[str, Preparation] = {}
 
 
+def pytest_configure() -> None:
+    """Started in the background of a script, as CI may do, this process ignores SIGINT; every
+    program that a test starts and interrupts would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
