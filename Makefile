@@ -33,7 +33,7 @@ quick: check
 	$(BIN)/pytest -q $(QUICK) $(ARGS)
 
 test: check
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 bench: setup
 	$(BIN)/python benchmarks/run.py $(ARGS)
