@@ -33,7 +33,7 @@ quick: check
 	$(BIN)/pytest -q $(QUICK) $(ARGS)
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python tools/test.py $(ARGS)
 
 bench: setup
 	$(BIN)/python benchmarks/run.py $(ARGS)
