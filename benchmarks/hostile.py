@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.misbehaving import KINDS, Target, misbehave  # noqa: E402 - the path comes first
+from benchmarks.misbehaving import APART, KINDS, Target, misbehave  # noqa: E402 - the path comes first
 from benchmarks.ours import HUB, Penstock  # noqa: E402
 from benchmarks.process import pin_generator  # noqa: E402
 from benchmarks.subject import run  # noqa: E402
@@ -45,7 +45,8 @@ _SETTLE_S = 2.0  # until they are all there and have spent what a newcomer may
 def main() -> None:
     given = _arguments()
     pin_generator()
-    chosen = [[kind] for kind in KINDS] if given.each else [given.kinds or list(KINDS)]
+    usual = [kind for kind in KINDS if kind not in APART]
+    chosen = [[kind] for kind in usual] if given.each else [given.kinds or usual]
     results = []
     for kinds in chosen:
         with tempfile.TemporaryDirectory(dir=given.directory) as place:
@@ -77,7 +78,7 @@ def _measure(place: Path, kinds: list[str], given: argparse.Namespace) -> dict[s
         statistics.median(rate for rate, _ in beside),
     )
     return {
-        "kinds": kinds if len(kinds) < len(KINDS) else ["all"],
+        "kinds": kinds if len(kinds) + len(APART) < len(KINDS) else ["all"],
         "connections": given.connections,
         "events_per_s_alone": round(rates[0]),
         "events_per_s_beside": round(rates[1]),

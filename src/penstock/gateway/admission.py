@@ -5,8 +5,9 @@ of one address, and strangers in all. A stranger that comes when there are too m
 of the oldest one: an honest client is a stranger for milliseconds, one that dawdles is not missed.
 
 Connections that end as strangers, or misbehave, are counted against their address. One that
-goes on like that finds its next connections held for up to a second before anybody reads them:
-whoever connects in a loop waits, and costs next to nothing meanwhile.
+goes on like that finds its next connections held for up to a second before anybody reads them, and
+let in one after the other then: whoever connects in a loop waits, and costs next to nothing
+meanwhile. Other addresses do not wait behind it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -25,6 +27,7 @@ log = logging.getLogger("penstock.gateway")
 
 PLACE = "penstock.place"  # in the state of an ASGI scope: the place of the socket beneath
 
+_HOSTS_CACHED = 1024
 _V6_PREFIX = 64  # one customer's network: single addresses of it are free to have
 
 
@@ -35,6 +38,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     strangers_of_address: int = limits.UNAUTHENTICATED_PER_ADDRESS_MAX
     young_strangers_of_address: int = limits.UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX
     strangers: int = limits.UNAUTHENTICATED_MAX
+    held_of_address: int = limits.HELD_PER_ADDRESS_MAX
     patience_ms: int = limits.UNAUTHENTICATED_PATIENCE_MS
     addresses: int = limits.ADDRESSES_REMEMBERED_MAX
 
@@ -45,6 +49,7 @@ class Place:
 
     __slots__ = (
         "_admission",
+        "_is_held",
         "_left",
         "_misbehaved",
         "_record",
@@ -67,6 +72,7 @@ class Place:
         self.evict: Callable[[], object] = _nothing
         self._admission = admission
         self._record = record
+        self._is_held = hold_ms > 0
         self._misbehaved = False
         self._left = False
 
@@ -83,6 +89,7 @@ class Place:
     def came_in(self, transport: asyncio.BaseTransport) -> None:
         """The socket has its protocol, which hears of its end."""
         self.is_in = True
+        self._let_go()
         self.evict = transport.abort  # type: ignore[attr-defined]  # every one has it
 
     def known(self) -> None:
@@ -102,19 +109,27 @@ class Place:
         if not self._left:
             self._left = True
             self.evict = _nothing  # nothing of the socket is kept
+            self._let_go()
             if self.is_stranger and not self._misbehaved:
                 self._admission.blame(self._record, limits.FAILED_CONNECTION_MS)
             self._admission.forget(self, self._record)
+
+    def _let_go(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._record.held -= 1
 
 
 class _Record:
     """What is known of one address. It is forgotten when nothing is owed any more."""
 
-    __slots__ = ("address", "count", "owed_ms", "since_ms", "strangers")
+    __slots__ = ("address", "count", "held", "is_told", "owed_ms", "since_ms", "strangers")
 
     def __init__(self, address: str, now_ms: int) -> None:
         self.address = address
         self.count = 0
+        self.held = 0  # places that wait to be read
+        self.is_told = False  # the log has it that some are refused
         self.strangers: dict[Place, None] = {}  # oldest first
         self.owed_ms = 0  # for connections that failed; time pays it off
         self.since_ms = now_ms
@@ -146,7 +161,8 @@ class Admission:
         return len(self._strangers)
 
     def enter(self, host: str) -> Place | None:
-        """A socket was accepted; None when its address has all the places that it may have."""
+        """A socket was accepted; None when its address has all the places that it may have, or
+        too many of them are held back."""
         now_ms = self._monotonic_ms()
         record = self._record(network_of(host), now_ms)
         if record.count >= self._bounds.of_address:
@@ -157,8 +173,17 @@ class Admission:
                 record.count,
             )
             return None
-        self._make_room(record, now_ms)
         hold_ms = max(0, record.settle(now_ms) - limits.FAILED_CONNECTIONS_ALLOWANCE_MS)
+        if hold_ms:
+            if record.held >= self._bounds.held_of_address:
+                self.refused += 1
+                if not record.is_told:  # there may be thousands in a second
+                    record.is_told = True
+                    log.warning("connections refused: address=%s misbehaves", record.address)
+                return None
+            hold_ms += record.held * limits.HELD_CONNECTION_MS
+            record.held += 1
+        self._make_room(record, now_ms)
         place = Place(self, record, now_ms, hold_ms)
         record.count += 1
         record.strangers[place] = None
@@ -224,6 +249,7 @@ class Admission:
             del self._records[each.address]
 
 
+@lru_cache(maxsize=_HOSTS_CACHED)
 def network_of(host: str) -> str:
     """Who counts as one: an IPv4 address, or the network of an IPv6 one."""
     try:

@@ -23,7 +23,7 @@ BYTES_AT_ONCE = 4 * limits.KB
 
 ATTACH = 16  # units, beside the frame's own
 REQUEST = 10  # of $cbs or $management: signatures to verify, a message to write
-REFUSAL = 1  # of a publication
+REFUSAL = 4  # of a publication: an outcome of its own, with its reason
 
 _EVENT_EARNS = 2  # a flow and a disposition for each event
 _BYTES_EARN = 256  # so many earn one: frames of an event of many
@@ -126,7 +126,12 @@ class Effort:
         if self.restless_since_ms is None:
             self.restless_since_ms = now_ms
         self._resting.add(self)
-        if now_ms - self.restless_since_ms >= limits.EFFORT_RESTLESS_MS_MAX:
+        restless_ms_max = (
+            limits.EFFORT_RESTLESS_BLAMED_MS_MAX
+            if self._is_blamed
+            else limits.EFFORT_RESTLESS_MS_MAX
+        )
+        if now_ms - self.restless_since_ms >= restless_ms_max:
             self.give_up()
         all_of_them = -self._balance * self._resting.count
         return min(

@@ -22,7 +22,7 @@ from penstock.model import limits
 log = logging.getLogger("penstock.gateway")
 
 _BACKLOG = 512
-_ACCEPTED_AT_ONCE = 4  # then others have their turn
+_ACCEPTED_AT_ONCE = 16  # then others have their turn
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TROUBLE_PAUSE_S = 0.1
 

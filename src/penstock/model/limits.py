@@ -101,6 +101,8 @@ FAILED_CONNECTION_MS = 50
 MISBEHAVED_CONNECTION_MS = 400  # one that had to rest, or broke the protocol
 FAILED_CONNECTIONS_ALLOWANCE_MS = 10_000
 FAILED_CONNECTIONS_HOLD_MS_MAX = 1_000
+HELD_CONNECTION_MS = 50  # so much longer for each that waits already
+HELD_PER_ADDRESS_MAX = 100
 
 # Brute force (design.md 7): answers to tokens that fail are slowed, by policy name and address.
 BACKOFF_FREE_FAILURES = 3  # a mistyped key
@@ -116,10 +118,11 @@ EFFORT_UNITS_PER_S = 1_000  # of one connection, without having to wait
 EFFORT_UNITS_STRANGER = 128  # at once; an honest client needs 60 until its token
 EFFORT_UNITS_MAX = 1_200  # at once; a client that opens 32 partitions needs 1 000
 EFFORT_UNITS_EARNED_MAX = 4_096  # above that: frames for events that are on their way
-EFFORT_UNITS_ALL_PER_S = 4_000  # of all that have to wait together: a tenth of a core
+EFFORT_UNITS_ALL_PER_S = 2_000  # of all that have to wait together: a twentieth of a core
 EFFORT_REST_MS_MAX = 10_000
 EFFORT_UNITS_BLAMED = 64  # at once, from an address whose connections are held back
 EFFORT_RESTLESS_MS_MAX = 30_000  # of resting again and again, nothing coming of it: then it ends
+EFFORT_RESTLESS_BLAMED_MS_MAX = 2_000  # the same, from an address whose connections are held back
 RESTING_MAX = 128  # at once, of all connections: each holds what was read of it last
 
 # --- Operators ----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.gateway.admission import Admission, Bounds, Place, network_of
@@ -143,7 +145,9 @@ def test_address_whose_connections_keep_failing_is_held_longer_and_longer() -> N
     street.fail(ALLOWED)
     assert street.come().hold_ms == 0
     street.fail(1)
-    assert street.come().hold_ms == limits.FAILED_CONNECTION_MS
+    held = street.come()
+    assert held.hold_ms == limits.FAILED_CONNECTION_MS
+    held.leave()
     street.fail(1000)
     assert street.come().hold_ms == limits.FAILED_CONNECTIONS_HOLD_MS_MAX
 
@@ -189,6 +193,22 @@ def test_known_peer_that_misbehaved_counts() -> None:
     assert street.come().hold_ms > 0
 
 
+def test_held_ones_are_let_in_one_after_the_other_and_others_at_once() -> None:
+    street = Street(held_of_address=3)
+    street.fail(ALLOWED + 1)
+    places = [street.come() for _ in range(3)]
+    first, step = limits.FAILED_CONNECTION_MS, limits.HELD_CONNECTION_MS
+    assert [place.hold_ms for place in places] == [first, first + step, first + 2 * step]
+    assert street.admission.enter("192.0.2.1") is None
+    assert street.admission.refused == 1
+    assert street.come("192.0.2.2").hold_ms == 0
+    places[0].came_in(asyncio.Transport())  # it waits no more
+    assert street.come().hold_ms == first + 2 * step
+    places[1].leave()
+    assert street.admission.enter("192.0.2.1") is not None
+    assert street.admission.enter("192.0.2.1") is None
+
+
 def test_peers_that_misbehave_count_while_they_are_there_and_once() -> None:
     street = Street()
     for _ in range(limits.FAILED_CONNECTIONS_ALLOWANCE_MS // limits.MISBEHAVED_CONNECTION_MS):
@@ -199,7 +219,10 @@ def test_peers_that_misbehave_count_while_they_are_there_and_once() -> None:
     late = street.come()
     assert late.hold_ms == 0
     late.misbehaved()
-    assert street.come().is_of_blamed
+    blamed = street.come()
+    assert blamed.is_of_blamed
+    blamed.known()
+    blamed.leave()
     late.leave()
     assert street.come().hold_ms == limits.MISBEHAVED_CONNECTION_MS
 

@@ -45,12 +45,12 @@ def test_becoming_known_keeps_what_was_spent(resting: Resting) -> None:
 def test_rest_is_as_long_as_the_debt(resting: Resting) -> None:
     effort = known(resting)
     effort.spend(MOST + 400)
-    assert effort.rest_ms(0) == 101
+    assert effort.rest_ms(0) == 201
     assert effort.is_resting
-    effort.rested(101)
+    effort.rested(201)
     assert not effort.is_resting
     effort.spend(1)
-    assert effort.rest_ms(101) > 0  # nothing was left over
+    assert effort.rest_ms(201) > 0  # nothing was left over
 
 
 def test_time_gives_back_up_to_the_most_and_no_more(resting: Resting) -> None:
