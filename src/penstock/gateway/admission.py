@@ -181,7 +181,8 @@ class Admission:
                     record.is_told = True
                     log.warning("connections refused: address=%s misbehaves", record.address)
                 return None
-            hold_ms += record.held * limits.HELD_CONNECTION_MS
+            queue_ms = record.held * limits.HELD_CONNECTION_MS
+            hold_ms += min(queue_ms, limits.HELD_CONNECTIONS_MS_MAX)
             record.held += 1
         self._make_room(record, now_ms)
         place = Place(self, record, now_ms, hold_ms)

@@ -102,7 +102,8 @@ MISBEHAVED_CONNECTION_MS = 400  # one that had to rest, or broke the protocol
 FAILED_CONNECTIONS_ALLOWANCE_MS = 10_000
 FAILED_CONNECTIONS_HOLD_MS_MAX = 1_000
 HELD_CONNECTION_MS = 50  # so much longer for each that waits already
-HELD_PER_ADDRESS_MAX = 100
+HELD_CONNECTIONS_MS_MAX = 1_000  # an honest one behind the same address waits no longer
+HELD_PER_ADDRESS_MAX = 1_000
 
 # Brute force (design.md 7): answers to tokens that fail are slowed, by policy name and address.
 BACKOFF_FREE_FAILURES = 3  # a mistyped key
