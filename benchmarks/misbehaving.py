@@ -74,8 +74,9 @@ class Peer:
         """As much as it takes, reading what it answers."""
         hearing = asyncio.create_task(self.hear_all())
         try:
-            while not hearing.done():
+            while not hearing.done() and not self.writer.transport.is_closing():
                 await self.say(block)
+                await asyncio.sleep(0)  # a transport that swallows everything would never let go
         finally:
             hearing.cancel()
 
