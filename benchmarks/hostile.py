@@ -4,8 +4,8 @@
     benchmarks/hostile.py --kinds flows,garbage  64 connections of these alone
     benchmarks/hostile.py --each                 64 connections of each kind in turn
 
-The broker runs as a user runs it, on one core. The client and, at the lowest priority, the peers
-that misbehave share another: they send as fast as the broker lets them, and come back when they
+The broker runs as a user runs it, on one core. The client and, when it idles, the peers that
+misbehave share another: they send as fast as the broker lets them, and come back when they
 are thrown out. docs/security.md has the defences.
 
 `share` is of the rates, and means something on a quiet machine only. `cpu us` is what the broker
@@ -146,7 +146,9 @@ class _Crowd:
 
 
 def _crowd(target: Target, kinds: list[str], connections: int, there: Event) -> None:
-    os.nice(19)
+    # They have what the client leaves of its core, and give way at once: what they cost is to be
+    # what they cost the broker.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -23,6 +23,7 @@ BYTES_AT_ONCE = 4 * limits.KB
 
 ATTACH = 16  # units, beside the frame's own
 REQUEST = 10  # of $cbs or $management: signatures to verify, a message to write
+FAILED_TOKEN = 12  # beside the request's own: every key is tried, the answer waits
 REFUSAL = 4  # of a publication: an outcome of its own, with its reason
 
 _EVENT_EARNS = 2  # a flow and a disposition for each event

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.gateway.amqp.context import log
+from penstock.gateway.effort import FAILED_TOKEN
 from penstock.model import limits, names
 from penstock.model.errors import AuthFailed, QuotaExceeded
 
@@ -31,6 +32,7 @@ class Refusals:
             policy, connection.address, now_ms=context.clock.monotonic_ms()
         )
         self._count += 1
+        connection.effort.spend(FAILED_TOKEN)
         log.warning(
             "token refused: peer=%s policy=%s reason=%s failures=%d wait_ms=%d",
             connection.transport.peer,
