@@ -391,8 +391,9 @@ def besieged(start_server: Callable[..., Any]) -> Victim:
 IMPATIENT = """
 from penstock.model import limits
 
-limits.HEADER_DEADLINE_MS, limits.OPEN_DEADLINE_MS = 1000, 2000
-limits.TLS_DEADLINE_S = limits.HTTP_HEAD_DEADLINE_S = 2
+limits.HEADER_DEADLINE_MS, limits.OPEN_DEADLINE_MS = 2000, 3000
+limits.TLS_DEADLINE_S = limits.HTTP_HEAD_DEADLINE_S = 3
+limits.EFFORT_UNITS_ALL_PER_S = 100_000
 
 from penstock.cli import main
 
@@ -402,8 +403,8 @@ main()
 
 @pytest.fixture(scope="session")
 def impatient(start_session_server: Callable[..., Any]) -> Victim:
-    """One whose deadlines are short, for tests that wait for them. Honest clients that meet a
-    busy machine are not for it."""
+    """One whose deadlines are short, and which lets peers rest only briefly: for tests that would
+    wait for that. Clients that have to be let in on a busy machine are not for it."""
     program = (sys.executable, "-c", IMPATIENT)
     options = ("--hub=events:4", "--flush=os", "--log-level=warning")
     return Victim(start_session_server(*options, program=program))
@@ -412,6 +413,14 @@ def impatient(start_session_server: Callable[..., Any]) -> Victim:
 @pytest.fixture
 def attacker(victim: Victim) -> Iterator[Attacker]:
     attacker = victim.attacker()
+    yield attacker
+    attacker.close()
+
+
+@pytest.fixture
+def bold(impatient: Victim) -> Iterator[Attacker]:
+    """An attacker of the impatient one."""
+    attacker = impatient.attacker()
     yield attacker
     attacker.close()
 

@@ -118,6 +118,8 @@ class Crowd:
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive()
+        for attacker in self._attackers:
+            attacker.close()
 
     def _attack(self, way: Attack, number: int) -> None:
         attacker = self._attackers[number % len(self._attackers)]

@@ -243,13 +243,11 @@ def test_flood_of_websocket_frames_slows_down_its_sender_alone(
         assert max(taken) < 24 * limits.MB, dict(zip(names, taken, strict=True))
 
 
-def test_upgrades_that_are_left_alone_end_at_their_deadline(impatient: Victim, kit: Kit) -> None:
-    attacker = impatient.attacker()
-    crowd = [websocket(attacker) for _ in range(8)]
+def test_upgrades_that_are_left_alone_end_at_their_deadline(bold: Attacker, kit: Kit) -> None:
+    crowd = [websocket(bold) for _ in range(8)]
     for number, hostile in enumerate(crowd):
         hostile.say((frame(2, AMQP_HEADER), frame(2, b"AMQP"), frame(2), b"")[number % 4])
     assert kit.all_cut_off(crowd)
-    attacker.close()
 
 
 def test_head_of_an_upgrade_is_bounded_as_any_other(victim: Victim, attacker: Attacker) -> None:

@@ -33,10 +33,10 @@ def test_thousand_links_on_one_session_end_the_connection(
         assert attacker.known(*(kit.sender(handle) for handle in range(1000))).is_cut_off()
 
 
-def test_links_of_one_connection_are_bounded(victim: Victim, attacker: Attacker, kit: Kit) -> None:
+def test_links_of_one_connection_are_bounded(impatient: Victim, bold: Attacker, kit: Kit) -> None:
     """However many sessions they are spread over."""
-    with victim.survives(growth_mb=30):
-        hostile = attacker.known()
+    with impatient.survives(growth_mb=30):
+        hostile = bold.known()
         for channel in range(1, 5):
             hostile.say(kit.frame(kit.begin, channel=channel))
             links = [kit.sender(handle, "$cbs", channel=channel) for handle in range(256)]
@@ -185,7 +185,7 @@ def test_reader_that_never_grants_again_keeps_nobody_from_reading(
 # --- time ---------------------------------------------------------------------------------------
 
 
-def test_connections_that_dawdle_end_at_their_deadlines(impatient: Victim, kit: Kit) -> None:
+def test_connections_that_dawdle_end_at_their_deadlines(bold: Attacker, kit: Kit) -> None:
     """Silent, half a header, a byte now and then, SASL and no more, at every door."""
     greetings = {
         "amqp": (b"", b"AMQ", SASL_HEADER, AMQP_HEADER, SASL_HEADER + b"\x00\x00\x00\x20\x02"),
@@ -193,19 +193,17 @@ def test_connections_that_dawdle_end_at_their_deadlines(impatient: Victim, kit: 
         "https": (b"", b"\x16"),
         "admin": (b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "),
     }
-    attacker = impatient.attacker()
     crowd = []
     for door, words in greetings.items():
         for said in words:
             for _ in range(5):
-                hostile = attacker.dial(door)
+                hostile = bold.dial(door)
                 if said:
                     hostile.say(said)
                 crowd.append(hostile)
-    slow = [attacker.dial() for _ in range(5)]
+    slow = [bold.dial() for _ in range(5)]
     for byte in SASL_HEADER[:-1]:  # one byte at a time does not move the deadline
         for hostile in slow:
             hostile.say(bytes((byte,)))
     assert kit.all_cut_off(crowd + slow)
     assert all(b"HTTP" not in hostile.heard for hostile in crowd)
-    attacker.close()

@@ -98,28 +98,33 @@ def test_flood_of_bad_tokens_from_many_connections_holds_up_nobody(
         assert not any(status == 202 for each in crowd for _, status in answers(kit, each))
 
 
-def test_flood_of_good_tokens_is_answered(victim: Victim, attacker: Attacker, kit: Kit) -> None:
-    with victim.survives(growth_mb=20):
-        hostile = attacker.stranger(cbs(kit), put(kit, 0, victim.key))
+def test_flood_of_good_tokens_is_answered(impatient: Victim, bold: Attacker, kit: Kit) -> None:
+    with impatient.survives(growth_mb=20):
+        hostile = bold.stranger(cbs(kit), put(kit, 0, impatient.key))
         hear_answers(kit, hostile, 1)
         for start in range(1, 161, 80):  # as credit allows
-            hostile.say(b"".join(put(kit, start + n, victim.key) for n in range(80)))
+            hostile.say(b"".join(put(kit, start + n, impatient.key) for n in range(80)))
             told = hear_answers(kit, hostile, start + 80)
         assert [status for _, status in told] == [202] * 161
 
 
 def test_tokens_for_too_many_audiences_are_refused(
-    victim: Victim, attacker: Attacker, kit: Kit
+    impatient: Victim, bold: Attacker, kit: Kit
 ) -> None:
     """Each is remembered: 1024 of them, and no more."""
-    with victim.survives(growth_mb=20):
-        hostile = attacker.known(cbs(kit))
+    with impatient.survives(growth_mb=20):
+        hostile = bold.known(cbs(kit))
         most = limits.GRANTS_PER_CONNECTION_MAX
         told: list[tuple[int, int]] = []
         for start in range(0, most + 76, 100):
             hostile.say(
                 b"".join(
-                    put(kit, start + n, victim.key, f"sb://localhost/events/Partitions/{start + n}")
+                    put(
+                        kit,
+                        start + n,
+                        impatient.key,
+                        f"sb://localhost/events/Partitions/{start + n}",
+                    )
                     for n in range(100)
                 )
             )
