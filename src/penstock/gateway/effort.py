@@ -98,9 +98,9 @@ class Effort:
         return self._earned >= _TRUST
 
     def known(self) -> None:
-        """The peer has shown who it is: its measure is that of a client."""
-        if self._is_blamed:
-            return
+        """The peer has shown who it is: its measure is that of a client, whatever others at its
+        address did (design.md 7: a good token is never delayed)."""
+        self._is_blamed = False
         self._balance += limits.EFFORT_UNITS_MAX - self._burst
         self._burst = limits.EFFORT_UNITS_MAX
 

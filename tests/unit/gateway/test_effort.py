@@ -136,11 +136,17 @@ def overdraw(effort: Effort, now_ms: int) -> None:
 
 def test_connection_from_a_blamed_address_begins_with_little(resting: Resting) -> None:
     effort = Effort(resting, 0, is_blamed=True)
-    effort.known()
     effort.spend(limits.EFFORT_UNITS_BLAMED)
     assert effort.rest_ms(0) == 0
     effort.spend(1)
     assert effort.rest_ms(0) > 0
+
+
+def test_good_token_counts_more_than_the_address_it_comes_from(resting: Resting) -> None:
+    effort = Effort(resting, 0, is_blamed=True)
+    effort.known()
+    effort.spend(limits.EFFORT_UNITS_MAX)
+    assert effort.rest_ms(0) == 0
 
 
 def test_peer_that_rests_again_and_again_is_given_up(resting: Resting) -> None:
