@@ -350,7 +350,7 @@ public final class Compatibility {
             .buildEventProcessorClient();
         processor.start();
         boolean done = enough.await(40, TimeUnit.SECONDS);
-        processor.stop(Duration.ofSeconds(10));
+        processor.stop(Duration.ofSeconds(40));
         check(done, "saw only " + seen);
         return seen;
     }
