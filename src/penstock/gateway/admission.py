@@ -5,9 +5,10 @@ of one address, and strangers in all. A stranger that comes when there are too m
 of the oldest one: an honest client is a stranger for milliseconds, one that dawdles is not missed.
 
 Connections that end as strangers, or misbehave, are counted against their address. One that
-goes on like that finds its next connections held for up to a second before anybody reads them, and
-let in one after the other then: whoever connects in a loop waits, and costs next to nothing
-meanwhile. Other addresses do not wait behind it.
+goes on like that finds its next connections held for up to two seconds before anybody reads them,
+one behind the other, and refused when a thousand wait: whoever connects in a loop waits, and costs
+next to nothing meanwhile. Other addresses do not wait behind it; an honest client at the same one
+does, until it is in.
 """
 
 from __future__ import annotations
