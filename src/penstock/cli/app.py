@@ -43,7 +43,11 @@ COMMANDS = (
         ("init", "init:init", "Make a data directory ready, without serving it."),
         ("status", "status:status", "Show what runs, and how it is."),
         ("health", "status:health", "Exit code 0 when the service is well; --wait waits for it."),
-        ("doctor", "doctor:doctor", "Look at ports, certificate, clock, disk, kernels and checkpoints."),
+        (
+            "doctor",
+            "doctor:doctor",
+            "Look at ports, certificate, clock, disk, kernels, checkpoints.",
+        ),
     ),
     *_section(
         "Event hubs",

@@ -41,7 +41,7 @@ def doctor(
     ] = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Look at ports, certificate, clock, disk, kernels and checkpoints.
+    """Look at ports, certificate, clock, disk, kernels, checkpoints.
 
     Exit code 1 when something fails.
     """

@@ -1,6 +1,6 @@
 """A gateway without sockets: a loop turned by hand, a clock that stands still, engines as peers.
 
-Tests take `world` (and what it makes) from fixtures. Behind the door is the real broker over memory.
+Tests take `world` (and what it makes) from fixtures. Behind the door is the real broker in memory.
 """
 
 from __future__ import annotations
