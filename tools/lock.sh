@@ -8,7 +8,7 @@ uv=${UV:-.venv/bin/uv}
 header="# The environment of Penstock's developers, made by 'make lock' from pyproject.toml."
 
 touch "$lock" && cp "$lock" "$lock.new" || exit 1
-if "$uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+if "$uv" pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
     --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
     --quiet ${UPGRADE:+--upgrade} --output-file "$lock.new"; then
     { echo "$header" && cat "$lock.new"; } >"$lock"

@@ -58,6 +58,8 @@ WALL_GATES = ("service.wiring", "testing.wiring")
 HEAVY = (
     ("pyspark", ("spark", "cli", "testing")),
     ("pyarrow", ("spark", "cli", "testing", "capture.avro")),
+    ("nicegui", ("portal",)),
+    ("fsspec", ("capture", "spark")),
 )
 
 

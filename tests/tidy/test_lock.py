@@ -61,7 +61,8 @@ def _requirements(pyproject: dict[str, Any]) -> list[Requirement]:
         pyproject["project"]["dependencies"],
         *pyproject["project"]["optional-dependencies"].values(),
     ]
-    return [Requirement(text) for group in groups for text in group]
+    wanted = [Requirement(text) for group in groups for text in group]
+    return [each for each in wanted if each.name != "penstock"]  # an extra that brings another
 
 
 def _version(entry: str) -> Version:
