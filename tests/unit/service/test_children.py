@@ -1,0 +1,277 @@
+"""Children: started again when they end or hang, gone when we are, their output in our log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.model.clock import ManualClock
+from penstock.service.children import (
+    BACKOFF_S,
+    LINE_BYTES_MAX,
+    Child,
+    Children,
+    ChildState,
+    ChildStatus,
+    Probe,
+)
+
+DEADLINE_S = 30
+SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
+
+
+class Pauses:
+    """In place of waiting: notes how long it would have been, and goes on when it is let."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._free = asyncio.Semaphore(0)
+
+    def let_go(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._free.release()
+
+    async def __call__(self, until: asyncio.Event, seconds: float) -> None:
+        self.seconds.append(seconds)
+        tasks = [asyncio.create_task(until.wait()), asyncio.create_task(self._free.acquire())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def pauses() -> Pauses:
+    return Pauses()
+
+
+@pytest.fixture
+async def children(clock: ManualClock, pauses: Pauses) -> AsyncIterator[Children]:
+    children = Children(clock, grace_s=20, pause=pauses)
+    yield children
+    await children.close()
+
+
+def python(code: str, *, probe: Probe | None = None, **environ: str) -> Child:
+    return Child("job", (sys.executable, "-c", code), {**os.environ, **environ}, probe)
+
+
+async def seen(children: Children, what: Callable[[ChildStatus], bool]) -> ChildStatus:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            (status,) = children.status()
+            if what(status):
+                return status
+            await asyncio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Not merely a name that nobody has collected yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """The kernel tells nobody: ask until it is so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def gone(pid: int) -> None:
+    await until(lambda: not alive(pid))
+
+
+async def test_child_runs_until_it_is_stopped(children: Children) -> None:
+    children.start(python(SLEEPS))
+    status = await seen(children, lambda s: s.state is ChildState.RUNNING)
+    assert status.pid is not None
+    assert alive(status.pid)
+    await children.stop("job")
+    assert not alive(status.pid)
+    assert children.status() == []
+
+
+async def test_child_that_ends_is_started_again_later_each_time(
+    children: Children, pauses: Pauses
+) -> None:
+    children.start(python("raise SystemExit(3)"))
+    for times in range(8):
+        status = await seen(children, lambda s: s.state is ChildState.WAITING)
+        assert (status.restarts, status.last_exit, status.pid) == (times, 3, None)
+        pauses.let_go()
+        await seen(children, lambda s, times=times: s.restarts == times + 1)  # type: ignore[misc]
+    await seen(children, lambda s: s.state is ChildState.WAITING)
+    assert pauses.seconds == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert BACKOFF_S == (1, 60)
+
+
+async def test_child_that_lived_for_a_minute_starts_again_soon(
+    children: Children, pauses: Pauses, clock: ManualClock
+) -> None:
+    children.start(python(SLEEPS))
+    for _ in range(2):
+        first = await seen(children, lambda s: s.state is ChildState.RUNNING)
+        assert first.pid is not None
+        clock.advance(60_000)
+        os.kill(first.pid, signal.SIGKILL)
+        again = await seen(children, lambda s: s.state is ChildState.WAITING)
+        assert again.last_exit == -signal.SIGKILL
+        pauses.let_go()
+        await seen(children, lambda s: s.state is not ChildState.WAITING)
+    assert pauses.seconds == [1, 1]
+
+
+async def test_child_that_does_not_answer_is_killed_and_started_again(
+    children: Children, pauses: Pauses
+) -> None:
+    answers = [True]
+
+    async def probe() -> bool:
+        if not answers[0]:
+            raise ConnectionRefusedError
+        return True
+
+    children.start(python("import signal; signal.pause()", probe=probe))
+    first = await seen(children, lambda s: s.state is ChildState.RUNNING)
+    answers[0] = False
+    pauses.let_go(3)  # three probes in a row are missed
+    status = await seen(children, lambda s: s.state is ChildState.WAITING)
+    assert status.last_exit == -signal.SIGKILL
+    assert first.pid is not None
+    assert not alive(first.pid)
+    answers[0] = True
+    pauses.let_go()
+    second = await seen(children, lambda s: s.state is ChildState.RUNNING)
+    assert second.pid != first.pid
+
+
+async def test_child_that_never_answers_is_started_again_after_a_minute(
+    children: Children, pauses: Pauses, clock: ManualClock
+) -> None:
+    async def probe() -> bool:
+        return False
+
+    children.start(python(SLEEPS, probe=probe))
+    status = await seen(children, lambda s: s.pid is not None)
+    assert status.state is ChildState.STARTING
+    clock.advance(60_000)
+    pauses.let_go()
+    await seen(children, lambda s: s.state is ChildState.WAITING)
+
+
+async def test_child_that_ignores_sigterm_is_killed(clock: ManualClock) -> None:
+    children = Children(clock, grace_s=0.05)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
+    children.start(python(deaf))
+    status = await seen(children, lambda s: s.pid is not None)
+    async with asyncio.timeout(DEADLINE_S):
+        await children.close()
+    assert status.pid is not None
+    assert not alive(status.pid)
+
+
+async def test_what_a_child_started_goes_with_it(children: Children, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = (
+        "import os, pathlib, subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "new = pathlib.Path(os.environ['NOTE'] + '.new'); new.write_text(str(p.pid))\n"
+        "new.rename(os.environ['NOTE'])\n"
+        "time.sleep(600)\n"
+    )
+    children.start(python(code, NOTE=str(note)))
+    await until(note.exists)
+    grandchild = int(note.read_text())
+    assert alive(grandchild)
+    await children.stop("job")
+    await gone(grandchild)
+
+
+async def test_lines_of_a_child_come_into_our_log(
+    children: Children, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "penstock.child.job")
+    code = (
+        "import sys\n"
+        "print('plain \\x1b[31m words')\n"
+        "print('WARNING something', file=sys.stderr)\n"
+        f"print('x' * {LINE_BYTES_MAX * 3})\n"
+    )
+    children.start(python(code))
+    await seen(children, lambda s: s.state is ChildState.WAITING)
+    said = [(r.levelname, r.getMessage()) for r in caplog.records]
+    assert ("WARNING", "something") in said
+    assert any(text.startswith("plain ") and "\x1b" not in text for _, text in said)
+    assert any("left out" in text for _, text in said)
+
+
+async def test_program_that_is_missing_is_tried_again(children: Children) -> None:
+    children.start(Child("job", ("/does/not/exist",), {}))
+    status = await seen(children, lambda s: s.state is ChildState.WAITING)
+    assert status.last_exit == 1
+
+
+async def test_name_is_used_once(children: Children) -> None:
+    children.start(python(SLEEPS))
+    with pytest.raises(ValueError, match="stop it first"):
+        children.start(python(SLEEPS))
+
+
+async def test_stopping_what_is_not_there_does_nothing(children: Children) -> None:
+    await children.stop("nobody")
+    assert children.status() == []
+
+
+def test_repr_of_a_child_keeps_its_secrets() -> None:
+    assert "hunter2" not in repr(python(SLEEPS, TOKEN="hunter2"))
+
+
+_PARENT = """
+import asyncio, os, sys
+from penstock.model.clock import SystemClock
+from penstock.service.children import Child, Children
+
+async def main():
+    children = Children(SystemClock())
+    children.start(Child("job", (sys.executable, "-c", "import time; time.sleep(600)"), os.environ))
+    while (pid := children.status()[0].pid) is None:
+        await asyncio.sleep(0.01)
+    print(pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_child_does_not_outlive_a_parent_that_is_killed() -> None:
+    with subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(await asyncio.to_thread(parent.stdout.readline))
+        try:
+            assert alive(pid)
+            parent.kill()
+            await gone(pid)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
