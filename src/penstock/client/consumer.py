@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import ssl
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from penstock.client.connection import Connection, Transport
-from penstock.client.errors import ClientTimedOut
+from penstock.client.errors import ClientError, ClientTimedOut, EventsLost
 from penstock.client.hub import HubClient
-from penstock.client.inbox import rows
+from penstock.client.inbox import Chunk, rows
 from penstock.client.positions import EventPosition
 from penstock.client.receiver import PREFETCH, PartitionReceiver
 from penstock.client.retry import RetryPolicy
-from penstock.kernels import Columns
+from penstock.kernels import Columns, KernelError, decode_events
 from penstock.model.errors import ArgumentError
+
+_FIRST_WAIT_S = 1.0  # an event of a range comes at once, unless there is none
 
 
 class EventHubConsumerClient(HubClient):
@@ -97,6 +100,47 @@ class EventHubConsumerClient(HubClient):
                 if columns.bodies:
                     yield columns
 
+    async def read_chunks(
+        self,
+        partition_id: str,
+        first: int,
+        last: int,
+        *,
+        prefetch: int | None = None,
+        owner_level: int | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        """The messages from sequence number `first` to `last`, both included, unopened, in order.
+
+        It may begin behind `first`, and end without any, where retention was quicker. Raises
+        EventsLost for a gap behind that, ClientTimedOut when no event comes for the client's
+        `timeout_s`. Close it (`aclose`) when it is left early.
+        """
+        if first < 0:
+            raise ArgumentError(f"first is {first}: below 0.")
+        if first > last:
+            return
+        reader = self._reader(
+            partition_id,
+            EventPosition.from_sequence_number(first, inclusive=True),
+            prefetch=prefetch,
+            owner_level=owner_level,
+            last=last,
+        )
+        async with reader:
+            expected: int | None = None  # nothing came yet
+            while expected is None or expected <= last:
+                chunk = await self._next_chunk(reader, expected is None, last)
+                if chunk is None or (expected is None and chunk.first > last):
+                    return  # retention was quicker than we
+                if expected is None:
+                    expected = max(first, chunk.first)
+                part, found = _contiguous(chunk, expected, last)
+                if part is not None:
+                    yield part
+                    expected = part.last + 1
+                if found is not None:
+                    raise EventsLost(partition_id, expected, found)
+
     async def close(self) -> None:
         """Closes its readers too. Harmless when done before."""
         readers = list(self._readers)
@@ -104,12 +148,33 @@ class EventHubConsumerClient(HubClient):
         await asyncio.gather(*(reader.close() for reader in readers))
         await super().close()
 
+    async def _next_chunk(
+        self, reader: PartitionReceiver, is_first: bool, last: int
+    ) -> Chunk | None:
+        """None when nothing up to `last` is there any more."""
+        chunk = None
+        if is_first:
+            chunk = await reader.receive_chunk(min(_FIRST_WAIT_S, self._timeout_s))
+            if chunk is None:
+                known = await self.get_partition_properties(reader.partition_id)
+                ended = known["is_empty"] and known["last_enqueued_sequence_number"] >= last
+                if ended or known["beginning_sequence_number"] > last:
+                    return None
+        if chunk is None:
+            chunk = await reader.receive_chunk()
+        if chunk is None:
+            raise ClientTimedOut(
+                f"The next event of partition {reader.partition_id}, up to {last}, did not come "
+                f"within {self._timeout_s} s."
+            )
+        return chunk
+
     def _reader(
         self,
         partition_id: str,
         position: EventPosition,
         *,
-        prefetch: int,
+        prefetch: int | None,
         owner_level: int | None = None,
         track_last_enqueued: bool = False,
         last: int | None = None,
@@ -134,3 +199,29 @@ class EventHubConsumerClient(HubClient):
         )
         self._readers.add(reader)
         return reader
+
+
+def _contiguous(chunk: Chunk, expected: int, last: int) -> tuple[Chunk | None, int | None]:
+    """The chunk's messages from `expected` on, up to `last` or a gap; and what follows the gap."""
+    numbers: Sequence[int] = range(chunk.first, chunk.last + 1)
+    if len(numbers) != chunk.count:
+        try:
+            numbers = decode_events(chunk.data, chunk.bounds).sequence_numbers
+        except KernelError as error:
+            raise ClientError(f"The service delivered what is no event: {error}") from None
+    start = bisect.bisect_left(numbers, expected)
+    if start == len(numbers):
+        return None, None  # all of them came before
+    if numbers[start] != expected:
+        return None, numbers[start]
+    if isinstance(numbers, range):
+        stop = min(len(numbers), start + last - expected + 1)
+    else:
+        stop = start + 1
+        while stop < len(numbers) and numbers[stop] == numbers[stop - 1] + 1 <= last:
+            stop += 1
+    found = numbers[stop] if stop < len(numbers) and numbers[stop - 1] < last else None
+    if stop - start == chunk.count:
+        return chunk, found
+    bounds = chunk.bounds[2 * start : 2 * stop]
+    return Chunk(chunk.data, bounds, expected, expected + stop - start - 1), found

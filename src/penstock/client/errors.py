@@ -72,6 +72,21 @@ class ClientClosed(ClientError):
     is_final = True
 
 
+class EventsLost(ClientError):
+    """Events in the middle of a range are not there any more: `expected` was the next sequence
+    number, `found` is the next that there is."""
+
+    is_final = True
+
+    def __init__(self, partition_id: str, expected: int, found: int) -> None:
+        super().__init__(
+            f"Partition {partition_id} has no event {expected}: the next is {found}. Events were "
+            "removed while they were read, by retention or compaction."
+        )
+        self.expected = expected
+        self.found = found
+
+
 _BY_CONDITION: dict[str, type[ClientError]] = {
     AuthFailed.condition: ClientDenied,
     Unauthorized.condition: ClientDenied,

@@ -1,10 +1,13 @@
-"""What a reader received and nobody took yet: rows in order, counted in events and bytes."""
+"""What a reader received and nobody took yet: messages as they came, in order, counted in events
+and bytes. They are opened when they are taken."""
 
 from __future__ import annotations
 
 from collections import deque
 from itertools import chain
 from typing import Any
+
+import msgspec
 
 from penstock.kernels import Columns
 
@@ -13,50 +16,75 @@ _FIELDS = Columns.__struct_fields__
 assert _FIELDS[-1] == "body_kinds"  # the only one that is no list
 
 
+class Chunk(msgspec.Struct, frozen=True):
+    """Delivered messages: message i is data[bounds[2 * i]:bounds[2 * i + 1]]. `first` and `last`
+    are the sequence numbers of the first and the last."""
+
+    data: bytes
+    bounds: list[int]
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        return len(self.bounds) >> 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages, with what lies between them."""
+        return self.bounds[-1] - self.bounds[0]
+
+    def __repr__(self) -> str:
+        return f"<Chunk {self.count} events, {self.first} to {self.last}>"
+
+
 class Inbox:
-    """Chunks of columns; `take` gives rows, splitting and joining chunks as needed."""
+    """Chunks; `take` gives messages, splitting chunks as needed."""
 
     def __init__(self) -> None:
-        self._chunks: deque[tuple[Columns, int]] = deque()  # with their bytes
-        self._taken = 0  # rows of the first chunk
+        self._chunks: deque[Chunk] = deque()
+        self._taken = 0  # messages of the first chunk
         self.events = 0
         self.bytes = 0
 
     def __bool__(self) -> bool:
         return self.events > 0
 
-    def add(self, columns: Columns, size: int) -> None:
-        count = len(columns.bodies)
-        if count:
-            self._chunks.append((columns, size))
-            self.events += count
-            self.bytes += size
+    def add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self.events += chunk.count
+        self.bytes += chunk.size
 
     def clear(self) -> None:
         self._chunks.clear()
         self._taken = self.events = self.bytes = 0
 
-    def take(self, events_max: int) -> Columns:
-        """The next rows, all of them or `events_max`."""
-        parts: list[Columns] = []
+    def take_chunk(self) -> Chunk:
+        """The next one whole. Whoever takes parts of chunks must not take whole ones."""
+        assert self._taken == 0
+        chunk = self._chunks.popleft()
+        self.events -= chunk.count
+        self.bytes -= chunk.size
+        return chunk
+
+    def take(self, events_max: int) -> list[tuple[bytes, list[int]]]:
+        """Data and bounds of the next messages, all of them or `events_max`."""
+        parts: list[tuple[bytes, list[int]]] = []
         room = events_max
         while self._chunks and room > 0:
-            columns, size = self._chunks[0]
-            count = len(columns.bodies) - self._taken
-            if count <= room and self._taken == 0:
-                parts.append(columns)
-            else:
-                parts.append(rows(columns, self._taken, self._taken + min(count, room)))
-            taken = min(count, room)
+            chunk, start = self._chunks[0], self._taken
+            taken = min(chunk.count - start, room)
+            whole = taken == chunk.count
+            bounds = chunk.bounds if whole else chunk.bounds[2 * start : 2 * (start + taken)]
+            parts.append((chunk.data, bounds))
             room -= taken
             self.events -= taken
-            if taken < count:
-                self._taken += taken
-            else:
+            self._taken += taken
+            if self._taken == chunk.count:
                 self._chunks.popleft()
                 self._taken = 0
-                self.bytes -= size
-        return joined(parts)
+                self.bytes -= chunk.size
+        return parts
 
 
 def rows(columns: Columns, start: int, stop: int) -> Columns:

@@ -55,7 +55,12 @@ class EventPosition(msgspec.Struct, frozen=True):
     def from_enqueued_time(cls, time: datetime) -> EventPosition:
         """Behind what was stored at this time, to the millisecond. A naive time is UTC."""
         aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return cls(_ENQUEUED_TIME, str((aware - _EPOCH) // timedelta(milliseconds=1)))
+        return cls.from_enqueued_ms((aware - _EPOCH) // timedelta(milliseconds=1))
+
+    @classmethod
+    def from_enqueued_ms(cls, milliseconds: int) -> EventPosition:
+        """Behind what was stored at this time, in milliseconds since 1970."""
+        return cls(_ENQUEUED_TIME, str(int(milliseconds)))
 
     @property
     def selector(self) -> str:

@@ -14,7 +14,7 @@ from penstock.amqp.message import decode_message
 from penstock.client.connection import Connection, Receiver
 from penstock.client.errors import ClientClosed, ClientError, ClientStolen, ClientTimedOut
 from penstock.client.events import EventData, events_of
-from penstock.client.inbox import Inbox
+from penstock.client.inbox import Chunk, Inbox, joined
 from penstock.client.positions import EventPosition
 from penstock.client.properties import LastEnqueued
 from penstock.client.retry import RetryPolicy, Tries
@@ -47,21 +47,22 @@ class PartitionReceiver:
         position: EventPosition,
         *,
         owner_level: int | None,
-        prefetch: int,
+        prefetch: int | None,
         track_last_enqueued: bool,
         retry: RetryPolicy,
         timeout_s: float,
         last_sequence_number: int | None = None,
     ) -> None:
-        """With `last_sequence_number` no credit is given for what lies behind it."""
-        if prefetch < 1:
+        """With `last_sequence_number` no credit is given for what lies behind it. Without
+        `prefetch` only the size of events bounds what is held."""
+        if prefetch is not None and prefetch < 1:
             raise ArgumentError(f"prefetch is {prefetch}: it must be at least 1.")
         self.partition_id = partition_id
         self.position = position  # where a lost link goes on: behind what was received last
         self.owner_level = owner_level
         self._connect = connect
         self._address = address
-        self._prefetch = prefetch
+        self._prefetch = _EVENTS_MAX if prefetch is None else prefetch
         self._track = track_last_enqueued
         self._timeout_s = timeout_s
         self._tries = Tries(retry)
@@ -116,6 +117,13 @@ class PartitionReceiver:
         """The same as columns, all that are there; no row when none came in time."""
         return await self._take(_EVENTS_MAX, max_wait_time_s)
 
+    async def receive_chunk(self, max_wait_time_s: float | None = None) -> Chunk | None:
+        """The next messages as they came, unopened; None when none came in time."""
+        await self._arrived(max_wait_time_s)
+        chunk = self._inbox.take_chunk() if self._inbox else None
+        self._grant()
+        return chunk
+
     async def __aiter__(self) -> AsyncIterator[EventData]:
         """Events without end."""
         while True:
@@ -152,15 +160,27 @@ class PartitionReceiver:
     # --- taking ---------------------------------------------------------------------------------
 
     async def _take(self, events_max: int, max_wait_s: float | None) -> Columns:
+        await self._arrived(max_wait_s)
+        columns: list[Columns] = []
+        try:
+            for data, bounds in self._inbox.take(events_max):
+                columns.append(decode_events(data, bounds))
+        except KernelError as error:
+            self._inbox.clear()
+            self._end(_no_event(error))
+            if not columns:  # else those before it come first
+                raise _no_event(error) from None
+        self._grant()
+        return joined(columns)
+
+    async def _arrived(self, max_wait_s: float | None) -> None:
+        """Something is there, or the time is over. Raises when the reader is."""
         if isinstance(self._error, ClientStolen | ClientClosed):
             self._inbox.clear()  # another one reads these now
         if not self._inbox and self._error is None:
             await self._wait(self._timeout_s if max_wait_s is None else max_wait_s)
         if not self._inbox and self._error is not None:
             raise self._error
-        columns = self._inbox.take(events_max)
-        self._grant()
-        return columns
 
     async def _wait(self, seconds: float) -> None:
         """Until something arrived, the reader is over, or the time is."""
@@ -240,20 +260,21 @@ class PartitionReceiver:
         return receiver
 
     def _on_transfers(self, event: TransfersReceived) -> None:
-        bounds = event.bounds
+        data, bounds = event.data, event.bounds
         try:
-            columns = decode_events(event.data, bounds)
+            # Only where the run begins and ends: its events are opened when they are taken.
+            ends = decode_events(data, [*bounds[:2], *bounds[-2:]])
         except KernelError as error:
-            self._end(ClientError(f"The service delivered what is no event: {error}"))
+            self._end(_no_event(error))
             return
-        size = sum(bounds[1::2]) - sum(bounds[::2])
-        self._event_bytes = size // event.count + 1
-        self._received = columns.sequence_numbers[-1]
-        self.position = EventPosition.from_offset(columns.offsets[-1])
+        chunk = Chunk(data, bounds, ends.sequence_numbers[0], ends.sequence_numbers[-1])
+        self._event_bytes = chunk.size // event.count + 1
+        self._received = chunk.last
+        self.position = EventPosition.from_offset(ends.offsets[-1])
         if self._track:
-            self._newest = event.data[bounds[-2] : bounds[-1]]
+            self._newest = data[bounds[-2] : bounds[-1]]
         self._tries.succeeded()
-        self._inbox.add(columns, size)
+        self._inbox.add(chunk)
         if self._inbox.bytes > 2 * BUFFER_BYTES and self._connection is not None:
             self._connection.pause_reading()  # events grew all at once
         self._grant()
@@ -278,6 +299,10 @@ class PartitionReceiver:
         if room > link.credit and (room - link.credit) * 2 >= whole:
             link.grant(room)
             self._connection.schedule_flush()
+
+
+def _no_event(error: KernelError) -> ClientError:
+    return ClientError(f"The service delivered what is no event: {error}")
 
 
 def _time(milliseconds: object) -> datetime:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 
+from penstock.kernels._pure.avro_rows import AvroRows
 from penstock.kernels._pure.columns import Columns
 from penstock.kernels._pure.framing import Framed
+from penstock.kernels._pure.gathering import Gathered, Gatherer, Maps, Texts
 from penstock.kernels._pure.splitting import Publication, Refusal
 from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
 
@@ -42,13 +44,18 @@ if KERNEL == "pure":
 
 __all__ = [
     "KERNEL",
+    "AvroRows",
     "Columns",
     "Framed",
+    "Gathered",
+    "Gatherer",
     "KernelError",
     "KeyConflict",
     "KeyTooLong",
+    "Maps",
     "Publication",
     "Refusal",
+    "Texts",
     "append_event",
     "count_steps",
     "decode_events",

@@ -1,0 +1,207 @@
+"""From delivered messages to records of Event Hubs Capture in Avro's binary form (protocol.md 9).
+
+    SequenceNumber long, Offset string, EnqueuedTimeUtc string,
+    SystemProperties and Properties maps of union [long, double, string, bytes],
+    Body union [null, bytes]
+
+A long is zigzag in groups of seven bits; strings and bytes have their length in front; a map is
+one block, its count in front, and a zero; a value of a union has its branch in front.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from penstock.kernels._pure.opening import (
+    PARTITION_KEY,
+    TEXTS,
+    Opened,
+    Pairs,
+    bounds_of,
+    integer_of,
+    open_event,
+    text_of,
+)
+from penstock.kernels._pure.values import BINARY8, BINARY32, BOOLEAN, NULL, KernelError
+
+BLOCK_BYTES_MAX = 2**31 - 1  # readers of Avro keep a block's size in an int
+
+_LONG, _DOUBLE, _STRING, _BYTES = b"\x00", b"\x02", b"\x04", b"\x06"
+_NO_BODY, _BODY = b"\x00", b"\x02"
+_LONG_MAX = 2**63 - 1
+_TRUE, _FALSE, _REAL = 0x41, 0x42, 0x82
+_BINARIES = bytes((BINARY8, BINARY32))
+
+
+class AvroRows:
+    """Adds delivered messages up until they are taken as the bytes of a block.
+
+    `other` gives the encoded union value (branch and value) of an encoded AMQP value that is none
+    of null, boolean, integer, double, string, symbol and binary.
+    """
+
+    def __init__(
+        self,
+        other: Callable[[bytes], bytes],
+        *,
+        iso_time: bool = False,
+        block_bytes_max: int = BLOCK_BYTES_MAX,
+    ) -> None:
+        if not 0 <= block_bytes_max <= BLOCK_BYTES_MAX:
+            raise KernelError(f"block_bytes_max is {block_bytes_max}: 0 to {BLOCK_BYTES_MAX}.")
+        self._other = other
+        self._time = _iso_time if iso_time else _usual_time
+        self._unit = 1 if iso_time else 1000  # milliseconds that are written alike
+        self._bytes_max = block_bytes_max
+        self._rows = 0
+        self._out = bytearray()
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def size(self) -> int:
+        return len(self._out)
+
+    def add(self, data: bytes, bounds: list[int]) -> None:
+        """Add the messages data[bounds[2 * i]:bounds[2 * i + 1]].
+
+        Raises KernelError as `decode_events`, also when the block would become too large: those
+        before that message are there, it and the rest are not.
+        """
+        for start, end in bounds_of(data, bounds):
+            record = self._record(open_event(data, start, end))
+            if len(self._out) + len(record) > self._bytes_max:
+                raise KernelError(
+                    f"a block would hold more than {self._bytes_max} bytes: take it before"
+                )
+            self._out += record
+            self._rows += 1
+
+    def take(self) -> bytes:
+        """Everything since the last time."""
+        taken = bytes(self._out)
+        self._out.clear()
+        self._rows = 0
+        return taken
+
+    def _record(self, event: Opened) -> bytes:
+        number, time, offset = event.sequence_number, event.enqueued_ms, event.offset
+        system = [
+            variable(b"x-opt-sequence-number") + _LONG + long(number),
+            variable(b"x-opt-offset") + _STRING + variable(offset),
+            variable(b"x-opt-enqueued-time") + _LONG + long(time),
+        ]
+        if event.partition_key is not None:
+            system.append(variable(PARTITION_KEY) + _STRING + variable(event.partition_key))
+        own = [
+            pair
+            for pair in event.annotations + event.fields
+            if pair[0] != PARTITION_KEY or event.partition_key is None
+        ]
+        return b"".join(
+            (
+                long(number),
+                variable(offset),
+                variable(self._time(time // self._unit)),
+                _map(system + self._pairs(own)),
+                _map(self._pairs(event.properties)),
+                self._body(event),
+            )
+        )
+
+    def _pairs(self, pairs: Pairs) -> list[bytes]:
+        return [variable(name) + self._union(value) for name, value in pairs]
+
+    def _union(self, value: bytes) -> bytes:
+        code = value[0]
+        if code in TEXTS:
+            return _STRING + variable(text_of(value))
+        if code == NULL:
+            return _STRING + variable(b"")
+        if code in (_TRUE, _FALSE) or code == BOOLEAN:
+            is_true = code == _TRUE or value[1:] == b"\x01"
+            return _STRING + variable(b"true" if is_true else b"false")
+        number = integer_of(value)
+        if number is not None:
+            if number > _LONG_MAX:
+                return _STRING + variable(b"%d" % number)
+            return _LONG + long(number)
+        if code == _REAL:
+            return _DOUBLE + value[:0:-1]  # the same bits, little endian
+        if code in _BINARIES:
+            return _BYTES + variable(text_of(value))
+        return self._other(value)
+
+    def _body(self, event: Opened) -> bytes:
+        if event.value is not None:
+            return _BODY + variable(_text_of_union(self._union(event.value)))
+        return _NO_BODY if event.body is None else _BODY + variable(event.body)
+
+
+def long(number: int) -> bytes:
+    """
+    >>> long(-1), long(64)
+    (b'\\x01', b'\\x80\\x01')
+    """
+    rest = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def variable(text: bytes) -> bytes:
+    return long(len(text)) + text
+
+
+def _map(pairs: list[bytes]) -> bytes:
+    return long(len(pairs)) + b"".join(pairs) + b"\x00" if pairs else b"\x00"
+
+
+def _text_of_union(union: bytes) -> bytes:
+    """A body is bytes: a number becomes its text."""
+    if union[:1] == _DOUBLE:
+        return repr(struct.unpack_from("<d", union, 1)[0]).encode()
+    number, place = 0, 0
+    for i in range(1, len(union)):
+        number |= (union[i] & 0x7F) << place
+        place += 7
+        if union[i] < 0x80:
+            break
+    number = (number >> 1) ^ -(number & 1)
+    return b"%d" % number if union[:1] == _LONG else union[len(union) - number :]
+
+
+@lru_cache(maxsize=1024)
+def _usual_time(seconds: int) -> bytes:
+    """As .NET writes it: 9/26/2017 8:05:27 PM. The milliseconds are in SystemProperties."""
+    at = _calendar(seconds)
+    if at is None:
+        return b"%d" % seconds
+    shown = f"{at.month}/{at.day}/{at.year} {at.hour % 12 or 12}:{at:%M:%S} "
+    return (shown + ("AM" if at.hour < 12 else "PM")).encode()
+
+
+@lru_cache(maxsize=1024)
+def _iso_time(milliseconds: int) -> bytes:
+    """As IoT Hub writes it: 2018-06-11T00:00:08.2250000Z."""
+    seconds, rest = divmod(milliseconds, 1000)
+    at = _calendar(seconds)
+    if at is None:
+        return b"%d" % milliseconds
+    return f"{at.year:04}-{at:%m-%dT%H:%M:%S}.{rest:03}0000Z".encode()
+
+
+def _calendar(seconds: int) -> datetime | None:
+    """None for a time that Python's calendar does not have."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,252 @@
+"""From delivered messages to columns as Arrow keeps them: buffers, and no object per event.
+
+Numbers are little endian. A column of texts is one buffer of bytes and where each ends; a column of
+maps is where each ends in one column of names and one of values.
+"""
+
+from __future__ import annotations
+
+import json as _json
+import math
+import struct
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.kernels._pure.opening import (
+    TEXTS,
+    Opened,
+    Pairs,
+    bounds_of,
+    integer_of,
+    open_event,
+    text_of,
+)
+from penstock.kernels._pure.values import BOOLEAN, NULL, KernelError
+
+BUFFER_BYTES_MAX = 2**31 - 1  # Arrow's 32-bit offsets end there
+ROW_BYTES = 40  # two numbers, and where four texts and two maps end
+PAIR_BYTES = 8  # where its name and its value end
+
+_TRUE, _FALSE, _DOUBLE = 0x41, 0x42, 0x82
+_REAL = struct.Struct(">d")
+_US_MAX = 2**63 - 1
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """`ends` is int32[n + 1] and begins with 0; text i is data[ends[i]:ends[i + 1]]. `valid` is a
+    bitmap, least significant bit first, or None when all are valid."""
+
+    ends: bytes
+    data: bytes
+    valid: bytes | None
+
+
+class Maps(msgspec.Struct, frozen=True):
+    """`ends` is int32[rows + 1]; map i are the pairs from ends[i] to ends[i + 1]."""
+
+    ends: bytes
+    names: Texts
+    values: Texts
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """Events, row i of each column is event i. Times are microseconds since 1970."""
+
+    rows: int
+    sequence_numbers: bytes  # int64[rows]
+    enqueued_us: bytes  # int64[rows]
+    body: Texts
+    offset: Texts
+    publisher: Texts
+    partition_key: Texts
+    properties: Maps
+    system: Maps
+
+
+class Gatherer:
+    """Adds delivered messages up until they are taken.
+
+    `other` gives the text of an encoded AMQP value that is none of null, boolean, integer, finite
+    double, string and symbol; with `json` its JSON text, else its plain text. Without `properties`
+    or `system` those maps stay empty.
+    """
+
+    def __init__(
+        self,
+        other: Callable[[bytes], str],
+        *,
+        properties: bool = True,
+        system: bool = True,
+        json: bool = True,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+    ) -> None:
+        if not 0 <= buffer_bytes_max <= BUFFER_BYTES_MAX:
+            raise KernelError(f"buffer_bytes_max is {buffer_bytes_max}: 0 to {BUFFER_BYTES_MAX}.")
+        self._other = other
+        self._with_properties = properties
+        self._with_system = system
+        self._json = json
+        self._bytes_max = buffer_bytes_max
+        self._clear()
+
+    @property
+    def rows(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all columns, without the bitmaps."""
+        texts = (self._body, self._offset, self._publisher, self._key)
+        maps = (self._properties, self._system)
+        pairs = sum(each.names.count for each in maps)
+        held = sum(len(each.data) for each in texts) + sum(each.size for each in maps)
+        return self.rows * ROW_BYTES + pairs * PAIR_BYTES + held
+
+    def add(self, data: bytes, bounds: list[int]) -> None:
+        """Add the messages data[bounds[2 * i]:bounds[2 * i + 1]].
+
+        Raises KernelError as `decode_events`, also when a column would become too large: those
+        before that message are there, it and the rest are not.
+        """
+        for start, end in bounds_of(data, bounds):
+            self._add(open_event(data, start, end))
+
+    def take(self) -> Gathered:
+        """Everything since the last time."""
+        taken = Gathered(
+            self.rows,
+            _int64(self._numbers),
+            _int64(self._times),
+            self._body.taken(),
+            self._offset.taken(),
+            self._publisher.taken(),
+            self._key.taken(),
+            self._properties.taken(),
+            self._system.taken(),
+        )
+        self._clear()
+        return taken
+
+    def _clear(self) -> None:
+        self._numbers: list[int] = []
+        self._times: list[int] = []
+        self._body, self._offset, self._publisher, self._key = (_Texts() for _ in range(4))
+        self._properties, self._system = _Maps(), _Maps()
+
+    def _add(self, event: Opened) -> None:
+        """All of it is made before any of it is added."""
+        body = event.body
+        if event.value is not None:
+            body = self._other(event.value).encode()
+        properties = self._texts(event.properties) if self._with_properties else []
+        system = self._texts(event.annotations + event.fields) if self._with_system else []
+        texts = (
+            (self._body, body),
+            (self._offset, event.offset),
+            (self._publisher, event.publisher),
+            (self._key, event.partition_key),
+        )
+        maps = ((self._properties, properties), (self._system, system))
+        for texts_of, text in texts:
+            self._check_room(texts_of, len(text or b""), 1)
+        for maps_of, pairs in maps:
+            self._check_room(maps_of.names, sum(len(name) for name, _ in pairs), len(pairs))
+            size = sum(len(value or b"") for _, value in pairs)
+            self._check_room(maps_of.values, size, len(pairs))
+        self._numbers.append(event.sequence_number)
+        # A time that no calendar has stays at the end of all times.
+        self._times.append(max(-_US_MAX - 1, min(event.enqueued_ms * 1000, _US_MAX)))
+        for texts_of, text in texts:
+            texts_of.add(text)
+        for maps_of, pairs in maps:
+            maps_of.add(pairs)
+
+    def _check_room(self, texts: _Texts, size: int, count: int) -> None:
+        if len(texts.data) + size > self._bytes_max or texts.count + count > self._bytes_max:
+            raise KernelError(
+                f"a column would hold more than {self._bytes_max} bytes or texts: take it before"
+            )
+
+    def _texts(self, pairs: Pairs) -> list[tuple[bytes, bytes | None]]:
+        return [(name, self._text(value)) for name, value in pairs]
+
+    def _text(self, value: bytes) -> bytes | None:
+        code = value[0]
+        if code in TEXTS:
+            text = text_of(value)
+            return quoted(text) if self._json else text
+        if code == NULL:
+            return b"null" if self._json else None
+        if code in (_TRUE, _FALSE) or code == BOOLEAN:
+            return b"true" if code == _TRUE or value[1:] == b"\x01" else b"false"
+        number = integer_of(value)
+        if number is not None:
+            return b"%d" % number
+        if code == _DOUBLE and math.isfinite(real := _REAL.unpack_from(value, 1)[0]):
+            return repr(real).encode()
+        return self._other(value).encode()
+
+
+def quoted(text: bytes) -> bytes:
+    """As JSON writes it."""
+    return _json.dumps(text.decode(), ensure_ascii=False).encode()
+
+
+class _Texts:
+    """A column of texts as it grows."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.count = 0
+        self._ends = [0]
+        self._missing: list[int] = []
+
+    def add(self, text: bytes | None) -> None:
+        if text is None:
+            self._missing.append(self.count)
+        else:
+            self.data += text
+        self.count += 1
+        self._ends.append(len(self.data))
+
+    def taken(self) -> Texts:
+        valid: bytes | None = None
+        if self._missing:
+            bits = bytearray(b"\xff" * (self.count // 8))
+            if self.count % 8:
+                bits.append((1 << self.count % 8) - 1)
+            for i in self._missing:
+                bits[i >> 3] &= ~(1 << (i & 7))
+            valid = bytes(bits)
+        return Texts(_int32(self._ends), bytes(self.data), valid)
+
+
+class _Maps:
+    """A column of maps as it grows."""
+
+    def __init__(self) -> None:
+        self.names = _Texts()
+        self.values = _Texts()
+        self._ends = [0]
+
+    @property
+    def size(self) -> int:
+        return len(self.names.data) + len(self.values.data)
+
+    def add(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
+        for name, value in pairs:
+            self.names.add(name)
+            self.values.add(value)
+        self._ends.append(self.names.count)
+
+    def taken(self) -> Maps:
+        return Maps(_int32(self._ends), self.names.taken(), self.values.taken())
+
+
+def _int32(numbers: list[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def _int64(numbers: list[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
