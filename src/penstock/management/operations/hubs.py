@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.management import capture
+from penstock.capture import description as capture
 from penstock.management.operations.base import Acts, shown_path
 from penstock.management.rights import Action
 from penstock.model import limits, names

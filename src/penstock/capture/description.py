@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
 
@@ -16,7 +18,7 @@ INTERVAL_S = (60, 900)
 SIZE_BYTES = (10_485_760, 524_288_000)
 INTERVAL_S_DEFAULT = 300
 SIZE_BYTES_DEFAULT = 314_572_800
-ENCODINGS = ("Avro", "AvroDeflate")
+ENCODINGS = ("Avro", "AvroDeflate", "Parquet")  # Azure knows the first two
 BLOCK_BLOB = "EventHubArchive.AzureBlockBlob"
 DESTINATIONS = (BLOCK_BLOB, "EventHubArchive.AzureDataLake")
 TOKENS = (
@@ -45,6 +47,42 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _PLAIN = re.compile(r"[A-Za-z0-9 ._=/-]*")
 
 Description = Mapping[str, Any]
+
+
+class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A description that is switched on, as Capture itself wants it."""
+
+    encoding: str
+    interval_s: int
+    size_bytes: int
+    skip_empty: bool
+    account: str  # storageAccountResourceId: which destination
+    container: str
+    name_format: str
+
+    @staticmethod
+    def of(given: Description) -> CaptureSettings:
+        """Raises ArgumentError, ArgumentOutOfRange."""
+        whole = checked(given)
+        properties = whole.get("destination", {}).get("properties", {})
+        account = properties.get("storageAccountResourceId") or properties.get(
+            "dataLakeAccountName", ""
+        )
+        container = properties.get("blobContainer") or properties.get("dataLakeFolderPath", "")
+        return CaptureSettings(
+            encoding=whole["encoding"],
+            interval_s=whole["intervalInSeconds"],
+            size_bytes=whole["sizeLimitInBytes"],
+            skip_empty=whole["skipEmptyArchives"],
+            account=account,
+            container=container.strip("/"),
+            name_format=properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT),
+        )
+
+    @property
+    def kind(self) -> str:
+        """What its files are: avro or parquet."""
+        return "parquet" if self.encoding == "Parquet" else "avro"
 
 
 def checked(given: Description) -> dict[str, Any]:

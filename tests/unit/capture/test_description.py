@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.management import capture
+from penstock.capture import description as capture
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
 
 FORMAT = "{Namespace}/{EventHub}/{PartitionId}/{Year}/{Month}/{Day}/{Hour}/{Minute}/{Second}"
@@ -67,7 +67,7 @@ def test_numbers_have_their_range(field: str, least: int, most: int) -> None:
     [
         {"enabled": True},
         description(enabled="yes"),
-        description(encoding="Parquet"),
+        description(encoding="Json"),
         description(skipEmptyArchives=1),
         description(destination=[]),
         description(destination={"name": "Elsewhere"}),

@@ -1,0 +1,19 @@
+"""Capture: what closes a window, what its file is called and holds, where it goes.
+
+`penstock.capture.read(spark, ...)` gives captured history as a DataFrame. It loads
+`penstock.spark` when it is called: everything else here works without Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["read"]
+
+
+def read(spark: Any, hub: str, **options: Any) -> Any:
+    """Captured events of a hub as a DataFrame, see `penstock.spark.capture_read.read`."""
+    # Upstairs, and only now: the caller hands in a session, so Spark is there.
+    module = importlib.import_module("penstock.spark.capture_read")
+    return module.read(spark, hub, **options)

@@ -1,0 +1,183 @@
+"""Avro object container files as Capture writes them (Avro 1.11; protocol.md 9).
+
+    4f 62 6a 01  <map: avro.codec, avro.schema>  <sync: 16 bytes>
+    { <count: long> <size: long> <block> <sync> } ...
+
+A window without events is the header alone: valid, no block, at most 508 bytes, which is how the
+official samples know that nothing is in it. The mark between blocks is made of the window's name,
+so that a file that is written again is the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from penstock.model.errors import PenstockError
+
+MAGIC = b"Obj\x01"
+SYNC_BYTES = 16
+EMPTY_BYTES_MAX = 508
+BLOCK_BYTES = 1024 * 1024
+"""About what a block holds before it is compressed."""
+_BLOCK_BYTES_MAX = 256 * 1024 * 1024  # of files that we read, before and after inflating
+_HEADER_BYTES_MAX = 1024 * 1024
+_READ_BYTES = 1024 * 1024
+_VARINT_BYTES_MAX = 10
+_LEVEL = 1  # isal's: fourteen times as fast as zlib's sixth, and nine percent larger
+
+_UNION = ["long", "double", "string", "bytes"]
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "EventData",
+        "namespace": "Microsoft.ServiceBus.Messaging",
+        "fields": [
+            {"name": "SequenceNumber", "type": "long"},
+            {"name": "Offset", "type": "string"},
+            {"name": "EnqueuedTimeUtc", "type": "string"},
+            {"name": "SystemProperties", "type": {"type": "map", "values": _UNION}},
+            {"name": "Properties", "type": {"type": "map", "values": _UNION}},
+            {"name": "Body", "type": ["null", "bytes"]},
+        ],
+    },
+    separators=(",", ":"),
+)
+
+
+class DamagedFile(PenstockError):
+    """A captured file that is not what it should be."""
+
+
+def long(value: int) -> bytes:
+    """Zigzag, seven bits a byte.
+
+    >>> long(-1), long(64)
+    (b'\\x01', b'\\x80\\x01')
+    """
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def sync_marker(name: str) -> bytes:
+    return hashlib.md5(name.encode(), usedforsecurity=False).digest()
+
+
+def header(sync: bytes, *, deflate: bool) -> bytes:
+    assert len(sync) == SYNC_BYTES
+    codec = b"deflate" if deflate else b"null"
+    pairs = ((b"avro.codec", codec), (b"avro.schema", SCHEMA.encode()))
+    body = b"".join(long(len(part)) + part for pair in pairs for part in pair)
+    return MAGIC + long(len(pairs)) + body + long(0) + sync
+
+
+def block_head(count: int, size: int) -> bytes:
+    assert count > 0
+    return long(count) + long(size)
+
+
+def deflated(records: bytes) -> bytes:
+    """A raw deflate stream; always the same for the same bytes (one library, one level)."""
+    from isal import isal_zlib
+
+    squeeze = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, -15)
+    return bytes(squeeze.compress(records) + squeeze.flush())
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class Container:
+    """A file's header, read; then its blocks, each once. Raises DamagedFile."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._held = b""
+        self._position = 0
+        if self._take(len(MAGIC)) != MAGIC:
+            raise DamagedFile("This is no Avro container file.")
+        self.metadata = self._pairs()
+        self._sync = self._take(SYNC_BYTES)
+        self.codec = self.metadata.get("avro.codec", b"null").decode("ascii", "replace")
+        if self.codec not in ("null", "deflate"):
+            raise DamagedFile(f"The codec '{self.codec[:32]}' is not one of null and deflate.")
+        try:
+            self.schema = json.loads(self.metadata.get("avro.schema", b""))
+        except (ValueError, RecursionError):
+            raise DamagedFile("The file's schema is no JSON.") from None
+
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """How many records, and their bytes."""
+        while self._more(1):
+            count, size = self._long(), self._long()
+            if count < 1 or not 0 < size <= _BLOCK_BYTES_MAX:
+                raise DamagedFile(f"A block of {count} records in {size} bytes.")
+            block = self._take(size)
+            if self._take(SYNC_BYTES) != self._sync:
+                raise DamagedFile("A block does not end with the file's mark.")
+            yield count, _inflated(block) if self.codec == "deflate" else block
+
+    def _pairs(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        while count := self._long():
+            if count < 0:
+                count = -count
+                self._long()
+            if count > _HEADER_BYTES_MAX:
+                raise DamagedFile(f"A header of {count} entries.")
+            for _ in range(count):
+                name = self._sized().decode("utf-8", "replace")
+                found[name] = self._sized()
+        return found
+
+    def _sized(self) -> bytes:
+        size = self._long()
+        if not 0 <= size <= _HEADER_BYTES_MAX:
+            raise DamagedFile(f"A header's entry of {size} bytes.")
+        return self._take(size)
+
+    def _long(self) -> int:
+        value = 0
+        for place in range(_VARINT_BYTES_MAX):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+        raise DamagedFile("A number is longer than 64 bits.")
+
+    def _take(self, size: int) -> bytes:
+        if not self._more(size):
+            raise DamagedFile("The file is cut off.")
+        start = self._position
+        self._position += size
+        return self._held[start : self._position]
+
+    def _more(self, size: int) -> bool:
+        left = len(self._held) - self._position
+        if left < size:
+            more = self._file.read(max(_READ_BYTES, size - left))
+            self._held = self._held[self._position :] + more
+            self._position = 0
+            while len(self._held) < size and more:
+                more = self._file.read(size - len(self._held))
+                self._held += more
+        return len(self._held) - self._position >= size
+
+
+def _inflated(block: bytes) -> bytes:
+    expand = zlib.decompressobj(-15)
+    try:
+        data = expand.decompress(block, _BLOCK_BYTES_MAX)
+    except zlib.error as error:
+        raise DamagedFile(f"A block cannot be inflated: {error}.") from None
+    if expand.unconsumed_tail or not expand.eof:
+        raise DamagedFile(f"A block is cut off, or has more than {_BLOCK_BYTES_MAX} bytes.")
+    return data

@@ -1,0 +1,372 @@
+"""Where captured files go: directories, Blob, Data Lake and S3, by way of fsspec.
+
+A destination is one that the configuration names: `[capture.destinations.NAME]`. What a hub's
+description says (`storageAccountResourceId`, `blobContainer`) only chooses among them. A file
+appears whole or not at all: it is written elsewhere and put in place at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from penstock.capture.names import checked_path
+from penstock.model import names
+from penstock.model.errors import ArgumentError, ConfigurationError, NotFound, PenstockError
+
+LOCAL = "local"
+"""The destination of a service whose configuration names none: a directory of its own."""
+SCHEMES = ("file", "abfs", "abfss", "az", "s3")
+_AZURE = ("abfs", "abfss", "az")
+# Options by scheme: what the configuration calls them, and what fsspec's file systems do.
+SECRETS = ("account_key", "sas_token", "connection_string", "access_key", "secret_key")
+AZURE_OPTIONS = ("account_name", "account_host", "account_key", "sas_token", "connection_string")
+S3_OPTIONS = ("endpoint_url", "region", "access_key", "secret_key")
+_CREDENTIALS = ("account_key", "sas_token", "connection_string")
+_TIMEOUT_S = 60
+
+
+class DestinationError(PenstockError):
+    """The storage did not do what was asked; it is asked again."""
+
+    retriable = True
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the configuration. `options` hold credentials; no repr shows them."""
+
+    name: str
+    url: str
+    options: dict[str, str] = {}
+    iso_time: bool = False  # EnqueuedTimeUtc as ISO 8601 instead of .NET's way
+
+    def __repr__(self) -> str:
+        return f"Destination({self.name!r}, {shown_url(self.url)!r})"
+
+    __str__ = __repr__
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A destination, and the place in it that a hub's files go to."""
+
+    destination: Destination
+    container: str
+
+    @property
+    def url(self) -> str:
+        """Without credentials: for people."""
+        scheme, _, rest = shown_url(self.destination.url).partition("://")
+        added = _added(self.destination.url, self.container)
+        path = "/".join(piece for piece in (rest.rstrip("/"), added) if piece)
+        return f"{scheme}://{path}"
+
+    def __repr__(self) -> str:
+        return f"Target({self.url!r})"
+
+
+def checked_destination(name: str, url: str, options: Mapping[str, str]) -> str:
+    """The URL, if it can be used with these options; else the sentence that says why not is the
+    error's (ConfigurationError)."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"The destination '{names.shown(name)}' has a URL of scheme "
+            f"'{names.shown(parts.scheme)}': {', '.join(SCHEMES)} are allowed."
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"The URL of the destination '{names.shown(name)}' holds credentials or a query: "
+            "they have keys of their own (account_key, sas_token, connection_string, ...)."
+        )
+    if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or len(parts.path) < 2):
+        raise ConfigurationError(
+            f"The destination '{names.shown(name)}' is no file:///absolute/path."
+        )
+    if any(part == ".." for part in unquote(parts.path).split("/")):
+        raise ConfigurationError(f"The URL of '{names.shown(name)}' has a '..' in its path.")
+    allowed: tuple[str, ...] = AZURE_OPTIONS if parts.scheme in _AZURE else S3_OPTIONS
+    if parts.scheme == "file":
+        allowed = ()
+    for option in options:
+        if option not in allowed:
+            told = ", ".join(allowed) or "none"
+            raise ConfigurationError(
+                f"The destination '{names.shown(name)}' has the option '{names.shown(option)}': "
+                f"of a {parts.scheme}:// URL {told} are allowed."
+            )
+    if sum(option in options for option in _CREDENTIALS) > 1:
+        raise ConfigurationError(
+            f"The destination '{names.shown(name)}' has more than one of "
+            f"{', '.join(_CREDENTIALS)}: give one."
+        )
+    return url
+
+
+def resolve(destinations: Sequence[Destination], account: str, container: str) -> Target:
+    """`account` is a destination's name, or a Resource Manager id that ends in it. Raises
+    ArgumentError: nothing that the configuration does not name is written to."""
+    wanted = account.rstrip("/").rpartition("/")[2]
+    for destination in destinations:
+        if names.key(destination.name) == names.key(wanted):
+            if container:
+                checked_path(container)
+            return Target(destination=destination, container=container)
+    known = ", ".join(destination.name for destination in destinations) or "none"
+    raise ArgumentError(
+        f"Capture's destination '{names.shown(wanted)}' is not configured: {known} are allowed. "
+        "Name it in [capture.destinations.NAME] of the service's configuration."
+    )
+
+
+def shown_url(url: str) -> str:
+    """Without what might be a secret."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def _added(url: str, container: str) -> str:
+    """The container, unless the URL names the very same."""
+    parts = urlsplit(url)
+    own = parts.netloc.rpartition("@")[2].partition(".")[0]
+    is_same = parts.scheme != "file" and own == container and parts.path.strip("/") == ""
+    return "" if is_same else container
+
+
+class Store:
+    """A target, opened. Blocks; for one thread. Raises DestinationError."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        parts = urlsplit(target.destination.url)
+        self._is_local = parts.scheme == "file"
+        container = _added(target.destination.url, target.container)
+        if self._is_local:
+            self.root = os.path.join(unquote(parts.path), *container.split("/"))  # noqa: PTH118
+            self._base = unquote(parts.path)
+        else:
+            pieces = (parts.netloc.rpartition("@")[2], parts.path.strip("/"), container)
+            self.root = "/".join(piece for piece in pieces if piece)
+            if not self.root:
+                raise ArgumentError(
+                    f"The destination '{target.destination.name}' names no container, and neither "
+                    "does blobContainer."
+                )
+        self._file_system: Any = None
+
+    def url(self, path: str) -> str:
+        """As people and `CaptureFileCreated` call the file."""
+        parts = urlsplit(self.target.destination.url)
+        if self._is_local:
+            return f"file://{self.root}/{path}"
+        return f"{parts.scheme}://{self.root}/{path}"
+
+    def put(self, source: Path, path: str) -> None:
+        """Move a finished local file into place; one that is there is replaced. It is gone from
+        where it was, or will be when the spool is swept."""
+        with _translated(self, path):
+            if self._is_local:
+                self._put_local(source, path)
+                return
+            try:
+                self._remote.put_file(str(source), self._full(path), overwrite=True)
+            except FileNotFoundError:
+                self._make_container()
+                self._remote.put_file(str(source), self._full(path), overwrite=True)
+            source.unlink(missing_ok=True)
+
+    def put_bytes(self, content: bytes, path: str, spool: Path) -> None:
+        spool.mkdir(parents=True, exist_ok=True)
+        source = spool / f"{os.getpid()}-{path.rpartition('/')[2]}"
+        with source.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self.put(source, path)
+
+    def open(self, path: str) -> BinaryIO:
+        """To be read and closed. NotFound."""
+        with _translated(self, path):
+            if self._is_local:
+                return Path(self._inside(path)).open("rb")
+            opened: BinaryIO = self._remote.open(self._full(path), "rb")
+            return opened
+
+    def files(self, prefix: str = "") -> list[tuple[str, int]]:
+        """Paths below the target and sizes, in order, of everything under a directory."""
+        with _translated(self, prefix):
+            if self._is_local:
+                return sorted(self._walk(prefix))
+            start = self._full(prefix) if prefix else self.root
+            self._remote.invalidate_cache()
+            try:
+                found = self._remote.find(start, detail=True)
+            except FileNotFoundError:
+                return []
+            cut = len(self.root) + 1
+            return sorted(
+                (name.lstrip("/")[cut:], int(told.get("size") or 0))
+                for name, told in found.items()
+                if told.get("type") == "file"
+            )
+
+    def check(self) -> None:
+        """Whether the storage answers."""
+        with _translated(self, ""):
+            if self._is_local:
+                Path(self.root).mkdir(parents=True, exist_ok=True)
+                self._inside("x")
+            else:
+                self._remote.invalidate_cache()
+                try:
+                    self._remote.ls(self.root.partition("/")[0])
+                except FileNotFoundError:
+                    self._make_container()
+
+    # --- a directory ------------------------------------------------------------------------------
+
+    def _put_local(self, source: Path, path: str) -> None:
+        target = Path(self.root, path)
+        self._make_directories(target.parent)
+        self._inside(path)
+        try:
+            source.replace(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._put_across(source, target)
+        _sync_directory(target.parent)
+
+    def _make_directories(self, directory: Path) -> None:
+        """Those that are new are on disk before a file stands in them."""
+        missing = []
+        while not directory.exists():
+            missing.append(directory)
+            directory = directory.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            _sync_directory(each.parent)
+
+    def _put_across(self, source: Path, target: Path) -> None:
+        """From another file system: by way of a file without a name, so that nobody sees a part."""
+        handle = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o644)
+        with os.fdopen(handle, "wb") as file:
+            with source.open("rb") as opened:
+                shutil.copyfileobj(opened, file, 1024 * 1024)
+            file.flush()
+            os.fsync(file.fileno())
+            link = f"/proc/self/fd/{file.fileno()}"
+            try:
+                os.link(link, target, follow_symlinks=True)
+            except FileExistsError:
+                aside = target.with_name(f".{target.name}.{os.getpid()}")
+                aside.unlink(missing_ok=True)
+                os.link(link, aside, follow_symlinks=True)
+                aside.replace(target)
+        source.unlink(missing_ok=True)
+
+    def _inside(self, path: str) -> str:
+        """The file's real path: no link on the way leads out of the destination."""
+        checked_path(path)
+        base = os.path.realpath(self._base)
+        real = os.path.realpath(Path(self.root, path).parent)
+        if real != base and not real.startswith(base.rstrip("/") + "/"):
+            raise ArgumentError(
+                f"'{names.shown(path)}' leads out of the destination "
+                f"'{self.target.destination.name}' by a symbolic link."
+            )
+        return str(Path(real, Path(path).name))
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, int]]:
+        top = Path(self.root, prefix) if prefix else Path(self.root)
+        for folder, _, found in os.walk(top):
+            for name in found:
+                file = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    yield str(file.relative_to(self.root)), file.stat().st_size
+
+    # --- the others -------------------------------------------------------------------------------
+
+    @property
+    def _remote(self) -> Any:
+        if self._file_system is None:
+            import fsspec  # type: ignore[import-untyped]
+
+            scheme = urlsplit(self.target.destination.url).scheme
+            protocol = "s3" if scheme == "s3" else "abfs"
+            self._file_system = fsspec.filesystem(
+                protocol,
+                skip_instance_cache=True,
+                use_listings_cache=False,
+                **_options(self.target.destination),
+            )
+        return self._file_system
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{checked_path(path)}"
+
+    def _make_container(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            self._remote.mkdir(self.root.partition("/")[0])
+
+
+def _options(destination: Destination) -> dict[str, Any]:
+    """In fsspec's words. Without a credential Azure's own chain of them is asked."""
+    given = destination.options
+    parts = urlsplit(destination.url)
+    if parts.scheme == "s3":
+        client = {"endpoint_url": given.get("endpoint_url"), "region_name": given.get("region")}
+        return {
+            "key": given.get("access_key"),
+            "secret": given.get("secret_key"),
+            "client_kwargs": {name: value for name, value in client.items() if value},
+        }
+    options: dict[str, Any] = {name: given[name] for name in AZURE_OPTIONS if name in given}
+    host = parts.netloc.partition("@")[2]  # container@account.dfs.core.windows.net
+    if host and "account_name" not in options and "connection_string" not in options:
+        options["account_name"] = host.partition(".")[0]
+    if not any(name in options for name in _CREDENTIALS):
+        options["anon"] = False  # DefaultAzureCredential
+    options["connection_timeout"] = options["read_timeout"] = _TIMEOUT_S
+    return options
+
+
+@contextlib.contextmanager
+def _translated(store: Store, path: str) -> Iterator[None]:
+    """Every library has errors of its own, some with a URL and a signature in them."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except FileNotFoundError:
+        raise NotFound(f"There is no '{names.shown(path)}' at {store.target.url}.") from None
+    except Exception as error:  # noqa: BLE001  # of whatever library
+        text = _redacted(store.target.destination, f"{type(error).__name__}: {error}")
+        raise DestinationError(
+            f"{store.target.url} did not take or give '{names.shown(path)}': {names.shown(text)}."
+        ) from None
+
+
+def _redacted(destination: Destination, text: str) -> str:
+    text = text.partition("\n")[0].partition("?")[0]
+    for name in SECRETS:
+        secret = destination.options.get(name)
+        if secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,152 @@
+"""What Capture has done for a hub, kept beside the job's checkpoint: files, places, manifests.
+
+The sink writes it when a batch is committed, which may happen twice: every entry is put, never
+added. The job reads it for its reports, for manifests, and to tell others of new files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from penstock.capture.files import CapturedFile
+from penstock.capture.windows import Place
+
+_BUSY_S = 30.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    path TEXT PRIMARY KEY, slot_s INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0,
+    named_s INTEGER NOT NULL, record BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS files_by_slot ON files (slot_s);
+CREATE INDEX IF NOT EXISTS files_untold ON files (told) WHERE told = 0;
+CREATE TABLE IF NOT EXISTS places (partition TEXT PRIMARY KEY, place BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS manifests (slot_s INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS totals (
+    one INTEGER PRIMARY KEY CHECK (one = 1), files INTEGER NOT NULL, events INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, lost INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO totals VALUES (1, 0, 0, 0, 0);
+"""
+_KEPT_S = 8 * 24 * 3600  # entries of files are dropped later than the events that they hold
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_file = msgspec.msgpack.Decoder(CapturedFile).decode
+_decode_place = msgspec.msgpack.Decoder(Place).decode
+
+
+class Totals(msgspec.Struct, frozen=True):
+    files: int
+    events: int
+    bytes: int
+    lost: int  # events that retention dropped first
+
+
+class Ledger:
+    """One hub's, in a file. Any process may open it; each act is one transaction."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._database = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def record(self, files: Iterable[tuple[CapturedFile, int]], places: dict[str, Place]) -> None:
+        """What a batch wrote, each file with its slot, and where the partitions stand behind it."""
+        with self._transaction():
+            for file, slot_s in files:
+                self._put(file, slot_s)
+            for partition, place in places.items():
+                known = self._place(partition)
+                if known is None or known.window < place.window:
+                    self._database.execute(
+                        "INSERT OR REPLACE INTO places VALUES (?, ?)", (partition, _encode(place))
+                    )
+
+    def places(self) -> dict[str, Place]:
+        found = self._database.execute("SELECT partition, place FROM places")
+        return {partition: _decode_place(place) for partition, place in found}
+
+    def totals(self) -> Totals:
+        found = self._database.execute("SELECT files, events, bytes, lost FROM totals").fetchone()
+        return Totals(*found)
+
+    def newest(self) -> CapturedFile | None:
+        found = self._database.execute(
+            "SELECT record FROM files ORDER BY named_s DESC, path DESC LIMIT 1"
+        ).fetchone()
+        return None if found is None else _decode_file(found[0])
+
+    def untold(self, most: int = 100) -> list[CapturedFile]:
+        """Files that nobody was told of, oldest first."""
+        found = self._database.execute(
+            "SELECT record FROM files WHERE told = 0 ORDER BY named_s, path LIMIT ?", (most,)
+        )
+        return [_decode_file(record) for (record,) in found]
+
+    def told(self, paths: Iterable[str]) -> None:
+        with self._transaction():
+            self._database.executemany(
+                "UPDATE files SET told = 1 WHERE path = ?", [(path,) for path in paths]
+            )
+
+    def slots(self, before_s: int, most: int = 100) -> list[int]:
+        """Slots that begin before this one, have files, and have no manifest yet."""
+        found = self._database.execute(
+            "SELECT DISTINCT slot_s FROM files WHERE slot_s < ? AND slot_s NOT IN "
+            "(SELECT slot_s FROM manifests) ORDER BY slot_s LIMIT ?",
+            (before_s, most),
+        )
+        return [slot_s for (slot_s,) in found]
+
+    def of_slot(self, slot_s: int) -> list[CapturedFile]:
+        found = self._database.execute("SELECT record FROM files WHERE slot_s = ?", (slot_s,))
+        return [_decode_file(record) for (record,) in found]
+
+    def manifested(self, slot_s: int) -> None:
+        """The slot's manifest is in place; what is old enough is forgotten."""
+        old_s = slot_s - _KEPT_S
+        with self._transaction():
+            self._database.execute("INSERT OR IGNORE INTO manifests VALUES (?)", (slot_s,))
+            self._database.execute("DELETE FROM files WHERE slot_s < ? AND told = 1", (old_s,))
+            self._database.execute("DELETE FROM manifests WHERE slot_s < ?", (old_s,))
+
+    def _put(self, file: CapturedFile, slot_s: int) -> None:
+        known = self._database.execute(
+            "SELECT 1 FROM files WHERE path = ?", (file.path,)
+        ).fetchone()
+        if known is not None:
+            return  # committed before: the same file
+        self._database.execute(
+            "INSERT INTO files (path, slot_s, named_s, record) VALUES (?, ?, ?, ?)",
+            (file.path, slot_s, file.named_s, _encode(file)),
+        )
+        self._database.execute(
+            "UPDATE totals SET files = files + 1, events = events + ?, bytes = bytes + ?, "
+            "lost = lost + ?",
+            (file.count, file.bytes, file.lost),
+        )
+
+    def _place(self, partition: str) -> Place | None:
+        found = self._database.execute(
+            "SELECT place FROM places WHERE partition = ?", (partition,)
+        ).fetchone()
+        return None if found is None else _decode_place(found[0])
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
