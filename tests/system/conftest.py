@@ -1,4 +1,5 @@
 """Peers that misbehave, over real sockets, against `penstock serve`: a victim, its health, a kit.
+At the end a forker of `penstock` for the tests of the command line.
 
 Every attack comes from a loopback address of its own (127.0.0.0/8 is all ours), so that one test's
 misdeeds are not held against the next, and the normal client beside it stays at 127.0.0.1.
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import resource
 import select
 import socket
 import ssl
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -428,3 +431,37 @@ def bold(impatient: Victim) -> Iterator[Attacker]:
 @pytest.fixture(scope="session")
 def kit() -> Kit:
     return Kit()
+
+
+class Forker:
+    """`penstock`, forked from a process that has it loaded (forking.py)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("forking.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, words: tuple[str, ...], **job: Any) -> int:
+        """The command's exit code."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write(json.dumps({"words": words, **job}) + "\n")
+        stdin.flush()
+        ready, _, _ = select.select([stdout], [], [], 1.5 * DEADLINE_S)
+        assert ready, f"penstock {' '.join(words)} did not end"
+        return int(stdout.readline())
+
+    def close(self) -> None:
+        with self._process as process:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Forker]:
+    forker = Forker()
+    yield forker
+    forker.close()

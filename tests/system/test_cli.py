@@ -6,12 +6,9 @@ import http.client
 import json
 import os
 import re
-import select
 import ssl
-import subprocess
-import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,85 +19,9 @@ from penstock.client.endpoint import parse_connection_string
 
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory
+    from tests.system.conftest import Forker
 
 DEADLINE_S = 60
-
-# Python and its imports are most of what a command costs, and here are a hundred: so a process that
-# has them loaded forks one for each, with files for its three streams and the user's environment.
-# tests/system/test_cli_shell.py starts `penstock` itself, with pipes and a terminal.
-FORKING = """
-import contextlib, gc, io, json, os, sys
-from penstock.cli import main
-from penstock.cli.app import COMMANDS, app
-from penstock.cli.tree import load
-import penstock.management.client, penstock.service.wiring
-
-for entry in COMMANDS:
-    with contextlib.suppress(ImportError):  # tests/unit/cli looks at each
-        load(entry)
-with contextlib.redirect_stdout(io.StringIO()):
-    app(["config", "schema"], standalone_mode=False)
-gc.freeze()
-for line in sys.stdin:
-    job = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            os.chdir(job["cwd"])
-            os.environ.clear()
-            os.environ.update(job["env"])
-            for number, path in enumerate(job["files"]):
-                os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY), number)
-            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-            sys.argv = ["penstock", *job["words"]]
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-class Forker:
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", FORKING],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, words: tuple[str, ...], **job: Any) -> int:
-        """The command's exit code."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps({"words": words, **job}) + "\n")
-        stdin.flush()
-        ready, _, _ = select.select([stdout], [], [], DEADLINE_S)
-        assert ready, f"penstock {' '.join(words)} did not end"
-        return int(stdout.readline())
-
-    def close(self) -> None:
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
-
-
-@pytest.fixture(scope="module")
-def forker() -> Iterator[Forker]:
-    forker = Forker()
-    yield forker
-    forker.close()
 
 
 class Shell:

@@ -6,14 +6,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -24,72 +21,11 @@ from penstock.cli.sections import encode_properties as properties
 from penstock.client import EventHubConsumerClient, EventHubProducerClient
 from penstock.testing import InProcessBroker, ManualClock, broker
 
+if TYPE_CHECKING:
+    from tests.system.conftest import Forker
+
 DEADLINE_S = 90  # a loaded machine
 HOSTILE = b"\x1b]0;owned\x07\xff\x00 \x9b2J\r\n"
-
-
-# As in test_cli.py: a process that has all imports behind it forks one for each command. With pipes
-# and terminals test_cli_events_shell.py starts `penstock` itself.
-FORKING = """
-import gc, json, os, sys, traceback
-from penstock.cli import main
-from penstock.cli.app import COMMANDS, app
-from penstock.cli.tree import load
-import uvloop, typer._adapters, penstock.client.consumer, penstock.client.buffered
-for entry in COMMANDS:
-    if entry.section == "Events":
-        load(entry)
-gc.freeze()
-for line in sys.stdin:
-    job = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            os.chdir(job["cwd"])
-            os.environ.clear()
-            os.environ.update(job["env"])
-            for number, path in enumerate(job["files"]):
-                os.dup2(os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY), number)
-            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-            sys.argv = ["penstock", *job["words"]]
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-class Forker:
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", FORKING],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, words: tuple[str, ...], **job: Any) -> int:
-        """The command's exit code."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
-        stdin.write(json.dumps({"words": words, **job}) + "\n")
-        stdin.flush()
-        ready, _, _ = select.select([stdout], [], [], DEADLINE_S)
-        assert ready, f"penstock {' '.join(words)} did not end"
-        return int(stdout.readline())
-
-    def close(self) -> None:
-        with self._process as process:
-            assert process.stdin is not None
-            process.stdin.close()
 
 
 class Shell:
@@ -129,13 +65,6 @@ class Shell:
 class Done(NamedTuple):
     out: bytes
     said: str
-
-
-@pytest.fixture(scope="module")
-def forker() -> Iterator[Forker]:
-    forker = Forker()
-    yield forker
-    forker.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from penstock.management import bodies, shapes
 from penstock.management.api_parts import (
@@ -158,52 +158,39 @@ async def withdraw_quota(asked: Asked, namespace: NamespaceName, kind: QuotaKind
 
 # --- numbers over time ----------------------------------------------------------------------------
 
-_Names = Annotated[
-    str | None, Query(max_length=1024, description="Separated by commas; all without it")
-]
-_Since = Annotated[int | None, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)]
-_Until = Annotated[int | None, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)]
-_Points = Annotated[int, Query(ge=1, le=metrics.POINTS_MAX)]
+
+class Span(NamedTuple):
+    """Which numbers of which time are asked for."""
+
+    wanted: list[str]
+    since_ms: int | None
+    until_ms: int | None
+    points: int
+
+
+def _span(
+    names: Annotated[
+        str | None, Query(max_length=1024, description="Separated by commas; all without it")
+    ] = None,
+    since_ms: Annotated[int | None, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)] = None,
+    until_ms: Annotated[int | None, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)] = None,
+    points: Annotated[int, Query(ge=1, le=metrics.POINTS_MAX)] = metrics.POINTS_MAX,
+) -> Span:
+    return Span(_words(names), since_ms, until_ms, points)
+
+
+Spanned = Annotated[Span, Depends(_span)]
 
 
 @router.get(f"{_OWN_NAMESPACE}/metrics", responses=_SERIES)
-async def namespace_metrics(
-    asked: Asked,
-    namespace: NamespaceName,
-    names: _Names = None,
-    since_ms: _Since = None,
-    until_ms: _Until = None,
-    points: _Points = metrics.POINTS_MAX,
-) -> Any:
-    found = await asked.operations.reports.metric_history(
-        namespace,
-        None,
-        wanted=_words(names),
-        since_ms=since_ms,
-        until_ms=until_ms,
-        points=points,
-    )
+async def namespace_metrics(asked: Asked, namespace: NamespaceName, span: Spanned) -> Any:
+    found = await asked.operations.reports.metric_history(namespace, None, **span._asdict())
     return msgspec.to_builtins(found)
 
 
 @router.get(f"{_OWN_HUB}/metrics", responses=_SERIES)
-async def hub_metrics(
-    asked: Asked,
-    namespace: NamespaceName,
-    hub: HubName,
-    names: _Names = None,
-    since_ms: _Since = None,
-    until_ms: _Until = None,
-    points: _Points = metrics.POINTS_MAX,
-) -> Any:
-    found = await asked.operations.reports.metric_history(
-        namespace,
-        hub,
-        wanted=_words(names),
-        since_ms=since_ms,
-        until_ms=until_ms,
-        points=points,
-    )
+async def hub_metrics(asked: Asked, namespace: NamespaceName, hub: HubName, span: Spanned) -> Any:
+    found = await asked.operations.reports.metric_history(namespace, hub, **span._asdict())
     return msgspec.to_builtins(found)
 
 
