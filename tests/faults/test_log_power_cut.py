@@ -119,6 +119,9 @@ class SimulatedDisk:
     def pread(self, fd: int, size: int, position: int) -> bytes:
         return bytes(self._open[fd].seen[position : position + size])
 
+    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
+        return 0
+
     def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
         content = b"".join(buffers)
         try:

@@ -62,11 +62,11 @@ class ColdLog:
     def locate(self, position: Position) -> int:
         return self._inner.locate(position)
 
-    def cached(self, sequence: int) -> list[StoredBatch] | None:
+    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         last = self._inner.status().last_sequence
         if sequence <= last - self._warm_events:
             return None
-        return self._inner.cached(sequence)
+        return self._inner.cached(sequence, bytes_max=bytes_max)
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         return self._inner.read(sequence, bytes_max=min(bytes_max, 100))

@@ -138,7 +138,7 @@ class Reader:
             return ReadState.AT_END
         if self._fetching or self._start is not None:
             return ReadState.NEEDS_DISK
-        batches = self._log.cached(self.sequence)
+        batches = self._log.cached(self.sequence, bytes_max=self._ahead_bytes)
         if batches is None:
             return ReadState.NEEDS_DISK
         if batches:

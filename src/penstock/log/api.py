@@ -58,10 +58,11 @@ class PartitionLog(Protocol):
         'M'"). May read the disk: any thread."""
         ...
 
-    def cached(self, sequence: int) -> list[StoredBatch] | None:
+    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         """Committed batches from the one that holds `sequence` on, if memory has them, some
         hundreds at most at once; [] at the committed end; None if the disk must be asked. Never
-        blocks."""
+        blocks. For a reader that goes on where it stopped, up to `bytes_max` are taken from what
+        the operating system keeps of the files too."""
         ...
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:

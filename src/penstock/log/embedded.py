@@ -23,7 +23,7 @@ from penstock.log.files import Files, OsFiles
 from penstock.log.handles import Handles
 from penstock.log.opening import open_partition
 from penstock.log.partition import EmbeddedPartition, RefusedPartition
-from penstock.log.reader import PartitionReader, SegmentIndexes
+from penstock.log.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
 from penstock.log.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
 from penstock.log.tail import Tail, TailBudget
 from penstock.log.writer import Outcome, PartitionWriter
@@ -89,6 +89,7 @@ class EmbeddedLogStore:
             self._lock.release()
             raise
         self._handles = Handles(self._files)
+        self._buffer = memoryview(bytearray(CACHED_READ_BYTES))
         self._indexes = SegmentIndexes(self._files, self._handles)
         self._budget = TailBudget()
         self._committer = Committer(wake, on_flush=on_flush)
@@ -188,7 +189,7 @@ class EmbeddedLogStore:
             opened,
             committer=self._committer,
             writer=writer,
-            reader=PartitionReader(self._files, self._handles, self._indexes),
+            reader=PartitionReader(self._files, self._handles, self._indexes, self._buffer),
             tail=Tail(self._tail_cache_bytes, self._budget, last_offset=opened.end.last_offset),
             wake=self._wake,
             is_durable=self._is_durable,

@@ -17,6 +17,7 @@ from typing import Protocol
 _FALLOC_FL_KEEP_SIZE = 1
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
 _NOT_SUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux only
 
 
 class Files(Protocol):
@@ -30,6 +31,11 @@ class Files(Protocol):
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer at the end of the file."""
+        ...
+
+    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
+        """Fill the buffer as far as the operating system holds the file in memory; the bytes that
+        were there, 0 where it cannot tell. Never waits for the disk."""
         ...
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
@@ -80,6 +86,16 @@ class OsFiles:
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         return os.pread(fd, size, position)
+
+    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
+        if not _NO_WAIT:
+            return 0
+        try:
+            return os.preadv(fd, [buffer], position, _NO_WAIT)
+        except OSError as error:
+            if error.errno in _NOT_SUPPORTED or error.errno == errno.EAGAIN:
+                return 0
+            raise
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
         return os.pwritev(fd, buffers, position)

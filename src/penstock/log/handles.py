@@ -59,6 +59,20 @@ class Handles:
                 self._files.close(handle.fd)
             self._trim()
 
+    def read_cached(self, segment: Segment, buffer: memoryview, position: int) -> int:
+        """Fill the buffer from a file that is open and as far as it is in memory; the bytes that
+        were. Never waits, neither for the disk nor for another thread that opens a file: then it
+        is 0. The lock keeps the descriptor from being closed and given to another file."""
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            handle = self._open.get(segment)
+            if handle is None:
+                return 0
+            return self._files.pread_cached(handle.fd, buffer, position)
+        finally:
+            self._lock.release()
+
     def forget(self, segment: Segment) -> None:
         """The file is gone: close it when its last reader is done."""
         with self._lock:

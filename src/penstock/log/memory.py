@@ -82,7 +82,7 @@ class MemoryPartition:
                 return batch.first_sequence
         return self.status().last_sequence + 1
 
-    def cached(self, sequence: int) -> list[StoredBatch] | None:
+    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         if not self._batches or sequence >= self._batches[-1].next_sequence:
             return []
         start = self._index_of(sequence)

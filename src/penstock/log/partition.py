@@ -109,12 +109,17 @@ class EmbeddedPartition:
             return found
         return self._retrying(lambda view: self._search(view, position))
 
-    def cached(self, sequence: int) -> list[StoredBatch] | None:
+    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         view = self._view
         begin = view.begin_sequence
         if begin < 0 or sequence >= view.next_sequence:
             return []
-        return self._tail.since(sequence) if sequence >= begin else None
+        if sequence < begin:
+            return None
+        found = self._tail.since(sequence)
+        if found is None and bytes_max:
+            return self._reader.read_cached(view, sequence, bytes_max=bytes_max)
+        return found
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         return self._retrying(lambda view: self._read(view, sequence, bytes_max))
@@ -283,7 +288,7 @@ class RefusedPartition:
     def locate(self, position: Position) -> int:
         raise LogCorrupt(self.damage[0])
 
-    def cached(self, sequence: int) -> list[StoredBatch] | None:
+    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         return None
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:

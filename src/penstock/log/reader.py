@@ -18,7 +18,14 @@ from penstock.log.index import Mark, Place, SparseIndex
 from penstock.log.locating import event_at_offset, is_at_or_after
 from penstock.log.opening import load_index
 from penstock.log.producers import Producers
-from penstock.log.record import Header, stored
+from penstock.log.record import (
+    RECORD_HEADER_BYTES,
+    Header,
+    is_intact,
+    peek,
+    record_bytes,
+    stored,
+)
 from penstock.log.recovery import replay
 from penstock.log.segment import INDEX_SUFFIX, Segment, SegmentHeader
 from penstock.log.walk import Damaged, Found, walk
@@ -29,6 +36,9 @@ from penstock.model.positions import Position, PositionKind
 
 INDEXES_MAX = 256  # of closed segments kept in memory, about 24 KB each
 _RESUMES_MAX = 256  # places where readers stopped, so that they go on without a search
+# Read at once on the owner's thread: few calls, and yet all of it is still in the processor's cache
+# when it is checked and framed.
+CACHED_READ_BYTES = 512 * limits.KB
 _SEARCH_BYTES = 128 * limits.KB  # read at once while looking for one record: two index intervals
 
 
@@ -119,11 +129,15 @@ class SegmentIndexes:
 class PartitionReader:
     """Reads and searches views of one partition. Raises OSError where the disk fails."""
 
-    def __init__(self, files: Files, handles: Handles, indexes: SegmentIndexes) -> None:
+    def __init__(
+        self, files: Files, handles: Handles, indexes: SegmentIndexes, buffer: memoryview
+    ) -> None:
+        """`buffer` is for `read_cached`, which leaves nothing in it: one for all partitions."""
         self._files = files
         self._handles = handles
         self._indexes = indexes
-        self._resumes: dict[int, tuple[Segment, int]] = {}
+        self._buffer = buffer
+        self._resumes: dict[int, _Stopped] = {}
 
     def read(self, view: View, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         """From the batch that holds `sequence`, which the view retains, up to `bytes_max`."""
@@ -134,6 +148,32 @@ class PartitionReader:
             if not self._read_segment(view, number, take):
                 break
         return take.batches
+
+    def read_cached(self, view: View, sequence: int, *, bytes_max: int) -> list[StoredBatch] | None:
+        """The same for a reader that goes on where it stopped, as far as the file is in memory and
+        well; None: ask `read`, which may wait and says what is wrong. Owner's thread."""
+        stopped = self._resumes.get(sequence)
+        number = bisect_right(view.segments, sequence, key=_first_sequence) - 1
+        if stopped is None or view.segments[number] is not stopped.segment:
+            return None
+        segment, offset, length = stopped.segment, stopped.offset, stopped.length
+        # Whole records, if all are as long as the last one: what is cut off is read twice.
+        size = min(bytes_max, len(self._buffer))
+        size = min(max(size - size % length, length), view.end_of(number).offset - offset)
+        assert size > 0
+        chunk = self._buffer[:size]
+        try:
+            size = self._handles.read_cached(segment, chunk, segment.position(offset))
+        except OSError:
+            return None
+        batches = _records(chunk[:size], sequence, offset, segment.header.salt)
+        if not batches:
+            return None
+        self._resumes.pop(sequence, None)
+        last = batches[-1]
+        length = record_bytes(last.sections)
+        self._remember(last.next_sequence, segment, last.base_offset + length, length)
+        return batches
 
     def search(self, view: View, position: Position) -> int:
         """The first event at an offset or a time, somewhere in what the view retains."""
@@ -160,14 +200,15 @@ class PartitionReader:
                 if item.header.first_sequence > take.sequence:
                     return _blocked(take, f"{segment.path} is damaged there", item.header)
                 if not take.has_room(item.header.length):
-                    self._remember(take.sequence, segment, item.header.base_offset)
+                    length = RECORD_HEADER_BYTES + item.header.length
+                    self._remember(take.sequence, segment, item.header.base_offset, length)
                     return False
                 take.add(stored(item.chunk, item.position, item.header))
         finally:
             self._handles.release(handle)
         if take.sequence < end.next_sequence:
             return _blocked(take, f"{segment.path} is damaged there", end)
-        self._remember(take.sequence, segment, end.offset)
+        self._remember(take.sequence, segment, end.offset, 1)
         return take.has_room(1)
 
     def _search_offset(self, view: View, position: Position) -> int:
@@ -220,16 +261,24 @@ class PartitionReader:
 
     def _place(self, segment: Segment, end: Mark, sequence: int) -> int:
         """The offset to start from: where a reader stopped before, or the nearest index entry."""
-        stopped, offset = self._resumes.pop(sequence, (None, 0))
-        if stopped is segment:
-            return offset
+        stopped = self._resumes.pop(sequence, None)
+        if stopped is not None and stopped.segment is segment:
+            return stopped.offset
         place = self._indexes.get(segment, end).before_sequence(sequence)
         return segment.header.base_offset if place is None else place.offset
 
-    def _remember(self, sequence: int, segment: Segment, offset: int) -> None:
+    def _remember(self, sequence: int, segment: Segment, offset: int, length: int) -> None:
         if len(self._resumes) >= _RESUMES_MAX:
             self._resumes.clear()  # readers that went elsewhere; the others search once
-        self._resumes[sequence] = (segment, offset)
+        self._resumes[sequence] = _Stopped(segment, offset, length)
+
+
+class _Stopped(msgspec.Struct, frozen=True, gc=False):
+    """Where a read ended."""
+
+    segment: Segment
+    offset: int
+    length: int  # of the record there, or of the last one: a guess that saves reading half records
 
 
 class _Take:
@@ -250,6 +299,20 @@ class _Take:
         self.batches.append(batch)
         self._size += len(batch.sections)
         self.sequence = batch.first_sequence + batch.count
+
+
+def _records(chunk: memoryview, sequence: int, offset: int, salt: int) -> list[StoredBatch]:
+    """The whole and intact records from the start of `chunk` on, which is at `offset`."""
+    batches: list[StoredBatch] = []
+    position = 0
+    while True:
+        header = peek(chunk, position, base_offset=offset + position)
+        if header is None or not is_intact(chunk, position, header, salt):
+            return batches
+        if not batches and not header.first_sequence <= sequence < header.next_sequence:
+            return batches
+        batches.append(stored(chunk, position, header))
+        position += RECORD_HEADER_BYTES + header.length
 
 
 def _blocked(take: _Take, why: str, following: Header | SegmentHeader | Mark) -> bool:

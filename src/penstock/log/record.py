@@ -100,7 +100,7 @@ def frame(
     return _PREFIX.pack(RECORD_MAGIC, crc32c(batch.sections, crc32c(rest, salt))) + rest
 
 
-def peek(chunk: bytes, position: int, *, base_offset: int) -> Header | None:
+def peek(chunk: bytes | memoryview, position: int, *, base_offset: int) -> Header | None:
     """The header at `position`, or None where no record of that base offset can start."""
     if position + RECORD_HEADER_BYTES > len(chunk):
         return None
@@ -139,7 +139,7 @@ def peek(chunk: bytes, position: int, *, base_offset: int) -> Header | None:
     )
 
 
-def is_intact(chunk: bytes, position: int, header: Header, salt: int) -> bool:
+def is_intact(chunk: bytes | memoryview, position: int, header: Header, salt: int) -> bool:
     """Whether the whole record lies in `chunk` and its checksum fits."""
     end = position + RECORD_HEADER_BYTES + header.length
     if end > len(chunk):
@@ -147,7 +147,7 @@ def is_intact(chunk: bytes, position: int, header: Header, salt: int) -> bool:
     return crc32c(memoryview(chunk)[position + _CHECKED_FROM : end], salt) == header.checksum
 
 
-def stored(chunk: bytes, position: int, header: Header) -> StoredBatch:
+def stored(chunk: bytes | memoryview, position: int, header: Header) -> StoredBatch:
     """The record at `position`, found intact before, as readers get it."""
     start = position + RECORD_HEADER_BYTES
     return StoredBatch(
@@ -155,7 +155,7 @@ def stored(chunk: bytes, position: int, header: Header) -> StoredBatch:
         header.base_offset,
         header.enqueued_ms,
         header.count,
-        chunk[start : start + header.length],
+        bytes(chunk[start : start + header.length]),
     )
 
 

@@ -63,10 +63,10 @@ class ScriptedLog:
         else:
             self._inner.append(batch, now_ms=now_ms, done=lambda outcome: done(failing))
 
-    def cached(self, sequence: int) -> list[StoredBatch] | None:
+    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         if sequence < self.cached_from and sequence <= self.status().last_sequence:
             return None
-        return self._inner.cached(sequence)
+        return self._inner.cached(sequence, bytes_max=bytes_max)
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         unsubscribe = self._inner.subscribe(on_commit)
