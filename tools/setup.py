@@ -89,6 +89,8 @@ def install_python_packages() -> None:
         raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
     if not run([PYTHON, "-c", "import penstock.kernels._compiled"], quiet=True):
         print("compiled kernels not built (they need a C compiler): the pure ones serve, slower")
+    # Spark finds this one where the machine has no Java; else it starts the machine's own.
+    run([PYTHON, "-m", "penstock.spark.java", VENV / "bin"])
     install_built_here(built_here)
     remove_strangers({*wheels, *built_here, *NOT_LOCKED})
 

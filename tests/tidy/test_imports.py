@@ -61,6 +61,8 @@ HEAVY = (
     ("nicegui", ("portal",)),
     ("fsspec", ("capture", "spark")),
 )
+# Classes that Spark makes us derive from its own; loaded late by everybody else.
+DERIVED = ("spark.sources",)
 
 
 class Import(NamedTuple):
@@ -103,7 +105,12 @@ def test_heavy_modules_are_loaded_late_and_by_few(
     module: str, rooms: tuple[str, ...], imports: list[Import]
 ) -> None:
     heavy = [found for found in imports if _first(found.target) == module]
-    wrong = [f.where for f in heavy if f.at_top or not _within(f.importer, rooms)]
+    wrong = [
+        found.where
+        for found in heavy
+        if (found.at_top and not _within(found.importer, DERIVED))
+        or not _within(found.importer, rooms)
+    ]
     assert wrong == []
 
 

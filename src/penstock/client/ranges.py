@@ -22,7 +22,7 @@ from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientClosed, ClientTimedOut, EventsLost
 from penstock.client.inbox import Chunk
 from penstock.client.positions import EventPosition
-from penstock.client.properties import PartitionProperties
+from penstock.client.properties import EventHubProperties, PartitionProperties
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import ArgumentError
 
@@ -131,6 +131,14 @@ class HubReader:
         later; the last one's successor when there is none."""
         return self._ask(self._sequence_at(partition_id, time_ms))
 
+    def sequence_at_offset(self, partition_id: str, offset: str) -> int:
+        """The same for the event at that offset, or the first one behind it."""
+        return self._ask(self._sequence_at_offset(partition_id, offset))
+
+    def properties(self) -> EventHubProperties:
+        """The hub's name, when it was created, its partitions."""
+        return self._ask(self._client.get_eventhub_properties())
+
     def close(self) -> None:
         """Harmless when done before."""
         with self._closing:
@@ -158,12 +166,26 @@ class HubReader:
             return behind
         if time_ms <= 0:
             return known["beginning_sequence_number"]
-        position = EventPosition.from_enqueued_ms(time_ms - 1)
+        return await self._first_at(partition_id, EventPosition.from_enqueued_ms(time_ms - 1))
+
+    async def _sequence_at_offset(self, partition_id: str, offset: str) -> int:
+        known = await self._client.get_partition_properties(partition_id)
+        behind, last_offset = (
+            known["last_enqueued_sequence_number"] + 1,
+            known["last_enqueued_offset"],
+        )
+        # Offsets are numbers nearly everywhere; where they are not, the service is asked.
+        numbers = last_offset.isdigit() and offset.isdigit()
+        if known["is_empty"] or (numbers and int(offset) > int(last_offset)):
+            return behind
+        return await self._first_at(partition_id, EventPosition.from_offset(offset, inclusive=True))
+
+    async def _first_at(self, partition_id: str, position: EventPosition) -> int:
         async with self._client.open_partition(partition_id, position, prefetch=1) as reader:
             chunk = await reader.receive_chunk()
         if chunk is None:
             raise ClientTimedOut(
-                f"The first event of partition {partition_id} behind {time_ms} did not come "
+                f"The first event of partition {partition_id} at {position.selector} did not come "
                 f"within {self._timeout_s} s."
             )
         return chunk.first

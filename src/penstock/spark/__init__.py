@@ -1,0 +1,37 @@
+"""Spark: the `eventhubs` source and sink, and sessions that are ready for them.
+
+`spark.read.format("eventhubs")` needs no import at all: Spark finds the format by the module
+`pyspark_eventhubs`, which is installed beside this package. `session()` is a SparkSession with
+Java found and with sensible settings. Nothing of PySpark is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.spark.java import java_home
+    from penstock.spark.sessions import session
+    from penstock.spark.sources.eventhubs import EventHubsDataSource
+
+_HOMES = {
+    "EventHubsDataSource": "penstock.spark.sources.eventhubs",
+    "java_home": "penstock.spark.java",
+    "session": "penstock.spark.sessions",
+}
+
+__all__ = ["EventHubsDataSource", "java_home", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,124 @@
+"""A hub as planners see it: where partitions begin and end, what a position is as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from penstock.client.ranges import HubReader, RangeSettings
+from penstock.model.errors import ArgumentError
+from penstock.spark.errors import beyond, gone
+from penstock.spark.options import ReadOptions
+from penstock.spark.planning import Bounds
+from penstock.spark.positions import Kind, Position
+
+
+def range_settings(options: ReadOptions) -> RangeSettings:
+    target = options.target
+    return RangeSettings(
+        connection_string=target.connection_string.reveal(),
+        eventhub_name=target.eventhub_name,
+        consumer_group=options.consumer_group,
+        ca_file=target.ca_file,
+        insecure=target.insecure,
+        transport="websocket" if target.websocket else "amqp",
+        timeout_s=options.receiver_timeout_s,
+        prefetch=options.prefetch,
+        owner_level=options.owner_level,
+    )
+
+
+class Planner:
+    """Asks one hub. Blocking; keeps a connection until it is closed."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._name = options.target.eventhub_name
+        self._reader = HubReader(range_settings(options))
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Of every partition, in the order of their numbers."""
+        told = self._reader.partitions()
+        found: dict[str, Bounds] = {}
+        for partition_id in sorted(told, key=lambda each: (len(each), each)):
+            about = told[partition_id]
+            end = about["last_enqueued_sequence_number"] + 1
+            begin = end if about["is_empty"] else about["beginning_sequence_number"]
+            found[partition_id] = Bounds(begin, end, about["last_enqueued_offset"])
+        return found
+
+    def created_at(self) -> datetime:
+        return self._reader.properties()["created_at"]
+
+    def starts(self, bounds: Mapping[str, Bounds], default: Position) -> dict[str, int]:
+        """The first event of each partition."""
+        options = self._options
+        self._check_partitions("startingPositions", options.starts, bounds)
+        found: dict[str, int] = {}
+        for partition_id, known in bounds.items():
+            position = options.starts.get(partition_id) or options.start or default
+            number = self._number(partition_id, position, known, is_start=True)
+            if options.start_must_exist and position.kind is Kind.TIME and number >= known.end:
+                raise ArgumentError(
+                    f"Partition {partition_id} of hub {self._name!r} has no event at or behind "
+                    "startingTimestamp: set startingTimestampStrategy=latest to begin at its end."
+                )
+            found[partition_id] = self._allowed(partition_id, number, known)
+        return found
+
+    def ends(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
+        """Behind the last event of each partition."""
+        options = self._options
+        self._check_partitions("endingPositions", options.ends, bounds)
+        found: dict[str, int] = {}
+        for partition_id, known in bounds.items():
+            position = options.ends.get(partition_id) or options.end
+            number = self._number(partition_id, position, known, is_start=False)
+            if number > known.end:
+                if options.fail_on_data_loss:
+                    raise beyond(self._name, partition_id, number - 1, known.end)
+                number = known.end
+            found[partition_id] = number
+        return found
+
+    def _allowed(self, partition_id: str, number: int, known: Bounds) -> int:
+        """A start within what is there, or DataLoss."""
+        if number < known.begin:
+            if self._options.fail_on_data_loss:
+                begins = known.begin if known.end > known.begin else None
+                raise gone(self._name, partition_id, number, known.begin, begins)
+            return known.begin
+        if number > known.end:
+            if self._options.fail_on_data_loss:
+                raise beyond(self._name, partition_id, number, known.end)
+            return known.end
+        return number
+
+    def _number(
+        self, partition_id: str, position: Position, known: Bounds, *, is_start: bool
+    ) -> int:
+        """Starts include their event unless it says otherwise, ends never do."""
+        kind = position.kind
+        if kind is Kind.EARLIEST:
+            return known.begin
+        if kind is Kind.LATEST:
+            return known.end
+        behind = 1 if is_start and not position.inclusive else 0
+        if kind is Kind.SEQUENCE:
+            return position.number + behind
+        if kind is Kind.TIME:
+            return self._reader.sequence_at(partition_id, position.number)
+        return self._reader.sequence_at_offset(partition_id, position.offset) + behind
+
+    def _check_partitions(
+        self, option: str, named: Mapping[str, Position], bounds: Mapping[str, Bounds]
+    ) -> None:
+        strange = [each for each in named if each not in bounds]
+        if strange:
+            raise ArgumentError(
+                f"{option} names partition {strange[0]}: the hub {self._name!r} has "
+                f"{', '.join(bounds)}."
+            )

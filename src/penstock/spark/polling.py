@@ -1,0 +1,173 @@
+"""What a streaming query reads next: the hub's ends, admission, and what was lost meanwhile.
+
+Kept apart from PySpark's classes, so that it is driven by tests without Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from penstock.spark.errors import beyond, gone, made_anew
+from penstock.spark.options import ReadOptions
+from penstock.spark.planning import Bounds, Sizes, Span, admit, sorted_offsets, split
+from penstock.spark.positions import LATEST, Position
+
+_log = logging.getLogger("penstock.spark")
+_FRESH_S = 5.0  # what the hub said so recently is good enough to find losses early
+
+
+class Asked(Protocol):
+    """What is asked of a hub: `penstock.spark.hub.Planner`."""
+
+    def bounds(self) -> dict[str, Bounds]: ...
+    def created_at(self) -> datetime: ...
+    def starts(self, bounds: Mapping[str, Bounds], default: Position) -> dict[str, int]: ...
+
+
+class Poller:
+    """One query's view of one hub."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        hub: Asked,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._name = options.target.eventhub_name
+        self._hub = hub
+        self._monotonic_s = monotonic_s
+        self._sizes = Sizes()
+        self._bounds: dict[str, Bounds] = {}
+        self._bounds_at_s = -_FRESH_S
+        self._created_at: datetime | None = None
+        self._target: dict[str, int] | None = None  # AvailableNow ends there
+        self._moved_at_s = monotonic_s()  # when a trigger last had something to read
+        self._returned: dict[str, int] | None = None  # for a Spark that does not tell the start
+
+    def initial(self) -> dict[str, int]:
+        """Where a query without a checkpoint begins."""
+        starts = self._hub.starts(self._poll(), LATEST)
+        self._returned = sorted_offsets(starts)
+        return self._returned
+
+    def stop_at_present(self) -> None:
+        """AvailableNow: what comes from now on is for another time."""
+        self._target = {key: bounds.end for key, bounds in self._poll().items()}
+
+    def known_ends(self) -> dict[str, int] | None:
+        """As of the last time that the hub was asked."""
+        return sorted_offsets({k: b.end for k, b in self._bounds.items()}) or None
+
+    def next(self, start: Mapping[str, int] | None, *, limited: bool = True) -> dict[str, int]:
+        """How far the next micro-batch goes; `start` itself when there is nothing to do."""
+        begin = dict(start if start is not None else self._returned or {})
+        bounds = self._poll()
+        end = self._ends(begin, bounds)
+        if self._target is not None:
+            end = {k: min(v, max(self._target.get(k, v), begin.get(k, 0))) for k, v in end.items()}
+        begin_or_first = {k: begin.get(k, bounds[k].begin if k in bounds else 0) for k in end}
+        backlog = sum(max(0, end[k] - begin_or_first[k]) for k in end)
+        if backlog and self._waits(backlog):
+            end = {k: begin[k] for k in end if k in begin}
+        elif limited and backlog:
+            end = self._admitted(begin_or_first, end)
+        if end != begin:
+            self._moved_at_s = self._monotonic_s()
+        self._returned = sorted_offsets(end)
+        return self._returned
+
+    def spans(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Span]:
+        """The tasks of one micro-batch, also of one that is run again after a crash."""
+        found: list[Span] = []
+        bounds = self._recent()
+        for key in end:
+            known = bounds.get(key)
+            first = start.get(key)
+            if first is None:  # a partition that came later is read from its beginning
+                first = known.begin if known is not None else 0
+            if end[key] < first:
+                first = known.begin if known is not None else 0  # the hub was made anew
+            if known is not None and known.begin > first:
+                first = self._lost(key, first, min(known.begin, end[key]), known)
+            found.append(Span(key, first, end[key]))
+        return split(
+            found,
+            max_events_per_task=self._options.max_events_per_task,
+            min_partitions=self._options.min_partitions,
+        )
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _poll(self) -> dict[str, Bounds]:
+        """Ask the hub. Raises DataLoss when it is another one than before."""
+        created_at = self._hub.created_at()
+        if self._created_at is not None and created_at != self._created_at:
+            if self._options.fail_on_data_loss:
+                raise made_anew(self._name)
+            _log.warning("eventhubs: the hub %r was made anew.", self._name)
+            self._returned = None
+            self._made_anew = True
+        self._created_at = created_at
+        bounds = self._hub.bounds()
+        if not self._options.discover_partitions and self._bounds:
+            bounds = {key: each for key, each in bounds.items() if key in self._bounds}
+        for key, each in bounds.items():
+            self._sizes.note(key, each)
+        self._bounds, self._bounds_at_s = bounds, self._monotonic_s()
+        return bounds
+
+    def _recent(self) -> dict[str, Bounds]:
+        if self._monotonic_s() - self._bounds_at_s <= _FRESH_S:
+            return self._bounds
+        return self._poll()
+
+    def _ends(self, begin: Mapping[str, int], bounds: Mapping[str, Bounds]) -> dict[str, int]:
+        """The hub's ends; a partition that is gone keeps its place."""
+        ends = {key: begin[key] for key in begin}
+        for key, known in bounds.items():
+            if key not in begin and begin and not self._options.discover_partitions:
+                continue
+            if known.end < begin.get(key, 0):
+                if self._options.fail_on_data_loss:
+                    raise beyond(self._name, key, begin[key] - 1, known.end)
+                _log.warning(
+                    "eventhubs: partition %s of hub %r ends at %d, before %d: it is read from its "
+                    "beginning.",
+                    key,
+                    self._name,
+                    known.end,
+                    begin[key],
+                )
+            ends[key] = known.end
+        return ends
+
+    def _waits(self, backlog: int) -> bool:
+        least = self._options.min_events_per_trigger
+        if least is None or backlog >= least or self._target is not None:
+            return False
+        return self._monotonic_s() - self._moved_at_s < self._options.max_trigger_delay_s
+
+    def _admitted(self, begin: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
+        by_bytes = self._sizes.events_for(begin, end, self._options.max_bytes_per_trigger)
+        limits = [
+            limit for limit in (self._options.max_events_per_trigger, by_bytes) if limit is not None
+        ]
+        return admit(begin, end, min(limits)) if limits else dict(end)
+
+    def _lost(self, key: str, first: int, end: int, known: Bounds) -> int:
+        if self._options.fail_on_data_loss:
+            raise gone(self._name, key, first, end, known.begin)
+        _log.warning(
+            "eventhubs: events %d to %d of partition %s of hub %r are gone.",
+            first,
+            end - 1,
+            key,
+            self._name,
+        )
+        return end

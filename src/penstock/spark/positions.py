@@ -1,0 +1,196 @@
+"""Where a query begins and ends, in every spelling that users know.
+
+`earliest`, `latest`, an ISO time, a sequence number, the JSON of the old connector's EventPosition;
+for single partitions `{"0": 100}`, Kafka's `{"hub": {"0": 100}}`, or the old connector's keys,
+which are JSON texts themselves: `{"ehName": "hub", "partitionId": 0}`, quoted.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from penstock.model.errors import ArgumentError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN_MAX = 80
+_FIELDS = {"offset", "seqno", "enqueuedtime", "isinclusive"}
+_OFFSETS_OF_WORDS = {"-1": "earliest", "@latest": "latest"}
+
+
+class Kind(IntEnum):
+    EARLIEST = 0
+    LATEST = 1
+    SEQUENCE = 2
+    OFFSET = 3
+    TIME = 4
+
+
+class Position(NamedTuple):
+    """`number` is a sequence number or milliseconds since 1970, `offset` the service's text."""
+
+    kind: Kind
+    number: int = 0
+    offset: str = ""
+    inclusive: bool = True
+
+
+EARLIEST = Position(Kind.EARLIEST)
+LATEST = Position(Kind.LATEST)
+
+
+def parse_position(option: str, text: str) -> Position:
+    """One position for every partition. Raises ArgumentError naming the option."""
+    stripped = text.strip()
+    if stripped.startswith("{"):
+        return _from_json(option, _loaded(option, stripped))
+    return _from_text(option, stripped)
+
+
+def parse_positions(option: str, text: str, hub: str) -> dict[str, Position]:
+    """Positions by partition id."""
+    loaded = _loaded(option, text)
+    if len(loaded) == 1 and hub in loaded and _is_by_partition(loaded[hub]):
+        loaded = loaded[hub]
+    positions: dict[str, Position] = {}
+    for key, value in loaded.items():
+        partition_id = _partition_id(option, key, hub)
+        positions[partition_id] = _from_value(f"{option} of partition {partition_id}", value)
+    return positions
+
+
+def parse_time(option: str, text: str) -> Position:
+    """A time alone: ISO, or milliseconds since 1970 as Kafka's source has it."""
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit():
+        return Position(Kind.TIME, int(stripped))
+    return Position(Kind.TIME, _milliseconds(option, stripped))
+
+
+def is_by_partition(text: str) -> bool:
+    """Whether an option that takes both (`startingOffsets`) holds positions by partition."""
+    if not text.strip().startswith("{"):
+        return False
+    try:
+        loaded = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(loaded, dict) and not {str(key).lower() for key in loaded} <= _FIELDS
+
+
+# --- inside ---------------------------------------------------------------------------------------
+
+
+def _loaded(option: str, text: str) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ArgumentError(f"{option} is no valid JSON: {_shown(text)}.") from None
+    if not isinstance(loaded, dict):
+        raise ArgumentError(f"{option} is {_shown(text)}: a JSON object is expected.")
+    return loaded
+
+
+def _is_by_partition(value: object) -> bool:
+    return isinstance(value, dict) and all(str(key).isdigit() for key in value)
+
+
+def _partition_id(option: str, key: str, hub: str) -> str:
+    if not key.strip().startswith("{"):
+        if key.isascii() and key.isdigit():
+            return str(int(key))
+        raise ArgumentError(
+            f'{option} has the key {_shown(key)}: a partition id such as "0", or the old '
+            'connector\'s {"ehName": ..., "partitionId": 0} as text, is expected.'
+        )
+    named = {name.lower(): value for name, value in _loaded(option, key).items()}
+    partition = named.get("partitionid")
+    if isinstance(partition, bool) or not str(partition).isdigit():
+        raise ArgumentError(f"{option} has a key without a partitionId: {_shown(key)}.")
+    name = named.get("ehname")
+    if name is not None and str(name).casefold() != hub.casefold():
+        raise ArgumentError(
+            f"{option} is for the hub {_shown(str(name))}, but this query reads {hub!r}."
+        )
+    return str(partition)
+
+
+def _from_value(option: str, value: object) -> Position:
+    if isinstance(value, dict):
+        return _from_json(option, value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        # Kafka's source: -2 is the beginning, -1 the end.
+        if value in (-2, -1):
+            return EARLIEST if value == -2 else LATEST
+        return Position(Kind.SEQUENCE, _natural(option, value))
+    if isinstance(value, str):
+        return parse_position(option, value)
+    raise ArgumentError(
+        f"{option} is {_shown(value)}: a sequence number, a text or an EventPosition is expected."
+    )
+
+
+def _from_text(option: str, text: str) -> Position:
+    word = text.lower()
+    if word in ("earliest", "-1"):
+        return EARLIEST
+    if word in ("latest", "@latest"):
+        return LATEST
+    if text.isascii() and text.isdigit():
+        return Position(Kind.SEQUENCE, int(text))
+    return Position(Kind.TIME, _milliseconds(option, text))
+
+
+def _from_json(option: str, fields: dict[str, Any]) -> Position:
+    """The old connector's EventPosition: one of offset, seqNo, enqueuedTime is in use, the others
+    are null or, for seqNo, -1."""
+    known = {str(name).lower(): value for name, value in fields.items()}
+    if not known.keys() <= _FIELDS:
+        strange = sorted(known.keys() - _FIELDS)
+        raise ArgumentError(
+            f"{option} has the field {_shown(strange[0])}: offset, seqNo, enqueuedTime and "
+            "isInclusive are known."
+        )
+    offset, number, time = known.get("offset"), known.get("seqno"), known.get("enqueuedtime")
+    number = None if number == -1 else number
+    inclusive = known.get("isinclusive")
+    inclusive = True if inclusive is None else inclusive
+    used = [value for value in (offset, number, time) if value is not None]
+    if len(used) != 1 or not isinstance(inclusive, bool):
+        raise ArgumentError(
+            f"{option} must use one of offset, seqNo and enqueuedTime, not {len(used)} "
+            "(null, and -1 for seqNo, mean unused); isInclusive is true or false."
+        )
+    if offset is not None:
+        word = _OFFSETS_OF_WORDS.get(str(offset))
+        if word is not None:
+            return EARLIEST if word == "earliest" else LATEST
+        return Position(Kind.OFFSET, offset=str(offset), inclusive=inclusive)
+    if number is not None:
+        return Position(Kind.SEQUENCE, _natural(option, number), inclusive=inclusive)
+    return Position(Kind.TIME, _milliseconds(option, str(time)), inclusive=inclusive)
+
+
+def _natural(option: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ArgumentError(f"{option} has the sequence number {_shown(value)}: 0 or more.")
+    return value
+
+
+def _milliseconds(option: str, text: str) -> int:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentError(
+            f"{option} is {_shown(text)}: earliest, latest, a sequence number, a time such as "
+            '2026-11-16T12:00:00Z or an EventPosition such as {"seqNo": 100} is expected.'
+        ) from None
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."

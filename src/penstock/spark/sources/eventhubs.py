@@ -1,0 +1,221 @@
+"""`eventhubs` as Spark's Python Data Source API wants it: thin, the deciding is elsewhere.
+
+Spark makes these objects in several processes: the data source where the query is planned, a
+stream reader in one process that lives as long as the query, copies of both on executors. So
+nothing here holds a socket when it is pickled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from penstock.model.errors import ArgumentError
+from penstock.spark.options import Options, ReadOptions, RowOptions
+
+try:  # Spark 4.2
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # Spark 4.0 and 4.1: latestOffset() is called without start and limit
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = None  # type: ignore[misc,assignment]
+    SupportsTriggerAvailableNow = object  # type: ignore[misc,assignment]
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.spark.hub import Planner
+    from penstock.spark.planning import Span
+    from penstock.spark.polling import Poller
+
+_log = logging.getLogger("penstock.spark")
+
+
+class EventHubsDataSource(DataSource):
+    """`spark.read.format("eventhubs")` and its three sisters."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # Not given to the base class, whose attribute would show secrets to whoever prints it.
+        self._options = Options(options)
+        for note in self._options.notes:
+            _log.warning("eventhubs: %s.", note)
+
+    def __repr__(self) -> str:
+        return "<EventHubsDataSource>"
+
+    @classmethod
+    def name(cls) -> str:
+        return "eventhubs"
+
+    def schema(self) -> StructType:
+        return spark_schema(self._options.rows())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        rows = self._options.rows()
+        return EventHubsReader(self._options.read(), rows, _checked(schema, rows))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        rows = self._options.rows()
+        options = self._options.read()
+        if self._options.text("endingPosition") or self._options.text("endingPositions"):
+            raise ArgumentError(
+                "A streaming query has no end: endingPosition and endingPositions are for "
+                "spark.read. Trigger.AvailableNow ends at what is there."
+            )
+        return EventHubsStreamReader(options, rows, _checked(schema, rows))
+
+
+class SpanPartition(InputPartition):
+    """One task's events."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(tuple(span))
+
+
+class EventHubsReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, rows: RowOptions, schema: StructType) -> None:
+        self._options = options
+        self._rows = rows
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from penstock.spark.hub import Planner
+        from penstock.spark.planning import Span, split
+        from penstock.spark.positions import EARLIEST
+
+        planner = Planner(self._options)
+        try:
+            bounds = planner.bounds()
+            starts = planner.starts(bounds, EARLIEST)
+            ends = planner.ends(bounds)
+        finally:
+            planner.close()
+        spans = split(
+            (Span(key, starts[key], ends[key]) for key in bounds),
+            max_events_per_task=self._options.max_events_per_task,
+            min_partitions=self._options.min_partitions,
+        )
+        # Spark takes an empty list for "one partition, None".
+        return [SpanPartition(span) for span in spans] or [SpanPartition(Span("0", 0, 0))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options, self._rows, self._schema)
+
+
+class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, rows: RowOptions, schema: StructType) -> None:
+        self._options = options
+        self._rows = rows
+        self._schema = schema
+        self._planner: Planner | None = None
+        self._poller: Poller | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_planner": None, "_poller": None}
+
+    def initialOffset(self) -> dict[str, int]:
+        return self._polling().initial()
+
+    def getDefaultReadLimit(self) -> Any:
+        if self._options.max_events_per_trigger is not None:
+            return ReadMaxRows(self._options.max_events_per_trigger)
+        return ReadMaxBytes(self._options.max_bytes_per_trigger)
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
+        """`start` is the end of what is processed and noted: Spark asks for more only then."""
+        limited = ReadAllAvailable is None or not isinstance(limit, ReadAllAvailable)
+        return self._polling().next(start, limited=limited)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        return self._polling().known_ends()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._polling().stop_at_present()
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        return [SpanPartition(span) for span in self._polling().spans(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options, self._rows, self._schema)
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
+    def _polling(self) -> Poller:
+        if self._poller is None:
+            from penstock.spark.hub import Planner
+            from penstock.spark.polling import Poller
+
+            self._planner = Planner(self._options)
+            self._poller = Poller(self._options, self._planner)
+        return self._poller
+
+
+def _read(
+    partition: InputPartition, options: ReadOptions, rows: RowOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from penstock.spark.hub import range_settings
+    from penstock.spark.planning import Span
+    from penstock.spark.rows import record_batches
+
+    span = Span(*partition.value)
+    return record_batches(
+        range_settings(options),
+        span,
+        rows,
+        to_arrow_schema(schema, timezone="UTC"),
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+def spark_schema(rows: RowOptions) -> StructType:
+    """The columns of the old connector, by the same names and types."""
+    value = VariantType() if rows.properties_format == "variant" else StringType()
+    schema = (
+        StructType()
+        .add("body", StringType() if rows.body_text else BinaryType())
+        .add("partition", StringType())
+        .add("offset", StringType())
+        .add("sequenceNumber", LongType())
+        .add("enqueuedTime", TimestampType())
+        .add("publisher", StringType())
+        .add("partitionKey", StringType())
+    )
+    if rows.properties:
+        schema = schema.add("properties", MapType(StringType(), value))
+    if rows.system:
+        schema = schema.add("systemProperties", MapType(StringType(), value))
+    return schema.add("eventHub", StringType()) if rows.hub else schema
+
+
+def _checked(schema: StructType, rows: RowOptions) -> StructType:
+    """Spark hands over a user's schema as it is: only ours can be read."""
+    own = spark_schema(rows)
+    if [(f.name, f.dataType) for f in own] != [(f.name, f.dataType) for f in schema]:
+        raise ArgumentError(
+            f"The schema of eventhubs is fixed: {own.simpleString()}. Leave .schema(...) out."
+        )
+    return own
