@@ -75,6 +75,11 @@ COMMANDS = (
         ("bench", "bench:app", "Measure publishing, delivery and latency."),
     ),
     *_section(
+        "Spark",
+        ("pipeline", "pipeline:app", "Stream processing on Spark."),
+        ("spark", "spark:app", "Spark's own programs, with Java, source and service wired."),
+    ),
+    *_section(
         "Operate",
         ("connections", "connections:app", "Who is connected; end a connection."),
         ("audit", "audit:audit", "Who did what, newest first."),

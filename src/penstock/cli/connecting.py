@@ -91,6 +91,8 @@ class Wire(NamedTuple):
     ca_file: str | None
     websocket: bool
     timeout_s: float
+    data: Path | None = None  # where flags named the service rather than its events
+    context: str | None = None
 
     def __repr__(self) -> str:  # it holds a key
         return "<Wire>"
@@ -168,7 +170,8 @@ def find_wire(
     timeout_s = seconds(timeout, option="--timeout")
     if timeout_s <= 0:
         raise typer.BadParameter("It must be above 0.", param_hint="--timeout")
-    return Wire(text, str(ca_file) if ca_file is not None else found, websocket, timeout_s)
+    trusted = str(ca_file) if ca_file is not None else found
+    return Wire(text, trusted, websocket, timeout_s, data, context)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

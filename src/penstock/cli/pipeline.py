@@ -1,0 +1,418 @@
+"""`penstock pipeline run|list`: Structured Streaming jobs with session and source wired."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.connecting import Wire, with_events
+from penstock.cli.output import Format, Output, print_rows, seconds_shown, talk
+from penstock.cli.pipeline_jobs import Reporter, reporting
+from penstock.cli.service import Service, with_whole_service
+from penstock.cli.tree import Noun
+from penstock.cli.units import seconds
+from penstock.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from penstock.spark.pipelines import Hubs, ShowRows
+    from penstock.spark.running import PipelineRun, RunSettings, Watcher
+
+app = Noun("Stream processing on Spark.")
+
+_SPARK = "Spark"
+_PACKAGES = "pip install 'penstock[spark]'"
+_SETTING = re.compile(r"spark\.[A-Za-z0-9_.\-]+")
+_RESTARTS_MAX = 1_000_000
+
+
+@app.verb()
+@with_events
+def run(
+    wire: Wire,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.py", exists=True, dir_okay=False, help="Defines pipeline()"),
+    ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of pipeline(); repeatable"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the job and its queries [default: the file's]")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="Where progress is kept, so that it goes on there; without it, it is forgotten",
+        ),
+    ] = None,
+    from_: Annotated[
+        str,
+        typer.Option("--from", metavar="PLACE", help="Where a new query begins: earliest, latest"),
+    ] = "latest",
+    group: Annotated[str, typer.Option("--group", "-g", help="Consumer group")] = "$Default",
+    trigger: Annotated[
+        str | None,
+        typer.Option("--trigger", metavar="TIME", help="Between two batches [default: 1s]"),
+    ] = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Process what is there, then end")
+    ] = False,
+    restart: Annotated[
+        str,
+        typer.Option("--restart", metavar="TIMES", help="After a failure: a number, or always"),
+    ] = "0",
+    stop_timeout: Annotated[
+        str, typer.Option("--stop-timeout", metavar="TIME", help="For the batch to end, at a stop")
+    ] = "60s",
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            metavar="URL",
+            help="local[*] (default), spark://, yarn, k8s://",
+            rich_help_panel=_SPARK,
+        ),
+    ] = None,
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            "--remote",
+            metavar="URL",
+            help="A Spark Connect server: sc://HOST:PORT",
+            rich_help_panel=_SPARK,
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--conf",
+            metavar="spark.NAME=VALUE",
+            help="A setting of Spark's; repeatable",
+            rich_help_panel=_SPARK,
+        ),
+    ] = None,
+    spark_log: Annotated[
+        str | None,
+        typer.Option(
+            "--spark-log",
+            metavar="FILE|-",
+            help="What Spark itself says; -: onto stderr",
+            rich_help_panel=_SPARK,
+        ),
+    ] = None,
+    every: Annotated[
+        str, typer.Option("--every", metavar="TIME", help="Between two lines, without a terminal")
+    ] = "10s",
+    output: Format = Output.TABLE,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Rows and errors only")] = False,
+) -> None:
+    """Run a Structured Streaming job: the session and the source are wired.
+
+    The file defines `def pipeline(spark, hubs)` and returns what is to run; docs/pipelines.md has
+    the whole of it. Ctrl-C and SIGTERM end it when its batch is done; a second one ends it now.
+    """
+    from penstock.spark.pipelines import PipelineFile
+
+    found = PipelineFile(file)
+    label = name or found.name
+    conf_given = _pairs(conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
+    if master is not None and remote is not None:
+        raise typer.BadParameter("--master and --remote exclude each other.")
+    job = _Job(
+        wire=wire,
+        file=file.resolve(),
+        label=label,
+        checkpoint=checkpoint,
+        reading={"startingPosition": from_, "consumerGroup": group},
+        settings=_settings(label, set_, trigger, available_now, restart, stop_timeout),
+        master=master or conf_given.get("spark.master"),
+        remote=remote,
+        conf=conf_given,
+        spark_log=spark_log,
+    )
+    from penstock.cli.pipeline_display import display
+
+    with display(output, every_s=seconds(every, option="--every"), is_quiet=quiet) as watcher:
+        _run(job, found, watcher)
+
+
+@app.verb("list")
+@with_whole_service
+def list_(service: Service, output: Format = Output.TABLE) -> None:
+    """Jobs as they reported themselves: pipelines, Capture."""
+    rows = service.client.jobs()
+    columns = ("name", "kind", "state", "rows_per_second", "lag_events", "batch_seconds", "master")
+    shown = {"batch_seconds": seconds_shown, "rows_per_second": _rate}
+    print_rows(rows, output, title="Jobs", columns=columns, shown=shown)
+
+
+class _Job:
+    """What the options said."""
+
+    def __init__(self, **given: Any) -> None:
+        self.wire: Wire = given["wire"]
+        self.file: Path = given["file"]
+        self.label: str = given["label"]
+        self.checkpoint: str | None = given["checkpoint"]
+        self.reading: dict[str, str] = given["reading"]
+        self.settings: RunSettings = given["settings"]
+        self.master: str | None = given["master"]
+        self.remote: str | None = given["remote"]
+        self.conf: dict[str, str] = given["conf"]
+        self.spark_log: str | None = given["spark_log"]
+
+
+def _run(job: _Job, file: Any, watcher: Any) -> None:
+    """Everything that is opened is closed again, in the reverse order."""
+    _check_packages(job.remote)
+    from penstock.spark.launching import spark_session
+    from penstock.spark.running import PipelineRun
+
+    with ExitStack() as stack:
+        asked = stack.enter_context(_signals(watcher))
+        scratch = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        log = _log_file(job, scratch)
+        reporter = stack.enter_context(reporting(job.label, job.master or job.remote, job.wire))
+        _prepare_environment(job)
+        watcher.starting(job.label, job.master or job.remote or "local[*]")
+        spark = stack.enter_context(
+            spark_session(
+                app_name=f"penstock {job.label}",
+                master=job.master,
+                remote=job.remote,
+                conf=_conf(job, scratch),
+                log=log,
+            )
+        )
+        is_remote = job.remote is not None
+        ui_url = None if is_remote else spark.sparkContext.uiWebUrl
+        reporter.ui_url = ui_url or ""
+        asked.claim()  # Spark's own handler would cancel the batch
+        watcher.started(ui_url, job.checkpoint)
+        running = PipelineRun(
+            spark,
+            file,
+            job.settings,
+            _Both(watcher, reporter),
+            hubs=_hubs(job, spark),
+        )
+        asked.answer(running)
+        _finish(running, reporter, log, scratch)
+    watcher.ended()
+
+
+def _finish(running: PipelineRun, reporter: Reporter, log: Path | None, scratch: Path) -> None:
+    try:
+        running.run()
+    except BaseException:
+        reporter.is_failed = True
+        if log is not None and log.is_relative_to(scratch):
+            kept = Path(tempfile.mkdtemp(prefix="penstock-spark-log-")) / "spark.log"
+            shutil.copy(log, kept)
+            log = kept
+        if log is not None:
+            talk(f"Spark's own log: {log}")
+        raise
+
+
+class _Both:
+    """The person and the service look on."""
+
+    def __init__(self, watcher: Watcher, reporter: Reporter) -> None:
+        self._watcher = watcher
+        self._reporter = reporter
+        self.rows, self.note = watcher.rows, watcher.note
+
+    def saw(self, shot: Any) -> None:
+        self._watcher.saw(shot)
+        self._reporter.saw(shot)
+
+
+class _Asked:
+    """SIGINT and SIGTERM, from before there is anything that could be stopped."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._running: PipelineRun | None = None
+        self._is_asked = False
+        self._note = note
+
+    def claim(self) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._heard)
+
+    def answer(self, running: PipelineRun) -> None:
+        self._running = running
+        if self._is_asked:
+            running.ask_to_stop()
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self._running is None:
+            if self._is_asked:
+                raise KeyboardInterrupt
+            self._is_asked = True
+            return
+        if not self._running.is_stopping:
+            self._note("Stopping when the batch is done; once more stops at once.")
+        self._running.ask_to_stop()
+
+
+@contextmanager
+def _signals(watcher: Any) -> Iterator[_Asked]:
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    asked = _Asked(watcher.note)
+    asked.claim()
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def _settings(
+    label: str,
+    set_: list[str] | None,
+    trigger: str | None,
+    available_now: bool,
+    restart: str,
+    stop_timeout: str,
+) -> RunSettings:
+    from penstock.spark.running import RunSettings
+
+    if available_now and trigger is not None:
+        raise typer.BadParameter("--trigger and --available-now exclude each other.")
+    if available_now:
+        wanted: dict[str, Any] = {"availableNow": True}
+    else:
+        between_s = seconds(trigger or "1s", option="--trigger")
+        wanted = {"processingTime": f"{round(between_s * 1000)} milliseconds"}
+    return RunSettings(
+        name=label,
+        arguments=_pairs(set_, "--set", what="NAME=VALUE"),
+        trigger=wanted,
+        is_trigger_forced=available_now or trigger is not None,
+        restarts_max=_restarts(restart),
+        stop_s=seconds(stop_timeout, option="--stop-timeout"),
+    )
+
+
+def _restarts(text: str) -> int | None:
+    if text == "always":
+        return None
+    if text.isascii() and text.isdigit() and int(text[:8]) <= _RESTARTS_MAX:
+        return int(text)
+    raise typer.BadParameter(f"'{text}' is neither a number nor 'always'.", param_hint="--restart")
+
+
+def _pairs(
+    given: list[str] | None, option: str, *, what: str, form: re.Pattern[str] | None = None
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name or (form is not None and not form.fullmatch(name)):
+            shown = name if equals else each  # a value may be a secret
+            raise typer.BadParameter(f"'{shown}' is not {what}.", param_hint=option)
+        found[name] = value
+    return found
+
+
+def _check_packages(remote: str | None) -> None:
+    from importlib.util import find_spec
+
+    lacking = [each for each in ("pyspark", "pyarrow") if find_spec(each) is None]
+    if lacking:
+        raise ConfigurationError(f"{' and '.join(lacking)} is not installed: {_PACKAGES}.")
+    if remote is not None:
+        needed = ("grpc", "grpc_status", "pandas", "zstandard")
+        lacking = [each for each in needed if find_spec(each) is None]
+        if lacking:
+            raise ConfigurationError(
+                f"Spark Connect needs {', '.join(lacking)}: pip install 'pyspark[connect]'."
+            )
+
+
+def _prepare_environment(job: _Job) -> None:
+    """For the JVM, and through it for the source's processes: a key on a command line is seen, one
+    in the environment is not."""
+    from penstock.spark.pipelines import CONNECTION_VARIABLE
+
+    os.environ[CONNECTION_VARIABLE] = job.wire.connection_string
+    if job.wire.data is not None:
+        os.environ["PENSTOCK_DATA"] = str(job.wire.data.absolute())
+    folder = str(job.file.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # a file's neighbours can be imported, as by python FILE.py
+    known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    if folder not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
+
+
+def _conf(job: _Job, scratch: Path) -> dict[str, str]:
+    found = dict(job.conf)
+    if job.checkpoint is not None:
+        found.setdefault("spark.sql.streaming.checkpointLocation", _location(job))
+    elif job.remote is None:
+        # For this run: a query that is started again goes on where it was.
+        kept = (scratch / "checkpoints").as_uri()
+        found.setdefault("spark.sql.streaming.checkpointLocation", kept)
+    return found
+
+
+def _location(job: _Job) -> str:
+    """A path of this machine is meant from where the command was given."""
+    assert job.checkpoint is not None
+    if "://" in job.checkpoint or job.remote is not None:
+        return job.checkpoint
+    return Path(job.checkpoint).absolute().as_uri()
+
+
+def _log_file(job: _Job, scratch: Path) -> Path | None:
+    if job.spark_log == "-":
+        return None
+    return scratch / "spark.log" if job.spark_log is None else Path(job.spark_log)
+
+
+def _hubs(job: _Job, spark: Any) -> Callable[[ShowRows], Hubs]:
+    from penstock.client import parse_connection_string
+    from penstock.spark.pipelines import CONNECTION_VARIABLE, Hubs
+
+    wire = job.wire
+    is_remote = job.remote is not None
+    options = (
+        {"connectionString": wire.connection_string}
+        if is_remote
+        else {"connectionString.env": CONNECTION_VARIABLE}
+    )
+    if wire.ca_file is not None and parse_connection_string(wire.connection_string).tls:
+        options["tls.caFile"] = wire.ca_file
+    if wire.websocket:
+        options["transport"] = "wss"
+    options["operationTimeout"] = f"{wire.timeout_s:g}s"
+
+    def made(show: ShowRows) -> Hubs:
+        return Hubs(spark, options, reading=job.reading, show=show, is_remote=is_remote)
+
+    return made
+
+
+def _rate(value: object) -> str:
+    return f"{float(value):,.0f}" if isinstance(value, int | float) else ""

@@ -1,0 +1,347 @@
+"""A pipeline's life: its file is run, its queries are watched, stopped with grace, started again.
+
+    Starting -> Running -> Stopping -> Stopped
+                   |  ^
+                   v  | (restarts left)
+                  Failed
+
+The file runs in a thread of its own, so that one that waits for its queries (`awaitTermination`)
+is no different from one that does not; whoever calls `run` watches, and handles signals.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from penstock.model.errors import ConfigurationError, PenstockError
+from penstock.spark import pipelines
+from penstock.spark.defaults import query_defaults
+from penstock.spark.failures import Failure, explain, of_error
+from penstock.spark.launching import is_gone
+from penstock.spark.progress import Batch, Tally, read_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TICK_S = 0.5
+_CLOSE_TICK_S = 0.02  # while a batch ends: the next one must not begin
+_BACK_OFF_S, _BACK_OFF_MAX_S = 1.0, 60.0
+_STEADY_S = 60.0  # who lived so long did not fail at its start
+
+
+class QueryShot(msgspec.Struct, frozen=True, kw_only=True):
+    """One query at one moment."""
+
+    name: str
+    id: str
+    run_id: str
+    state: str  # Starting, Running, Stopping, Stopped, Failed
+    message: str  # what Spark says that it does
+    rows: int
+    rows_per_second: float
+    late_rows: int
+    batches: int
+    last: Batch | None
+    fresh: list[Batch]  # since the last look
+
+
+class Shot(msgspec.Struct, frozen=True, kw_only=True):
+    """The pipeline at one moment."""
+
+    name: str
+    state: str
+    seconds: float  # since it was started
+    restarts: int
+    queries: list[QueryShot]
+    last_error: str = ""
+
+    @property
+    def rows_per_second(self) -> float:
+        return sum(each.rows_per_second for each in self.queries)
+
+    @property
+    def lag_events(self) -> int | None:
+        known = [e.last.lag_events for e in self.queries if e.last is not None]
+        counted = [lag for lag in known if lag is not None]
+        return sum(counted) if counted else None
+
+    @property
+    def batch_seconds(self) -> float | None:
+        known = [each.last.seconds for each in self.queries if each.last is not None]
+        return max(known) if known else None
+
+
+class Watcher(Protocol):
+    """Who looks on. Called in the thread that runs; `rows` in one of Spark's."""
+
+    def saw(self, shot: Shot) -> None: ...
+
+    def rows(self, query: str, batch_id: int, rows: list[str]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: Mapping[str, str]
+    trigger: Mapping[str, Any]
+    is_trigger_forced: bool = False
+    restarts_max: int | None = 0  # None: for ever
+    stop_s: float = 60.0  # for the batch that is under way
+
+
+class _Watched:
+    """One query of ours."""
+
+    def __init__(self, query: Any, fallback_name: str) -> None:
+        self.query = query
+        self.id, self.run_id = str(query.id), str(query.runId)
+        self.name = str(query.name or fallback_name)
+        self.tally = Tally()
+
+    def look(self) -> list[Batch]:
+        """What it finished since the last look. Several batches may have passed."""
+        newest = self.query.lastProgress
+        if newest is None:
+            return []
+        batch = read_progress(newest)
+        if batch.batch_id > self.batch_id + 1:
+            return self.tally.add(read_progress(each) for each in self.query.recentProgress)
+        return self.tally.add([batch])
+
+    def is_between_batches(self, since: int) -> bool:
+        """Nothing is under way, or the batch that was at `since` is done."""
+        if not self.query.status["isTriggerActive"]:
+            return True
+        self.look()
+        return self.batch_id > since
+
+    @property
+    def batch_id(self) -> int:
+        return -1 if self.tally.last is None else self.tally.last.batch_id
+
+
+class PipelineRun:
+    """Runs one file on one session, until it is done, fails for good or is told to stop."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        file: pipelines.PipelineFile,
+        settings: RunSettings,
+        watcher: Watcher,
+        *,
+        hubs: Callable[[pipelines.ShowRows], pipelines.Hubs],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spark = spark
+        self._file = file
+        self._settings = settings
+        self._watcher = watcher
+        self._hubs = hubs(self._show)
+        self._monotonic = monotonic
+        self._stop = threading.Event()
+        self._at_once = threading.Event()
+        self._lock = threading.Lock()
+        self._watched: list[_Watched] = []
+        self._ended: dict[str, Failure | None] = {}
+        self._state = "Starting"
+        self._restarts = 0
+        self._error = ""
+        self._started_s = monotonic()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def ask_to_stop(self) -> None:
+        """From any thread, or a signal's handler: finish the batch, then end. Once more: now."""
+        if self._stop.is_set():
+            self._at_once.set()
+        self._stop.set()
+
+    def run(self) -> Shot:
+        """The last shot; raises the pipeline's failure, a PenstockError."""
+        delay_s = _BACK_OFF_S
+        while True:
+            began_s = self._monotonic()
+            failure = self._attempt()
+            if failure is None:
+                return self._saw("Stopped")
+            self._error = failure.text
+            if not self._may_restart(failure):
+                self._saw("Failed")
+                raise failure.error()
+            if self._monotonic() - began_s >= _STEADY_S:
+                delay_s = _BACK_OFF_S
+            self._restarts += 1
+            self._watcher.note(f"{failure.text}\nStarting again in {delay_s:.0f} s.")
+            self._saw("Failed")
+            if self._stop.wait(delay_s):
+                return self._saw("Stopped")
+            delay_s = min(delay_s * 2, _BACK_OFF_MAX_S)
+
+    def _may_restart(self, failure: Failure) -> bool:
+        most = self._settings.restarts_max
+        if self._stop.is_set() or failure.is_final:
+            return False
+        return most is None or self._restarts < most
+
+    def _attempt(self) -> Failure | None:
+        """Once from the file to the end of its queries; why it failed."""
+        with self._lock:
+            self._watched, self._ended = [], {}
+        self._state = "Starting"
+        raised: list[BaseException] = []
+        thread = threading.Thread(
+            target=self._run_file, args=(raised,), name="penstock-pipeline", daemon=True
+        )
+        with query_defaults(
+            self._settings.name,
+            self._settings.trigger,
+            is_forced=self._settings.is_trigger_forced,
+            started=self._heard,
+        ):
+            thread.start()
+            try:
+                return self._watch(thread, raised)
+            except Exception as error:
+                if not is_gone(error):
+                    raise
+                return Failure("Spark's JVM ended: its log says why.", is_final=True)
+
+    def _watch(self, thread: threading.Thread, raised: list[BaseException]) -> Failure | None:
+        while True:
+            is_running = thread.is_alive()  # before the queries are looked at: it starts them
+            active = self._look()
+            failure = self._failure(raised)
+            if failure is not None or self._stop.is_set():
+                self._end_queries()
+                return failure or self._failure(raised, is_stopping=True)
+            if not active and not is_running:
+                if not self._watched and not self._file.is_script:
+                    return of_error(_nothing_started(self._file))
+                return None
+            if self._watched:
+                self._state = "Running"
+            self._saw(self._state)
+            self._stop.wait(TICK_S)
+
+    def _run_file(self, raised: list[BaseException]) -> None:
+        try:
+            found = self._file.run(self._spark, self._hubs, self._settings.arguments)
+            pipelines.start(found, self._hubs)
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raised.append(error)
+        except BaseException as error:  # noqa: BLE001  # whatever a user's file raises is shown
+            raised.append(error)
+
+    def _heard(self, query: Any) -> None:
+        with self._lock:
+            number = len(self._watched) + 1
+            self._watched.append(_Watched(query, f"{self._settings.name}-{number}"))
+
+    def _show(self, query_id: str, batch_id: int, rows: list[str]) -> None:
+        with self._lock:
+            names = [each.name for each in self._watched if each.id == query_id]
+        self._watcher.rows(names[0] if names else self._settings.name, batch_id, rows)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def _look(self) -> list[_Watched]:
+        """Which queries are active; of those that ended, why."""
+        active = []
+        for each in self._queries():
+            if each.query.isActive:
+                active.append(each)
+            elif each.run_id not in self._ended:
+                error = each.query.exception()
+                self._ended[each.run_id] = None if error is None else explain(str(error))
+        return active
+
+    def _failure(self, raised: list[BaseException], *, is_stopping: bool = False) -> Failure | None:
+        """A query's own failure says more than what the file made of it."""
+        for failure in self._ended.values():
+            if failure is not None:
+                return failure
+        # One that waits for a query which we stopped may find that odd.
+        return of_error(raised[0]) if raised and not is_stopping else None
+
+    def _queries(self) -> list[_Watched]:
+        with self._lock:
+            return list(self._watched)
+
+    def _saw(self, state: str) -> Shot:
+        self._state = state
+        now_s = self._monotonic()
+        shot = Shot(
+            name=self._settings.name,
+            state=state,
+            seconds=now_s - self._started_s,
+            restarts=self._restarts,
+            queries=[self._shot(each, int(now_s * 1000)) for each in self._queries()],
+            last_error=self._error,
+        )
+        self._watcher.saw(shot)
+        return shot
+
+    def _shot(self, each: _Watched, now_ms: int) -> QueryShot:
+        fresh, message = [], ""
+        is_ended = each.run_id in self._ended
+        if not is_ended or self._state in ("Stopped", "Failed"):
+            try:
+                fresh = each.look()
+                message = str(each.query.status["message"])
+            except Exception as error:
+                if not is_gone(error):
+                    raise
+        state = self._state if not is_ended else "Stopped"
+        if self._ended.get(each.run_id) is not None:
+            state = "Failed"
+        return QueryShot(
+            name=each.name,
+            id=each.id,
+            run_id=each.run_id,
+            state=state,
+            message=message,
+            rows=each.tally.rows,
+            rows_per_second=each.tally.rate(now_ms),
+            late_rows=each.tally.late_rows,
+            batches=each.tally.batches,
+            last=each.tally.last,
+            fresh=fresh,
+        )
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def _end_queries(self) -> None:
+        """Each when its batch is done, all beside each other; at the deadline whatever they do."""
+        self._saw("Stopping")
+        left = {each.run_id: (each, each.batch_id) for each in self._look()}
+        deadline_s = self._monotonic() + self._settings.stop_s
+        shown_s = self._monotonic()
+        while left:
+            is_late = self._at_once.is_set() or self._monotonic() >= deadline_s
+            for run_id, (each, since) in list(left.items()):
+                if is_late or not each.query.isActive or each.is_between_batches(since):
+                    each.query.stop()
+                    del left[run_id]
+            if self._monotonic() - shown_s >= TICK_S:
+                shown_s = self._monotonic()
+                self._saw("Stopping")
+            if left:
+                self._at_once.wait(_CLOSE_TICK_S)
+        self._look()
+
+
+def _nothing_started(file: pipelines.PipelineFile) -> PenstockError:
+    return ConfigurationError(
+        f"{file.path.name} started no query: {pipelines.FUNCTION}() returns a writer such as "
+        "df.writeStream, or starts it."
+    )
