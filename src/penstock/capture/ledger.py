@@ -19,13 +19,13 @@ from penstock.capture.windows import Place
 _BUSY_S = 30.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
-    path TEXT PRIMARY KEY, slot_s INTEGER NOT NULL, told INTEGER NOT NULL DEFAULT 0,
-    named_s INTEGER NOT NULL, record BLOB NOT NULL
+    path TEXT PRIMARY KEY, slot_s INTEGER NOT NULL, named_s INTEGER NOT NULL,
+    told INTEGER NOT NULL DEFAULT 0, listed INTEGER NOT NULL DEFAULT 0, record BLOB NOT NULL
 );
 CREATE INDEX IF NOT EXISTS files_by_slot ON files (slot_s);
-CREATE INDEX IF NOT EXISTS files_untold ON files (told) WHERE told = 0;
+CREATE INDEX IF NOT EXISTS files_untold ON files (named_s) WHERE told = 0;
+CREATE INDEX IF NOT EXISTS files_unlisted ON files (slot_s) WHERE listed = 0;
 CREATE TABLE IF NOT EXISTS places (partition TEXT PRIMARY KEY, place BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS manifests (slot_s INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS totals (
     one INTEGER PRIMARY KEY CHECK (one = 1), files INTEGER NOT NULL, events INTEGER NOT NULL,
     bytes INTEGER NOT NULL, lost INTEGER NOT NULL
@@ -99,10 +99,10 @@ class Ledger:
             )
 
     def slots(self, before_s: int, most: int = 100) -> list[int]:
-        """Slots that begin before this one, have files, and have no manifest yet."""
+        """Slots that begin before this time and have files that no manifest lists."""
         found = self._database.execute(
-            "SELECT DISTINCT slot_s FROM files WHERE slot_s < ? AND slot_s NOT IN "
-            "(SELECT slot_s FROM manifests) ORDER BY slot_s LIMIT ?",
+            "SELECT DISTINCT slot_s FROM files WHERE listed = 0 AND slot_s < ? "
+            "ORDER BY slot_s LIMIT ?",
             (before_s, most),
         )
         return [slot_s for (slot_s,) in found]
@@ -111,13 +111,14 @@ class Ledger:
         found = self._database.execute("SELECT record FROM files WHERE slot_s = ?", (slot_s,))
         return [_decode_file(record) for (record,) in found]
 
-    def manifested(self, slot_s: int) -> None:
+    def listed(self, slot_s: int) -> None:
         """The slot's manifest is in place; what is old enough is forgotten."""
-        old_s = slot_s - _KEPT_S
         with self._transaction():
-            self._database.execute("INSERT OR IGNORE INTO manifests VALUES (?)", (slot_s,))
-            self._database.execute("DELETE FROM files WHERE slot_s < ? AND told = 1", (old_s,))
-            self._database.execute("DELETE FROM manifests WHERE slot_s < ?", (old_s,))
+            self._database.execute("UPDATE files SET listed = 1 WHERE slot_s = ?", (slot_s,))
+            self._database.execute(
+                "DELETE FROM files WHERE slot_s < ? AND told = 1 AND listed = 1",
+                (slot_s - _KEPT_S,),
+            )
 
     def _put(self, file: CapturedFile, slot_s: int) -> None:
         known = self._database.execute(

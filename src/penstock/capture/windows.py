@@ -194,12 +194,14 @@ def _located(place: Place, log: Log, seen: Seen) -> Place:
 
 def _next(place: Place, rules: Rules, log: Log, seen: Seen) -> tuple[Cut, Place] | None:
     due_ms = place.opened_ms + rules.interval_ms
-    by_time = by_size = None
-    if seen.end.next_sequence > place.sequence and place.offset != UNKNOWN:
+    by_time: Event | None = None
+    by_size: Event | None = None
+    if seen.end.next_sequence > place.sequence:
         limit = place.offset + rules.size_bytes
-        by_size = log.beyond(limit) if seen.end.last_offset >= limit else None
-        by_time = log.since(due_ms) if seen.end.newest_ms >= due_ms else None
-        by_size, by_time = _within(by_size, seen), _within(by_time, seen)
+        if place.offset != UNKNOWN and seen.end.last_offset >= limit:
+            by_size = _within(log.beyond(limit), seen)
+        if seen.end.newest_ms >= due_ms:
+            by_time = _within(log.since(due_ms), seen)
     if by_time is not None and (by_size is None or by_time.sequence <= by_size.sequence):
         sequence = max(by_time.sequence, place.sequence)
         if sequence == place.sequence:

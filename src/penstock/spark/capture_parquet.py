@@ -1,0 +1,134 @@
+"""Parquet beside Avro: the same columns by the same names, but typed, and maps of texts.
+
+Blocks travel as Arrow's own stream format; one block becomes one row group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.ranges import Chunk
+from penstock.client.values import plain_text
+from penstock.kernels import Gathered, Gatherer, Maps, Texts
+
+if TYPE_CHECKING:
+    from penstock.spark.capture_blocks import Block
+
+_DIGEST_BYTES = 1024 * 1024
+_CODEC = "snappy"
+_ROW_GROUP_BYTES = 16 * 1024 * 1024
+
+
+def arrow_schema() -> Any:
+    import pyarrow as pa
+
+    texts = pa.map_(pa.string(), pa.string())
+    return pa.schema(
+        [
+            pa.field("SequenceNumber", pa.int64(), nullable=False),
+            pa.field("Offset", pa.string(), nullable=False),
+            pa.field("EnqueuedTimeUtc", pa.timestamp("us", tz="UTC"), nullable=False),
+            pa.field("PartitionKey", pa.string()),
+            pa.field("SystemProperties", texts),
+            pa.field("Properties", texts),
+            pa.field("Body", pa.binary()),
+        ]
+    )
+
+
+def column_blocks(chunks: Iterable[Chunk]) -> Iterator[Block]:
+    from penstock.spark.capture_blocks import Block, pieces
+
+    gatherer = Gatherer(plain_text, json=False)
+    first_ms = last_ms = 0
+    for piece in pieces(chunks, _ROW_GROUP_BYTES):
+        first_ms = first_ms or piece.first_ms
+        last_ms = piece.last_ms
+        gatherer.add(piece.data, piece.bounds)
+        if piece.is_end:
+            yield Block(gatherer.rows, _stream(gatherer.take()), first_ms, last_ms)
+            first_ms = 0
+    if gatherer.rows:
+        yield Block(gatherer.rows, _stream(gatherer.take()), first_ms, last_ms)
+
+
+def record_batch(gathered: Gathered) -> Any:
+    """Without a copy of what the kernel made."""
+    import pyarrow as pa
+
+    rows = gathered.rows
+    times = pa.timestamp("us", tz="UTC")
+    columns = [
+        pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(gathered.sequence_numbers)]),
+        _texts(gathered.offset, rows, pa.string()),
+        pa.Array.from_buffers(times, rows, [None, pa.py_buffer(gathered.enqueued_us)]),
+        _texts(gathered.partition_key, rows, pa.string()),
+        _maps(gathered.system, rows),
+        _maps(gathered.properties, rows),
+        _texts(gathered.body, rows, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
+
+
+def _texts(texts: Texts, rows: int, kind: Any) -> Any:
+    import pyarrow as pa
+
+    valid = None if texts.valid is None else pa.py_buffer(texts.valid)
+    return pa.Array.from_buffers(
+        kind, rows, [valid, pa.py_buffer(texts.ends), pa.py_buffer(texts.data)]
+    )
+
+
+def _maps(maps: Maps, rows: int) -> Any:
+    import pyarrow as pa
+
+    pairs = len(maps.names.ends) // 4 - 1
+    ends = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(maps.ends)])
+    names = _texts(maps.names, pairs, pa.string())
+    return pa.MapArray.from_arrays(ends, names, _texts(maps.values, pairs, pa.string()))
+
+
+def _stream(gathered: Gathered) -> bytes:
+    import pyarrow as pa
+
+    batch = record_batch(gathered)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+class ParquetFile:
+    """`capture.writing.WindowFile`."""
+
+    def __init__(self, path: Path) -> None:
+        from pyarrow import parquet
+
+        self.path = path
+        self._writer = parquet.ParquetWriter(str(path), arrow_schema(), compression=_CODEC)
+
+    def add(self, count: int, block: bytes) -> None:
+        import pyarrow as pa
+
+        with pa.ipc.open_stream(block) as stream:
+            table = stream.read_all()
+        assert table.num_rows == count
+        self._writer.write_table(table, row_group_size=max(1, count))
+
+    def close(self) -> tuple[int, str]:
+        self._writer.close()
+        digest, size = hashlib.sha256(), 0
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+            while piece := file.read(_DIGEST_BYTES):
+                digest.update(piece)
+                size += len(piece)
+        return size, digest.hexdigest()
+
+    def discard(self) -> None:
+        self._writer.close()
+        self.path.unlink(missing_ok=True)

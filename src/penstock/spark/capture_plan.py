@@ -1,0 +1,93 @@
+"""What a capture query is told: written by the job into a file that only its user can read, so
+that no key stands in a query's options, in its plan or in Spark's pages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from penstock.capture.description import CaptureSettings
+from penstock.capture.destinations import Destination
+from penstock.capture.windows import Stop
+from penstock.client.ranges import RangeSettings
+from penstock.model.errors import ConfigurationError
+
+OPTION = "plan"
+SOURCE = "penstock-capture"
+SINK = "penstock-capture-files"
+
+
+class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One hub's capture from one switching on to the next switching off."""
+
+    namespace: str
+    hub: str
+    settings: CaptureSettings
+    destinations: list[Destination]
+    connection_string: str
+    state: str  # a directory of this run's: ledger, spool, checkpoint
+    starts: dict[str, int]  # the first event that is wanted, by partition
+    stops: dict[str, int] | None = None
+    stopped_ms: int = 0
+    consumer_group: str = "$Default"
+    ca_file: str | None = None
+    timeout_s: float = 60.0
+    read_rate_bytes: int = 0
+
+    def __repr__(self) -> str:
+        return f"CapturePlan({self.namespace}/{self.hub})"
+
+    @property
+    def ranges(self) -> RangeSettings:
+        return RangeSettings(
+            self.connection_string,
+            self.hub,
+            self.consumer_group,
+            ca_file=self.ca_file,
+            timeout_s=self.timeout_s,
+        )
+
+    def stop(self, partition: str) -> Stop | None:
+        if self.stops is None:
+            return None
+        return Stop(self.stops.get(partition, 0), self.stopped_ms)
+
+    @property
+    def ledger(self) -> Path:
+        return Path(self.state, "ledger.sqlite")
+
+    @property
+    def spool(self) -> Path:
+        return Path(self.state, "spool")
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.state, "checkpoint")
+
+
+def write_plan(plan: CapturePlan) -> Path:
+    """Raises OSError."""
+    directory = Path(plan.state)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file, aside = directory / "plan.json", directory / "plan.json.new"
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as opened:
+        opened.write(msgspec.json.encode(plan))
+        opened.flush()
+        os.fsync(opened.fileno())
+    aside.replace(file)
+    return file
+
+
+def read_plan(file: str | None) -> CapturePlan:
+    """Raises ConfigurationError; what the file holds is never shown."""
+    if not file:
+        raise ConfigurationError(f"The format {SOURCE} needs the option '{OPTION}'.")
+    try:
+        return msgspec.json.decode(Path(file).read_bytes(), type=CapturePlan)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(
+            f"The plan of Capture cannot be read ({type(error).__name__}): {file}."
+        ) from None

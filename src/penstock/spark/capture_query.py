@@ -1,0 +1,36 @@
+"""One hub's capture as a Structured Streaming query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.capture.writing import sweep
+from penstock.spark.capture_plan import OPTION, SINK, SOURCE, CapturePlan, write_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TRIGGER = "1 second"
+
+
+def start_query(
+    spark: SparkSession, plan: CapturePlan, *, trigger: str = TRIGGER
+) -> StreamingQuery:
+    """From where its checkpoint says, or from where Capture was switched on. One query at a time
+    may have a plan's state directory."""
+    from penstock.spark.sources.capture import CaptureSink, CaptureSource
+
+    file = str(write_plan(plan))
+    sweep(plan.spool)  # what a job that was killed left
+    spark.dataSource.register(CaptureSource)
+    spark.dataSource.register(CaptureSink)
+    blocks = spark.readStream.format(SOURCE).option(OPTION, file).load()
+    return (
+        blocks.writeStream.format(SINK)
+        .option(OPTION, file)
+        .option("checkpointLocation", str(plan.checkpoint))
+        .queryName(f"capture {plan.namespace}/{plan.hub}")
+        .trigger(processingTime=trigger)
+        .start()
+    )

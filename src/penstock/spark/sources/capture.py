@@ -1,0 +1,378 @@
+"""Capture inside Spark: a source whose micro-batches are whole windows, and a sink that makes a
+file of each.
+
+The offset holds the windows of the batch that ends there, and what they were cut for: Spark writes
+it down before any task runs, so a batch that is run again writes the very same files, whatever was
+changed meanwhile. Between source and sink travel blocks of Avro records, not events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from penstock.capture import names
+from penstock.capture.description import CaptureSettings
+from penstock.capture.destinations import Store, resolve
+from penstock.capture.files import CapturedFile
+from penstock.capture.ledger import Ledger
+from penstock.capture.windows import (
+    NOT_BEGUN,
+    UNKNOWN,
+    Cut,
+    Place,
+    Rules,
+    Seen,
+    Watch,
+    advanced,
+    begun,
+)
+from penstock.capture.writing import AvroFile, WindowFile, put, spool_directory
+from penstock.model.errors import ArgumentError, InternalError
+from penstock.spark.capture_blocks import blocks_of
+from penstock.spark.capture_log import LogReader, PartitionView
+from penstock.spark.capture_plan import OPTION, SINK, SOURCE, CapturePlan, read_plan
+
+SCHEMA = (
+    "partition string, window long, first long, end long, named_s long, settings string, "
+    "count long, first_ms long, last_ms long, is_last boolean, block binary"
+)
+_WINDOWS_MAX = 16  # of one partition in one batch
+_BYTES_MAX = 256 * 1024 * 1024  # of one partition in one batch, unless one window has more
+_TASKS_MAX = 3  # of one partition at once: a group has five readers at most
+
+Offset = dict[str, Any]
+
+
+class CaptureSource(DataSource):
+    """`spark.readStream.format("penstock-capture").option("plan", file)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: Any) -> CaptureReader:
+        return CaptureReader(read_plan(self.options.get(OPTION)))
+
+
+class Windows(InputPartition):
+    """Some windows of one batch, in order."""
+
+    def __init__(self, cuts: Sequence[tuple[str, Cut]], settings: str) -> None:
+        super().__init__((list(cuts), settings))
+        self.cuts = list(cuts)
+        self.settings = settings  # what they were cut for, as JSON
+
+
+class CaptureReader(DataSourceStreamReader):
+    def __init__(self, plan: CapturePlan) -> None:
+        self._plan = plan
+        self._log: LogReader | None = None
+        self._watch = Watch()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self._plan}  # an executor needs no connection of the driver's
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["plan"])  # type: ignore[misc]
+
+    def initialOffset(self) -> Offset:
+        """Where the ledger says that we stand, if the checkpoint was lost; else where Capture was
+        switched on."""
+        ledger = Ledger(self._plan.ledger)
+        try:
+            known = ledger.places()
+        finally:
+            ledger.close()
+        places = {key: Place(first) for key, first in self._plan.starts.items()}
+        return self._offset(places | known, {})
+
+    def latestOffset(self, start: Offset, limit: Any) -> Offset:
+        """Behind the windows that are over; `start` itself when none is."""
+        stood = places_of(start)
+        if self._log is None:
+            self._log = LogReader(self._plan.ranges)
+        ends = self._log.ends()
+        for key in ends.keys() - stood.keys():
+            stood[key] = Place(self._plan.starts.get(key, 0))
+        views = {key: PartitionView(self._log, key) for key in stood}
+        places = begun(stood, ends, views)
+        cuts: dict[str, list[Cut]] = {}
+        for key in sorted(places, key=_number):
+            if key not in ends or places[key].opened_ms == NOT_BEGUN:
+                continue
+            waited_ms = self._watch.waited_ms(key, places[key], time.monotonic_ns() // 1_000_000)
+            seen = Seen(ends[key], time.time_ns() // 1_000_000, waited_ms, self._plan.stop(key))
+            place, found = advanced(
+                places[key],
+                self._rules,
+                views[key],
+                seen,
+                windows_max=_WINDOWS_MAX,
+                bytes_max=_BYTES_MAX,
+            )
+            if found:
+                cuts[key] = found
+                stood[key] = place
+        # What has no window yet keeps the place that it had: Spark compares offsets as texts.
+        return self._offset(stood, cuts) if cuts else start
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        settings = str(end["settings"])
+        empty: list[tuple[str, Cut]] = []
+        tasks: list[Windows] = []
+        for key, cuts in cuts_of(end).items():
+            full = [(key, cut) for cut in cuts if not cut.is_empty]
+            empty += [(key, cut) for cut in cuts if cut.is_empty]
+            share = -(-len(full) // _TASKS_MAX)
+            tasks += [
+                Windows(full[at : at + share], settings) for at in range(0, len(full), share or 1)
+            ]
+        if empty:
+            tasks.append(Windows(empty, settings))
+        return tasks
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Windows)
+        settings = msgspec.json.decode(partition.settings, type=CaptureSettings)
+        target = resolve(self._plan.destinations, settings.account, settings.container)
+        for key, cut in partition.cuts:
+            total, first_ms, last_ms = 0, 0, 0
+            if not cut.is_empty:
+                found = blocks_of(
+                    self._plan.ranges,
+                    key,
+                    cut.first,
+                    cut.end - 1,
+                    encoding=settings.encoding,
+                    iso_time=target.destination.iso_time,
+                )
+                for block in found:
+                    total += block.count
+                    first_ms, last_ms = first_ms or block.first_ms, block.last_ms
+                    yield _row(key, cut, partition.settings, block.count, block.data)
+            # The last row says that the window is whole, and is all there is of an empty one.
+            yield _row(
+                key, cut, partition.settings, total, b"", times=(first_ms, last_ms), is_last=True
+            )
+
+    def commit(self, end: Offset) -> None:
+        """Nothing: the ledger is written by the sink, when the files are there."""
+
+    def stop(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    @property
+    def _rules(self) -> Rules:
+        settings = self._plan.settings
+        return Rules(interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes)
+
+    def _offset(self, places: dict[str, Place], cuts: dict[str, list[Cut]]) -> Offset:
+        ordered = sorted(places, key=_number)
+        return {
+            "cuts": {key: msgspec.to_builtins(cuts[key]) for key in ordered if key in cuts},
+            "places": {key: msgspec.to_builtins(places[key]) for key in ordered},
+            "settings": msgspec.json.encode(self._plan.settings).decode(),
+        }
+
+
+def places_of(offset: Offset) -> dict[str, Place]:
+    return msgspec.convert(offset["places"], dict[str, Place])
+
+
+def cuts_of(offset: Offset) -> dict[str, list[Cut]]:
+    return msgspec.convert(offset["cuts"], dict[str, list[Cut]])
+
+
+def _row(
+    partition: str,
+    cut: Cut,
+    settings: str,
+    count: int,
+    block: bytes,
+    *,
+    times: tuple[int, int] = (0, 0),
+    is_last: bool = False,
+) -> Any:
+    import pyarrow as pa
+
+    values: dict[str, tuple[object, Any]] = {
+        "partition": (partition, pa.string()),
+        "window": (cut.window, pa.int64()),
+        "first": (cut.first, pa.int64()),
+        "end": (cut.end, pa.int64()),
+        "named_s": (cut.named_s, pa.int64()),
+        "settings": (settings, pa.string()),
+        "count": (count, pa.int64()),
+        "first_ms": (times[0], pa.int64()),
+        "last_ms": (times[1], pa.int64()),
+        "is_last": (is_last, pa.bool_()),
+        "block": (block, pa.binary()),
+    }
+    schema = pa.schema([(name, kind) for name, (_, kind) in values.items()])
+    arrays = [pa.array([value], kind) for value, kind in values.values()]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _number(key: str) -> tuple[int, str]:
+    return (int(key), "") if key.isdecimal() else (-1, key)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+class CaptureSink(DataSource):
+    """`df.writeStream.format("penstock-capture-files").option("plan", file)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SINK
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> CaptureWriter:
+        return CaptureWriter(read_plan(self.options.get(OPTION)))
+
+
+class Written(WriterCommitMessage):
+    """Files with their slots, and the places behind them."""
+
+    def __init__(self) -> None:
+        self.files: list[tuple[CapturedFile, int]] = []
+        self.places: dict[str, Place] = {}
+
+
+class CaptureWriter(DataSourceStreamArrowWriter):
+    def __init__(self, plan: CapturePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        written = Written()
+        writing: _Window | None = None
+        try:
+            for batch in iterator:
+                for row in batch.to_pylist():
+                    if writing is None:
+                        writing = _Window(self._plan, row)
+                    writing.add(row)
+                    if row["is_last"]:
+                        writing.finish(row, written)
+                        writing = None
+        finally:
+            if writing is not None:
+                writing.discard()
+        if writing is not None:
+            raise InternalError("A window's last row did not come: the batch is run again.")
+        return written
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        ledger = Ledger(self._plan.ledger)
+        try:
+            for message in messages:
+                if isinstance(message, Written):
+                    ledger.record(message.files, message.places)
+        finally:
+            ledger.close()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Files that are in place already are the ones that the next try writes again."""
+
+
+class _Window:
+    """One window's file on its way."""
+
+    def __init__(self, plan: CapturePlan, row: dict[str, Any]) -> None:
+        self._plan = plan
+        self._settings = msgspec.json.decode(row["settings"], type=CaptureSettings)
+        self._key = (row["partition"], row["window"])
+        self._count = 0
+        self._file: WindowFile | None = None
+        if row["is_last"] and row["count"] == 0 and self._settings.skip_empty:
+            return
+        self._spooled = spool_directory(plan.spool) / (
+            f"{os.getpid()}-{row['partition']}-{row['window']}.{self._settings.kind}"
+        )
+        self._file = self._opened(row)
+
+    def _opened(self, row: dict[str, Any]) -> WindowFile:
+        if self._settings.kind == "parquet":
+            from penstock.spark.capture_parquet import ParquetFile
+
+            return ParquetFile(self._spooled)
+        name = f"{self._plan.namespace}/{self._plan.hub}/{self._key}/{row['first']}"
+        deflate = self._settings.encoding == "AvroDeflate"
+        return AvroFile(self._spooled, name=name, deflate=deflate)
+
+    def add(self, row: dict[str, Any]) -> None:
+        if (row["partition"], row["window"]) != self._key:
+            raise InternalError("Rows of two windows are mixed: the batch is run again.")
+        if not row["is_last"]:
+            assert self._file is not None
+            self._file.add(row["count"], row["block"])
+            self._count += row["count"]
+
+    def finish(self, row: dict[str, Any], written: Written) -> None:
+        if self._count != row["count"]:
+            raise InternalError(f"{self._count} of {row['count']} events came.")
+        partition, named_s = row["partition"], row["named_s"]
+        written.places[partition] = Place(
+            row["end"], UNKNOWN, named_s * 1000, named_s, row["window"] + 1
+        )
+        if self._file is None:
+            return
+        settings = self._settings
+        size, digest = self._file.close()
+        store = Store(resolve(self._plan.destinations, settings.account, settings.container))
+        path = names.file_path(
+            settings.name_format,
+            namespace=self._plan.namespace,
+            hub=self._plan.hub,
+            partition=partition,
+            at_s=named_s,
+            kind=settings.kind,
+        )
+        put(store, self._spooled, path)
+        made = CapturedFile(
+            path=path,
+            url=store.url(path),
+            partition=partition,
+            window=row["window"],
+            first_sequence=row["first"],
+            last_sequence=row["end"] - 1,
+            count=row["count"],
+            bytes=size,
+            sha256=digest,
+            named_s=named_s,
+            first_ms=row["first_ms"],
+            last_ms=row["last_ms"],
+        )
+        written.files.append((made, names.slot_of(named_s, settings.interval_s)))
+
+    def discard(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.discard()
+
+
+def checked_target(plan: CapturePlan) -> Store:
+    """The store that a plan's files go to. Raises ArgumentError."""
+    store = Store(resolve(plan.destinations, plan.settings.account, plan.settings.container))
+    if not Path(plan.state).is_absolute():
+        raise ArgumentError(f"The state directory {plan.state} is not an absolute path.")
+    return store

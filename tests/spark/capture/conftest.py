@@ -1,0 +1,115 @@
+"""Captures of small hubs: a plan, a query that ends by itself, and readers of its files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pytest
+
+from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
+from penstock.capture.destinations import Destination
+from penstock.capture.ledger import Ledger
+from penstock.spark.capture_plan import CapturePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from tests.spark.conftest import TestHub
+
+MB = 1024 * 1024
+FAR_MS = 2**50
+
+
+def settings(**changes: Any) -> CaptureSettings:
+    """Smaller than the service lets anybody have them: tests do not wait for minutes."""
+    usual: dict[str, Any] = {
+        "encoding": "Avro",
+        "interval_s": 300,
+        "size_bytes": 10 * MB,
+        "skip_empty": False,
+        "account": "store",
+        "container": "captured",
+        "name_format": NAME_FORMAT_DEFAULT,
+    }
+    return CaptureSettings(**usual | changes)
+
+
+def drained(hub: TestHub, folder: Path, **changes: Any) -> CapturePlan:
+    """All that the hub has now, as if Capture had been on before and were off now."""
+    counts = {key: len(bodies) for key, bodies in hub.read().items()}
+    usual: dict[str, Any] = {
+        "namespace": hub.server["namespace"],
+        "hub": hub.name,
+        "settings": settings(),
+        "destinations": [Destination(name="store", url=(folder / "files").as_uri())],
+        "connection_string": hub.connection_string,
+        "state": str(folder / "state"),
+        "starts": dict.fromkeys(counts, 0),
+        "stops": counts,
+        "stopped_ms": time.time_ns() // 1_000_000,
+    }
+    return CapturePlan(**usual | changes)
+
+
+RunCapture = Callable[[CapturePlan], None]
+
+
+@pytest.fixture
+def run_capture(spark: SparkSession) -> Iterator[RunCapture]:
+    """Runs a plan until all that it asks for is in the ledger."""
+    from penstock.spark.capture_query import start_query
+
+    started: list[Any] = []
+
+    def run(plan: CapturePlan) -> None:
+        query = start_query(spark, plan, trigger="100 milliseconds")
+        started.append(query)
+        wait_until_drained(plan, query)
+        query.stop()
+
+    yield run
+    for query in started:
+        query.stop()
+
+
+def wait_until_drained(plan: CapturePlan, query: Any, seconds: float = 120) -> None:
+    assert plan.stops is not None
+    ledger = Ledger(plan.ledger)
+    try:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            places = ledger.places()
+            if all(
+                key in places and places[key].sequence >= stop
+                for key, stop in plan.stops.items()
+                if stop > plan.starts[key]
+            ):
+                return
+            if not query.isActive:
+                raise AssertionError(f"the query ended: {query.exception()}")
+            time.sleep(0.02)
+        raise AssertionError(f"not captured in {seconds} s: {ledger.places()}")
+    finally:
+        ledger.close()
+
+
+def avro_files(folder: Path) -> list[Path]:
+    return sorted((folder / "files" / "captured").rglob("*.avro"))
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    with file.open("rb") as opened:
+        return list(fastavro.reader(opened))  # type: ignore[arg-type]
+
+
+def bodies_by_partition(folder: Path, position: int = 2) -> dict[str, list[bytes]]:
+    """As files tell it: in the order of their names, which is that of the windows."""
+    found: dict[str, list[bytes]] = {}
+    root = folder / "files" / "captured"
+    for file in avro_files(folder):
+        partition = file.relative_to(root).parts[position]
+        found.setdefault(partition, []).extend(each["Body"] for each in records(file))
+    return found
