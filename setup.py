@@ -11,8 +11,11 @@ from setuptools import Extension, setup
 
 MODULES = {
     "penstock.amqp._scan": "src/penstock/amqp/_scan.pyx",
+    "penstock.kernels._avro": "src/penstock/kernels/_avro.pyx",
     "penstock.kernels._compiled": "src/penstock/kernels/_compiled.pyx",
+    "penstock.kernels._gather": "src/penstock/kernels/_gather.pyx",
 }
+SHARED = ["src/penstock/kernels/_event.pxd"]
 
 
 def extensions() -> list[Extension]:
@@ -23,10 +26,13 @@ def extensions() -> list[Extension]:
     flags = os.environ.get("PENSTOCK_CFLAGS", "-O2").split()
     made: list[Extension] = cythonize(
         [
-            Extension(name, [source], optional=True, extra_compile_args=flags)
+            Extension(
+                name, [source], depends=SHARED, optional=True, extra_compile_args=flags
+            )
             for name, source in MODULES.items()
         ],
         build_dir="build/cython",
+        include_path=["src"],
         quiet=True,
     )
     return made

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.amqp import scan
-from penstock.kernels._pure import columns, framing, splitting
+from penstock.kernels._pure import avro_rows, columns, framing, gathering, splitting
 
 _EVENTS = 100
 _ROUNDS = 5
@@ -29,7 +29,10 @@ class Kernel:
     """The kernels of one twin."""
 
     def __init__(self, *modules: ModuleType) -> None:
-        names = ("split_batch", "split_singles", "frame_events", "decode_events", "scan_transfers")
+        names = (
+            "split_batch", "split_singles", "frame_events", "decode_events", "scan_transfers",
+            "Gatherer", "AvroRows",
+        )  # fmt: skip
         self._functions: dict[str, Callable[..., Any]] = {
             name: getattr(module, name) for module in modules for name in names
             if hasattr(module, name)
@@ -41,10 +44,11 @@ class Kernel:
 
 def twins() -> dict[str, Kernel]:
     """Those that are built here."""
-    pure = Kernel(splitting, framing, columns, scan)
+    pure = Kernel(splitting, framing, columns, scan, gathering, avro_rows)
     try:
-        modules = ("penstock.kernels._compiled", "penstock.amqp._scan")
-        return {"pure": pure, "compiled": Kernel(*map(importlib.import_module, modules))}
+        modules = ("kernels._compiled", "kernels._gather", "kernels._avro", "amqp._scan")
+        built = [importlib.import_module(f"penstock.{module}") for module in modules]
+        return {"pure": pure, "compiled": Kernel(*built)}
     except ImportError:
         return {"pure": pure}
 
@@ -157,6 +161,11 @@ def scanned_and_split(kernel: Kernel, frames: bytes) -> object:
     return kernel.split_singles(frames, scanned(kernel, frames))
 
 
+def taken(rows: Any, data: bytes, bounds: list[int]) -> object:
+    rows.add(data, bounds)
+    return rows.take()
+
+
 def cases(kernel: Kernel) -> list[Case]:
     table: list[Case] = []
     shapes = {
@@ -169,7 +178,7 @@ def cases(kernel: Kernel) -> list[Case]:
         batch = (KEY if name.startswith("rich") else b"") + sections
         frames = b"".join(transfer(1_000 + i, message) for i, message in enumerate(messages))
         delivered = deliver(kernel, sections)
-        bounds = scanned(kernel, frames)
+        bounds, spans = scanned(kernel, frames), payloads(delivered)
         split = partial(kernel.split_batch, batch, 0, len(batch))
         table += [
             (f"split batch      {name}", split),
@@ -178,10 +187,9 @@ def cases(kernel: Kernel) -> list[Case]:
             (f"scan             {name}", partial(scanned, kernel, frames)),
             (f"scan and split   {name}", partial(scanned_and_split, kernel, frames)),
             (f"frame            {name}", partial(deliver, kernel, sections)),
-            (
-                f"decode           {name}",
-                partial(kernel.decode_events, delivered, payloads(delivered)),
-            ),
+            (f"decode           {name}", partial(kernel.decode_events, delivered, spans)),
+            (f"gather           {name}", partial(taken, kernel.Gatherer(repr), delivered, spans)),
+            (f"Avro records     {name}", partial(taken, kernel.AvroRows(bytes), delivered, spans)),
         ]
     return sorted(table, key=lambda row: row[0][:16])
 

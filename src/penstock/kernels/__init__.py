@@ -1,7 +1,8 @@
 """Kernels: the only place of per-event work (design.md 5).
 
 Leaf functions over bytes. They import nothing of Penstock, keep no state and read no clock, so a
-compiled twin can take over each signature; what stands in `_pure` is the specification.
+compiled twin can take over each signature; what stands in `_pure` is the specification. `Gatherer`
+and `AvroRows` alone hold something: the rows that they were given and nobody took.
 
 A publication comes in as one AMQP message per transfer, is split into `sections` (a run of data
 sections, one canonical message each, see `penstock.model.events`), is stored like that, and goes
@@ -12,10 +13,9 @@ from __future__ import annotations
 
 import os
 
-from penstock.kernels._pure.avro_rows import AvroRows
 from penstock.kernels._pure.columns import Columns
 from penstock.kernels._pure.framing import Framed
-from penstock.kernels._pure.gathering import Gathered, Gatherer, Maps, Texts
+from penstock.kernels._pure.gathering import Gathered, Maps, Texts
 from penstock.kernels._pure.splitting import Publication, Refusal
 from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
 
@@ -23,6 +23,7 @@ from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
 KERNEL = "pure"
 if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
+        from penstock.kernels._avro import AvroRows
         from penstock.kernels._compiled import (
             append_event,
             count_steps,
@@ -31,14 +32,17 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
             split_batch,
             split_singles,
         )
+        from penstock.kernels._gather import Gatherer
     except ImportError:
         pass
     else:
         KERNEL = "compiled"
 if KERNEL == "pure":
     from penstock.kernels._pure.appending import append_event
+    from penstock.kernels._pure.avro_rows import AvroRows
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.framing import frame_events
+    from penstock.kernels._pure.gathering import Gatherer
     from penstock.kernels._pure.splitting import split_batch, split_singles
     from penstock.kernels._pure.steps import count_steps
 

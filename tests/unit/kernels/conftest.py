@@ -16,9 +16,13 @@ PURE = {
     "decode_events": "penstock.kernels._pure.columns",
     "count_steps": "penstock.kernels._pure.steps",
     "scan_transfers": "penstock.amqp.scan",
+    "Gatherer": "penstock.kernels._pure.gathering",
+    "AvroRows": "penstock.kernels._pure.avro_rows",
 }
 COMPILED = dict.fromkeys(PURE, "penstock.kernels._compiled") | {
-    "scan_transfers": "penstock.amqp._scan"
+    "scan_transfers": "penstock.amqp._scan",
+    "Gatherer": "penstock.kernels._gather",
+    "AvroRows": "penstock.kernels._avro",
 }
 
 
