@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 import penstock
-from penstock.management import api_entities, api_own, api_service, faults
+from penstock.management import api_capture, api_entities, api_own, api_service, faults
 from penstock.management.api_parts import ERRORS
 from penstock.management.shapes import error_shape
 from penstock.model import names
@@ -56,6 +56,7 @@ def application() -> FastAPI:
     app.include_router(api_service.router)
     app.include_router(api_entities.router)
     app.include_router(api_own.router)
+    app.include_router(api_capture.router)
     app.add_exception_handler(PenstockError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)

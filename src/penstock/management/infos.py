@@ -54,6 +54,29 @@ class KeysInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"KeysInfo(key_name={self.key_name!r})"
 
 
+class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How Capture of one hub is. `state` is Off, Starting, Running, Waiting (it is tried again) or
+    Failed; `destination` a URL without credentials."""
+
+    namespace: str
+    hub: str
+    state: str
+    destination: str
+    encoding: str
+    interval_seconds: int
+    size_limit_bytes: int
+    backlog_events: int
+    backlog_seconds: float
+    last_file: str
+    last_file_ms: int
+    files: int
+    events: int
+    lost_events: int
+    last_error: str
+    updated_ms: int
+    retention_hours: int
+
+
 def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:
     properties = shape["properties"]
     return NamespaceInfo(

@@ -64,6 +64,9 @@ class Action(StrEnum):
     JOB_READ = "jobs/read"
     JOB_REPORT = "jobs/write"
     JOB_DELETE = "jobs/delete"
+    CAPTURE_READ = "capture/read"
+    CAPTURE_RUN = "capture/write"
+    CAPTURE_BACKFILL = "capture/backfill"
 
 
 REQUIRED: dict[Action, Role] = {
@@ -98,6 +101,9 @@ REQUIRED: dict[Action, Role] = {
     Action.JOB_READ: Role.VIEWER,
     Action.JOB_REPORT: Role.OPERATOR,
     Action.JOB_DELETE: Role.OPERATOR,
+    Action.CAPTURE_READ: Role.VIEWER,
+    Action.CAPTURE_RUN: Role.OPERATOR,
+    Action.CAPTURE_BACKFILL: Role.OPERATOR,
 }
 
 assert REQUIRED.keys() == set(Action)

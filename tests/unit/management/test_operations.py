@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.management.captures import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import (
     HubRequest,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from tests.unit.management.conftest import Plane
 
 NS, HUB = "contoso", "orders"
+CAPTURE = {
+    "enabled": True,
+    "destination": {"properties": {"storageAccountResourceId": "a", "blobContainer": "b"}},
+}
 HERE = Place("a-subscription", "a-group")
 
 # Each action by the call that does it.
@@ -69,6 +74,9 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.JOB_READ: lambda o: o.jobs.list(),
     Action.JOB_REPORT: lambda o: o.jobs.report(Job(name="new")),
     Action.JOB_DELETE: lambda o: o.jobs.delete("old"),
+    Action.CAPTURE_READ: lambda o: o.captures.list(),
+    Action.CAPTURE_RUN: lambda o: o.captures.report(NS, HUB, CaptureReport(run="one")),
+    Action.CAPTURE_BACKFILL: lambda o: asyncio.run(o.captures.backfill(NS, HUB, "earliest")),
 }
 CHANGES = [action for action in Action if not action.endswith("/read")]
 
@@ -79,6 +87,7 @@ def ready(full: Plane) -> Plane:
     full.admin.publishers.revoke(NS, HUB, "device")
     full.admin.reports.grant(NS, QuotaKind.PARTITIONS, 64)
     full.admin.jobs.report(Job(name="old"))
+    full.admin.hubs.put(NS, HUB, HubRequest(capture=CAPTURE))
     return full
 
 

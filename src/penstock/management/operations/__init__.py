@@ -17,6 +17,7 @@ from penstock.management.operations.base import (
     LinkView,
     shown_path,
 )
+from penstock.management.operations.capture import Captures
 from penstock.management.operations.groups import Groups
 from penstock.management.operations.hubs import HubRequest, Hubs
 from penstock.management.operations.jobs import Jobs
@@ -54,6 +55,7 @@ class Operations:
         self.namespaces = Namespaces(administration, actor)
         self.hubs = Hubs(administration, actor)
         self.groups = Groups(administration, actor)
+        self.captures = Captures(administration, actor)
         self.progress = Progress(administration, actor)
         self.rules = Rules(administration, actor)
         self.jobs = Jobs(administration, actor)

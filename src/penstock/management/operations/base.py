@@ -11,6 +11,7 @@ import msgspec
 from penstock.broker import Broker
 from penstock.broker.lag import Checkpoints, LagRow
 from penstock.catalog.api import Catalog, UsageLedger
+from penstock.management.captures import CaptureRegistry
 from penstock.management.jobs import JobRegistry
 from penstock.management.rights import REQUIRED, Action, Actor, Forbidden
 from penstock.model import limits, names
@@ -109,6 +110,7 @@ class Administration(msgspec.Struct, frozen=True, kw_only=True):
     new_key: Callable[[], Secret]
     new_hub_id: Callable[[], str]
     units_needed: Callable[[str], int]
+    captures: CaptureRegistry = msgspec.field(default_factory=CaptureRegistry)
 
 
 class Acts:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.capture import description as capture
+from penstock.capture import runs as capture_runs
 from penstock.management.operations.base import Acts, shown_path
 from penstock.management.rights import Action
 from penstock.model import limits, names
@@ -61,6 +62,8 @@ class Hubs(Acts):
             updated_ms=now_ms,
         )
         wanted = _changed(blank, request, now_ms, is_new=old is None)
+        if is_captured(wanted) != (old is not None and is_captured(old)):
+            wanted = self._switched(wanted, old, now_ms)
         if old is not None and msgspec.structs.replace(wanted, updated_ms=old.updated_ms) == old:
             return old
         self._catalog.put_hub(wanted)
@@ -71,6 +74,25 @@ class Hubs(Acts):
             f"Capture {'on' if is_captured(wanted) else 'off'}",
         )
         return self._hub(namespace, name)
+
+    def _switched(self, hub: Hub, old: Hub | None, now_ms: int) -> Hub:
+        """Capture goes on or off with the event that comes next, whenever a job comes to it."""
+        if old is None:
+            ends = {str(index): 0 for index in range(hub.partition_count)}
+        else:
+            runtime = self._administration.broker.hub(old.namespace, old.name)
+            ends = {
+                partition: runtime.status(index).last_sequence + 1
+                for index, partition in enumerate(runtime.partition_ids)
+            }
+        runs = capture_runs.runs_of(hub.metadata.get("captureRuns"))
+        if is_captured(hub):
+            run_id = self._administration.new_hub_id()
+            runs = capture_runs.switched_on(runs, ends, run_id=run_id, at_ms=now_ms)
+        else:
+            runs = capture_runs.switched_off(runs, ends, at_ms=now_ms)
+        metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(runs)}
+        return msgspec.structs.replace(hub, metadata=metadata)
 
     def delete(self, namespace: str, name: str) -> None:
         """Its log goes along, at once and for good. NotFound."""

@@ -1,0 +1,81 @@
+"""Routes of Capture below /providers/Penstock: how it is, what a job has to do and tells."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Response
+from pydantic import Field, StrictBool, StrictStr
+
+from penstock.management import bodies, shapes
+from penstock.management.api_parts import Asked, HubName, NamespaceName, Responses
+from penstock.management.bodies import Body, Number, Rate
+from penstock.management.captures import CaptureReport, CaptureState
+from penstock.management.shapes import Shape, time_text
+
+OWN = "/providers/Penstock"
+_HUB_CAPTURE = OWN + "/namespaces/{namespace}/eventhubs/{hub}/capture"
+_LIST: Responses = {200: {"model": bodies.ResourceList}}
+
+router = APIRouter()
+
+
+class ReportBody(Body):
+    run: Annotated[StrictStr, Field(max_length=64)]
+    state: CaptureState = CaptureState.RUNNING
+    captured: dict[StrictStr, Number] = Field(default_factory=dict)
+    backlog_seconds: Rate = 0.0
+    last_file: StrictStr = ""
+    last_file_ms: Number = 0
+    files: Number = 0
+    events: Number = 0
+    lost: Number = 0
+    last_error: StrictStr = ""
+    is_finished: StrictBool = False
+
+    def report(self) -> CaptureReport:
+        return CaptureReport(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class BackfillBody(Body):
+    since: Annotated[StrictStr, Field(max_length=64, examples=["earliest"])] = "earliest"
+
+
+@router.get(f"{OWN}/capture", responses=_LIST)
+async def list_captures(asked: Asked) -> Shape:
+    """Of every hub that has a captureDescription."""
+    found = asked.operations.captures.list()
+    return shapes.page(
+        [msgspec.to_builtins(each) | {"updated": time_text(each.updated_ms)} for each in found]
+    )
+
+
+@router.get(f"{OWN}/captureDestinations", responses=_LIST)
+async def list_capture_destinations(asked: Asked) -> Shape:
+    """What `storageAccountResourceId` may name."""
+    found = asked.operations.captures.destinations()
+    return shapes.page([msgspec.to_builtins(each) for each in found])
+
+
+@router.get(f"{OWN}/captureRuns", responses=_LIST)
+async def list_capture_runs(asked: Asked) -> Shape:
+    """What a capture job has to do."""
+    return shapes.page([msgspec.to_builtins(each) for each in asked.operations.captures.runs()])
+
+
+@router.put(_HUB_CAPTURE, response_class=Response)
+async def report_capture(
+    asked: Asked, namespace: NamespaceName, hub: HubName, body: ReportBody
+) -> Response:
+    asked.operations.captures.report(namespace, hub, body.report())
+    return Response(status_code=200)
+
+
+@router.post(f"{_HUB_CAPTURE}/backfill")
+async def backfill_capture(
+    asked: Asked, namespace: NamespaceName, hub: HubName, body: BackfillBody
+) -> Any:
+    """Capture what is retained from before Capture was switched on."""
+    counts = await asked.operations.captures.backfill(namespace, hub, body.since)
+    return {"value": [{"partition": key, "events": count} for key, count in counts.items()]}

@@ -1,0 +1,202 @@
+"""How Capture is, hub by hub: what the job reports, beside what the service knows itself.
+
+Nothing of it is kept over a restart: whoever runs tells again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from penstock.capture.description import CaptureSettings
+from penstock.capture.destinations import Destination, resolve, shown_url
+from penstock.capture.runs import Run, runs_of
+from penstock.model import names
+from penstock.model.entities import Hub
+from penstock.model.errors import ArgumentError, PenstockError
+
+REPORTS_MAX = 4096
+TEXT_MAX = 2048
+SILENT_MS = 60_000  # the job reports every few seconds
+STARTING_MS = 120_000  # Spark takes its time to start
+RETENTION_PERCENT = 50  # of it: behind further than that is worth a warning
+_PARTITIONS_MAX = 4096
+
+
+class CaptureState(StrEnum):
+    OFF = "Off"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    WAITING = "Waiting"  # for storage, for the service, or for the job: it is tried again
+    FAILED = "Failed"  # somebody has to do something
+
+
+class DestinationInfo(msgspec.Struct, frozen=True):
+    """One that may be captured to; without credentials."""
+
+    name: str
+    url: str
+
+
+class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job tells of one run. `captured` is the next event of each partition that is in no
+    file yet."""
+
+    run: str
+    state: CaptureState = CaptureState.RUNNING
+    captured: dict[str, int] = {}
+    backlog_seconds: float = 0.0
+    last_file: str = ""
+    last_file_ms: int = 0
+    files: int = 0
+    events: int = 0
+    lost: int = 0
+    last_error: str = ""
+    is_finished: bool = False  # of a run that is over: all of it is in files
+
+
+class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one hub, for people and programs."""
+
+    namespace: str
+    hub: str
+    state: CaptureState
+    destination: str
+    encoding: str
+    interval_seconds: int
+    size_limit_bytes: int
+    backlog_events: int
+    backlog_seconds: float
+    last_file: str
+    last_file_ms: int
+    files: int
+    events: int
+    lost_events: int
+    last_error: str
+    updated_ms: int
+    retention_hours: int
+
+    @property
+    def warning(self) -> str | None:
+        """What an operator should look at."""
+        where = f"Capture of {self.namespace}/{self.hub}"
+        if self.state in (CaptureState.FAILED, CaptureState.WAITING):
+            return f"{where} is {self.state.lower()}: {self.last_error or 'no reason was told'}"
+        if self.is_endangered:
+            left_h = max(0.0, self.retention_hours - self.backlog_seconds / 3600)
+            return (
+                f"{where} is {self.backlog_seconds / 3600:.1f} hours behind: in {left_h:.1f} hours "
+                "retention begins to drop events that are in no file"
+            )
+        return None
+
+    @property
+    def is_endangered(self) -> bool:
+        limit_s = self.retention_hours * 36 * RETENTION_PERCENT
+        return self.backlog_events > 0 and self.backlog_seconds >= limit_s
+
+
+class CaptureRegistry:
+    """What is known of all captures. `trouble` is the service's own word, where no job can run."""
+
+    def __init__(self, destinations: Sequence[Destination] = ()) -> None:
+        self.destinations = list(destinations)
+        self.trouble = ""
+        self._reports: dict[tuple[str, str], tuple[CaptureReport, int]] = {}
+
+    def infos(self) -> list[DestinationInfo]:
+        return [DestinationInfo(each.name, shown_url(each.url)) for each in self.destinations]
+
+    def put(self, hub: Hub, report: CaptureReport, *, now_ms: int) -> bool:
+        """True if nothing was known of the run. Raises ArgumentError."""
+        for text in (report.run, report.last_file, report.last_error):
+            if len(text) > TEXT_MAX:
+                raise ArgumentError(f"A text of a capture's report is above {TEXT_MAX} characters.")
+        if len(report.captured) > _PARTITIONS_MAX:
+            raise ArgumentError(f"A report of more than {_PARTITIONS_MAX} partitions.")
+        key = (hub.id, report.run)
+        is_new = self._reports.pop(key, None) is None
+        if len(self._reports) >= REPORTS_MAX:
+            del self._reports[next(iter(self._reports))]
+        self._reports[key] = (report, now_ms)
+        return is_new
+
+    def status(self, hub: Hub, ends: Mapping[str, int], *, now_ms: int) -> CaptureStatus:
+        """`ends` is the next event of each partition."""
+        description = hub.metadata.get("capture", {})
+        runs = runs_of(hub.metadata.get("captureRuns"))
+        told = [self._reports[key] for run in runs if (key := (hub.id, run.id)) in self._reports]
+        newest = told[-1] if told else None
+        state, error = self._judged(description, runs, newest, now_ms)
+        report = newest[0] if newest else CaptureReport(run="")
+        settings = CaptureSettings.of(description)
+        return CaptureStatus(
+            namespace=hub.namespace,
+            hub=hub.name,
+            state=state,
+            destination=self._destination(settings),
+            encoding=settings.encoding,
+            interval_seconds=settings.interval_s,
+            size_limit_bytes=settings.size_bytes,
+            backlog_events=sum(self._backlog(hub, run, ends) for run in runs),
+            backlog_seconds=max((each.backlog_seconds for each, _ in told), default=0.0),
+            last_file=report.last_file,
+            last_file_ms=report.last_file_ms,
+            files=sum(each.files for each, _ in told),
+            events=sum(each.events for each, _ in told),
+            lost_events=sum(each.lost for each, _ in told),
+            last_error=error,
+            updated_ms=newest[1] if newest else 0,
+            retention_hours=hub.retention_hours,
+        )
+
+    def _judged(
+        self,
+        description: Mapping[str, object],
+        runs: Sequence[Run],
+        newest: tuple[CaptureReport, int] | None,
+        now_ms: int,
+    ) -> tuple[CaptureState, str]:
+        if not runs or not (description.get("enabled") or any(run.is_over for run in runs)):
+            return CaptureState.OFF, ""
+        wrong = self._unusable(description)
+        if wrong:
+            return CaptureState.FAILED, wrong
+        if self.trouble:
+            return CaptureState.FAILED, self.trouble
+        if newest is None:
+            silent_ms = now_ms - runs[-1].on_ms
+            if silent_ms < STARTING_MS:
+                return CaptureState.STARTING, ""
+            return CaptureState.WAITING, "No capture job has reported yet."
+        report, at_ms = newest
+        if now_ms - at_ms >= SILENT_MS:
+            seconds = (now_ms - at_ms) // 1000
+            text = f"The capture job has not reported for {seconds} s. {report.last_error}"
+            return CaptureState.WAITING, text.strip()
+        return report.state, report.last_error
+
+    def _unusable(self, description: Mapping[str, object]) -> str:
+        settings = CaptureSettings.of(description)
+        try:
+            resolve(self.destinations, settings.account, settings.container)
+        except PenstockError as error:
+            return str(error)
+        return ""
+
+    def _destination(self, settings: CaptureSettings) -> str:
+        try:
+            return resolve(self.destinations, settings.account, settings.container).url
+        except PenstockError:
+            return names.shown(settings.account)
+
+    def _backlog(self, hub: Hub, run: Run, ends: Mapping[str, int]) -> int:
+        report, _ = self._reports.get((hub.id, run.id), (None, 0))
+        captured = {} if report is None else report.captured
+        wanted = run.stops if run.stops is not None else ends
+        return sum(
+            max(0, wanted.get(key, first) - max(first, captured.get(key, first)))
+            for key, first in run.starts.items()
+        )

@@ -1,0 +1,134 @@
+"""Capture: how it is, what a job has to do, what the job reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.broker.seeking import checkpoint_before
+from penstock.capture import runs as capture_runs
+from penstock.capture.runs import Run, runs_of
+from penstock.management.captures import CaptureReport, CaptureStatus, DestinationInfo
+from penstock.management.operations.base import Acts, shown_path
+from penstock.management.operations.progress import parse_position
+from penstock.management.rights import Action
+from penstock.model import names
+from penstock.model.entities import Hub
+from penstock.model.errors import NotAllowed
+
+
+class CaptureRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job needs to know of one run. No key is in it."""
+
+    namespace: str
+    hub: str
+    hub_id: str
+    run: Run
+    description: dict[str, Any]
+    retention_hours: int
+
+
+class Captures(Acts):
+    def list(self) -> Sequence[CaptureStatus]:
+        """Of every hub that has a captureDescription."""
+        self._permit(Action.CAPTURE_READ)
+        registry, now_ms = self._administration.captures, self._now_ms()
+        return [
+            registry.status(hub, self._ends(hub), now_ms=now_ms)
+            for hub in self._hubs()
+            if "capture" in hub.metadata
+        ]
+
+    def destinations(self) -> Sequence[DestinationInfo]:
+        self._permit(Action.CAPTURE_READ)
+        return self._administration.captures.infos()
+
+    def runs(self) -> Sequence[CaptureRun]:
+        """What is to be captured now: runs that go on, and those that are over and not done."""
+        self._permit(Action.CAPTURE_RUN)
+        return [
+            CaptureRun(
+                namespace=hub.namespace,
+                hub=hub.name,
+                hub_id=hub.id,
+                run=run,
+                description=hub.metadata["capture"],
+                retention_hours=hub.retention_hours,
+            )
+            for hub in self._hubs()
+            for run in runs_of(hub.metadata.get("captureRuns"))
+        ]
+
+    def report(self, namespace: str, name: str, report: CaptureReport) -> None:
+        """What the job tells now replaces what it told before. The first report is recorded."""
+        self._permit(Action.CAPTURE_RUN, namespace, name)
+        hub = self._hub(namespace, name)
+        if self._administration.captures.put(hub, report, now_ms=self._now_ms()):
+            path = shown_path(hub.namespace, hub.name)
+            self._record(Action.CAPTURE_RUN, f"{path}: {report.state}")
+        if report.is_finished:
+            known = runs_of(hub.metadata.get("captureRuns"))
+            left = capture_runs.finished(known, report.run)
+            if left != known:
+                self._keep(hub, left)
+
+    async def backfill(self, namespace: str, name: str, since: str) -> Mapping[str, int]:
+        """Capture what lies before the moment when Capture was switched on, as far as it is
+        retained: from `since` (earliest, a sequence number, an ISO time) on. How many events of
+        each partition that are. NotAllowed when Capture is off."""
+        self._permit(Action.CAPTURE_BACKFILL, namespace, name)
+        self._hub(namespace, name)
+        position = parse_position(since)
+        runtime = self._administration.broker.hub(namespace, name)
+        asked = [
+            (runtime.log(index), runtime.status(index), partition)
+            for index, partition in enumerate(runtime.partition_ids)
+        ]
+
+        def locate() -> dict[str, int]:
+            found = [checkpoint_before(*each, position) for each in asked]
+            return {each.partition_id: each.sequence_number + 1 for each in found}
+
+        loop = asyncio.get_running_loop()
+        starts = await loop.run_in_executor(self._administration.reads, locate)
+        hub = self._hub(namespace, name)
+        known = runs_of(hub.metadata.get("captureRuns"))
+        if all(run.is_over for run in known):
+            raise NotAllowed(
+                f"Capture of '{names.shown(name)}' is off: switch it on before its history is "
+                "captured."
+            )
+        made = capture_runs.backfilled(
+            known, starts, run_id=self._administration.new_hub_id(), at_ms=self._now_ms()
+        )
+        self._record(
+            Action.CAPTURE_BACKFILL,
+            f"{shown_path(hub.namespace, hub.name)}: from {names.shown(since)}",
+        )
+        if made is None:
+            return dict.fromkeys(starts, 0)
+        assert made.stops is not None
+        self._keep(hub, [made, *known])
+        return {key: made.stops[key] - first for key, first in made.starts.items()}
+
+    def _keep(self, hub: Hub, known: Sequence[Run]) -> None:
+        metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(known)}
+        self._catalog.put_hub(msgspec.structs.replace(hub, metadata=metadata))
+
+    def _hubs(self) -> Sequence[Hub]:
+        return [
+            hub
+            for namespace in self._catalog.namespaces()
+            for hub in self._catalog.hubs(namespace.name)
+        ]
+
+    def _ends(self, hub: Hub) -> dict[str, int]:
+        """The next event of each partition."""
+        runtime = self._administration.broker.hub(hub.namespace, hub.name)
+        return {
+            partition: runtime.status(index).last_sequence + 1
+            for index, partition in enumerate(runtime.partition_ids)
+        }

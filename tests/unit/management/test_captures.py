@@ -1,0 +1,154 @@
+"""Capture as the management room knows it: runs, states, backlog, reports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.capture.destinations import Destination
+from penstock.capture.runs import runs_of
+from penstock.management.captures import SILENT_MS, STARTING_MS, CaptureReport, CaptureState
+from penstock.management.operations import HubRequest
+from penstock.model.errors import ArgumentError, NotAllowed
+
+if TYPE_CHECKING:
+    from tests.unit.management.conftest import Plane
+
+    from penstock.management.captures import CaptureStatus
+
+NS, HUB = "contoso", "orders"
+
+
+def capture(enabled: bool = True, account: str = "store") -> dict[str, Any]:
+    properties = {"storageAccountResourceId": account, "blobContainer": "box"}
+    return {"enabled": enabled, "destination": {"properties": properties}}
+
+
+@pytest.fixture
+def plane(full: Plane) -> Plane:
+    registry = full.administration.captures
+    registry.destinations = [
+        Destination(
+            name="store", url="abfs://", options={"account_name": "a", "account_key": "secret"}
+        )
+    ]
+    return full
+
+
+def switch(plane: Plane, enabled: bool = True, account: str = "store") -> None:
+    plane.admin.hubs.put(NS, HUB, HubRequest(capture=capture(enabled, account)))
+
+
+def status(plane: Plane) -> CaptureStatus:
+    (found,) = plane.admin.captures.list()
+    return found
+
+
+def run_ids(plane: Plane) -> list[str]:
+    return [each.run.id for each in plane.admin.captures.runs()]
+
+
+def test_switching_on_makes_a_run_and_off_ends_it(plane: Plane) -> None:
+    assert plane.admin.captures.list() == []
+    switch(plane)
+    (made,) = plane.admin.captures.runs()
+    assert made.run.on_ms == plane.clock.now_ms() and not made.run.is_over
+    switch(plane)  # the same again is no new run
+    assert run_ids(plane) == [made.run.id]
+    plane.clock.advance(1000)
+    switch(plane, enabled=False)
+    (ended,) = plane.admin.captures.runs()
+    assert ended.run.is_over and ended.run.off_ms == plane.clock.now_ms()
+    switch(plane)
+    assert len(run_ids(plane)) == 2
+
+
+def test_a_run_that_is_over_is_forgotten_when_its_job_is_done(plane: Plane) -> None:
+    switch(plane)
+    (one,) = run_ids(plane)
+    plane.admin.captures.report(NS, HUB, CaptureReport(run=one, is_finished=True))
+    assert run_ids(plane) == [one]  # it goes on
+    switch(plane, enabled=False)
+    plane.admin.captures.report(NS, HUB, CaptureReport(run=one, is_finished=True))
+    assert run_ids(plane) == []
+    assert status(plane).state is CaptureState.OFF
+    hub = plane.catalog.hub(NS, HUB)
+    assert hub is not None and runs_of(hub.metadata["captureRuns"]) == []
+
+
+def test_state_is_what_the_job_says_as_long_as_it_does(plane: Plane) -> None:
+    switch(plane)
+    assert status(plane).state is CaptureState.STARTING
+    plane.clock.advance(STARTING_MS)
+    assert status(plane).state is CaptureState.WAITING
+    (one,) = run_ids(plane)
+    plane.admin.captures.report(NS, HUB, CaptureReport(run=one, files=3, last_file="x.avro"))
+    assert (status(plane).state, status(plane).files) == (CaptureState.RUNNING, 3)
+    plane.clock.advance(SILENT_MS)
+    found = status(plane)
+    assert found.state is CaptureState.WAITING and "60 s" in found.last_error
+    assert found.warning is not None
+
+
+def test_a_destination_that_is_not_configured_fails_and_says_which_are(plane: Plane) -> None:
+    account = "/subscriptions/1/resourceGroups/g/providers/Microsoft.Storage/storageAccounts/other"
+    switch(plane, account=account)
+    found = status(plane)
+    assert found.state is CaptureState.FAILED
+    assert "'other' is not configured: store are allowed" in found.last_error
+    switch(plane, account=account.replace("other", "STORE"))
+    assert status(plane).destination == "abfs://box"
+
+
+def test_no_answer_holds_a_credential(plane: Plane) -> None:
+    switch(plane)
+    told = repr(
+        (plane.admin.captures.list(), plane.admin.captures.destinations(), run_ids(plane))
+    ) + repr(plane.administration.captures.destinations)
+    assert "secret" not in told
+    assert [each.url for each in plane.admin.captures.destinations()] == ["abfs://"]
+
+
+def test_backlog_counts_what_is_in_no_file(plane: Plane) -> None:
+    switch(plane)
+    hub = plane.catalog.hub(NS, HUB)
+    assert hub is not None
+    registry, now_ms = plane.administration.captures, plane.clock.now_ms()
+    assert registry.status(hub, {"0": 5, "1": 7}, now_ms=now_ms).backlog_events == 12
+    (one,) = run_ids(plane)
+    plane.admin.captures.report(
+        NS, HUB, CaptureReport(run=one, captured={"0": 5, "1": 3}, backlog_seconds=9.0)
+    )
+    found = registry.status(hub, {"0": 5, "1": 7}, now_ms=now_ms)
+    assert (found.backlog_events, found.backlog_seconds) == (4, 9.0)
+    assert found.warning is None
+
+
+def test_it_warns_before_retention_wins(plane: Plane) -> None:
+    switch(plane)
+    hub = plane.catalog.hub(NS, HUB)
+    assert hub is not None
+    (one,) = run_ids(plane)
+    seconds = hub.retention_hours * 3600 * 0.6
+    report = CaptureReport(run=one, captured={"0": 1}, backlog_seconds=seconds)
+    plane.admin.captures.report(NS, HUB, report)
+    ends = {"0": 7}
+    found = plane.administration.captures.status(hub, ends, now_ms=plane.clock.now_ms())
+    assert found.warning is not None and "retention begins to drop" in found.warning
+
+
+def test_backfill_needs_capture_to_be_on(plane: Plane) -> None:
+    with pytest.raises(NotAllowed, match="is off"):
+        asyncio.run(plane.admin.captures.backfill(NS, HUB, "earliest"))
+    switch(plane)
+    assert set(asyncio.run(plane.admin.captures.backfill(NS, HUB, "earliest")).values()) == {0}
+    with pytest.raises(ArgumentError):
+        asyncio.run(plane.admin.captures.backfill(NS, HUB, "yesterday"))
+
+
+def test_reports_are_bounded(plane: Plane) -> None:
+    switch(plane)
+    with pytest.raises(ArgumentError):
+        plane.admin.captures.report(NS, HUB, CaptureReport(run="x", last_error="e" * 5000))
