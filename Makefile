@@ -1,13 +1,14 @@
 # Every task of a Penstock developer. Each begins with `setup`, which is quick when nothing changed.
 #
 #   make serve ARGS="--hub orders:8"     a broker on this machine
+#   make demo                            service, fleet, Spark and its result: two minutes
 #   make check                           style, types, import contracts, tidiness: seconds
 #   make quick                           check and the tests that need no server: before each commit
 #   make test                            everything; what CI runs
 #   make test ARGS="tests/unit -k hash"  check, then that selection
 #   make asan                            the compiled kernels under AddressSanitizer
 
-.PHONY: setup serve check quick test bench asan fmt lock clean
+.PHONY: setup serve demo check quick test bench asan fmt lock clean
 .DEFAULT_GOAL := check
 
 BIN := .venv/bin
@@ -21,6 +22,9 @@ setup:
 
 serve: setup
 	@exec $(BIN)/penstock serve $(ARGS)
+
+demo: setup
+	@exec $(BIN)/python tools/demo.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check $(CODE)

@@ -1,0 +1,31 @@
+"""Readings with what is known of their devices: a stream joined with a table.
+
+    penstock pipeline run examples/pipelines/static_join.py --set devices=FILE.csv
+
+The table is read anew for each batch, so a file that is replaced counts from the next batch on.
+Readings of devices that it does not have go on without a room.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql.functions import broadcast, col
+from readings import readings
+
+DEVICES = Path(__file__).parent / "devices.csv"
+
+
+def pipeline(spark, hubs, hub="telemetry", into="placed", devices=str(DEVICES)):
+    known = spark.read.csv(
+        Path(devices).absolute().as_uri(),
+        header=True,
+        schema="device STRING, room STRING, floor INT",
+    )
+    placed = readings(hubs.read(hub)).join(broadcast(known), "device", "left")
+    return hubs.write(
+        placed.select("device", "room", "floor", "time", "temperature").withColumn(
+            "partitionKey", col("device")
+        ),
+        into,
+    )
