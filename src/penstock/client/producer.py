@@ -55,6 +55,7 @@ class EventHubProducerClient(HubClient):
         *,
         eventhub_name: str | None = None,
         idempotent: bool = False,
+        producer_id: int | None = None,
         ssl_context: ssl.SSLContext | None = None,
         ca_file: str | None = None,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008  # frozen
@@ -62,7 +63,9 @@ class EventHubProducerClient(HubClient):
         transport: Transport = "amqp",
     ) -> None:
         """`eventhub_name` is needed where the connection string has no EntityPath. `ca_file` or
-        `ssl_context` say whom to trust; `timeout_s` bounds each try."""
+        `ssl_context` say whom to trust; `timeout_s` bounds each try. An idempotent producer whose
+        `producer_id` is known from before goes on with its numbers (`published_number`) and takes
+        the place of whoever still publishes under that id."""
         super().__init__(
             connection_string,
             eventhub_name=eventhub_name,
@@ -73,6 +76,7 @@ class EventHubProducerClient(HubClient):
             transport=transport,
         )
         self._idempotent = idempotent
+        self._producer_id = producer_id
         self._lanes: dict[str | None, _Lane] = {}
         self._partition_ids: list[str] = []
         self._turn = itertools.count()
@@ -135,6 +139,17 @@ class EventHubProducerClient(HubClient):
             return
         payload = batch.payload()
         await self._send(batch.lane, payload, BATCH_FORMAT)
+
+    async def published_number(self, partition_id: str) -> int:
+        """The number of the last event that an idempotent producer has in that partition; 0 for
+        a new one, whose events begin with 1."""
+        if not self._idempotent:
+            raise ArgumentError("Only an idempotent producer's events have numbers.")
+        self._check_open()
+        await self._max_message_size(partition_id)  # attached, when this returns
+        state = self._lane(partition_id).state
+        assert state is not None
+        return state.published
 
     async def send_event(
         self,
@@ -208,7 +223,7 @@ class EventHubProducerClient(HubClient):
             return await connection.sender(address)
         sender = await connection.sender(
             address,
-            properties=_asked(lane.state),
+            properties=_asked(lane.state, self._producer_id),
             desired_capabilities=[_IDEMPOTENT],
         )
         if lane.state is None:
@@ -271,10 +286,10 @@ class EventHubProducerClient(HubClient):
         lane.sender = lane.state = lane.in_doubt = None
 
 
-def _asked(state: ProducerState | None) -> dict[str, object]:
-    """An empty map asks the service to choose."""
+def _asked(state: ProducerState | None, producer_id: int | None) -> dict[str, object]:
+    """What is left out the service chooses: the epoch one above the last, the number it knows."""
     if state is None:
-        return {}
+        return {} if producer_id is None else {Symbol(PRODUCER_ID): Long(producer_id)}
     return {
         Symbol(PRODUCER_ID): Long(state.id),
         Symbol(PRODUCER_EPOCH): Short(state.epoch),

@@ -308,7 +308,9 @@ class Options:
 
     def target(self) -> Target:
         """Raises ArgumentError without a word of any secret."""
-        connection_string = self._connection_string()
+        # `printed + ";EntityPath=..."` is often written with one semicolon too many.
+        pieces = self._connection_string().split(";")
+        connection_string = ";".join(piece for piece in pieces if piece.strip())
         transport = self.text("transport")
         if transport is not None:
             word = self.choice("transport", ("amqp", "amqps", "wss"), "amqps")

@@ -7,18 +7,25 @@ nothing here holds a socket when it is pickled.
 
 from __future__ import annotations
 
+import difflib
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.types import (
     BinaryType,
+    IntegralType,
     LongType,
     MapType,
     StringType,
@@ -28,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.model.errors import ArgumentError
-from penstock.spark.options import Options, ReadOptions, RowOptions
+from penstock.spark.options import Options, ReadOptions, RowOptions, WriteOptions
 
 try:  # Spark 4.2
     from pyspark.sql.streaming.datasource import (
@@ -49,6 +56,20 @@ if TYPE_CHECKING:
     from penstock.spark.polling import Poller
 
 _log = logging.getLogger("penstock.spark")
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's own words
+_SINK_COLUMNS = ("body", "partitionId", "partitionKey", "properties")
+_SOURCE_COLUMNS = (
+    "body",
+    "partition",
+    "offset",
+    "sequenceNumber",
+    "enqueuedTime",
+    "publisher",
+    "partitionKey",
+    "properties",
+    "systemProperties",
+    "eventHub",
+)
 
 
 class EventHubsDataSource(DataSource):
@@ -83,6 +104,14 @@ class EventHubsDataSource(DataSource):
                 "spark.read. Trigger.AvailableNow ends at what is there."
             )
         return EventHubsStreamReader(options, rows, _checked(schema, rows))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise ArgumentError('A hub cannot be overwritten: use .mode("append").')
+        return EventHubsWriter(self._options.write(), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return EventHubsStreamWriter(self._options.write(), schema)
 
 
 class SpanPartition(InputPartition):
@@ -170,6 +199,86 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._planner = Planner(self._options)
             self._poller = Poller(self._options, self._planner)
         return self._poller
+
+
+class Written(WriterCommitMessage):
+    """One task's events are stored."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class EventHubsWriter(DataSourceArrowWriter):
+    """A batch write. Made once, where the query is planned: all runs of its tasks share `_job`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema)
+        self._options = options
+        self._job = options.sink_id or secrets.token_hex(16)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        from penstock.spark.sending import publish
+
+        task = _task()
+        return Written(publish(iterator, self._options, ("batch", self._job, task.partitionId())))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is stored already."""
+
+
+class EventHubsStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema)
+        self._options = options
+        self._run = secrets.token_hex(16)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        from penstock.spark.sending import publish
+
+        task = _task()
+        query = task.getLocalProperty(_QUERY_ID)
+        batch = task.getLocalProperty(_BATCH_ID)
+        # Without them another run of the batch could not be told from another batch.
+        identity: tuple[object, ...] = ("stream", self._run, secrets.token_hex(16))
+        if query is not None and batch is not None:
+            identity = ("stream", self._options.sink_id or query, batch)
+        return Written(publish(iterator, self._options, (*identity, task.partitionId())))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything is stored already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What some tasks have stored stays: when the batch is run again, they leave it out."""
+
+
+def check_columns(schema: StructType) -> None:
+    """Columns of the source come along unharmed; a misspelt one of ours would be lost."""
+    types = {field.name.lower(): field.dataType for field in schema}
+    body = types.get("body")
+    if not isinstance(body, StringType | BinaryType):
+        seen = "there is none" if body is None else f"it is {body.simpleString()}"
+        raise ArgumentError(f"The sink needs a column body of type string or binary: {seen}.")
+    for name in ("partitionid", "partitionkey"):
+        if not isinstance(types.get(name, StringType()), StringType | IntegralType):
+            raise ArgumentError(f"The column {name} is {types[name].simpleString()}, not string.")
+    properties = types.get("properties")
+    if properties is not None and not isinstance(properties, MapType):
+        raise ArgumentError(
+            f"The column properties is {properties.simpleString()}: map<string,string> is needed."
+        )
+    for name in types.keys() - {field.lower() for field in (*_SINK_COLUMNS, *_SOURCE_COLUMNS)}:
+        near = difflib.get_close_matches(name, [n.lower() for n in _SINK_COLUMNS], 1, 0.85)
+        if near:
+            raise ArgumentError(
+                f"The sink has no column {name!r}: did you mean {near[0]!r}? It takes "
+                f"{', '.join(_SINK_COLUMNS)}."
+            )
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "write() runs in a task"
+    return task
 
 
 def _read(

@@ -1,0 +1,386 @@
+"""The sink's task: rows of Arrow batches become publications, each row once where that can be.
+
+Every task of a query publishes under a producer id of its own, made from the query, its batch and
+the task. The service knows how many events it has of that id in each partition: a task that is run
+again (its first run was killed, or the driver was) asks, takes the place of a first run that is not
+quite dead, reads back which rows they are, and leaves those out. With a policy that may only send
+nothing can be read back: then so many rows are left out, in the order in which they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import logging
+import ssl
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.batch import EventDataBatch
+from penstock.client.consumer import EventHubConsumerClient
+from penstock.client.errors import ClientDenied, ClientError, ClientThrottled
+from penstock.client.events import EventData
+from penstock.client.producer import EventHubProducerClient
+from penstock.client.retry import RetryPolicy
+from penstock.client.stamps import annotations_section
+from penstock.kernels import append_event
+from penstock.model.errors import ArgumentError
+from penstock.model.partition_key import partition_for_key
+from penstock.spark.options import Target, WriteOptions
+from penstock.spark.stored import read_back, row_digest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger("penstock.spark")
+_BUSY_S_MAX = 15 * 60.0  # a service that is busy for longer will not be better soon
+_RUN_BYTES = 128 * 1024  # of rows without key and partition, before the next partition's turn
+_RUN_ROWS = 4096
+_KEY_CHARACTERS_MAX = 128
+_EVENTS_MAX = 65_536
+_AZURE = (
+    ".servicebus.windows.net",
+    ".servicebus.chinacloudapi.cn",
+    ".servicebus.usgovcloudapi.net",
+)
+
+
+def producer_id(*parts: object) -> int:
+    """63 bits that nobody else has: an AMQP long that is not negative, and not 0."""
+    text = "\0".join(str(part) for part in parts)
+    digest = hashlib.blake2b(text.encode(), digest_size=8, person=b"penstock sink").digest()
+    return int.from_bytes(digest) >> 1 or 1
+
+
+def publish(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, identity: tuple[object, ...]
+) -> int:
+    """Publish every row; how many there were. Returns when all are stored. Raises ClientError,
+    ArgumentError for a row that cannot be an event."""
+    return asyncio.run(_publish(batches, options, producer_id(*identity)))
+
+
+async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, number: int) -> int:
+    is_idempotent = options.idempotent
+    if is_idempotent is None:
+        is_idempotent = not _host(options.target).endswith(_AZURE)
+    first: Any = await asyncio.to_thread(next, batches, None)
+    if first is None:
+        return 0
+    sink = _Sink(options, number if is_idempotent else None)
+    try:
+        try:
+            await sink.open()
+        except ClientError as error:
+            if options.idempotent or not is_idempotent or "knows no idempotent" not in str(error):
+                raise
+            _log.info("eventhubs: the service knows no idempotent producers: at least once.")
+            await sink.close()
+            sink = _Sink(options, None)
+            await sink.open()
+        count = 0
+        batch = first
+        while batch is not None:
+            # The next rows come while these are encoded and sent.
+            following = asyncio.get_running_loop().run_in_executor(None, next, batches, None)
+            try:
+                await sink.add(batch)
+                count += batch.num_rows
+            finally:
+                batch = await following
+        await sink.flush()
+        return count
+    finally:
+        await sink.close()
+
+
+class _Batch(EventDataBatch):
+    """A batch that takes an event's parts: no object per row."""
+
+    def append(self, body: bytes, properties: dict[str, object] | None, key: str | None) -> bool:
+        """False when it has no room."""
+        data = self._data
+        before = len(data)
+        if before + len(body) > self.max_size_in_bytes or self._count >= _EVENTS_MAX:
+            return False
+        own = self._annotations if key is None else annotations_section(key, stamped=self._stamped)
+        if not append_event(data, own, b"", properties, body):
+            EventData(body, properties=properties).append_to(data, own)
+        if len(data) > self.max_size_in_bytes:
+            del data[before:]
+            return False
+        if self._stamped:
+            self._starts.append(before + (5 if data[before + 3] == 0xA0 else 8))
+        self._count += 1
+        return True
+
+
+class _Lane:
+    """One partition's rows: those that the service has already are passed over."""
+
+    def __init__(self, partition_id: str | None) -> None:
+        self.partition_id = partition_id
+        self.batch: _Batch | None = None
+        self.skip = 0
+        self.sending: asyncio.Task[None] | None = None
+
+
+class _Sink:
+    def __init__(self, options: WriteOptions, number: int | None) -> None:
+        target = options.target
+        self._options = options
+        self._is_idempotent = number is not None
+        self._producer = EventHubProducerClient(
+            target.connection_string.reveal(),
+            eventhub_name=target.eventhub_name,
+            idempotent=number is not None,
+            producer_id=number,
+            ssl_context=_insecure() if target.insecure else None,
+            ca_file=target.ca_file,
+            retry=RetryPolicy(options.retries_max, options.retry_backoff_s, 30.0),
+            timeout_s=target.timeout_s,
+            transport="websocket" if target.websocket else "amqp",
+        )
+        self._producer_id = number
+        self._lanes: dict[str, _Lane] = {}
+        self._stored: Counter[bytes] = Counter()  # of an earlier run, by `row_digest`
+        self._ids: list[str] = []
+        self._turn = 0
+        self._run_rows = self._run_bytes = 0
+
+    async def open(self) -> None:
+        self._ids = await self._producer.get_partition_ids()
+        wanted = self._options.partition_id
+        if wanted is not None and wanted not in self._ids:
+            raise ArgumentError(_no_partition(wanted, self._ids))
+        if self._producer_id is not None:
+            # All are asked before any row goes: one without a key may have gone to any of them.
+            places = self._ids if wanted is None else [wanted]
+            numbers = await asyncio.gather(*(self._producer.published_number(p) for p in places))
+            self._lanes = {place: _Lane(place) for place in places}
+            counts = {p: n for p, n in zip(places, numbers, strict=True) if n}
+            if counts:
+                await self._leave_out(self._producer_id, counts)
+
+    async def close(self) -> None:
+        for lane in self._lanes.values():
+            if lane.sending is not None:
+                lane.sending.cancel()
+                await asyncio.wait([lane.sending])
+        await self._producer.close()
+
+    async def add(self, rows: pa.RecordBatch) -> None:
+        columns = Columns(rows, self._options)
+        for body, properties, key, partition_id in columns:
+            if self._stored and self._is_stored(body, key, properties):
+                continue
+            place = self._place(partition_id, key, len(body))
+            lane = self._lanes.get(place) or self._new_lane(place)
+            if lane.skip:
+                lane.skip -= 1
+                continue
+            batch = lane.batch
+            if batch is None or not batch.append(body, properties, key) or self._is_full(batch):
+                await self._next(lane, batch, body, properties, key)
+
+    async def flush(self) -> None:
+        """Everything is stored when this returns."""
+        for lane in self._lanes.values():
+            await self._send(lane)
+        for lane in self._lanes.values():
+            await self._sent(lane)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    async def _leave_out(self, number: int, counts: dict[str, int]) -> None:
+        """This task ran before, and so many of its events are stored."""
+        target = self._options.target
+        consumer = EventHubConsumerClient(
+            target.connection_string.reveal(),
+            eventhub_name=target.eventhub_name,
+            ssl_context=_insecure() if target.insecure else None,
+            ca_file=target.ca_file,
+            timeout_s=target.timeout_s,
+            transport="websocket" if target.websocket else "amqp",
+        )
+        try:
+            self._stored = await read_back(consumer, number, counts)
+        except ClientDenied:
+            _log.warning(
+                "eventhubs: the policy may not listen: rows that an earlier run has stored are "
+                "left out by their order."
+            )
+            for place, count in counts.items():
+                self._lanes[place].skip = count
+        finally:
+            await consumer.close()
+
+    def _is_stored(self, body: bytes, key: str | None, properties: Any) -> bool:
+        digest = row_digest(body, key, properties)
+        left = self._stored.get(digest, 0)
+        if left:
+            self._stored[digest] = left - 1
+        return left > 0
+
+    def _is_full(self, batch: _Batch) -> bool:
+        most = self._options.batch_events_max
+        return most is not None and len(batch) >= most
+
+    async def _next(
+        self,
+        lane: _Lane,
+        batch: _Batch | None,
+        body: bytes,
+        properties: dict[str, object] | None,
+        key: str | None,
+    ) -> None:
+        """The batch goes, and the event into the next one unless it is in it."""
+        if batch is not None and self._is_full(batch):
+            await self._send(lane)
+            return
+        await self._send(lane)
+        batch = lane.batch = await self._new_batch(lane)
+        if not batch.append(body, properties, key):
+            raise ArgumentError(
+                f"An event of {len(body)} bytes and its properties does not fit into a publication "
+                f"of at most {batch.max_size_in_bytes} bytes."
+            )
+        if self._is_full(batch):
+            await self._send(lane)
+
+    async def _new_batch(self, lane: _Lane) -> _Batch:
+        made = await self._producer.create_batch(partition_id=lane.partition_id)
+        allowed = made.max_size_in_bytes
+        size = min(allowed, self._options.batch_bytes_max or allowed)
+        batch = _Batch(size, partition_id=lane.partition_id, stamped=self._is_idempotent)
+        batch.lane = lane.partition_id
+        return batch
+
+    def _new_lane(self, place: str) -> _Lane:
+        lane = self._lanes[place] = _Lane(place)
+        return lane
+
+    def _place(self, partition_id: str | None, key: str | None, size: int) -> str:
+        """A function of the rows alone: another run of the task chooses the same."""
+        ids = self._ids
+        if partition_id is not None:
+            if partition_id not in ids:
+                raise ArgumentError(_no_partition(partition_id, ids))
+            return partition_id
+        if key is not None:
+            return ids[partition_for_key(key, len(ids))]
+        self._run_rows += 1
+        self._run_bytes += size
+        if self._run_rows > _RUN_ROWS or self._run_bytes > _RUN_BYTES:
+            self._run_rows, self._run_bytes = 1, size
+            self._turn += 1
+        return ids[self._turn % len(ids)]
+
+    async def _send(self, lane: _Lane) -> None:
+        """One publication of a partition is on its way at a time: order."""
+        batch, lane.batch = lane.batch, None
+        if batch is None or len(batch) == 0:
+            return
+        await self._sent(lane)
+        lane.sending = asyncio.create_task(self._deliver(batch))
+        await asyncio.sleep(0)  # its first bytes leave before the next rows are encoded
+
+    async def _sent(self, lane: _Lane) -> None:
+        sending, lane.sending = lane.sending, None
+        if sending is not None:
+            await sending
+
+    async def _deliver(self, batch: _Batch) -> None:
+        deadline_s = time.monotonic() + _BUSY_S_MAX
+        while True:
+            try:
+                await self._producer.send_batch(batch)
+                return
+            except ClientThrottled:
+                # The retry policy has waited as often as it may; the meter refills all the time.
+                if not self._options.waits_when_throttled or time.monotonic() > deadline_s:
+                    raise
+
+
+class Columns:
+    """The rows of one Arrow batch as events: body, properties, partition key, partition id."""
+
+    def __init__(self, rows: pa.RecordBatch, options: WriteOptions) -> None:
+        self._rows = rows
+        self._options = options
+        self._names = {name.lower(): index for index, name in enumerate(rows.schema.names)}
+
+    def __iter__(
+        self,
+    ) -> Iterator[tuple[bytes, dict[str, object] | None, str | None, str | None]]:
+        import pyarrow as pa
+
+        rows = self._rows
+        body = rows.column(self._names["body"])
+        if not pa.types.is_binary(body.type):
+            body = body.cast(pa.binary())
+        if body.null_count:
+            raise ArgumentError("A row's body is null: every event needs one (it may be empty).")
+        keys = self._texts("partitionkey", self._options.partition_key)
+        ids = self._texts("partitionid", self._options.partition_id)
+        return zip(body.to_pylist(), self._properties(), keys, ids, strict=False)
+
+    def _texts(self, name: str, constant: str | None) -> Iterator[str | None]:
+        import pyarrow as pa
+
+        index = self._names.get(name)
+        if index is None:
+            return itertools.repeat(constant)
+        column = self._rows.column(index)
+        if not pa.types.is_string(column.type):
+            column = column.cast(pa.string())
+        if constant is not None:
+            column = column.fill_null(constant)
+        other = self._names.get("partitionid" if name == "partitionkey" else "partitionkey")
+        if name == "partitionkey":
+            self._check_keys(column, other)
+        return iter(column.to_pylist())
+
+    def _check_keys(self, keys: Any, ids_at: int | None) -> None:
+        import pyarrow.compute as pc
+
+        longest = pc.max(pc.utf8_length(keys)).as_py() or 0
+        if longest > _KEY_CHARACTERS_MAX:
+            raise ArgumentError(
+                f"A partitionKey has {longest} characters: at most {_KEY_CHARACTERS_MAX} are "
+                "allowed."
+            )
+        if ids_at is None:
+            return
+        both = pc.and_(pc.is_valid(keys), pc.is_valid(self._rows.column(ids_at)))
+        if pc.any(both).as_py():
+            raise ArgumentError(
+                "A row has a partitionKey and a partitionId: only one of them may be set."
+            )
+
+    def _properties(self) -> Iterator[dict[str, object] | None]:
+        index = self._names.get("properties")
+        if index is None:
+            return itertools.repeat(None)
+        column = self._rows.column(index)
+        return (dict(pairs) if pairs else None for pairs in column.to_pylist())
+
+
+def _no_partition(wanted: str, ids: list[str]) -> str:
+    return f"The hub has no partition {wanted!r}: it has {', '.join(ids)}."
+
+
+def _host(target: Target) -> str:
+    from penstock.client.endpoint import parse_connection_string
+
+    return parse_connection_string(target.connection_string.reveal()).host.casefold()
+
+
+def _insecure() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
