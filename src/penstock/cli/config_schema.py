@@ -41,9 +41,35 @@ def json_schema_of_file() -> Schema:
                     {"currency": _TEXT, **{name: {"type": "number"} for name in PRICE_FIELDS}}
                 ),
                 "namespaces": {"type": "array", "items": _namespace()},
+                "capture": _capture(),
             }
         ),
     }
+
+
+def _capture() -> Schema:
+    from penstock.capture.destinations import AZURE_OPTIONS, S3_OPTIONS, SECRETS
+
+    options = dict.fromkeys((*AZURE_OPTIONS, *S3_OPTIONS), _TEXT)
+    sources = {f"{name}_{suffix}": _TEXT for name in SECRETS for suffix in ("file", "env")}
+    destination = _table(
+        {"url": _TEXT, "iso_time": {"type": "boolean"}, **options, **sources}, "url"
+    )
+    return _table(
+        {
+            "master": _TEXT,
+            "spark": {"type": "object"},
+            "notify": _table(
+                {
+                    "url": _TEXT,
+                    "url_env": _TEXT,
+                    "hub": _TEXT,
+                    "format": {"enum": ["eventgrid", "cloudevents"]},
+                }
+            ),
+            "destinations": {"type": "object", "additionalProperties": destination},
+        }
+    )
 
 
 def _setting(setting: Setting) -> Schema:

@@ -18,6 +18,7 @@ from penstock.model import limits, names
 from penstock.model.entities import Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.service import config_values as values
+from penstock.service.config_capture import CaptureReader
 from penstock.service.config_namespaces import NamespaceReader
 from penstock.service.config_values import Document, Table, Value
 from penstock.service.emulator import EMULATOR_KEY, is_emulator_config, read_namespaces
@@ -25,6 +26,7 @@ from penstock.service.prices import PRICE_FIELDS, Prices
 from penstock.service.settings import (
     DEFAULT_HUB,
     DEFAULT_NAMESPACE,
+    CaptureConfig,
     HubSettings,
     NamespaceSettings,
     RuleSettings,
@@ -194,12 +196,13 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
     given = _given(flags, environ)
     namespaces: tuple[NamespaceSettings, ...] = ()
     prices: Prices | None = None
+    capture = CaptureConfig()
     if "config" in given:
-        of_file, namespaces, prices = _read_file(given["config"], environ)
+        of_file, namespaces, prices, capture = _read_file(given["config"], environ)
         given = of_file | given
     read = {field: _BY_FIELD[field].read(value) for field, value in given.items()}
     fields = {field: value for field, value in read.items() if field not in _OF_NAMESPACE}
-    settings = Settings(**fields, prices=prices)
+    settings = Settings(**fields, prices=prices, capture=capture)
     if namespaces:
         settings = msgspec.structs.replace(settings, namespaces=namespaces, namespaces_given=True)
     first = _with_overrides(settings.namespaces[0], given, read)
@@ -236,7 +239,7 @@ def _given(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str,
 def _from_file(root: Table) -> dict[str, Value]:
     """The file's own settings; `namespaces` and `prices` are read apart."""
     tables: dict[str, Table | None] = {"": root, "tls": root.table("tls")}
-    known: dict[str, set[str]] = {"": {"namespaces", "prices", "tls"}, "tls": set()}
+    known: dict[str, set[str]] = {"": {"namespaces", "prices", "tls", "capture"}, "tls": set()}
     found: dict[str, Value] = {}
     for setting in SETTINGS:
         if not setting.in_file:
@@ -254,12 +257,17 @@ def _from_file(root: Table) -> dict[str, Value]:
 
 def _read_file(
     value: Value, environ: Mapping[str, str]
-) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...], Prices | None]:
+) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...], Prices | None, CaptureConfig]:
     file, text = values.path(value), _content(value)
     if is_emulator_config(text):
-        return {}, read_namespaces(file, text), None
+        return {}, read_namespaces(file, text), None, CaptureConfig()
     root = _document(file, text).root
-    return _from_file(root), NamespaceReader(environ).read(root), _prices(root.table("prices"))
+    return (
+        _from_file(root),
+        NamespaceReader(environ).read(root),
+        _prices(root.table("prices")),
+        CaptureReader(environ).read(root),
+    )
 
 
 def _content(value: Value) -> str:

@@ -76,6 +76,9 @@ class Table:
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
+    def names(self) -> list[str]:
+        return list(self._entries)
+
     def value(self, key: str) -> Value | None:
         if key not in self._entries:
             return None

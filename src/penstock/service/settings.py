@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.capture.destinations import Destination
 from penstock.model import limits, names
 from penstock.model.entities import Right, Secret, Tier
 from penstock.model.ledger import QuotaKind
@@ -70,6 +71,27 @@ class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, None)
 
 
+class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who hears of captured files: an HTTPS hook, or a hub of the same namespace. A hook's address
+    may hold its key."""
+
+    url: str = ""
+    hub: str = ""
+    format: str = "eventgrid"
+
+    def __repr__(self) -> str:
+        return f"NotifySettings(hub={self.hub!r}, format={self.format!r})"
+
+
+class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[capture]`. Without destinations the service has one of its own, a directory."""
+
+    destinations: tuple[Destination, ...] = ()
+    master: str = "local[2,4]"  # two cores; a task that fails is tried again
+    spark: dict[str, str] = {}
+    notify: NotifySettings | None = None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `penstock serve` is told. The first namespace is the default one."""
 
@@ -94,6 +116,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     namespaces_given: bool = False  # whether a configuration file named them
     prices: Prices | None = None
+    capture: CaptureConfig = CaptureConfig()
 
     @property
     def is_loopback(self) -> bool:

@@ -29,12 +29,12 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     connection_string: str
     state: str  # a directory of this run's: ledger, spool, checkpoint
     starts: dict[str, int]  # the first event that is wanted, by partition
+    named_s: int = 0  # names of files are later than that
     stops: dict[str, int] | None = None
     stopped_ms: int = 0
     consumer_group: str = "$Default"
     ca_file: str | None = None
     timeout_s: float = 60.0
-    read_rate_bytes: int = 0
 
     def __repr__(self) -> str:
         return f"CapturePlan({self.namespace}/{self.hub})"

@@ -19,7 +19,7 @@ def test_page_lists_every_setting_as_it_is() -> None:
 
 
 def test_every_setting_of_the_record_can_be_set() -> None:
-    by_others = {"namespaces", "namespaces_given", "prices"}
+    by_others = {"namespaces", "namespaces_given", "prices", "capture"}
     assert set(Settings.__struct_fields__) - by_others <= {setting.field for setting in SETTINGS}
 
 

@@ -100,7 +100,7 @@ class CaptureReader(DataSourceStreamReader):
             known = ledger.places()
         finally:
             ledger.close()
-        places = {key: Place(first) for key, first in self._plan.starts.items()}
+        places = {key: self._first(key) for key in self._plan.starts}
         return self._offset(places | known, {})
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
@@ -110,7 +110,7 @@ class CaptureReader(DataSourceStreamReader):
             self._log = LogReader(self._plan.ranges)
         ends = self._log.ends()
         for key in ends.keys() - stood.keys():
-            stood[key] = Place(self._plan.starts.get(key, 0))
+            stood[key] = self._first(key)
         views = {key: PartitionView(self._log, key) for key in stood}
         places = begun(stood, ends, views)
         cuts: dict[str, list[Cut]] = {}
@@ -179,6 +179,9 @@ class CaptureReader(DataSourceStreamReader):
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _first(self, key: str) -> Place:
+        return Place(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
 
     @property
     def _rules(self) -> Rules:

@@ -1,0 +1,151 @@
+"""After the file: manifests of slots that are complete, and word to others of each file.
+
+Both are read off the ledger and marked there when done, so each happens at least once, whatever is
+killed when; a manifest is the same each time, and an event has the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.capture import names
+from penstock.capture.destinations import Store, resolve
+from penstock.capture.files import CapturedFile, created_event, manifest, manifest_bytes
+from penstock.capture.ledger import Ledger
+from penstock.model.errors import PenstockError
+from penstock.spark.capture_plan import CapturePlan
+
+_HOOK_S = 30.0
+_AT_ONCE = 100  # files that are told of in one request
+_CONTENT = {
+    "eventgrid": "application/json; charset=utf-8",
+    "cloudevents": "application/cloudevents-batch+json; charset=utf-8",
+}
+
+
+class Notify(msgspec.Struct, frozen=True, kw_only=True):
+    """Who hears of files: a hook's address, or a hub of the same namespace; or nobody."""
+
+    url: str = ""
+    hub: str = ""
+    format: str = "eventgrid"
+
+    def __repr__(self) -> str:  # the address may hold a key
+        return f"Notify(hub={self.hub!r}, format={self.format!r})"
+
+
+class NotTold(PenstockError):
+    """The hook did not take the events; they are sent again."""
+
+    retriable = True
+
+
+Send = Callable[[CapturePlan, Sequence[Mapping[str, Any]]], None]
+
+
+def write_manifests(plan: CapturePlan, ledger: Ledger, *, is_finished: bool) -> int:
+    """Of every slot that no open window can close in any more; how many those were."""
+    interval_s = plan.settings.interval_s
+    places = ledger.places()
+    if is_finished:
+        before_s = 2**62
+    elif all(key in places for key in plan.starts):
+        # The next window of a partition is named later than its last one.
+        reached_s = min(place.named_s for place in places.values()) + 1
+        before_s = names.slot_of(reached_s, interval_s)
+    else:
+        return 0
+    written = 0
+    slots = ledger.slots(before_s)
+    store: Store | None = None
+    for slot_s in slots:
+        if store is None:
+            settings = plan.settings
+            store = Store(resolve(plan.destinations, settings.account, settings.container))
+        document = manifest(plan.namespace, plan.hub, slot_s, interval_s, ledger.of_slot(slot_s))
+        path = names.manifest_path(plan.hub, slot_s)
+        store.put_bytes(manifest_bytes(document), path, plan.spool)
+        ledger.listed(slot_s)
+        written += 1
+    return written
+
+
+def tell(plan: CapturePlan, ledger: Ledger, notify: Notify | None, send: Send | None = None) -> int:
+    """Send what was not sent yet; how many files that were. Raises PenstockError when nobody took
+    it."""
+    told = 0
+    while files := ledger.untold(_AT_ONCE):
+        if notify is not None:
+            events = [_event(plan, notify, file) for file in files]
+            (send or sender(notify))(plan, events)
+        ledger.told([file.path for file in files])
+        told += len(files)
+    return told
+
+
+def _event(plan: CapturePlan, notify: Notify, file: CapturedFile) -> dict[str, Any]:
+    topic = f"/providers/Microsoft.EventHub/namespaces/{plan.namespace}"
+    return created_event(file, topic=topic, hub=plan.hub, cloud=notify.format == "cloudevents")
+
+
+def sender(notify: Notify) -> Send:
+    def by_hook(plan: CapturePlan, events: Sequence[Mapping[str, Any]]) -> None:
+        post(notify.url, events, content_type=_CONTENT[notify.format])
+
+    def by_hub(plan: CapturePlan, events: Sequence[Mapping[str, Any]]) -> None:
+        asyncio.run(_publish(plan, notify.hub, events))
+
+    return by_hook if notify.url else by_hub
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What the operator named is told, and nobody whom that one names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def post(url: str, events: Sequence[Mapping[str, Any]], *, content_type: str) -> None:
+    """Raises NotTold, which does not show the address: it may hold a key."""
+    request = urllib.request.Request(  # noqa: S310  # https, or http on this machine: checked
+        url,
+        data=json.dumps(list(events)).encode(),
+        headers={"Content-Type": content_type, "aeg-event-type": "Notification"},
+        method="POST",
+    )
+    opener = urllib.request.build_opener(_NoRedirect())
+    try:
+        with opener.open(request, timeout=_HOOK_S) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        raise NotTold(f"The hook for captured files answered {error.code}.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or type(error).__name__
+        raise NotTold(f"The hook for captured files cannot be reached: {reason}.") from None
+    if not 200 <= status < 300:
+        raise NotTold(f"The hook for captured files answered {status}.")
+
+
+async def _publish(plan: CapturePlan, hub: str, events: Sequence[Mapping[str, Any]]) -> None:
+    from penstock.client import EventData, EventHubProducerClient
+
+    producer = EventHubProducerClient(
+        plan.connection_string, eventhub_name=hub, ca_file=plan.ca_file, timeout_s=_HOOK_S
+    )
+    async with producer:
+        batch = await producer.create_batch()
+        for event in events:
+            made = EventData(json.dumps(event), content_type="application/json")
+            if not batch.try_add(made):
+                await producer.send_batch(batch)
+                batch = await producer.create_batch()
+                if not batch.try_add(made):
+                    raise NotTold("An event of a captured file is larger than a publication.")
+        await producer.send_batch(batch)

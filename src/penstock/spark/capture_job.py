@@ -1,0 +1,380 @@
+"""The capture job: one Spark application, one query for each run of a captured hub.
+
+It asks the service what is to be captured, keeps a query at it, starts it again when it fails
+(later each time), and tells every few seconds how things are. All that it knows is in its state
+directory and at the destination; killed at any moment, the next one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.capture.description import CaptureSettings
+from penstock.capture.destinations import Destination, resolve
+from penstock.capture.ledger import Ledger
+from penstock.capture.runs import Run
+from penstock.management.client import ManagementClient
+from penstock.model.errors import NotFound, PenstockError
+from penstock.spark.capture_after import Notify, tell, write_manifests
+from penstock.spark.capture_plan import CapturePlan
+from penstock.spark.capture_query import TRIGGER, start_query
+from penstock.spark.failures import explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_S = 2.0  # between two looks at what is to be done
+REPORT_S = 5.0
+BACKOFF_S = (1.0, 60.0)
+STEADY_S = 120.0  # a query that lived so long did not fail at its start
+JOB = "capture"
+_log = logging.getLogger("penstock.capture")
+
+# Small: the job waits most of the time. What it moves are blocks of a megabyte, a few at a time.
+SPARK_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=64m "
+        "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss1m"
+    ),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "8",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "1h",
+    "spark.cleaner.periodicGC.interval": "10min",
+}
+
+
+class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`amqp` is host:port of plain AMQP, where the service is on this machine."""
+
+    state: Path
+    destinations: tuple[Destination, ...]
+    notify: Notify | None = None
+    amqp: str | None = None
+    ca_file: str | None = None
+    consumer_group: str = "$Default"
+    trigger: str = TRIGGER
+    master: str = ""
+    look_s: float = LOOK_S
+
+
+class CaptureJob:
+    """Made with a way to the service and a way to Spark, which is started when it is needed."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        client: ManagementClient,
+        spark: Callable[[], SparkSession],
+        *,
+        start: Callable[..., StreamingQuery] = start_query,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._spark = spark
+        self._start = start
+        self._monotonic = monotonic
+        self._captures: dict[str, Capturing] = {}
+        self._reported_s = -REPORT_S
+        self.last_error = ""
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until told to stop. Queries are stopped then, their windows stay open."""
+        try:
+            while not stopping.is_set():
+                self.look()
+                stopping.wait(self._settings.look_s)
+        finally:
+            for capture in self._captures.values():
+                capture.stop()
+            self._tell_job("Stopped")
+
+    def look(self) -> None:
+        """One round: what is to be done, how it goes, who has to hear of it."""
+        try:
+            wanted = self._client.capture_runs()
+        except PenstockError as error:
+            self._note(f"The service does not say what to capture: {error}")
+            return
+        self._follow(wanted)
+        for capture in self._captures.values():
+            capture.keep(self._monotonic())
+        if self._monotonic() - self._reported_s >= REPORT_S:
+            self._reported_s = self._monotonic()
+            self._report()
+
+    def _follow(self, wanted: list[dict[str, Any]]) -> None:
+        known = {each["run"]["id"]: each for each in wanted}
+        for run_id in self._captures.keys() - known.keys():
+            capture = self._captures.pop(run_id)
+            capture.stop()
+            capture.forget()
+        for run_id, told in known.items():
+            if run_id not in self._captures:
+                self._captures[run_id] = Capturing(
+                    self._settings, self._client, self._spark, self._start
+                )
+            self._captures[run_id].told(told)
+
+    def _report(self) -> None:
+        for capture in list(self._captures.values()):
+            try:
+                capture.report()
+            except NotFound:
+                continue  # deleted a moment ago: the next look knows
+            except PenstockError as error:
+                self._note(f"A report did not reach the service: {error}")
+        self._tell_job("Running")
+
+    def _tell_job(self, state: str) -> None:
+        errors = [each.last_error for each in self._captures.values() if each.last_error]
+        with contextlib.suppress(PenstockError):
+            self._client.put_job(
+                JOB,
+                kind="capture",
+                state=state,
+                pid=os.getpid(),
+                master=self._settings.master,
+                lag_events=sum(each.backlog_events for each in self._captures.values()),
+                last_error=errors[0] if errors else self.last_error,
+            )
+
+    def _note(self, text: str) -> None:
+        if text != self.last_error:
+            _log.warning("%s", text)
+        self.last_error = text
+
+
+class Capturing:
+    """One run, and the query that works at it."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        client: ManagementClient,
+        spark: Callable[[], SparkSession],
+        start: Callable[..., StreamingQuery],
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._spark = spark
+        self._start = start
+        self._told: dict[str, Any] = {}
+        self._run = Run(id="", on_ms=0, starts={})
+        self._plan: CapturePlan | None = None
+        self._query: StreamingQuery | None = None
+        self._ledger: Ledger | None = None
+        self._started_s = 0.0
+        self._next_s = 0.0
+        self._pause_s = BACKOFF_S[0]
+        self._is_changed = False
+        self._is_finished = False
+        self.last_error = ""
+        self.backlog_events = 0
+
+    @property
+    def _where(self) -> str:
+        return f"{self._told['namespace']}/{self._told['hub']}"
+
+    def told(self, told: dict[str, Any]) -> None:
+        """What the service wants now. A query that works at something else is started anew."""
+        known = {key: told[key] for key in ("run", "description")}
+        if self._told and known == {key: self._told[key] for key in known}:
+            return
+        self._is_changed = bool(self._told)
+        self._told = told
+        self._run = msgspec.convert(told["run"], Run)
+        self._next_s = 0.0
+
+    def keep(self, now_s: float) -> None:
+        """Start the query, or start it again, if it is time."""
+        if self._is_finished:
+            return
+        if self._is_changed:
+            self._is_changed = False
+            self.stop()
+        query = self._query
+        if query is not None and query.isActive:
+            if now_s - self._started_s >= STEADY_S:
+                self._pause_s = BACKOFF_S[0]
+            return
+        if query is not None:
+            self._query = None
+            self._failed(explain(str(query.exception())).text, now_s)
+        if self._is_captured(self._captured()):
+            self._after()
+            return
+        if now_s < self._next_s:
+            return
+        try:
+            self._plan = self._planned()
+            self._query = self._start(self._spark(), self._plan, trigger=self._settings.trigger)
+            self._started_s = now_s
+        except PenstockError as error:
+            self._failed(str(error), now_s)
+        except Exception as error:  # noqa: BLE001  # whatever Spark or Java throw: tried again
+            self._failed(explain(str(error)).text, now_s)
+
+    def stop(self) -> None:
+        query, self._query = self._query, None
+        if query is not None:
+            with contextlib.suppress(Exception):  # it may have died already
+                query.stop()
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    def forget(self) -> None:
+        """The run is over and done, or its hub is gone: nobody needs its state."""
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self._state)
+
+    def report(self) -> None:
+        """Raises PenstockError."""
+        captured = self._captured()
+        self._after()
+        self._is_finished = self._is_finished or self._is_captured(captured)
+        if self._is_finished and self._query is not None:
+            self.stop()
+        ledger = self._opened()
+        totals, newest = ledger.totals(), ledger.newest()
+        backlog_s = self._backlog(captured)
+        report = {
+            "run": self._run.id,
+            "state": self._state_text(),
+            "captured": captured,
+            "backlogSeconds": backlog_s,
+            "lastFile": newest.url if newest else "",
+            "lastFileMs": newest.named_s * 1000 if newest else 0,
+            "files": totals.files,
+            "events": totals.events,
+            "lost": max(0, totals.lost),
+            "lastError": self.last_error[:1000],
+            "isFinished": self._is_finished,
+        }
+        self._client.report_capture(self._told["namespace"], self._told["hub"], report)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> Path:
+        return self._settings.state / f"{self._told['hub_id']}-{self._run.id}"
+
+    def _state_text(self) -> str:
+        if self._query is not None and self._query.isActive and self._query.lastProgress:
+            return "Running"
+        if self.last_error:
+            return "Waiting"
+        return "Running" if self._is_finished else "Starting"
+
+    def _planned(self) -> CapturePlan:
+        settings = CaptureSettings.of(self._told["description"])
+        resolve(self._settings.destinations, settings.account, settings.container)
+        run = self._run
+        return CapturePlan(
+            namespace=self._told["namespace"],
+            hub=self._told["hub"],
+            settings=settings,
+            destinations=list(self._settings.destinations),
+            connection_string=self._connection_string(),
+            ca_file=None if self._settings.amqp else self._settings.ca_file,
+            consumer_group=self._settings.consumer_group,
+            state=str(self._state),
+            starts=run.starts,
+            named_s=run.named_s,
+            stops=run.stops,
+            stopped_ms=run.off_ms or 0,
+        )
+
+    def _connection_string(self) -> str:
+        """With a key of the namespace that may read: the one that may do most comes first."""
+        namespace = self._told["namespace"]
+        rules = self._client.rules(namespace)
+        able = [rule for rule in rules if {"Listen", "Manage"} & set(rule.rights)]
+        if not able:
+            raise NotFound(
+                f"No shared access policy of the namespace '{namespace}' may listen: Capture needs "
+                "one to read with."
+            )
+        able.sort(key=lambda rule: ("Manage" not in rule.rights, rule.name))
+        keys = self._client.keys(namespace, None, able[0].name)
+        if self._settings.amqp is None:
+            return keys.primary_connection_string
+        return (
+            f"Endpoint=sb://{self._settings.amqp};SharedAccessKeyName={keys.key_name};"
+            f"SharedAccessKey={keys.primary_key};UseDevelopmentEmulator=true"
+        )
+
+    def _opened(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger(self._state / "ledger.sqlite")
+        return self._ledger
+
+    def _captured(self) -> dict[str, int]:
+        places = self._opened().places()
+        return {
+            key: max(first, places[key].sequence) if key in places else first
+            for key, first in self._run.starts.items()
+        }
+
+    def _is_captured(self, captured: Mapping[str, int]) -> bool:
+        """Whether a run that is over has all that it wants."""
+        stops = self._run.stops
+        done = stops is not None and all(captured[key] >= stop for key, stop in stops.items())
+        if done:
+            self._is_finished = True
+        return done
+
+    def _after(self) -> None:
+        """Manifests and word to others; what fails is tried again at the next report."""
+        plan = self._plan
+        if plan is None:
+            return
+        ledger = self._opened()
+        try:
+            write_manifests(plan, ledger, is_finished=self._is_captured(self._captured()))
+            tell(plan, ledger, self._settings.notify)
+        except PenstockError as error:
+            self._noted(str(error))
+
+    def _backlog(self, captured: Mapping[str, int]) -> float:
+        """How old the oldest event is that may be in no file yet, in seconds, about."""
+        ends = {
+            each["id"]: each["last_sequence"] + 1
+            for each in self._client.partitions(self._told["namespace"], self._told["hub"])
+        }
+        if self._run.stops is not None:
+            ends = self._run.stops
+        places = self._opened().places()
+        waiting = [key for key in captured if ends.get(key, 0) > captured[key]]
+        self.backlog_events = sum(ends[key] - captured[key] for key in waiting)
+        since_ms = [
+            places[key].named_s * 1000 if key in places else self._run.on_ms for key in waiting
+        ]
+        return max(0.0, time.time() - min(since_ms) / 1000) if since_ms else 0.0
+
+    def _failed(self, text: str, now_s: float) -> None:
+        self._noted(text)
+        self._next_s = now_s + self._pause_s
+        self._pause_s = min(self._pause_s * 2, BACKOFF_S[1])
+
+    def _noted(self, text: str) -> None:
+        if text != self.last_error:
+            _log.warning("capture of %s: %s", self._where, text)
+        self.last_error = text
