@@ -31,6 +31,7 @@ OnReady = Callable[[], None]
 # Reading ahead starts small and doubles as the reader keeps up, so that many readers that stall
 # at once (no credit) hold little.
 _AHEAD_BYTES_FIRST = limits.READ_CHUNK_BYTES // 16
+_RUN_BATCHES_MAX = 32  # sent from at once: batches of a hundred small events fill a turn with fewer
 
 
 class ReadState(IntEnum):
@@ -115,6 +116,12 @@ class Reader:
         return self._batch
 
     @property
+    def batches(self) -> list[StoredBatch]:
+        """That one and some of those behind it; only while READY."""
+        assert self._batch is not None
+        return self._ahead[self._ahead_next - 1 : self._ahead_next + _RUN_BATCHES_MAX]
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -161,11 +168,18 @@ class Reader:
             self._on_ready()
 
     def advance(self, events: int, position: int) -> None:
-        """`events` were sent; the next one starts at `position` of the same batch's sections."""
-        assert self._batch is not None
-        assert 0 < events <= self.remaining
+        """`events` of `batches` were sent; behind the last of them `position` is reached in the
+        sections of its batch."""
+        assert events > 0
+        size = 0
+        while events > self.remaining:
+            size += len(self.batch.sections) - self.position
+            events -= self.remaining
+            self.sequence += self.remaining
+            self._next_batch()
+        size += position - self.position
         if self._egress is not None:
-            self._egress.spent(self, position - self.position)
+            self._egress.spent(self, size)
         self.sequence += events
         self.remaining -= events
         self.position = position

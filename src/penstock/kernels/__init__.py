@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from penstock.kernels._pure.columns import Columns
-from penstock.kernels._pure.framing import Framed
+from penstock.kernels._pure.framing import Framed, StoredEvents
 from penstock.kernels._pure.gathering import Gathered, Maps, Texts
 from penstock.kernels._pure.splitting import Publication, Refusal
 from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
@@ -29,6 +29,7 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
             count_steps,
             decode_events,
             frame_events,
+            frame_run,
             split_batch,
             split_singles,
         )
@@ -41,7 +42,7 @@ if KERNEL == "pure":
     from penstock.kernels._pure.appending import append_event
     from penstock.kernels._pure.avro_rows import AvroRows
     from penstock.kernels._pure.columns import decode_events
-    from penstock.kernels._pure.framing import frame_events
+    from penstock.kernels._pure.framing import frame_events, frame_run
     from penstock.kernels._pure.gathering import Gatherer
     from penstock.kernels._pure.splitting import split_batch, split_singles
     from penstock.kernels._pure.steps import count_steps
@@ -59,11 +60,13 @@ __all__ = [
     "Maps",
     "Publication",
     "Refusal",
+    "StoredEvents",
     "Texts",
     "append_event",
     "count_steps",
     "decode_events",
     "frame_events",
+    "frame_run",
     "split_batch",
     "split_singles",
 ]

@@ -27,6 +27,7 @@ from penstock.kernels._pure.messages import BARE as _BARE
 from penstock.kernels._pure.messages import Seen as _Seen
 
 _pure_frame_events = _framing.frame_events
+_pure_frame_run = _framing.frame_run
 _pure_split_batch = _splitting.split_batch
 _pure_split_singles = _splitting.split_singles
 _pure_count_steps = _steps.count_steps
@@ -542,6 +543,123 @@ cdef Py_ssize_t stored_part(
     return m + 6
 
 
+cdef struct Run:
+    Py_ssize_t used  # of the scratch buffer
+    Py_ssize_t size
+    Py_ssize_t events
+    Py_ssize_t frames
+    Py_ssize_t position
+    uint32_t delivery_id
+    int64_t sequence
+
+
+cdef int frame_some(
+    Run* run,
+    list parts,
+    bytes sections,
+    Py_ssize_t events_max,
+    Py_ssize_t frames_max,
+    Py_ssize_t bytes_max,
+    uint32_t channel,
+    uint32_t handle,
+    Py_ssize_t frame_bytes_max,
+    int64_t base_offset,
+    int64_t enqueued_ms,
+    bytes runtime,
+) except -1:
+    """Frame events of one batch behind what the run has; its position is in bounds."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(sections)
+    cdef const uint8_t* metrics = <const uint8_t*>PyBytes_AS_STRING(runtime)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(sections), metrics_size = PyBytes_GET_SIZE(runtime)
+    cdef uint8_t head[HEAD_BYTES_MAX]
+    cdef Py_ssize_t head_size = put_head(head, channel, handle)
+    cdef Py_ssize_t position = run.position, frame_size, m, stop, own, digits
+    cdef Py_ssize_t fixed = 4 + head_size + 4 + 10 + metrics_size + 6 + OWNED_BYTES
+    cdef uint8_t own_count
+    cdef uint8_t text[20]
+    cdef uint8_t* out
+    cdef object framed
+    while position < end and run.events < events_max and (run.size < bytes_max or not run.events):
+        m = stored_part(d, position, end, &stop, &own, &own_count)
+        if m >= 0:
+            digits = put_decimal(text, <uint64_t>(base_offset + position))
+            frame_size = fixed + digits + (stop - m)
+        if m < 0 or frame_size > frame_bytes_max or frame_size > SCRATCH_BYTES:
+            if run.used:
+                parts.append(PyBytes_FromStringAndSize(<char*>scratch, run.used))
+                run.used = 0
+            framed = _pure_frame_events(
+                sections, position, events_max=1, frames_max=frames_max - run.frames, bytes_max=1,
+                channel=channel, handle=handle, delivery_id=run.delivery_id,
+                frame_bytes_max=frame_bytes_max, sequence=run.sequence, base_offset=base_offset,
+                enqueued_ms=enqueued_ms, runtime=runtime,
+            )
+            if framed.events == 0:
+                break
+            parts.append(framed.data)
+            run.size += PyBytes_GET_SIZE(framed.data)
+            run.frames += framed.frames
+            position = framed.position
+        else:
+            if run.frames >= frames_max:
+                break
+            if run.used + frame_size > SCRATCH_BYTES:
+                parts.append(PyBytes_FromStringAndSize(<char*>scratch, run.used))
+                run.used = 0
+            out = scratch + run.used
+            put32(out, <uint32_t>frame_size)
+            memcpy(out + 4, head, head_size)
+            out += 4 + head_size
+            put32(out, run.delivery_id)
+            memcpy(out + 4, PyBytes_AS_STRING(_AFTER_ID), 10)
+            out += 14
+            memcpy(out, metrics, metrics_size)
+            out += metrics_size
+            out[0] = 0
+            out[1] = 0x53
+            out[2] = 0x72
+            out[3] = 0xC1
+            out[4] = <uint8_t>(own + digits + OWNED_BYTES + 1)
+            out[5] = <uint8_t>(own_count + 8)
+            out += 6
+            memcpy(out, PyBytes_AS_STRING(_EPOCH_AND_SEQUENCE), PyBytes_GET_SIZE(_EPOCH_AND_SEQUENCE))
+            out += PyBytes_GET_SIZE(_EPOCH_AND_SEQUENCE)
+            put64(out, <uint64_t>run.sequence)
+            out += 8
+            memcpy(out, PyBytes_AS_STRING(_OFFSET), PyBytes_GET_SIZE(_OFFSET))
+            out += PyBytes_GET_SIZE(_OFFSET)
+            out[0] = <uint8_t>digits
+            memcpy(out + 1, text, digits)
+            out += 1 + digits
+            memcpy(out, PyBytes_AS_STRING(_ENQUEUED), PyBytes_GET_SIZE(_ENQUEUED))
+            out += PyBytes_GET_SIZE(_ENQUEUED)
+            put64(out, <uint64_t>enqueued_ms)
+            memcpy(out + 8, d + m, stop - m)
+            run.used += frame_size
+            run.size += frame_size
+            run.frames += 1
+            position = stop
+        run.events += 1
+        run.sequence += 1
+        run.delivery_id += 1  # wraps at 2**32, as it must
+    run.position = position
+    return 0
+
+
+cdef object framed_run(Run* run, list parts):
+    if not parts:
+        data = PyBytes_FromStringAndSize(<char*>scratch, run.used)
+    else:
+        if run.used:
+            parts.append(PyBytes_FromStringAndSize(<char*>scratch, run.used))
+        data = b"".join(parts)
+    return _Framed(data, run.events, run.frames, run.position)
+
+
+cdef inline bint is_in_bounds(Py_ssize_t position, Py_ssize_t end, int64_t base_offset) noexcept:
+    return 0 <= position <= end and 0 <= base_offset <= <int64_t>1 << 62
+
+
 def frame_events(
     bytes sections not None,
     Py_ssize_t position,
@@ -559,93 +677,67 @@ def frame_events(
     bytes runtime not None,
 ):
     """Frame events as settled transfers, one delivery each; see the pure twin."""
-    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(sections)
-    cdef const uint8_t* metrics = <const uint8_t*>PyBytes_AS_STRING(runtime)
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(sections), metrics_size = PyBytes_GET_SIZE(runtime)
-    cdef uint8_t head[HEAD_BYTES_MAX]
-    cdef Py_ssize_t head_size = put_head(head, channel, handle)
-    cdef Py_ssize_t used = 0, size = 0, events = 0, frames = 0, frame_size, m, stop, own, digits
-    cdef Py_ssize_t fixed = 4 + head_size + 4 + 10 + metrics_size + 6 + OWNED_BYTES
-    cdef uint8_t own_count
-    cdef uint8_t text[20]
-    cdef uint8_t* out
     cdef list parts = []
-    cdef object framed
-    if position < 0 or position > end or base_offset < 0 or base_offset > <int64_t>1 << 62:
+    cdef Run run
+    if not is_in_bounds(position, PyBytes_GET_SIZE(sections), base_offset):
         return _pure_frame_events(  # which judges it, and words why
             sections, position, events_max=events_max, frames_max=frames_max,
             bytes_max=bytes_max, channel=channel, handle=handle, delivery_id=delivery_id,
             frame_bytes_max=frame_bytes_max, sequence=sequence, base_offset=base_offset,
             enqueued_ms=enqueued_ms, runtime=runtime,
         )
-    while position < end and events < events_max and (size < bytes_max or not events):
-        m = stored_part(d, position, end, &stop, &own, &own_count)
-        if m >= 0:
-            digits = put_decimal(text, <uint64_t>(base_offset + position))
-            frame_size = fixed + digits + (stop - m)
-        if m < 0 or frame_size > frame_bytes_max or frame_size > SCRATCH_BYTES:
-            if used:
-                parts.append(PyBytes_FromStringAndSize(<char*>scratch, used))
-                used = 0
-            framed = _pure_frame_events(
-                sections, position, events_max=1, frames_max=frames_max - frames, bytes_max=1,
-                channel=channel, handle=handle, delivery_id=delivery_id,
-                frame_bytes_max=frame_bytes_max, sequence=sequence, base_offset=base_offset,
-                enqueued_ms=enqueued_ms, runtime=runtime,
+    run.used = run.size = run.events = run.frames = 0
+    run.position, run.delivery_id, run.sequence = position, delivery_id, sequence
+    frame_some(
+        &run, parts, sections, events_max, frames_max, bytes_max, channel, handle,
+        frame_bytes_max, base_offset, enqueued_ms, runtime,
+    )
+    return framed_run(&run, parts)
+
+
+def frame_run(
+    list batches not None,
+    Py_ssize_t position,
+    *,
+    Py_ssize_t events_max,
+    Py_ssize_t frames_max,
+    Py_ssize_t bytes_max,
+    uint32_t channel,
+    uint32_t handle,
+    uint32_t delivery_id,
+    Py_ssize_t frame_bytes_max,
+    int64_t sequence,
+    bytes runtime not None,
+):
+    """The same over several stored batches; see the pure twin."""
+    cdef list parts = []
+    cdef Run run
+    cdef bytes sections
+    cdef int64_t base_offset, left
+    cdef Py_ssize_t before
+    run.used = run.size = run.events = run.frames = 0
+    run.position, run.delivery_id, run.sequence = position, delivery_id, sequence
+    for batch in batches:
+        if run.events:
+            if run.events >= events_max or run.frames >= frames_max or run.size >= bytes_max:
+                break
+            run.position, run.sequence = 0, batch.first_sequence
+        sections, base_offset = batch.sections, batch.base_offset
+        if not is_in_bounds(run.position, PyBytes_GET_SIZE(sections), base_offset):
+            return _pure_frame_run(
+                batches, position, events_max=events_max, frames_max=frames_max,
+                bytes_max=bytes_max, channel=channel, handle=handle, delivery_id=delivery_id,
+                frame_bytes_max=frame_bytes_max, sequence=sequence, runtime=runtime,
             )
-            if framed.events == 0:
-                break
-            parts.append(framed.data)
-            size += PyBytes_GET_SIZE(framed.data)
-            frames += framed.frames
-            position = framed.position
-        else:
-            if frames >= frames_max:
-                break
-            if used + frame_size > SCRATCH_BYTES:
-                parts.append(PyBytes_FromStringAndSize(<char*>scratch, used))
-                used = 0
-            out = scratch + used
-            put32(out, <uint32_t>frame_size)
-            memcpy(out + 4, head, head_size)
-            out += 4 + head_size
-            put32(out, delivery_id)
-            memcpy(out + 4, PyBytes_AS_STRING(_AFTER_ID), 10)
-            out += 14
-            memcpy(out, metrics, metrics_size)
-            out += metrics_size
-            out[0] = 0
-            out[1] = 0x53
-            out[2] = 0x72
-            out[3] = 0xC1
-            out[4] = <uint8_t>(own + digits + OWNED_BYTES + 1)
-            out[5] = <uint8_t>(own_count + 8)
-            out += 6
-            memcpy(out, PyBytes_AS_STRING(_EPOCH_AND_SEQUENCE), PyBytes_GET_SIZE(_EPOCH_AND_SEQUENCE))
-            out += PyBytes_GET_SIZE(_EPOCH_AND_SEQUENCE)
-            put64(out, <uint64_t>sequence)
-            out += 8
-            memcpy(out, PyBytes_AS_STRING(_OFFSET), PyBytes_GET_SIZE(_OFFSET))
-            out += PyBytes_GET_SIZE(_OFFSET)
-            out[0] = <uint8_t>digits
-            memcpy(out + 1, text, digits)
-            out += 1 + digits
-            memcpy(out, PyBytes_AS_STRING(_ENQUEUED), PyBytes_GET_SIZE(_ENQUEUED))
-            out += PyBytes_GET_SIZE(_ENQUEUED)
-            put64(out, <uint64_t>enqueued_ms)
-            memcpy(out + 8, d + m, stop - m)
-            used += frame_size
-            size += frame_size
-            frames += 1
-            position = stop
-        events += 1
-        sequence += 1
-        delivery_id += 1  # wraps at 2**32, as it must
-    if not parts:
-        return _Framed(PyBytes_FromStringAndSize(<char*>scratch, used), events, frames, position)
-    if used:
-        parts.append(PyBytes_FromStringAndSize(<char*>scratch, used))
-    return _Framed(b"".join(parts), events, frames, position)
+        left = batch.first_sequence + batch.count - run.sequence
+        before = run.events
+        frame_some(
+            &run, parts, sections, min(events_max, before + left), frames_max, bytes_max,
+            channel, handle, frame_bytes_max, base_offset, batch.enqueued_ms, runtime,
+        )
+        if run.events - before < left:
+            break
+    return framed_run(&run, parts)
 
 
 # --- read ---------------------------------------------------------------------------------------

@@ -36,9 +36,7 @@ from penstock.model.positions import Position, PositionKind
 
 INDEXES_MAX = 256  # of closed segments kept in memory, about 24 KB each
 _RESUMES_MAX = 256  # places where readers stopped, so that they go on without a search
-# Read at once on the owner's thread: few calls, and yet all of it is still in the processor's cache
-# when it is checked and framed.
-CACHED_READ_BYTES = 512 * limits.KB
+CACHED_READ_BYTES = limits.READ_CHUNK_BYTES  # on the owner's thread: a fraction of a millisecond
 _SEARCH_BYTES = 128 * limits.KB  # read at once while looking for one record: two index intervals
 
 

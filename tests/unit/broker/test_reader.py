@@ -86,6 +86,39 @@ def test_reader_gives_back_what_credit_does_not_allow(world: World) -> None:
     assert probe.take() == [(2, b"c")]
 
 
+class Spending:
+    """Egress that is not slowed, and what was sent of it."""
+
+    is_paced = False
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def spent(self, reader: object, size: int) -> None:
+        self.sizes.append(size)
+
+
+@pytest.mark.parametrize(("events", "within"), [(1, 1), (3, 3), (4, 1), (5, 2), (6, 0), (7, 1)])
+def test_reader_advances_over_several_batches_at_once(
+    world: World, events: int, within: int
+) -> None:
+    for _ in range(4):
+        world.publish(b"a", b"b", b"c", partition=0)
+    reader = world.read().reader
+    spending = reader._egress = Spending()  # type: ignore[assignment]  # what is used of it
+    assert reader.state() is ReadState.READY
+    assert [batch.first_sequence for batch in reader.batches] == [0, 3, 6, 9]
+    each = len(reader.batch.sections) // 3
+    reader.advance(events, (within or 3) * each)
+    assert reader.sequence == events
+    assert reader.position == within % 3 * each
+    assert reader.remaining == 3 - within % 3
+    assert [batch.first_sequence for batch in reader.batches] == list(
+        range(events - within % 3, 12, 3)
+    )
+    assert spending.sizes == [events * each]
+
+
 def test_reader_at_the_end_is_woken_once_by_the_next_commit(world: World) -> None:
     probe = world.read()
     assert probe.reader.state() is ReadState.AT_END

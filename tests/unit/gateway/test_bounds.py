@@ -324,7 +324,7 @@ def test_bug_while_delivering_what_another_connection_published(
     other = world.peer().authorised()
     link = other.sender("eh1/Partitions/0")
     with monkeypatch.context() as patch:
-        patch.setattr(outbound, "frame_events", boom)
+        patch.setattr(outbound, "frame_run", boom)
         other.publish(link, world.event(b"fine"))
     assert other.outcomes()[-1].last is not None
     assert world.stored(0) == [b"fine"]

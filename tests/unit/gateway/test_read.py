@@ -321,6 +321,16 @@ def test_stored_bytes_that_cannot_be_framed_end_the_reader(
     assert "cannot be delivered" in caplog.text
 
 
+def test_events_before_those_that_cannot_be_framed_are_delivered(world: World, peer: Peer) -> None:
+    for number in range(3):
+        world.fill([b"%d" % number])
+    log = world.logs.partition("id-of-eh1", 0)
+    log._batches[2] = StoredBatch(2, 2000, 1, 1, b"\x00\x53\x75\xa0\xff")
+    link = peer.receiver(credit=9)
+    assert peer.bodies(link) == [b"0", b"1"]
+    assert peer.detach_error(link) is not None
+
+
 @pytest.mark.parametrize("how", ["detach", "lose", "end", "close"])
 def test_reader_closed_while_its_read_is_under_way_leaves_nothing_behind(
     world: World, peer: Peer, how: str

@@ -13,6 +13,7 @@ PURE = {
     "split_batch": "penstock.kernels._pure.splitting",
     "split_singles": "penstock.kernels._pure.splitting",
     "frame_events": "penstock.kernels._pure.framing",
+    "frame_run": "penstock.kernels._pure.framing",
     "decode_events": "penstock.kernels._pure.columns",
     "count_steps": "penstock.kernels._pure.steps",
     "scan_transfers": "penstock.amqp.scan",

@@ -17,10 +17,11 @@ import pytest
 from penstock.amqp import scan
 from penstock.kernels import KernelError, Refusal
 from penstock.kernels._pure import columns, framing, splitting
+from penstock.model.events import StoredBatch
 
 # Both twins are asked so often; PENSTOCK_FUZZ_CASES=5000000 for a long run.
 CASES_IN_ALL = int(os.environ.get("PENSTOCK_FUZZ_CASES", "200000"))
-CASES = -(-CASES_IN_ALL // 6)  # two at splitting, three at delivering, one at decoding
+CASES = -(-CASES_IN_ALL // 7)  # two at splitting, four at delivering, one at decoding
 BYTES = bytes.fromhex("00 01 02 40 41 45 53 56 70 71 72 73 74 75 76 77 78 80") + bytes.fromhex(
     "81 83 a0 a1 a3 b0 b1 b3 c0 c1 d0 d1 e0 f0 fe ff"
 )
@@ -102,6 +103,21 @@ def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
     return result
 
 
+def stored_run(rng: random.Random, contents: tuple[bytes, ...]) -> list[StoredBatch]:
+    """Batches one behind the other, not all with as many events as they say."""
+    first, offset = rng.choice((0, 100)), rng.choice((0, 95, 9_990, -1, (1 << 62) + 1))
+    return [
+        StoredBatch(
+            first + 9 * number,
+            offset + 9_999 * number,
+            number,
+            rng.choice((1, 2, 3, 4)),
+            rng.choice(contents),
+        )
+        for number in range(rng.randint(1, 3))
+    ]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def twin() -> None:
     """Both are compared here: once is enough."""
@@ -165,12 +181,20 @@ def test_twins_deliver_alike(compiled: ModuleType) -> None:
         given = outcome(compiled.frame_events, sections, 0, **options)
         assert given == expected, (sections, options)
 
+        del options["base_offset"], options["enqueued_ms"]
+        run = stored_run(rng, (stored, stored, sections))
+        options["sequence"] = run[0].first_sequence
+        expected = outcome(framing.frame_run, run, 0, **options)
+        given = outcome(compiled.frame_run, run, 0, **options)
+        assert given == expected, (run, options)
+
+        options |= {"base_offset": 0, "enqueued_ms": 0}
         options |= {"events_max": 99, "frames_max": 99, "bytes_max": 1 << 20}
         frames = damaged(rng, framing.frame_events(stored, 0, **options).data)  # type: ignore[arg-type] # mixed values
         for size in (512, 65_536):
             limits = {"frame_bytes_max": size, "count_max": rng.choice((1, 3, 4096))}
-            run = scan.scan_transfers(frames, 0, len(frames), **limits)
-            assert compiled_scan.scan_transfers(frames, 0, len(frames), **limits) == run, frames
+            found = scan.scan_transfers(frames, 0, len(frames), **limits)
+            assert compiled_scan.scan_transfers(frames, 0, len(frames), **limits) == found, frames
 
 
 @pytest.mark.slow

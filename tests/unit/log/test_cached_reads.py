@@ -13,6 +13,7 @@ import pytest
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.log.files import OsFiles
 from penstock.log.partition import EmbeddedPartition
+from penstock.log.reader import CACHED_READ_BYTES
 from penstock.model.errors import LogCorrupt, PenstockError
 from penstock.model.events import EventBatch, Receipt, StoredBatch
 
@@ -151,7 +152,7 @@ def test_memory_that_ends_within_a_record_gives_those_before_it(bench: Bench) ->
 
 
 def test_record_larger_than_the_buffer_is_left_to_the_disk(bench: Bench) -> None:
-    bench.publish(10, 1_000_000, 10)
+    bench.publish(10, CACHED_READ_BYTES, 10)
     assert bench.log.cached(bench.begin(), bytes_max=1 << 30) is None
 
 

@@ -14,9 +14,10 @@ from penstock.broker import HubCounters, Reader, ReadState
 from penstock.gateway.amqp.addresses import Address
 from penstock.gateway.amqp.context import log
 from penstock.gateway.amqp.links import EntityLink
-from penstock.kernels import Framed, KernelError, frame_events
+from penstock.kernels import Framed, KernelError, frame_run
 from penstock.model.entities import Right
 from penstock.model.errors import InternalError, LogCorrupt, PenstockError
+from penstock.model.events import StoredBatch
 
 if TYPE_CHECKING:
     from penstock.broker.reader import Fetched
@@ -93,16 +94,16 @@ class ReaderLink(EntityLink):
         return link.credit > 0 and link.sendable_frames > 0
 
     def _send(self, reader: Reader, bytes_max: int) -> int:
-        """Frame a run of one stored batch; the bytes queued."""
+        """Frame a run of stored batches; the bytes queued."""
         link = self.link
         bytes_max = reader.allowance(bytes_max)
         if bytes_max == 0:
             return 0  # egress beyond the units is slowed (protocol.md 10.4): ready() goes on
         try:
-            framed = self._framed(reader, link.credit, link.sendable_frames, bytes_max)
+            framed = self._framed_run(reader, bytes_max)
             if framed.events == 0:
                 # One event takes more frames than the peer's window has: it goes in pieces.
-                framed = self._framed(reader, 1, _ANY_FRAMES, 1)
+                framed = self._framed(reader, [reader.batch], 1, _ANY_FRAMES, 1)
         except KernelError as error:
             log.error("stored events cannot be delivered: %s: %s", self.tracker, error)
             self.connection.detach(
@@ -119,12 +120,25 @@ class ReaderLink(EntityLink):
         link.sent_frames(framed.data, deliveries=framed.events, frames=framed.frames)
         return len(framed.data)
 
-    def _framed(self, reader: Reader, events: int, frames: int, bytes_max: int) -> Framed:
-        link, session, batch = self.link, self.link.session, reader.batch
-        return frame_events(
-            batch.sections,
+    def _framed_run(self, reader: Reader, bytes_max: int) -> Framed:
+        link = self.link
+        batches = reader.batches
+        try:
+            return self._framed(reader, batches, link.credit, link.sendable_frames, bytes_max)
+        except KernelError:
+            if len(batches) == 1:
+                raise
+            # A damaged batch keeps back none of those before it.
+            return self._framed(reader, batches[:1], link.credit, link.sendable_frames, bytes_max)
+
+    def _framed(
+        self, reader: Reader, batches: list[StoredBatch], events: int, frames: int, bytes_max: int
+    ) -> Framed:
+        link, session = self.link, self.link.session
+        return frame_run(
+            batches,
             reader.position,
-            events_max=min(events, reader.remaining),
+            events_max=events,
             frames_max=frames,
             bytes_max=bytes_max,
             channel=session.channel,
@@ -132,8 +146,6 @@ class ReaderLink(EntityLink):
             delivery_id=session.next_delivery_id,
             frame_bytes_max=session.frame_bytes_max,
             sequence=reader.sequence,
-            base_offset=batch.base_offset,
-            enqueued_ms=batch.enqueued_ms,
             runtime=self._runtime(reader),
         )
 

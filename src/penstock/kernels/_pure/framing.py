@@ -15,8 +15,9 @@ The stored bytes were checked when they came in; here only what is walked is che
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
@@ -103,6 +104,74 @@ def frame_events(
         return _frame(sections, position, limits, link, delivery_id, sequence, base_offset)
     except (IndexError, struct.error):
         raise KernelError(f"a stored event is cut off at byte {len(sections)}") from None
+
+
+class StoredEvents(Protocol):
+    """A stored batch, as far as framing goes."""
+
+    @property
+    def first_sequence(self) -> int: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def enqueued_ms(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def sections(self) -> bytes: ...
+
+
+def frame_run(
+    batches: Sequence[StoredEvents],
+    position: int,
+    *,
+    events_max: int,
+    frames_max: int,
+    bytes_max: int,
+    channel: int,
+    handle: int,
+    delivery_id: int,
+    frame_bytes_max: int,
+    sequence: int,
+    runtime: bytes,
+) -> Framed:
+    """The same over several stored batches: the first from the event `sequence` at `position` on,
+    those behind it whole. The position that is told is in the batch of the last event; where one
+    has fewer events than it says, the run ends with it.
+
+    Raises KernelError where any batch that is reached is damaged: the first alone may still go.
+    """
+    parts: list[bytes] = []
+    events = frames = size = 0
+    for batch in batches:
+        if events:
+            if events >= events_max or frames >= frames_max or size >= bytes_max:
+                break
+            position, sequence = 0, batch.first_sequence
+        left = batch.first_sequence + batch.count - sequence
+        framed = frame_events(
+            batch.sections,
+            position,
+            events_max=min(events_max - events, left),
+            frames_max=frames_max - frames,
+            bytes_max=bytes_max - size,
+            channel=channel,
+            handle=handle,
+            delivery_id=(delivery_id + events) & _DELIVERY_ID_MASK,
+            frame_bytes_max=frame_bytes_max,
+            sequence=sequence,
+            base_offset=batch.base_offset,
+            enqueued_ms=batch.enqueued_ms,
+            runtime=runtime,
+        )
+        parts.append(framed.data)
+        events += framed.events
+        frames += framed.frames
+        size += len(framed.data)
+        position = framed.position
+        if framed.events < left:
+            break
+    return Framed(b"".join(parts), events, frames, position)
 
 
 class _Link:
