@@ -253,12 +253,17 @@ class LiveDisplay:
             table.add_column(name, justify="left" if name in ("query", "") else "right")
         for each in shot.queries:
             table.add_row(*(Text(text) for text in self._cells(each)))
-        return Group(head, about, table)
+        waiting = [
+            Text(f"  {inert(each.name)}: {inert(each.message)}", "dim")
+            for each in shot.queries
+            if each.last is None
+        ]
+        return Group(head, about, table, *waiting)
 
     def _cells(self, each: QueryShot) -> list[str]:
         last = each.last
         if last is None:
-            return [inert(each.name), "–", "0", "0", "", "–", "–", "–", inert(each.message)]
+            return [inert(each.name), "–", "0", "0", "", "–", "–", "–", "–"]
         state = "–"
         if last.state_rows is not None:
             state = f"{last.state_rows:,} rows, {bytes_shown(last.state_bytes)}"

@@ -55,6 +55,8 @@ def of_error(error: BaseException) -> Failure:
     """Of what a user's file raised: our own errors as they are, others with where it was."""
     if type(error).__name__ == "StreamingQueryException":
         return explain(str(error))
+    if type(error).__name__ == "Py4JJavaError":  # a Java trace is its text
+        return explain(str(error))._replace(is_final=True)
     if isinstance(error, errors.PenstockError):
         return Failure(_cut(str(error)), _public_kind(error), is_final=True)
     if isinstance(error, SystemExit):
