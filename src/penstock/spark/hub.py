@@ -53,6 +53,9 @@ class Planner:
     def created_at(self) -> datetime:
         return self._reader.properties()["created_at"]
 
+    def offset_of(self, partition_id: str, number: int) -> str | None:
+        return self._reader.offset_of(partition_id, number)
+
     def starts(self, bounds: Mapping[str, Bounds], default: Position) -> dict[str, int]:
         """The first event of each partition."""
         options = self._options

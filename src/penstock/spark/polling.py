@@ -25,6 +25,7 @@ class Asked(Protocol):
 
     def bounds(self) -> dict[str, Bounds]: ...
     def created_at(self) -> datetime: ...
+    def offset_of(self, partition_id: str, number: int) -> str | None: ...
     def starts(self, bounds: Mapping[str, Bounds], default: Position) -> dict[str, int]: ...
 
 
@@ -46,6 +47,8 @@ class Poller:
         self._bounds: dict[str, Bounds] = {}
         self._bounds_at_s = -_FRESH_S
         self._created_at: datetime | None = None
+        self._is_anew = False  # another hub of the same name: what was read before counts no more
+        self._anew_end: dict[str, int] | None = None  # of its first micro-batch
         self._target: dict[str, int] | None = None  # AvailableNow ends there
         self._moved_at_s = monotonic_s()  # when a trigger last had something to read
         self._returned: dict[str, int] | None = None  # for a Spark that does not tell the start
@@ -69,30 +72,43 @@ class Poller:
         begin = dict(start if start is not None else self._returned or {})
         bounds = self._poll()
         end = self._ends(begin, bounds)
+        first = {key: self._first(key, begin, end) for key in end}
         if self._target is not None:
-            end = {k: min(v, max(self._target.get(k, v), begin.get(k, 0))) for k, v in end.items()}
-        begin_or_first = {k: begin.get(k, bounds[k].begin if k in bounds else 0) for k in end}
-        backlog = sum(max(0, end[k] - begin_or_first[k]) for k in end)
+            end = {k: max(first[k], min(v, self._target.get(k, v))) for k, v in end.items()}
+        backlog = sum(end[key] - first[key] for key in end)
         if backlog and self._waits(backlog):
-            end = {k: begin[k] for k in end if k in begin}
+            end = begin
         elif limited and backlog:
-            end = self._admitted(begin_or_first, end)
+            end = self._admitted(first, end)
         if end != begin:
             self._moved_at_s = self._monotonic_s()
+            if self._is_anew:
+                self._is_anew, self._anew_end = False, dict(end)
         self._returned = sorted_offsets(end)
         return self._returned
+
+    def offset_of(self, partition_id: str, number: int) -> str | None:
+        """The service's offset of an event; usually the last one that the hub told of."""
+        known = self._bounds.get(partition_id)
+        if known is not None and known.end == number + 1:
+            return known.end_offset
+        return self._hub.offset_of(partition_id, number)
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """AvailableNow has nothing more to read."""
+        return self._target is not None and all(
+            (self._returned or {}).get(key, 0) >= end for key, end in self._target.items()
+        )
 
     def spans(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Span]:
         """The tasks of one micro-batch, also of one that is run again after a crash."""
         found: list[Span] = []
         bounds = self._recent()
+        is_anew = self._anew_end is not None and self._anew_end == dict(end)
         for key in end:
             known = bounds.get(key)
-            first = start.get(key)
-            if first is None:  # a partition that came later is read from its beginning
-                first = known.begin if known is not None else 0
-            if end[key] < first:
-                first = known.begin if known is not None else 0  # the hub was made anew
+            first = self._first(key, {} if is_anew else start, end)
             if known is not None and known.begin > first:
                 first = self._lost(key, first, min(known.begin, end[key]), known)
             found.append(Span(key, first, end[key]))
@@ -111,8 +127,7 @@ class Poller:
             if self._options.fail_on_data_loss:
                 raise made_anew(self._name)
             _log.warning("eventhubs: the hub %r was made anew.", self._name)
-            self._returned = None
-            self._made_anew = True
+            self._is_anew = True
         self._created_at = created_at
         bounds = self._hub.bounds()
         if not self._options.discover_partitions and self._bounds:
@@ -146,6 +161,14 @@ class Poller:
                 )
             ends[key] = known.end
         return ends
+
+    def _first(self, key: str, start: Mapping[str, int], end: Mapping[str, int]) -> int:
+        """A partition that came later, or that was made anew, is read from its beginning."""
+        known = self._bounds.get(key)
+        begin = known.begin if known is not None else 0
+        if self._is_anew or key not in start or end[key] < start[key]:
+            return min(begin, end[key])
+        return start[key]
 
     def _waits(self, backlog: int) -> bool:
         least = self._options.min_events_per_trigger

@@ -51,6 +51,7 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() is called without start
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.spark.committing import Committer
     from penstock.spark.hub import Planner
     from penstock.spark.planning import Span
     from penstock.spark.polling import Poller
@@ -158,9 +159,10 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._schema = schema
         self._planner: Planner | None = None
         self._poller: Poller | None = None
+        self._committer: Committer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_planner": None, "_poller": None}
+        return self.__dict__ | {"_planner": None, "_poller": None, "_committer": None}
 
     def initialOffset(self) -> dict[str, int]:
         return self._polling().initial()
@@ -173,7 +175,13 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
         """`start` is the end of what is processed and noted: Spark asks for more only then."""
         limited = ReadAllAvailable is None or not isinstance(limit, ReadAllAvailable)
-        return self._polling().next(start, limited=limited)
+        poller = self._polling()
+        end = poller.next(start, limited=limited)
+        if start is not None and self._committer is not None:
+            self._committer.note(start)
+            if end == start and poller.is_at_its_end:
+                self._committer.flush()  # the last call of a query that ends by itself
+        return end
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         return self._polling().known_ends()
@@ -188,16 +196,20 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return _read(partition, self._options, self._rows, self._schema)
 
     def stop(self) -> None:
+        if self._committer is not None:
+            self._committer.close()
         if self._planner is not None:
             self._planner.close()
 
     def _polling(self) -> Poller:
         if self._poller is None:
+            from penstock.spark.committing import committer
             from penstock.spark.hub import Planner
             from penstock.spark.polling import Poller
 
             self._planner = Planner(self._options)
             self._poller = Poller(self._options, self._planner)
+            self._committer = committer(self._options, self._poller.offset_of)
         return self._poller
 
 
