@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.management import exchange, faults, paths
 from penstock.management.operations import Administration
-from penstock.management.rights import Actor, role_of
+from penstock.management.rights import Actor, Forbidden, Role, role_of
 from penstock.management.shapes import Endpoints, error_shape
 from penstock.model import limits, names, slow
 from penstock.model.clock import Clock
@@ -98,6 +99,7 @@ class ManagementDoor:
         if path == OPENAPI:
             return 200, await self._document(), []
         actor = self._actor(exchange.header(scope, b"authorization"))
+        actor = on_behalf_of(actor, exchange.header(scope, b"x-penstock-on-behalf-of"))
         self._rate.take()
         if not path.startswith(_WITHOUT_VERSION):
             check_api_version(exchange.query(scope).get("api-version", ""))
@@ -199,6 +201,18 @@ class _Rate:
                 "wait a second and try again."
             )
         self._tokens -= 1
+
+
+def on_behalf_of(actor: Actor, given: str) -> Actor:
+    """`role name`: an administrator (the portal) acts for somebody, with their role and at most
+    its own. The name is for the audit log, and is believed of nobody else."""
+    if not given:
+        return actor
+    role, _, name = given.partition(" ")
+    name = unquote(name).strip()
+    if actor.role < Role.ADMIN or not name:
+        raise Forbidden("Only an administrator acts on behalf of somebody, whom it names.")
+    return Actor(name, min(actor.role, role_of([role])))
 
 
 def check_api_version(given: str) -> None:

@@ -1,0 +1,243 @@
+"""The frame around every page: who, where, and the way to everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from penstock import __version__
+from penstock.portal.html import Html, document, el, group
+from penstock.portal.parts import badge
+from penstock.portal.users import Role
+from penstock.portal.web import Visit
+
+# (word in the address, label, key that follows g)
+NAVIGATION = (
+    ("", "Overview", "o"),
+    ("hubs", "Event hubs", "h"),
+    ("policies", "Access policies", "p"),
+    ("scale", "Scale", "s"),
+    ("capture", "Capture", "c"),
+    ("jobs", "Spark jobs", "j"),
+    ("connections", "Connections", "n"),
+    ("namespaces", "Namespaces", "m"),
+    ("audit", "Audit log", "a"),
+    ("health", "Health", "e"),
+)
+HUB_TABS = (
+    ("", "Overview"),
+    ("events", "Events"),
+    ("send", "Send"),
+    ("groups", "Consumer groups"),
+    ("policies", "Access policies"),
+    ("capture", "Capture"),
+)
+_ALARMING = ("prod", "live")  # names of environments in which a slip costs
+
+
+async def page(
+    visit: Visit,
+    title: str,
+    *content: object,
+    active: str = "",
+    hub: str | None = None,
+    tab: str = "",
+    aside: object = None,
+    status: int = 200,
+) -> Response:
+    names = [each.name for each in await visit.backend.namespaces()]
+    main = el(
+        "main",
+        _crumbs(visit, title, hub),
+        el("div", el("h1", title if hub is None else hub), aside, class_="page-head"),
+        _hub_tabs(visit, hub, tab) if hub is not None else None,
+        _flash(visit),
+        *content,
+        id="main",
+        tabindex="-1",
+    )
+    body = el(
+        "body",
+        el("a", "Skip to the content", href="#main", class_="skip"),
+        _top(visit, names),
+        el("div", _side(visit, active), main, class_="frame"),
+        _help(),
+        data_stopped="The service does not answer; what you see is old.",
+    )
+    return Response(
+        document(_html(visit, f"{hub} · {title}" if hub else title, body)),
+        status_code=status,
+        media_type="text/html",
+    )
+
+
+async def error_page(visit: Visit, status: int, text: str) -> Response:
+    """In the frame where it can be shown, else bare: the service itself may be what fails."""
+    content = el("section", el("p", text, class_="error-text"), class_="card")
+    title = {403: "Not allowed", 404: "Not found"}.get(status, "That did not work")
+    try:
+        return await page(visit, title, content, status=status)
+    except Exception:  # noqa: BLE001  # whatever it is, the visitor is told
+        body = el("body", el("main", el("h1", title), content, class_="bare"))
+        return bare(visit, title, body, status=status)
+
+
+def bare(visit: Visit, title: str, body: Html, *, status: int = 200) -> Response:
+    return Response(document(_html(visit, title, body)), status_code=status, media_type="text/html")
+
+
+def again_page() -> Response:
+    """Asks for the same address again, as our own page."""
+    head = el("head", el("meta", charset="utf-8"), el("meta", http_equiv="refresh", content="0"))
+    return Response(document(el("html", head, el("body"))), media_type="text/html")
+
+
+def _html(visit: Visit, title: str, body: Html) -> Html:
+    theme = visit.request.cookies.get("penstock_theme", "")
+    environment = visit.portal.settings.environment
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("title", f"{title} · Penstock" + (f" · {environment}" if environment else "")),
+        el("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+        el("link", rel="stylesheet", href=f"/static/portal.css?v={__version__}"),
+        el("script", src=f"/static/chart.js?v={__version__}", defer=True),
+        el("script", src=f"/static/portal.js?v={__version__}", defer=True),
+        el("script", src=f"/static/events.js?v={__version__}", defer=True),
+    )
+    return el(
+        "html", head, body, lang="en", data_theme=theme if theme in ("dark", "light") else None
+    )
+
+
+def _top(visit: Visit, names: Sequence[str]) -> Html:
+    settings = visit.portal.settings
+    environment = settings.environment or "development"
+    alarming = any(word in environment.casefold() for word in _ALARMING)
+    options = [el("option", name, selected=name == visit.namespace) for name in names]
+    return el(
+        "header",
+        el(
+            "a", el("span", class_="logo", aria_hidden="true"), "Penstock", href="/", class_="brand"
+        ),
+        el(
+            "span",
+            environment,
+            class_="environment alarming" if alarming else "environment",
+            title="The environment that you are in",
+        ),
+        badge("read-only", "warn") if settings.read_only else None,
+        el(
+            "form",
+            el("label", "Namespace", for_="namespace", class_="visually-hidden"),
+            el("select", *options, id="namespace", name="namespace", data_submits=True),
+            el("noscript", el("button", "Go", type="submit")),
+            method="get",
+            action="/",
+            class_="namespace",
+        ),
+        el(
+            "div",
+            el("button", "Theme", type="button", class_="small quiet", data_theme_switch=True),
+            el(
+                "span",
+                visit.session.user,
+                el("small", visit.session.role.name.lower()),
+                class_="who",
+            ),
+            el(
+                "form",
+                el("input", type="hidden", name="form_token", value=visit.form_token),
+                el("button", "Sign out", type="submit", class_="small quiet"),
+                method="post",
+                action="/signout",
+            ),
+            class_="account",
+        ),
+        class_="top",
+    )
+
+
+def _side(visit: Visit, active: str) -> Html:
+    links = []
+    for word, label, key in NAVIGATION:
+        if word == "audit" and visit.session.role < Role.OPERATOR:
+            continue
+        links.append(
+            el(
+                "a",
+                label,
+                href=visit.link(word),
+                aria_current="page" if word == active else None,
+                data_key=key,
+            )
+        )
+    return el(
+        "details",
+        el("summary", "Menu"),
+        el("nav", *links, aria_label="Pages"),
+        class_="side",
+        open=True,
+    )
+
+
+def _crumbs(visit: Visit, title: str, hub: str | None) -> Html | None:
+    if hub is None:
+        return None
+    return el(
+        "nav",
+        el("a", visit.namespace, href=visit.link("")),
+        el("span", "/", aria_hidden="true"),
+        el("a", "Event hubs", href=visit.link("hubs")),
+        el("span", "/", aria_hidden="true"),
+        el("span", hub),
+        class_="crumbs",
+        aria_label="Where you are",
+    )
+
+
+def _hub_tabs(visit: Visit, hub: str, tab: str) -> Html:
+    shown = [
+        (word, label) for word, label in HUB_TABS if word != "send" or visit.may(Role.OPERATOR)
+    ]
+    return el(
+        "nav",
+        *(
+            el(
+                "a",
+                label,
+                href=visit.link("hubs", hub, *([word] if word else [])),
+                aria_current="page" if word == tab else None,
+            )
+            for word, label in shown
+        ),
+        class_="tabs",
+        aria_label="Of this event hub",
+    )
+
+
+def _flash(visit: Visit) -> Html | None:
+    flash = visit.flash
+    if flash is None:
+        return None
+    return el(
+        "div",
+        flash.text,
+        class_="flash error" if flash.is_error else "flash",
+        role="alert" if flash.is_error else "status",
+    )
+
+
+def _help() -> Html:
+    rows = [("g then " + key, label) for _, label, key in NAVIGATION]
+    rows += [("/", "to the first field"), ("t", "the other theme"), ("?", "this help")]
+    return el(
+        "dialog",
+        el("h2", "Keys"),
+        el("dl", *(group(el("dt", el("kbd", keys)), el("dd", what)) for keys, what in rows)),
+        el("form", el("button", "Close", type="submit"), method="dialog"),
+        id="keys",
+    )

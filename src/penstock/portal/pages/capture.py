@@ -1,0 +1,298 @@
+"""Capture: how it is for every hub, and one hub's switch, window, destination and names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from penstock.capture.description import (
+    ENCODINGS,
+    INTERVAL_S,
+    INTERVAL_S_DEFAULT,
+    NAME_FORMAT_DEFAULT,
+    SIZE_BYTES,
+    SIZE_BYTES_DEFAULT,
+)
+from penstock.management.client import CaptureStatusInfo, HubInfo
+from penstock.model.errors import ArgumentError
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
+from penstock.portal.parts import (
+    badge,
+    card,
+    check,
+    facts,
+    field,
+    form,
+    live,
+    select,
+    submit,
+    table,
+    tile,
+    tiles,
+)
+from penstock.portal.texts import ago, count, moment, seconds, size, whole
+from penstock.portal.users import Role
+from penstock.portal.web import Done, Route, Visit
+
+_MB = 1024 * 1024
+_DAY_S = 86_400
+_TONES = {"Running": "good", "Starting": "warn", "Waiting": "warn", "Failed": "bad"}
+
+
+async def capture_list(visit: Visit) -> Response:
+    hubs = [hub for hub in await visit.backend.hubs(visit.namespace) if visit.sees(hub.name)]
+    known = await _statuses(visit)
+    now_ms = visit.portal.clock.now_ms()
+    rows = []
+    for hub in hubs:
+        status = known.get(hub.name.casefold())
+        link = el("a", hub.name, href=visit.link("hubs", hub.name, "capture"))
+        if status is None:
+            rows.append((link, badge("Off"), "", "", "", "", ""))
+            continue
+        rows.append(
+            (
+                link,
+                _state(status),
+                status.destination,
+                f"{count(status.backlog_events)} events, {seconds(status.backlog_seconds)}",
+                f"{status.last_file} ({ago(status.last_file_ms, now_ms)})"
+                if status.last_file
+                else "none yet",
+                whole(status.files),
+                status.last_error,
+            )
+        )
+    heads = ("Event hub", "State", "Destination", "Waiting", "Last file", "Files", "Last error")
+    return await page(
+        visit,
+        "Capture",
+        card("", live("capture", table(heads, rows, empty="No event hub yet.", numbers=(5,)))),
+        card("Destinations", await _destination_table(visit)),
+        active="capture",
+    )
+
+
+async def _statuses(visit: Visit) -> dict[str, CaptureStatusInfo]:
+    found = await visit.backend.shared("capture", lambda client: client.capture_status())
+    here = visit.namespace.casefold()
+    return {each.hub.casefold(): each for each in found if each.namespace.casefold() == here}
+
+
+async def _destinations(visit: Visit) -> list[dict[str, str]]:
+    return await visit.backend.shared(
+        "destinations", lambda client: client.capture_destinations(), ttl_ms=10_000
+    )
+
+
+async def _destination_table(visit: Visit) -> Html:
+    rows = [(each["name"], each["url"]) for each in await _destinations(visit)]
+    return table(
+        ("Name", "Address"),
+        rows,
+        empty="None is configured: [capture.destinations.NAME] with a url in the configuration "
+        "file makes one.",
+    )
+
+
+def _state(status: CaptureStatusInfo) -> Html:
+    return badge(status.state, _TONES.get(status.state, ""))
+
+
+async def hub_capture(visit: Visit) -> Response:
+    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    status = (await _statuses(visit)).get(hub.name.casefold())
+    destinations = await _destinations(visit)
+    shown = [live("status", _status(visit, status))]
+    if visit.may(Role.OPERATOR):
+        shown.append(_form(visit, hub, destinations))
+    elif hub.capture:
+        shown.append(card("Settings", _settings(hub.capture)))
+    return await page(visit, "Capture", *shown, active="hubs", hub=hub.name, tab="capture")
+
+
+def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
+    if status is None or status.state == "Off":
+        return tiles(tile("State", "Off", "events stay in the log alone"))
+    now_ms = visit.portal.clock.now_ms()
+    made = tiles(
+        tile("State", status.state, tone=_TONES.get(status.state, "")),
+        tile("Waiting", count(status.backlog_events), f"events, {seconds(status.backlog_seconds)}"),
+        tile("Files", whole(status.files), "since it was switched on"),
+        tile("Events in files", count(status.events)),
+        tile(
+            "Lost",
+            whole(status.lost_events),
+            "fell out of retention",
+            tone="bad" if status.lost_events else "good",
+        ),
+    )
+    more = card(
+        "Last file",
+        facts(
+            [
+                ("File", el("span", status.last_file or "none yet", class_="mono", id="last-file")),
+                (
+                    "Written (UTC)",
+                    f"{moment(status.last_file_ms)} ({ago(status.last_file_ms, now_ms)})"
+                    if status.last_file_ms
+                    else "–",
+                ),
+                ("Destination", status.destination),
+                ("Last error", status.last_error or "none"),
+                ("Last heard of (UTC)", moment(status.updated_ms)),
+            ]
+        ),
+    )
+    return el("div", made, more)
+
+
+def _settings(capture: dict[str, Any]) -> Html:
+    properties = capture.get("destination", {}).get("properties", {})
+    return facts(
+        [
+            ("Switched on", "yes" if capture.get("enabled") else "no"),
+            (
+                "Window",
+                f"{capture.get('intervalInSeconds')} s or {size(capture.get('sizeLimitInBytes'))}",
+            ),
+            ("Encoding", str(capture.get("encoding", ""))),
+            ("Destination", str(properties.get("storageAccountResourceId", ""))),
+            ("Container", str(properties.get("blobContainer", ""))),
+            ("Names", str(properties.get("archiveNameFormat", ""))),
+        ]
+    )
+
+
+def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Html:
+    capture = hub.capture or {}
+    properties = capture.get("destination", {}).get("properties", {})
+    account = str(properties.get("storageAccountResourceId", "")).rpartition("/")[2]
+    choices = {each["name"]: f"{each['name']} ({each['url']})" for each in destinations}
+    if account and account not in choices:
+        choices[account] = f"{account} (not configured)"
+    interval = capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)
+    megabytes = capture.get("sizeLimitInBytes", SIZE_BYTES_DEFAULT) // _MB
+    files = -(-_DAY_S // max(1, interval)) * hub.partition_count
+    return card(
+        "Settings",
+        el(
+            "p",
+            "No destination is configured: Capture needs [capture.destinations.NAME] in the "
+            "configuration file of the service.",
+            class_="flash note",
+        )
+        if not choices
+        else None,
+        form(
+            visit,
+            visit.link("hubs", hub.name, "capture"),
+            check("Capture is on", "enabled", bool(capture.get("enabled"))),
+            field(
+                "Time window (s)",
+                "interval_s",
+                visit.filled("interval_s", interval),
+                type_="number",
+                min=INTERVAL_S[0],
+                max=INTERVAL_S[1],
+                help_=f"{INTERVAL_S[0]} to {INTERVAL_S[1]}",
+            ),
+            field(
+                "Size window (MB)",
+                "size_mb",
+                visit.filled("size_mb", megabytes),
+                type_="number",
+                min=SIZE_BYTES[0] // _MB,
+                max=SIZE_BYTES[1] // _MB,
+                help_=f"{SIZE_BYTES[0] // _MB} to {SIZE_BYTES[1] // _MB}; whichever is first "
+                "closes a file",
+            ),
+            select("Destination", "destination", choices, visit.filled("destination", account)),
+            field(
+                "Container or folder",
+                "container",
+                visit.filled("container", properties.get("blobContainer", "capture")),
+            ),
+            select(
+                "Encoding",
+                "encoding",
+                {word: word for word in ENCODINGS},
+                visit.filled("encoding", capture.get("encoding", ENCODINGS[0])),
+            ),
+            check(
+                "No files for empty windows",
+                "skip_empty",
+                bool(capture.get("skipEmptyArchives")),
+            ),
+            el(
+                "div",
+                field(
+                    "Name format",
+                    "name_format",
+                    visit.filled(
+                        "name_format", properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT)
+                    ),
+                    help_="all nine words in braces, in any order",
+                ),
+                class_="wide",
+            ),
+            el(
+                "p",
+                "A file would be called ",
+                el("code", "", data_name=True),
+                "; up to ",
+                el("strong", whole(files), data_files=True),
+                " files a day by the time window alone.",
+                data_capture_preview=True,
+                data_namespace=visit.namespace,
+                data_hub=hub.name,
+                data_partitions=hub.partition_count,
+            ),
+            submit("Save"),
+        ),
+    )
+
+
+async def save(visit: Visit) -> Response:
+    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    values = visit.form
+    enabled = values.get("enabled") == "yes"
+    if enabled and not values.get("destination"):
+        raise ArgumentError("Capture needs a destination: none is configured.")
+    description: dict[str, Any] = {
+        "enabled": enabled,
+        "encoding": values.get("encoding") or ENCODINGS[0],
+        "intervalInSeconds": _number(values.get("interval_s", ""), "The time window"),
+        "sizeLimitInBytes": _number(values.get("size_mb", ""), "The size window") * _MB,
+        "skipEmptyArchives": values.get("skip_empty") == "yes",
+    }
+    if values.get("destination"):
+        description["destination"] = {
+            "name": "EventHubArchive.AzureBlockBlob",
+            "properties": {
+                "storageAccountResourceId": values["destination"],
+                "blobContainer": values.get("container", "").strip(),
+                "archiveNameFormat": values.get("name_format", "").strip(),
+            },
+        }
+    await visit.backend.act(
+        visit.session,
+        lambda client: client.put_hub(visit.namespace, hub.name, capture=description),
+    )
+    word = "on" if enabled else "off"
+    raise Done(visit.link("hubs", hub.name, "capture"), f"Saved: Capture is {word}.")
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ArgumentError(f"{what}: '{text[:20]}' is no whole number.")
+    return int(text)
+
+
+ROUTES = (
+    Route("GET", "/capture", capture_list),
+    Route("GET", "/hubs/{hub}/capture", hub_capture),
+    Route("POST", "/hubs/{hub}/capture", save, Role.OPERATOR),
+)

@@ -1,0 +1,278 @@
+"""Event hubs: the list, one hub with its partitions, making, changing and deleting it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from penstock.management.client import HubInfo
+from penstock.model import limits
+from penstock.model.errors import ArgumentError
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
+from penstock.portal.pages.overview import hub_table, lately, newest, rate, traffic_charts
+from penstock.portal.parts import (
+    area,
+    badge,
+    card,
+    delete_box,
+    facts,
+    field,
+    form,
+    history,
+    live,
+    ranges,
+    select,
+    submit,
+    table,
+    tile,
+    tiles,
+)
+from penstock.portal.texts import ago, count, moment, size, whole
+from penstock.portal.users import Role
+from penstock.portal.web import Done, Route, Visit
+
+_STATES = {
+    "Active": "Active",
+    "SendDisabled": "Sending is off",
+    "ReceiveDisabled": "Receiving is off",
+    "Disabled": "Disabled",
+}
+_CHARTED = (
+    "incoming_messages",
+    "outgoing_messages",
+    "incoming_bytes",
+    "outgoing_bytes",
+    "throttled_requests",
+    "user_errors",
+    "server_errors",
+    "size_bytes",
+)
+
+
+async def hub_list(visit: Visit) -> Response:
+    hubs = [hub for hub in await visit.backend.hubs(visit.namespace) if visit.sees(hub.name)]
+    return await page(
+        visit,
+        "Event hubs",
+        card("", live("hubs", await hub_table(visit, hubs))),
+        _create_form(visit) if visit.may(Role.OPERATOR) else None,
+        active="hubs",
+    )
+
+
+def _create_form(visit: Visit) -> Html:
+    fields = form(
+        visit,
+        visit.link("hubs"),
+        field(
+            "Name",
+            "name",
+            visit.filled("name"),
+            required=True,
+            maxlength=limits.HUB_NAME_MAX,
+            autocomplete="off",
+            help_="letters, digits, . _ - and /",
+        ),
+        field(
+            "Partitions",
+            "partitions",
+            visit.filled("partitions", limits.PARTITION_COUNT_DEFAULT),
+            type_="number",
+            min=limits.PARTITION_COUNT_MIN,
+            max=limits.PARTITION_COUNT_GRANTED_MAX,
+            required=True,
+            help_=f"{limits.PARTITION_COUNT_MIN} to {limits.PARTITION_COUNT_MAX}, more with a "
+            "grant; they cannot be changed later",
+        ),
+        field(
+            "Retention (hours)",
+            "retention",
+            visit.filled("retention", limits.RETENTION_HOURS_DEFAULT),
+            type_="number",
+            min=limits.RETENTION_HOURS_MIN,
+            max=limits.RETENTION_HOURS_MAX,
+            required=True,
+            help_=f"{limits.RETENTION_HOURS_MIN} to {limits.RETENTION_HOURS_MAX}",
+        ),
+        submit("Create event hub"),
+    )
+    return card("Create an event hub", fields, id_="create")
+
+
+async def create(visit: Visit) -> Response:
+    name = visit.form.get("name", "").strip()
+    partitions, retention = _number(visit, "partitions"), _number(visit, "retention")
+    if any(
+        hub.name.casefold() == name.casefold() for hub in await visit.backend.hubs(visit.namespace)
+    ):
+        raise ArgumentError(f"There is an event hub '{name}' already.")
+    await visit.backend.act(
+        visit.session,
+        lambda client: client.put_hub(
+            visit.namespace, name, partition_count=partitions, retention_hours=retention
+        ),
+    )
+    raise Done(visit.link("hubs", name), f"The event hub '{name}' is created.")
+
+
+async def hub_page(visit: Visit) -> Response:
+    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    now = await lately(visit, hub.name)
+    series = await history(visit, hub.name, _CHARTED)
+    return await page(
+        visit,
+        "Overview",
+        live("tiles", _tiles(hub, now)),
+        live("charts", *traffic_charts(series), tag="section"),
+        card("Partitions", live("partitions", await _partitions(visit, hub))),
+        el(
+            "div",
+            card("Properties", _facts(hub)),
+            _settings(visit, hub) if visit.may(Role.OPERATOR) else None,
+            class_="columns",
+        ),
+        active="hubs",
+        hub=hub.name,
+        aside=ranges(visit, "hubs", hub.name),
+    )
+
+
+def _tiles(hub: HubInfo, now: dict[str, Any]) -> Html:
+    return tiles(
+        tile(
+            "State",
+            _STATES.get(hub.status, hub.status),
+            tone="good" if hub.status == "Active" else "warn",
+        ),
+        tile("Events in", f"{count(rate(now, 'incoming_messages'))}/s"),
+        tile("Events out", f"{count(rate(now, 'outgoing_messages'))}/s"),
+        tile("Stored", size(newest(now, "size_bytes")), f"kept for {hub.retention_hours} h"),
+        tile("Furthest behind", count(newest(now, "lag_events")), "events, of its groups"),
+        tile("Connections", whole(newest(now, "active_connections"))),
+    )
+
+
+async def _partitions(visit: Visit, hub: HubInfo) -> Html:
+    namespace, now_ms = visit.namespace, visit.portal.clock.now_ms()
+    found = await visit.backend.partitions(namespace, hub.name)
+    lag = await visit.backend.lag(namespace, hub.name)
+    owners: dict[str, list[str]] = {}
+    for row in lag:
+        if row["owner"]:
+            owners.setdefault(row["partition"], []).append(f"{row['owner']} ({row['group']})")
+    rows = [
+        (
+            el(
+                "a",
+                each["id"],
+                href=visit.link("hubs", hub.name, "events", partition=each["id"], from_="earliest"),
+                title="Its events, from the first on",
+            ),
+            whole(each["begin_sequence"]) if each["last_sequence"] >= 0 else "–",
+            whole(each["last_sequence"]) if each["last_sequence"] >= 0 else "–",
+            each["last_offset"] if each["last_sequence"] >= 0 else "–",
+            f"{moment(each['last_enqueued_ms'])} ({ago(each['last_enqueued_ms'], now_ms)})"
+            if each["last_enqueued_ms"] > 0
+            else "never",
+            size(each["size_bytes"]),
+            ", ".join(owners.get(each["id"], [])) or "nobody",
+            badge(each["failed"], "bad") if each["failed"] else badge("ok", "good"),
+        )
+        for each in found
+    ]
+    heads = (
+        "Partition", "First sequence", "Last sequence", "Last offset", "Last event (UTC)",
+        "Stored", "Owner", "State",
+    )  # fmt: skip
+    return table(heads, rows, empty="No partitions.", numbers=(1, 2, 3, 5))
+
+
+def _facts(hub: HubInfo) -> Html:
+    return facts(
+        [
+            ("Partitions", whole(hub.partition_count)),
+            ("Retention", f"{hub.retention_hours} hours"),
+            ("Created", hub.created_at),
+            ("Changed", hub.updated_at),
+            ("User metadata", hub.user_metadata),
+        ]
+    )
+
+
+def _settings(visit: Visit, hub: HubInfo) -> Html:
+    return card(
+        "Settings",
+        form(
+            visit,
+            visit.link("hubs", hub.name, "edit"),
+            field(
+                "Retention (hours)",
+                "retention",
+                visit.filled("retention", hub.retention_hours),
+                type_="number",
+                min=limits.RETENTION_HOURS_MIN,
+                max=limits.RETENTION_HOURS_MAX,
+            ),
+            select("State", "status", _STATES, visit.filled("status", hub.status)),
+            area(
+                "User metadata",
+                "metadata",
+                visit.filled("metadata", hub.user_metadata),
+                rows=2,
+                help_=f"your own words, at most {limits.USER_METADATA_MAX} characters",
+            ),
+            submit("Save"),
+        ),
+        delete_box(
+            visit,
+            visit.link("hubs", hub.name, "delete"),
+            "event hub",
+            hub.name,
+            "Its events, consumer groups, checkpoints and policies go with it, and cannot be "
+            "brought back.",
+        ),
+    )
+
+
+async def edit(visit: Visit) -> Response:
+    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    retention = _number(visit, "retention")
+    await visit.backend.act(
+        visit.session,
+        lambda client: client.put_hub(
+            visit.namespace,
+            hub.name,
+            retention_hours=retention,
+            status=visit.form.get("status") or None,
+            user_metadata=visit.form.get("metadata", ""),
+        ),
+    )
+    raise Done(visit.link("hubs", hub.name), "The settings are saved.")
+
+
+async def delete(visit: Visit) -> Response:
+    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    if visit.form.get("confirm") != hub.name:
+        raise ArgumentError(f"Type '{hub.name}' to delete it: nothing was deleted.")
+    await visit.backend.act(
+        visit.session, lambda client: client.delete_hub(visit.namespace, hub.name)
+    )
+    raise Done(visit.link("hubs"), f"The event hub '{hub.name}' is deleted.")
+
+
+def _number(visit: Visit, name: str) -> int:
+    text = visit.form.get(name, "").strip()
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ArgumentError(f"'{text[:40]}' is no whole number.")
+    return int(text)
+
+
+ROUTES = (
+    Route("GET", "/hubs", hub_list),
+    Route("POST", "/hubs", create, Role.OPERATOR),
+    Route("GET", "/hubs/{hub}", hub_page),
+    Route("POST", "/hubs/{hub}/edit", edit, Role.OPERATOR),
+    Route("POST", "/hubs/{hub}/delete", delete, Role.OPERATOR),
+)

@@ -1,0 +1,101 @@
+"""Namespaces: the list, making one, deleting one with its name typed."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from penstock.model.errors import ArgumentError
+from penstock.portal.html import Html, el, path
+from penstock.portal.layout import page
+from penstock.portal.parts import card, delete_box, field, form, select, submit, table
+from penstock.portal.texts import whole
+from penstock.portal.users import Role
+from penstock.portal.web import Done, Route, Visit
+
+_SKUS = {"Standard": "Standard", "Basic": "Basic", "Premium": "Premium: no units, 1 MB events"}
+
+
+async def namespace_list(visit: Visit) -> Response:
+    found = await visit.backend.namespaces()
+    rows = []
+    for each in found:
+        hubs = [hub for hub in await visit.backend.hubs(each.name) if visit.sees(hub.name)]
+        rows.append(
+            (
+                el("a", each.name, href=path("", namespace=each.name)),
+                each.sku,
+                "unlimited" if each.unlimited else whole(each.capacity),
+                whole(each.maximum_units) if each.maximum_units else "off",
+                whole(len(hubs)),
+                each.created_at,
+                ", ".join(f"{key}={value}" for key, value in each.tags.items()),
+            )
+        )
+    heads = ("Name", "Tier", "Units", "Auto-inflate up to", "Event hubs", "Created", "Tags")
+    return await page(
+        visit,
+        "Namespaces",
+        card("", table(heads, rows, empty="There is none.", numbers=(2, 3, 4))),
+        _forms(visit) if visit.may(Role.ADMIN) else None,
+        active="namespaces",
+    )
+
+
+def _forms(visit: Visit) -> Html:
+    return el(
+        "div",
+        card(
+            "Create a namespace",
+            form(
+                visit,
+                visit.link("namespaces"),
+                field(
+                    "Name",
+                    "name",
+                    visit.filled("name"),
+                    required=True,
+                    minlength=6,
+                    maxlength=50,
+                    autocomplete="off",
+                    help_="6 to 50 letters, digits and hyphens",
+                ),
+                select("Tier", "sku", _SKUS, visit.filled("sku", "Standard")),
+                submit("Create namespace"),
+            ),
+        ),
+        card(
+            "This namespace",
+            el("p", f"{visit.namespace} is in view; another one can be chosen at the top."),
+            delete_box(
+                visit,
+                visit.link("namespaces", "delete"),
+                "namespace",
+                visit.namespace,
+                "All its event hubs and their events go with it, and cannot be brought back.",
+            ),
+        ),
+        class_="columns",
+    )
+
+
+async def create(visit: Visit) -> Response:
+    name = visit.form.get("name", "").strip()
+    if any(each.name.casefold() == name.casefold() for each in await visit.backend.namespaces()):
+        raise ArgumentError(f"There is a namespace '{name}' already.")
+    sku = visit.form.get("sku", "Standard")
+    await visit.backend.act(visit.session, lambda client: client.put_namespace(name, sku=sku))
+    raise Done(path("", namespace=name), f"The namespace '{name}' is created.")
+
+
+async def delete(visit: Visit) -> Response:
+    if visit.form.get("confirm") != visit.namespace:
+        raise ArgumentError(f"Type '{visit.namespace}' to delete it: nothing was deleted.")
+    await visit.backend.act(visit.session, lambda client: client.delete_namespace(visit.namespace))
+    raise Done("/namespaces", f"The namespace '{visit.namespace}' is deleted.")
+
+
+ROUTES = (
+    Route("GET", "/namespaces", namespace_list),
+    Route("POST", "/namespaces", create, Role.ADMIN),
+    Route("POST", "/namespaces/delete", delete, Role.ADMIN),
+)

@@ -1,0 +1,221 @@
+"""The first page: how the namespace is, now and lately."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from penstock.management.client import HubInfo
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
+from penstock.portal.parts import (
+    badge,
+    card,
+    chart,
+    history,
+    live,
+    per_second,
+    ranges,
+    table,
+    tile,
+    tiles,
+)
+from penstock.portal.texts import count, size, whole
+from penstock.portal.users import Role
+from penstock.portal.web import Route, Visit
+
+_CHARTED = (
+    "incoming_messages",
+    "outgoing_messages",
+    "incoming_bytes",
+    "outgoing_bytes",
+    "throttled_requests",
+    "user_errors",
+    "server_errors",
+    "active_connections",
+    "size_bytes",
+)
+_LATELY_MS = 60_000
+
+
+async def overview(visit: Visit) -> Response:
+    if not visit.namespace:
+        return await page(visit, "Overview", card("", el("p", "There is no namespace yet.")))
+    hubs = [hub for hub in await visit.backend.hubs(visit.namespace) if visit.sees(hub.name)]
+    now = await lately(visit, None)
+    series = await history(visit, None, _CHARTED)
+    return await page(
+        visit,
+        "Overview",
+        await _first_steps(visit, hubs),
+        live("tiles", await _tiles(visit, hubs, now)),
+        live("charts", *traffic_charts(series), tag="section"),
+        card("Event hubs", live("hubs", await hub_table(visit, hubs))),
+        active="",
+        aside=ranges(visit, ""),
+    )
+
+
+async def lately(visit: Visit, hub: str | None) -> dict[str, Any]:
+    """The numbers of the last minute, in the smallest steps."""
+    namespace, now_ms = visit.namespace, visit.portal.clock.now_ms()
+    return await visit.backend.shared(
+        ("lately", namespace, hub),
+        lambda client: client.metric_history(
+            namespace, hub, since_ms=now_ms - _LATELY_MS, until_ms=now_ms, points=10
+        ),
+    )
+
+
+def rate(now: dict[str, Any], name: str) -> float | None:
+    """Of a second, by the newest step that is whole."""
+    values = [value for value in now["values"].get(name, []) if value is not None]
+    return values[-1] * 1000 / now["step_ms"] if values else None
+
+
+def newest(now: dict[str, Any], name: str) -> int | None:
+    values = [value for value in now["values"].get(name, []) if value is not None]
+    return values[-1] if values else None
+
+
+async def _tiles(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html:
+    throttled = sum(value or 0 for value in now["values"].get("throttled_requests", []))
+    behind = newest(now, "lag_events")
+    namespace = next(
+        each for each in await visit.backend.namespaces() if each.name == visit.namespace
+    )
+    units = "unlimited" if namespace.unlimited else whole(namespace.capacity)
+    return tiles(
+        tile("Events in", f"{count(rate(now, 'incoming_messages'))}/s", _bytes(now, "incoming")),
+        tile("Events out", f"{count(rate(now, 'outgoing_messages'))}/s", _bytes(now, "outgoing")),
+        tile(
+            "Throttled requests",
+            whole(throttled),
+            "in the last minute",
+            tone="bad" if throttled else "good",
+        ),
+        tile("Furthest behind", count(behind), "events, of all groups"),
+        tile("Stored", size(newest(now, "size_bytes")), f"in {len(hubs)} event hubs"),
+        tile("Connections", whole(newest(now, "active_connections")), "AMQP, of clients"),
+        tile("Throughput units", units, namespace.sku),
+    )
+
+
+def _bytes(now: dict[str, Any], way: str) -> str:
+    return f"{size(rate(now, f'{way}_bytes'))}/s"
+
+
+def traffic_charts(series: dict[str, Any]) -> list[Html]:
+    """What Azure's own overview shows: messages, bytes, errors, connections, size."""
+    values, at_ms, step_ms = series["values"], series["at_ms"], series["step_ms"]
+
+    def lines(**named: str) -> dict[str, list[float | None]]:
+        return {label: per_second(values.get(name, []), step_ms) for label, name in named.items()}
+
+    return [
+        el(
+            "div",
+            chart(
+                "Events",
+                at_ms,
+                lines(incoming="incoming_messages", outgoing="outgoing_messages"),
+                unit="a second",
+                step_ms=step_ms,
+            ),
+            chart(
+                "Throughput",
+                at_ms,
+                lines(incoming="incoming_bytes", outgoing="outgoing_bytes"),
+                unit="bytes a second",
+                step_ms=step_ms,
+                bytes_=True,
+            ),
+            chart(
+                "Requests that failed",
+                at_ms,
+                {
+                    "throttled": values.get("throttled_requests", []),
+                    "user errors": values.get("user_errors", []),
+                    "server errors": values.get("server_errors", []),
+                },
+                unit="in each step",
+                step_ms=step_ms,
+            ),
+            chart(
+                "Stored",
+                at_ms,
+                {"log": values.get("size_bytes", [])},
+                unit="bytes",
+                step_ms=step_ms,
+                bytes_=True,
+            ),
+            class_="columns",
+        )
+    ]
+
+
+async def hub_table(visit: Visit, hubs: list[HubInfo]) -> Html:
+    rows = []
+    for hub in hubs:
+        namespace = visit.namespace
+        partitions = await visit.backend.partitions(namespace, hub.name)
+        now = await lately(visit, hub.name)
+        groups = await visit.backend.groups(namespace, hub.name)
+        captured = bool(hub.capture and hub.capture.get("enabled"))
+        rows.append(
+            (
+                el("a", hub.name, href=visit.link("hubs", hub.name)),
+                badge(hub.status, "good" if hub.status == "Active" else "warn"),
+                whole(hub.partition_count),
+                size(sum(each["size_bytes"] for each in partitions)),
+                f"{count(rate(now, 'incoming_messages'))}/s",
+                f"{count(rate(now, 'outgoing_messages'))}/s",
+                whole(len(groups)),
+                f"{hub.retention_hours} h",
+                badge("on", "good") if captured else "off",
+            )
+        )
+    heads = ("Name", "State", "Partitions", "Stored", "In", "Out", "Groups", "Retention", "Capture")
+    return table(
+        heads, rows, empty="No event hub yet: create the first.", numbers=(2, 3, 4, 5, 6, 7)
+    )
+
+
+async def _first_steps(visit: Visit, hubs: list[HubInfo]) -> Html | None:
+    """Until the first event is there: what to do next."""
+    namespace = visit.namespace
+    for hub in hubs:
+        partitions = await visit.backend.partitions(namespace, hub.name)
+        if any(each["last_sequence"] >= 0 for each in partitions):
+            return None
+    first = hubs[0].name if hubs else None
+    make: object = "Create an event hub."
+    if visit.may(Role.OPERATOR):
+        make = el("a", "Create an event hub", href=visit.link("hubs") + "#create")
+    steps = [el("li", el("div", make if first is None else f"The event hub {first} is ready."))]
+    if first is not None:
+        steps += [
+            el(
+                "li",
+                el(
+                    "div",
+                    el("a", "Take a connection string", href=visit.link("policies")),
+                    " for your SDK; snippets are beside it. Or ",
+                    el("a", "send the first events here", href=visit.link("hubs", first, "send")),
+                    ".",
+                ),
+            ),
+            el(
+                "li",
+                el(
+                    "div",
+                    el("a", "Watch them arrive", href=visit.link("hubs", first, "events")),
+                    ".",
+                ),
+            ),
+        ]
+    return card("First steps", el("ol", *steps, class_="steps"), id_="first-steps")
+
+
+ROUTES = (Route("GET", "/", overview),)

@@ -1,0 +1,226 @@
+"""Sending events by hand: a body, properties, a key or partition, often, or sample data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Iterator
+
+from starlette.responses import Response
+
+from penstock.client import EventData, EventHubProducerClient
+from penstock.model.clock import Clock
+from penstock.model.errors import ArgumentError
+from penstock.portal.html import Html
+from penstock.portal.layout import page
+from penstock.portal.parts import area, card, field, form, select, submit
+from penstock.portal.users import Role
+from penstock.portal.web import Done, Route, Visit
+
+REPEAT_MAX = 10_000
+_INTERVAL_MS_MAX = 60_000
+_TOTAL_S_MAX = 120  # a request that sends for longer would look as if it hung
+_BODY_MAX = 1024 * 1024
+_SAMPLES = {
+    "": "my own body",
+    "telemetry": "sample: temperatures of devices",
+    "clicks": "sample: clicks in a shop",
+    "orders": "sample: orders",
+}
+
+
+async def send_page(visit: Visit) -> Response:
+    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    partitions = {"": "by key, or in turn"} | {
+        str(index): f"partition {index}" for index in range(hub.partition_count)
+    }
+    return await page(
+        visit,
+        "Send",
+        card("Send events", _form(visit, hub.name, partitions)),
+        active="hubs",
+        hub=hub.name,
+        tab="send",
+    )
+
+
+def _form(visit: Visit, hub: str, partitions: dict[str, str]) -> Html:
+    return form(
+        visit,
+        visit.link("hubs", hub, "send"),
+        area(
+            "Body",
+            "body",
+            visit.filled("body", '{"message": "hello"}'),
+            rows=6,
+            help_="{n} becomes the event's number, from 1 on",
+        ),
+        select("Or sample data", "sample", _SAMPLES, visit.filled("sample")),
+        field(
+            "Content type",
+            "content_type",
+            visit.filled("content_type"),
+            placeholder="application/json",
+        ),
+        field("Partition key", "partition_key", visit.filled("partition_key"), maxlength=128),
+        select("Partition", "partition", partitions, visit.filled("partition")),
+        area(
+            "Properties",
+            "properties",
+            visit.filled("properties"),
+            rows=3,
+            help_="one a line, name=value; or a JSON object, whose numbers stay numbers",
+        ),
+        field(
+            "Repeat",
+            "repeat",
+            visit.filled("repeat", 1),
+            type_="number",
+            min=1,
+            max=REPEAT_MAX,
+            help_=f"up to {REPEAT_MAX}",
+        ),
+        field(
+            "Every (ms)",
+            "interval",
+            visit.filled("interval", 0),
+            type_="number",
+            min=0,
+            max=_INTERVAL_MS_MAX,
+            help_="0: as fast as it goes",
+        ),
+        submit("Send"),
+    )
+
+
+async def send(visit: Visit) -> Response:
+    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    values = visit.form
+    repeat = _number(values.get("repeat", "1"), 1, REPEAT_MAX, "Repeat")
+    interval_ms = _number(values.get("interval", "0"), 0, _INTERVAL_MS_MAX, "Every")
+    if (repeat - 1) * interval_ms > _TOTAL_S_MAX * 1000:
+        raise ArgumentError(
+            f"{repeat} times every {interval_ms} ms takes longer than {_TOTAL_S_MAX} s: use "
+            "`penstock send --repeat` for that."
+        )
+    made = _events(values, visit.portal.clock)
+    key, partition = values.get("partition_key") or None, values.get("partition") or None
+    if key is not None and partition is not None:
+        raise ArgumentError("A partition key and a partition exclude each other.")
+    async with visit.portal.events.producer(visit.namespace, hub.name) as producer:
+        for number in range(repeat):
+            if interval_ms:
+                await _one(producer, next(made), partition, key)
+                if number + 1 < repeat:
+                    await asyncio.sleep(interval_ms / 1000)
+        if not interval_ms:
+            await _many(producer, made, repeat, partition, key)
+    to = visit.link("hubs", hub.name, "events", partition=partition, from_="latest")
+    raise Done(to, f"{repeat} {'event is' if repeat == 1 else 'events are'} stored.")
+
+
+async def _one(
+    producer: EventHubProducerClient, event: EventData, partition: str | None, key: str | None
+) -> None:
+    await producer.send_event(event, partition_id=partition, partition_key=key)
+
+
+async def _many(
+    producer: EventHubProducerClient,
+    events: Iterator[EventData],
+    count: int,
+    partition: str | None,
+    key: str | None,
+) -> None:
+    batch = await producer.create_batch(partition_id=partition, partition_key=key)
+    for _ in range(count):
+        event = next(events)
+        if batch.try_add(event):
+            continue
+        if len(batch) == 0:
+            raise ArgumentError("The event is larger than the service takes.")
+        await producer.send_batch(batch)
+        batch = await producer.create_batch(partition_id=partition, partition_key=key)
+        if not batch.try_add(event):
+            raise ArgumentError("The event is larger than the service takes.")
+    await producer.send_batch(batch)
+
+
+def _events(values: dict[str, str], clock: Clock) -> Iterator[EventData]:
+    """Without end. Checked at once: nothing is sent of a form that is wrong."""
+    properties = parse_properties(values.get("properties", ""))
+    body, sample = values.get("body", ""), values.get("sample", "")
+    if len(body.encode()) > _BODY_MAX:
+        raise ArgumentError(f"A body has at most {_BODY_MAX} bytes here.")
+    if sample not in _SAMPLES:
+        raise ArgumentError("There is no such sample.")
+    content_type = values.get("content_type") or ("application/json" if sample else None)
+
+    def made() -> Iterator[EventData]:
+        number = 0
+        while True:
+            number += 1
+            text = _sample(sample, number, clock) if sample else body.replace("{n}", str(number))
+            yield EventData(text, properties=dict(properties) or None, content_type=content_type)
+
+    return made()
+
+
+def parse_properties(text: str) -> dict[str, object]:
+    """`name=value` lines, or a JSON object of texts, numbers and booleans. ArgumentError."""
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ArgumentError(f"The properties are no JSON object: {error}.") from None
+        wrong = [n for n, v in found.items() if not isinstance(v, str | int | float | bool)]
+        if wrong:
+            raise ArgumentError(f"The property '{wrong[0][:40]}' is no text, number or boolean.")
+        return dict(found)
+    properties: dict[str, object] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        name, mark, value = line.partition("=")
+        if not mark or not name.strip():
+            raise ArgumentError(f"'{line[:40]}' is no property: write name=value.")
+        properties[name.strip()] = value.strip()
+    return properties
+
+
+def _sample(kind: str, number: int, clock: Clock) -> str:
+    at = clock.now_ms()
+    pick = random.Random(number)  # noqa: S311  # the same sample each time
+    if kind == "telemetry":
+        value = 20 + 5 * math.sin(number / 10) + pick.uniform(-0.5, 0.5)
+        record = {"device": f"d{number % 10}", "temperature": round(value, 2), "at": at}
+    elif kind == "clicks":
+        record = {
+            "user": f"u{pick.randrange(1000)}",
+            "page": pick.choice(("/", "/cart", "/search", "/help")),
+            "milliseconds": pick.randrange(20, 900),
+            "at": at,
+        }
+    else:
+        record = {
+            "order": f"o-{number:06}",
+            "customer": f"c{pick.randrange(200)}",
+            "amount": round(pick.uniform(3, 250), 2),
+            "currency": "EUR",
+            "at": at,
+        }
+    return json.dumps(record)
+
+
+def _number(text: str, least: int, most: int, what: str) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) <= most:
+        raise ArgumentError(f"{what} is '{text[:20]}': {least} to {most} are allowed.")
+    return int(text)
+
+
+ROUTES = (
+    Route("GET", "/hubs/{hub}/send", send_page, Role.OPERATOR),
+    Route("POST", "/hubs/{hub}/send", send, Role.OPERATOR),
+)

@@ -1,0 +1,285 @@
+"""What pages are made of: tiles, tables, forms, charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.portal.html import Html, el, group
+from penstock.portal.texts import seconds, whole
+from penstock.portal.web import Visit
+
+RANGES = {
+    "1h": ("1 hour", 3_600_000),
+    "24h": ("24 hours", 86_400_000),
+    "7d": ("7 days", 604_800_000),
+}
+_POINTS = 180
+
+
+def card(title: str, *children: object, id_: str | None = None, aside: object = None) -> Html:
+    head = el("header", el("h2", title), aside) if title or aside is not None else None
+    return el("section", head, *children, class_="card", id=id_)
+
+
+def tile(label: str, value: object, note: object = "", *, tone: str = "") -> Html:
+    return el(
+        "div",
+        el("div", label, class_="tile-label"),
+        el("div", value, class_="tile-value"),
+        el("div", note, class_="tile-note") if note else None,
+        class_=f"tile {tone}".strip(),
+    )
+
+
+def tiles(*each: Html) -> Html:
+    return el("div", *each, class_="tiles")
+
+
+def live(name: str, *children: object, tag: str = "div") -> Html:
+    """A part that is kept up to date while the page is open."""
+    return el(tag, *children, data_live=name, id=f"live-{name}")
+
+
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    numbers: Iterable[int] = (),
+) -> Html:
+    """On a narrow screen each row becomes a small card; the heads then stand before the cells."""
+    right = set(numbers)
+    body = [
+        el(
+            "tr",
+            *(
+                el(
+                    "td",
+                    cell if cell not in (None, "") else "–",
+                    data_label=heads[index],
+                    class_="number" if index in right else None,
+                )
+                for index, cell in enumerate(row)
+            ),
+        )
+        for row in rows
+    ]
+    if not body:
+        return el("p", empty, class_="empty")
+    head = el(
+        "tr",
+        *(
+            el("th", text, scope="col", class_="number" if index in right else None)
+            for index, text in enumerate(heads)
+        ),
+    )
+    return el("div", el("table", el("thead", head), el("tbody", *body)), class_="table-box")
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Html:
+    return el(
+        "dl",
+        *(group(el("dt", name), el("dd", value if value != "" else "–")) for name, value in pairs),
+        class_="facts",
+    )
+
+
+def badge(text: str, tone: str = "") -> Html:
+    return el("span", text, class_=f"badge {tone}".strip())
+
+
+def code(text: str, *, copy: bool = True) -> Html:
+    """Something to be copied, whole."""
+    button = el("button", "Copy", type="button", class_="copy small", data_copy=True)
+    return el("div", el("pre", el("code", text)), button if copy else None, class_="code")
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+def form(visit: Visit, action: str, *fields: object, class_: str = "", back: str = "") -> Html:
+    hidden = [
+        el("input", type="hidden", name="form_token", value=visit.form_token),
+        el("input", type="hidden", name="back", value=back or _here(visit)),
+    ]
+    return el(
+        "form", *hidden, *fields, method="post", action=action, class_=f"form {class_}".strip()
+    )
+
+
+def _here(visit: Visit) -> str:
+    """Without the host: a Referer that somebody else wrote leads to a page of ours at worst."""
+    url = visit.request.url
+    return url.path + (f"?{url.query}" if url.query else "")
+
+
+def field(
+    label: str,
+    name: str,
+    value: object = "",
+    *,
+    type_: str = "text",
+    help_: str = "",
+    **attributes: object,
+) -> Html:
+    ident = f"f-{name}"
+    return el(
+        "div",
+        el("label", label, for_=ident),
+        el("input", id=ident, name=name, type=type_, value=value, **attributes),
+        el("small", help_) if help_ else None,
+        class_="field",
+    )
+
+
+def area(label: str, name: str, value: str = "", *, help_: str = "", rows: int = 4) -> Html:
+    ident = f"f-{name}"
+    return el(
+        "div",
+        el("label", label, for_=ident),
+        # A newline after the tag is not part of the value: one is given, or the text loses its own.
+        el("textarea", "\n" + value, id=ident, name=name, rows=rows, spellcheck="false"),
+        el("small", help_) if help_ else None,
+        class_="field wide",
+    )
+
+
+def select(
+    label: str, name: str, options: Mapping[str, str], value: str = "", *, help_: str = ""
+) -> Html:
+    ident = f"f-{name}"
+    choices = [
+        el("option", text, value=key, selected=key == value) for key, text in options.items()
+    ]
+    return el(
+        "div",
+        el("label", label, for_=ident),
+        el("select", *choices, id=ident, name=name),
+        el("small", help_) if help_ else None,
+        class_="field",
+    )
+
+
+def check(label: str, name: str, checked: bool, *, help_: str = "") -> Html:
+    return el(
+        "div",
+        el("label", el("input", type="checkbox", name=name, value="yes", checked=checked), label),
+        el("small", help_) if help_ else None,
+        class_="field check",
+    )
+
+
+def submit(text: str, *, danger: bool = False, name: str | None = None, value: str = "") -> Html:
+    tone = "danger" if danger else "primary"
+    return el("button", text, type="submit", class_=tone, name=name, value=value if name else None)
+
+
+def delete_box(visit: Visit, action: str, kind: str, name: str, loss: str) -> Html:
+    """What cannot be undone needs the name, typed."""
+    return el(
+        "details",
+        el("summary", f"Delete this {kind}…"),
+        form(
+            visit,
+            action,
+            el("p", loss),
+            field(
+                f"Type {name} to confirm",
+                "confirm",
+                autocomplete="off",
+                required=True,
+                data_confirm=name,
+            ),
+            submit(f"Delete {kind}", danger=True),
+            class_="danger-form",
+        ),
+        class_="danger-box",
+    )
+
+
+# --- charts ---------------------------------------------------------------------------------------
+
+
+def ranges(visit: Visit, *segments: str) -> Html:
+    chosen = chosen_range(visit)
+    kept = {
+        name: value for name, value in visit.query.items() if name not in ("range", "namespace")
+    }
+    return el(
+        "nav",
+        *(
+            el(
+                "a",
+                key,
+                href=visit.link(*segments, **{**kept, "range": key}),
+                title=f"The last {text}",
+                aria_current="true" if key == chosen else None,
+            )
+            for key, (text, _) in RANGES.items()
+        ),
+        class_="ranges",
+        aria_label="Range of time",
+    )
+
+
+def chosen_range(visit: Visit) -> str:
+    wanted = visit.query.get("range", "1h")
+    return wanted if wanted in RANGES else "1h"
+
+
+async def history(visit: Visit, hub: str | None, names: Sequence[str]) -> dict[str, object]:
+    """Of the namespace or a hub, over the range that is chosen."""
+    key = chosen_range(visit)
+    span_ms, namespace = RANGES[key][1], visit.namespace
+    now_ms = visit.portal.clock.now_ms()
+    found = await visit.backend.shared(
+        ("history", namespace, hub, tuple(names), key),
+        lambda client: client.metric_history(
+            namespace, hub, names=names, since_ms=now_ms - span_ms, until_ms=now_ms, points=_POINTS
+        ),
+        ttl_ms=5_000,
+    )
+    return dict(found)
+
+
+def chart(
+    title: str,
+    at_ms: Sequence[int],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    unit: str = "",
+    step_ms: int = 0,
+    empty: str = "Nothing was recorded in this time.",
+    bytes_: bool = False,
+) -> Html:
+    """Drawn by chart.js from data that is text; people without a script get the last numbers."""
+    data = {"at": list(at_ms), "series": {k: list(v) for k, v in series.items()}, "unit": unit}
+    latest = ", ".join(
+        f"{name}: {whole(round(last)) if (last := _last(values)) is not None else '–'}"
+        for name, values in series.items()
+    )
+    note = f"every point is {seconds(step_ms / 1000)}" if step_ms else ""
+    return el(
+        "figure",
+        el("figcaption", el("strong", title), el("small", unit)),
+        el(
+            "div",
+            data_chart=json.dumps(data | {"bytes": bytes_}, separators=(",", ":")),
+            data_empty=empty,
+            class_="chart",
+            role="img",
+            aria_label=f"{title}. Latest {latest}.",
+            title=note,
+        ),
+        class_="chart-box",
+    )
+
+
+def per_second(values: Sequence[int | None], step_ms: int) -> list[float | None]:
+    scale = 1000 / step_ms if step_ms else 1.0
+    return [None if value is None else round(value * scale, 3) for value in values]
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return next((value for value in reversed(values) if value is not None), None)

@@ -1,0 +1,89 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+_STEPS = ("", "k", "M", "G", "T")
+_BYTES = ("B", "KB", "MB", "GB", "TB")
+
+
+def count(value: float | None) -> str:
+    """
+    >>> count(999), count(12_345), count(2_500_000), count(None)
+    ('999', '12.3k', '2.5M', '–')
+    """
+    if value is None:
+        return "–"
+    return _stepped(value, 1000, _STEPS, "")
+
+
+def size(value: float | None) -> str:
+    """
+    >>> size(512), size(1536), size(5 * 1024**3)
+    ('512 B', '1.5 KB', '5 GB')
+    """
+    if value is None:
+        return "–"
+    return _stepped(value, 1024, _BYTES, " ")
+
+
+def whole(value: int | None) -> str:
+    """Exactly, with thin spaces between thousands.
+
+    >>> whole(1234567), whole(None)
+    ('1\u202f234\u202f567', '–')
+    """
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def seconds(value: float | None) -> str:
+    """
+    >>> seconds(0.4), seconds(95), seconds(7300), seconds(200_000)
+    ('0.4 s', '1 min 35 s', '2 h 1 min', '2 d 7 h')
+    """
+    if value is None:
+        return "–"
+    if value < 10:
+        return f"{value:.1f} s".replace(".0 ", " ")
+    whole_s = int(value)
+    if whole_s < 60:
+        return f"{whole_s} s"
+    for limit, unit, below, part in (
+        (3600, 60, 1, ("min", "s")),
+        (86_400, 3600, 60, ("h", "min")),
+        (math.inf, 86_400, 3600, ("d", "h")),
+    ):
+        if whole_s < limit:
+            rest = whole_s % unit // below
+            return f"{whole_s // unit} {part[0]}" + (f" {rest} {part[1]}" if rest else "")
+    raise AssertionError("unreachable")
+
+
+def moment(at_ms: int | None) -> str:
+    """To the second, UTC; a dash for what never was."""
+    if at_ms is None or at_ms <= 0:
+        return "–"
+    try:
+        when = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(at_ms)
+    return when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def ago(at_ms: int | None, now_ms: int) -> str:
+    if at_ms is None or at_ms <= 0:
+        return "never"
+    return f"{seconds(max(0, now_ms - at_ms) // 1000)} ago"
+
+
+def _stepped(value: float, step: int, names: tuple[str, ...], gap: str) -> str:
+    amount = float(value)
+    for name in names:
+        if abs(amount) < step or name == names[-1]:
+            break
+        amount /= step
+    # 999.96 would read "1000": the next unit's one.
+    digits = 0 if abs(amount) >= 100 or amount == int(amount) else 1
+    return f"{amount:.{digits}f}".removesuffix(".0") + gap + name

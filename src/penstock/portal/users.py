@@ -1,0 +1,162 @@
+"""Who may use the portal: a file of names, roles and hashed passwords.
+
+    alice = { role = "admin", password = "scrypt$16384$8$1$SALT$HASH" }
+    bob   = { role = "viewer", password = "scrypt$…", hubs = ["orders", "billing-*"] }
+
+TOML under [users]. Passwords are hashed by `penstock portal password`; the file is read again when
+it changes, so that taking somebody out ends their session with their next click.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+import os
+import tomllib
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from penstock.model.errors import ConfigurationError
+
+_N, _R, _P = 2**14, 8, 1  # 16 MB and tens of milliseconds for each guess
+_BYTES = 32
+_FILE_BYTES_MAX = 1024 * 1024
+_PASSWORD_MAX = 1024
+
+
+class Role(IntEnum):
+    """As the management API knows them; each includes those below it."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    role: Role
+    password: str
+    hubs: tuple[str, ...] = ()  # patterns; none: all of them
+
+    def __repr__(self) -> str:
+        return f"User({self.name!r}, {self.role.name})"
+
+    @property
+    def stamp(self) -> str:
+        """Changes when anything about the user does: a session holds it."""
+        text = f"{self.name}\0{self.role}\0{self.password}\0{self.hubs}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Users:
+    """The file, as it is now."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._seen: tuple[int, int] | None = None
+        self._users: dict[str, User] = {}
+
+    @property
+    def is_there(self) -> bool:
+        return self._file is not None
+
+    def find(self, name: str) -> User | None:
+        """Raises ConfigurationError when the file cannot be used: nobody signs in by it then."""
+        self._read()
+        return self._users.get(name)
+
+    def _read(self) -> None:
+        if self._file is None:
+            return
+        try:
+            found = self._file.stat()
+            now = (found.st_mtime_ns, found.st_size)
+            if now == self._seen:
+                return
+            if found.st_size > _FILE_BYTES_MAX:
+                raise ConfigurationError(f"{self._file} has more than {_FILE_BYTES_MAX} bytes.")
+            self._users = read_users(self._file.read_text(), str(self._file))
+            self._seen = now
+        except (OSError, UnicodeDecodeError) as error:
+            self._users, self._seen = {}, None
+            raise ConfigurationError(f"{self._file} cannot be read: {error}.") from None
+        except ConfigurationError:
+            self._users, self._seen = {}, None
+            raise
+
+
+def read_users(text: str, where: str) -> dict[str, User]:
+    """Raises ConfigurationError, which never holds a hash."""
+    try:
+        table = tomllib.loads(text).get("users", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{where} is not TOML: {error}.") from None
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{where}: users is a table of names.")
+    return {name: _user(name, value, where) for name, value in table.items()}
+
+
+def _user(name: str, value: object, where: str) -> User:
+    if not isinstance(value, dict) or not name or len(name) > 64 or not name.isprintable():
+        raise ConfigurationError(f"{where}: a user is a name of at most 64 characters and a table.")
+    unknown = set(value) - {"role", "password", "hubs"}
+    if unknown:
+        raise ConfigurationError(f"{where}: '{name}' has '{min(unknown)}': role, password, hubs.")
+    role, password, hubs = value.get("role"), value.get("password"), value.get("hubs", [])
+    if not isinstance(role, str) or role.upper() not in Role.__members__:
+        raise ConfigurationError(f"{where}: the role of '{name}' is viewer, operator or admin.")
+    if not isinstance(password, str) or not password.startswith("scrypt$"):
+        raise ConfigurationError(
+            f"{where}: the password of '{name}' is no hash: `penstock portal password` makes one."
+        )
+    if not isinstance(hubs, list) or not all(isinstance(each, str) for each in hubs):
+        raise ConfigurationError(f"{where}: the hubs of '{name}' are a list of patterns.")
+    return User(name=name, role=Role[role.upper()], password=password, hubs=tuple(hubs))
+
+
+def sees(patterns: tuple[str, ...], hub: str) -> bool:
+    return not patterns or any(
+        fnmatch.fnmatchcase(hub.casefold(), pattern.casefold()) for pattern in patterns
+    )
+
+
+def hashed(password: str, salt: bytes | None = None) -> str:
+    """For the user file."""
+    salt = os.urandom(16) if salt is None else salt
+    digest = _scrypt(password, salt, _N, _R, _P)
+    return f"scrypt${_N}${_R}${_P}${_text(salt)}${_text(digest)}"
+
+
+def matches(password: str, stored: str) -> bool:
+    """Takes as long for a wrong one; False for a hash that is none."""
+    try:
+        _, n, r, p, salt, digest = stored.split("$")
+        cost = (int(n), int(r), int(p))
+        if not (1 < cost[0] <= 2**17 and 0 < cost[1] <= 16 and 0 < cost[2] <= 4):
+            return False
+        found = _scrypt(password, _bytes(salt), *cost)
+        return hmac.compare_digest(found, _bytes(digest))
+    except (ValueError, binascii.Error):
+        return False
+
+
+def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    text = password[:_PASSWORD_MAX].encode("utf-8", "replace")
+    return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=256 * 1024 * 1024, dklen=_BYTES)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+# What an unknown name is measured against, so that it takes as long as a known one.
+NOBODY = hashed("nobody", b"\0" * 16)

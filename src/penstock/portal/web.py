@@ -1,0 +1,365 @@
+"""One request's way: who is it, may they, is it really they; then a page's function.
+
+What a page is given (`Visit`) is checked already. Every answer carries the same strict headers:
+no script, style, frame or connection but our own, nothing kept by caches.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.portal.backend import Backend
+from penstock.portal.html import path
+from penstock.portal.reading import Events
+from penstock.portal.sessions import Guesses, Session, Sessions
+from penstock.portal.settings import PortalSettings
+from penstock.portal.users import Role, Users, sees
+
+log = logging.getLogger("penstock.portal")
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=()",
+    "cache-control": "no-store",
+}
+_FORM_BYTES_MAX = 2 * 1024 * 1024
+_FIELDS_MAX = 200
+_FLASHES_MAX = 1000
+_WORD = re.compile(r"\{(\w+)\}")
+
+
+class Flash(msgspec.Struct, frozen=True):
+    """Shown once, on the next page: what happened, and what was filled in when it went wrong."""
+
+    text: str
+    is_error: bool = False
+    values: dict[str, str] = {}
+
+
+class Portal(msgspec.Struct, kw_only=True):
+    """What all visits share."""
+
+    settings: PortalSettings
+    backend: Backend
+    sessions: Sessions
+    users: Users
+    guesses: Guesses
+    clock: Clock
+    events: Events
+    flashes: dict[str, Flash] = {}
+
+
+class Visit(msgspec.Struct, kw_only=True):
+    """One request of somebody who is known."""
+
+    portal: Portal
+    request: Request
+    session: Session
+    words: dict[str, str]  # of the path
+    query: dict[str, str]
+    form: dict[str, str] = {}
+    flash: Flash | None = None
+    namespace: str = ""  # the one in view, as it is spelled
+
+    @property
+    def backend(self) -> Backend:
+        return self.portal.backend
+
+    @property
+    def hub(self) -> str:
+        return self.words["hub"]
+
+    def may(self, role: Role) -> bool:
+        return self.session.role >= role and not (
+            self.portal.settings.read_only and role > Role.VIEWER
+        )
+
+    def sees(self, hub: str) -> bool:
+        return sees(self.session.hubs, hub)
+
+    @property
+    def form_token(self) -> str:
+        return self.portal.sessions.form_token(self.session)
+
+    def link(self, *segments: str, **query: object) -> str:
+        """An address that stays in this namespace; the default one is not named."""
+        chosen = self.query.get("namespace")
+        return path(*segments, **query, namespace=chosen)
+
+    def filled(self, name: str, default: object = "") -> str:
+        """What a form's field begins with: what was typed before it was refused."""
+        if self.flash is not None and name in self.flash.values:
+            return self.flash.values[name]
+        return str(default)
+
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """`{word}` in a pattern is one segment, unescaped after the path is split: a hub may have a
+    slash in its name. `role` is what the request needs at least."""
+
+    method: str
+    pattern: str
+    handler: Handler
+    role: Role = Role.VIEWER
+
+
+class Done(Exception):  # no fault: a form was handled
+    """Leads to another page, which says so."""
+
+    def __init__(self, to: str, text: str = "", *, is_error: bool = False) -> None:
+        super().__init__(text)
+        self.to = to
+        self.flash = Flash(text, is_error) if text else None
+
+
+class Router:
+    """Finds the route; `None` as its words when only the method is wrong."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = [(route, route.pattern.strip("/").split("/")) for route in routes]
+
+    def find(self, method: str, segments: list[str]) -> tuple[Route, dict[str, str]] | None:
+        for route, parts in self._routes:
+            if route.method != method or len(parts) != len(segments):
+                continue
+            words: dict[str, str] = {}
+            for part, segment in zip(parts, segments, strict=True):
+                word = _WORD.fullmatch(part)
+                if word is not None:
+                    words[word[1]] = segment
+                elif part != segment:
+                    break
+            else:
+                return route, words
+        return None
+
+
+class Application:
+    """The ASGI application. `known` tells who somebody is, `denied` what strangers see."""
+
+    def __init__(self, portal: Portal, routes: Sequence[Route], public: Sequence[Route]) -> None:
+        self._portal = portal
+        self._router = Router(routes)
+        self._public = Router(public)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return
+        if scope["type"] == "websocket":
+            # There are none here: an upgrade from whatever origin is refused.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._answered(request)
+        except ClientDisconnect:
+            return
+        except Exception:
+            log.exception("request failed: path=%s", scope["path"])
+            response = self._plain(500, "Something went wrong here; the portal's log says what.")
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        if self._portal.settings.is_secure:
+            response.headers["strict-transport-security"] = "max-age=31536000"
+        await response(scope, receive, send)
+
+    async def _answered(self, request: Request) -> Response:
+        raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+        segments = [unquote(each) for each in raw.decode("ascii", "replace").strip("/").split("/")]
+        method = "GET" if request.method == "HEAD" else request.method
+        form: dict[str, str] = {}
+        if method == "POST":
+            if not is_same_origin(request):
+                return self._plain(403, "The request comes from another site: refused.")
+            found = await read_form(request)
+            if found is None:
+                return self._plain(413, f"A form has at most {_FORM_BYTES_MAX} bytes.")
+            form = found
+        query = dict(request.query_params)
+        public = self._public.find(method, segments)
+        session = current(self._portal, request)
+        visit = Visit(
+            portal=self._portal,
+            request=request,
+            session=session or _STRANGER,
+            words={} if public is None else public[1],
+            query=query,
+            form=form,
+        )
+        if public is not None:
+            return await public[0].handler(visit)
+        if session is None:
+            return _to_sign_in(request)
+        chosen = self._router.find(method, segments)
+        if chosen is None:
+            from penstock.portal.layout import error_page
+
+            return await error_page(visit, 404, "There is no such page.")
+        return await self._served(visit, *chosen)
+
+    async def _served(self, visit: Visit, route: Route, words: dict[str, str]) -> Response:
+        from penstock.portal.layout import error_page
+
+        visit.words = words
+        posted = route.method == "POST"
+        if posted:
+            token = visit.form.pop("form_token", "")
+            if not self._portal.sessions.is_form_token(visit.session, token):
+                return await error_page(visit, 403, "The form is too old, or not ours: try again.")
+        else:
+            visit.flash = self._portal.flashes.pop(visit.session.id, None)
+        refusal = refused(visit, route)
+        if refusal is not None:
+            return await error_page(visit, 403, refusal)
+        try:
+            visit.namespace = await self._namespace(visit)
+            response = await route.handler(visit)
+        except Done as done:
+            self._keep(visit, done.flash)
+            response = RedirectResponse(done.to, status_code=303)
+        except PenstockError as error:
+            back = visit.form.get("back", "")
+            if not posted or not back.startswith("/") or back.startswith("//"):
+                return await error_page(visit, error.http_status or 500, str(error))
+            kept = {name: value for name, value in visit.form.items() if "key" not in name}
+            self._keep(visit, Flash(str(error), True, kept))
+            response = RedirectResponse(back, status_code=303)
+        return renewed(self._portal, visit, response)
+
+    async def _namespace(self, visit: Visit) -> str:
+        wanted = visit.query.get("namespace") or visit.form.get("namespace")
+        known = [each.name for each in await visit.backend.namespaces()]
+        if wanted:
+            for name in known:
+                if name.casefold() == wanted.casefold():
+                    return name
+        return known[0] if known else ""
+
+    def _keep(self, visit: Visit, flash: Flash | None) -> None:
+        flashes = self._portal.flashes
+        if flash is not None:
+            flashes[visit.session.id] = flash
+        while len(flashes) > _FLASHES_MAX:
+            flashes.pop(next(iter(flashes)))
+
+    def _plain(self, status: int, text: str) -> Response:
+        return Response(text + "\n", status_code=status, media_type="text/plain")
+
+
+_STRANGER = Session(id="", user="", role=Role.VIEWER, began_ms=0, seen_ms=0)
+
+
+def refused(visit: Visit, route: Route) -> str | None:
+    """Why this visitor may not."""
+    if visit.portal.settings.read_only and route.role > Role.VIEWER:
+        return "The portal is in read-only mode: nothing can be changed here."
+    if visit.session.role < route.role:
+        return (
+            f"You are signed in as '{visit.session.user}' with the role "
+            f"{visit.session.role.name.lower()}: this needs {route.role.name.lower()}."
+        )
+    hub = visit.words.get("hub")
+    if hub is not None and not visit.sees(hub):
+        return f"You are signed in as '{visit.session.user}', who may not see this event hub."
+    return None
+
+
+def cookie_name(request: Request) -> str:
+    """By port: browsers keep cookies by host alone, and two services may share one."""
+    return f"penstock_portal_{request.url.port or 0}"
+
+
+def current(portal: Portal, request: Request) -> Session | None:
+    """Whose session the cookie is. Somebody who is out of the user file is out."""
+    cookie = request.cookies.get(cookie_name(request), "")
+    session = portal.sessions.read(cookie, now_ms=portal.clock.now_ms())
+    if session is None or not session.stamp:
+        return session
+    try:
+        user = portal.users.find(session.user)
+    except PenstockError as error:
+        log.error("%s", error)
+        return None
+    return session if user is not None and user.stamp == session.stamp else None
+
+
+def renewed(portal: Portal, visit: Visit, response: Response) -> Response:
+    """A session that is used goes on; the cookie is written anew every few minutes."""
+    now_ms = portal.clock.now_ms()
+    if now_ms - visit.session.seen_ms > 5 * 60_000:
+        session = msgspec.structs.replace(visit.session, seen_ms=now_ms)
+        set_cookie(portal, visit.request, response, portal.sessions.cookie(session))
+    return response
+
+
+def set_cookie(portal: Portal, request: Request, response: Response, value: str) -> None:
+    response.set_cookie(
+        cookie_name(request),
+        value,
+        httponly=True,
+        samesite="strict",
+        secure=portal.settings.is_secure,
+        path="/",
+    )
+
+
+def is_same_origin(request: Request) -> bool:
+    """Browsers say where a request comes from. One that says nothing is no browser's, and has no
+    cookie that another site could use."""
+    origin = request.headers.get("origin")
+    if origin is not None:
+        return urlsplit(origin).netloc.casefold() == request.headers.get("host", "").casefold()
+    return request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+
+
+async def read_form(request: Request) -> dict[str, str] | None:
+    """The fields, the last of each name; None when it is too large."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _FORM_BYTES_MAX:
+            return None
+    if "application/x-www-form-urlencoded" not in request.headers.get("content-type", ""):
+        return {}
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=_FIELDS_MAX
+        )
+    except ValueError:
+        return {}
+    return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+def _to_sign_in(request: Request) -> Response:
+    """A link from another site comes without the cookie (SameSite=Strict): from our own page the
+    same address is asked for again, now with it."""
+    if request.method == "POST" or "text/event-stream" in request.headers.get("accept", ""):
+        return Response("Sign in first.\n", status_code=401, media_type="text/plain")
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        from penstock.portal.layout import again_page
+
+        return again_page()
+    return RedirectResponse(path("signin", to=target if target != "/" else None), 303)

@@ -1,0 +1,173 @@
+"""The portal's process: its sockets, what it is told, how it is.
+
+The sockets are opened here and inherited: the port is known at once, a taken one is a clear
+sentence, and a visitor who comes while the portal starts again waits a moment and is not refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from penstock.service.certificates import Certificates
+from penstock.service.children import Child, Children, ChildState
+from penstock.service.facts import Facts, public_host
+from penstock.service.prices import PRICE_FIELDS
+from penstock.service.settings import PORTAL_PORT, Settings
+
+NAME = "portal"
+_BACKLOG = 128
+_ANSWER_BYTES_MAX = 1024
+
+
+class PortalSockets:
+    """Listening before the portal is there. Raises OSError when the port is taken, unless it is
+    the one that nobody chose: then any free one is taken, and `note` says so."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.note = ""
+        try:
+            self.sockets = _listening(settings.host, settings.portal_port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or settings.portal_port != PORTAL_PORT:
+                raise
+            self.sockets = _listening(settings.host, 0)
+            self.note = (
+                f"Port {PORTAL_PORT} is taken by another program: the portal has another one; "
+                "choose it with --portal-port."
+            )
+        self.port = int(self.sockets[0].getsockname()[1])
+        scheme = "http" if settings.is_loopback else "https"
+        self.url = f"{scheme}://{public_host(settings)}:{self.port}"
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """127.0.0.1 takes ::1 along, as the doors do."""
+    with contextlib.ExitStack() as opened:
+        first = opened.enter_context(_bound(host, port))
+        found = [first]
+        if host == "127.0.0.1":
+            try:
+                found.append(opened.enter_context(_bound("::1", first.getsockname()[1])))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and port != 0:
+                    raise
+        opened.pop_all()
+        return found
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((host, port))
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def portal_child(
+    settings: Settings, facts: Facts, sockets: PortalSockets, certificates: Certificates
+) -> Child:
+    descriptors = [each.fileno() for each in sockets.sockets]
+    told = {
+        "PENSTOCK_ADMIN_URL": facts.admin,
+        "PENSTOCK_ADMIN_TOKEN": facts.admin_token,
+        "PENSTOCK_CA_FILE": facts.ca_file,
+        "PENSTOCK_HTTPS_URL": facts.https,
+        "PENSTOCK_PORTAL_SOCKETS": " ".join(str(each) for each in descriptors),
+        "PENSTOCK_PORTAL_ENVIRONMENT": settings.portal_environment or "",
+        "PENSTOCK_PORTAL_READ_ONLY": "1" if settings.portal_read_only else "",
+        "PENSTOCK_PORTAL_USERS_FILE": str(settings.portal_users_file.absolute())
+        if settings.portal_users_file is not None
+        else "",
+        "PENSTOCK_PORTAL_PRICES": json.dumps(_prices(settings)),
+    }
+    if not settings.is_loopback:
+        told["PENSTOCK_PORTAL_CERTIFICATE_FILE"] = str(certificates.certificate_file)
+        told["PENSTOCK_PORTAL_KEY_FILE"] = str(certificates.key_file)
+    return Child(
+        NAME,
+        (sys.executable, "-m", "penstock.portal"),
+        {**_plain(os.environ), **told},
+        probe=lambda: _answers(sockets, tls=not settings.is_loopback),
+        pass_fds=descriptors,
+    )
+
+
+def portal_check(children: Children) -> str:
+    """For `/ready`: ok, starting, off, or what is wrong."""
+    for status in children.status():
+        if status.name == NAME:
+            if status.state is ChildState.RUNNING:
+                return "ok"
+            if status.state is ChildState.STARTING:
+                return "starting"
+            return f"ended with {status.last_exit}, starts again (restarts: {status.restarts})"
+    return "off"
+
+
+def front_route(portal: str | None) -> Route:
+    """`/` of the administration port leads to the portal."""
+
+    async def front(request: Request) -> Response:
+        if portal is None:
+            return PlainTextResponse("Penstock runs here, without its portal.\n")
+        return RedirectResponse(portal + "/", status_code=307)
+
+    return Route("/", front)
+
+
+def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without our own settings, some of which are keys."""
+    return {name: value for name, value in environ.items() if not name.startswith("PENSTOCK_")}
+
+
+def _prices(settings: Settings) -> dict[str, str]:
+    prices = settings.prices
+    if prices is None:
+        return {}
+    return {
+        "currency": prices.currency,
+        **{name: str(getattr(prices, name)) for name in PRICE_FIELDS},
+    }
+
+
+async def _answers(sockets: PortalSockets, *, tls: bool) -> bool:
+    """Whether the portal says that it lives. Its certificate is ours: nothing is to be proven."""
+    host = str(sockets.sockets[0].getsockname()[0])
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # compared
+    context: ssl.SSLContext | None = None
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(host, sockets.port, ssl=context)
+    try:
+        writer.write(b"GET /alive HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        answer = await reader.read(_ANSWER_BYTES_MAX)
+    finally:
+        writer.close()
+    return answer.startswith(b"HTTP/1.1 200")
