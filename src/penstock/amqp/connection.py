@@ -170,9 +170,10 @@ class Connection:
         return len(self._pending) + self.allowance.unfinished_bytes
 
     def receive_data(
-        self, data: bytes, *, now_ms: int, frames_max: int | None = None
+        self, data: bytes | memoryview, *, now_ms: int, frames_max: int | None = None
     ) -> list[Event]:
-        """Everything the bytes meant, in order. Never raises for what a peer sends.
+        """Everything the bytes meant, in order. Never raises for what a peer sends. A memoryview is
+        copied before this returns: a socket's buffer may be filled again.
 
         With `frames_max` it stops behind so many frames, runs of transfers not counted; `has_more`
         then says that the next call, also with b"", goes on."""
@@ -182,7 +183,8 @@ class Connection:
         events: list[Event] = []
         if self.is_over:
             return events
-        buffer = self._pending + data if self._pending else data
+        is_whole = isinstance(data, bytes) and not self._pending
+        buffer = bytes(data) if is_whole else self._pending + data
         position = 0
         try:
             self._check_patience(len(buffer))

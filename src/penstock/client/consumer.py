@@ -7,6 +7,7 @@ import bisect
 import ssl
 import weakref
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from penstock.client.connection import Connection, Transport
 from penstock.client.errors import ClientError, ClientTimedOut, EventsLost
@@ -18,6 +19,7 @@ from penstock.client.retry import RetryPolicy
 from penstock.kernels import Columns, KernelError, decode_events
 from penstock.model.errors import ArgumentError
 
+_ENOUGH_BYTES = 1024 * 1024  # so much of a range at a time, where it comes at once
 _FIRST_WAIT_S = 1.0  # an event of a range comes at once, unless there is none
 
 
@@ -115,6 +117,22 @@ class EventHubConsumerClient(HubClient):
         EventsLost for a gap behind that, ClientTimedOut when no event comes for the client's
         `timeout_s`. Close it (`aclose`) when it is left early.
         """
+        runs = self.read_runs(partition_id, first, last, prefetch=prefetch, owner_level=owner_level)
+        async with aclosing(runs):
+            async for run in runs:
+                for chunk in run:
+                    yield chunk
+
+    async def read_runs(
+        self,
+        partition_id: str,
+        first: int,
+        last: int,
+        *,
+        prefetch: int | None = None,
+        owner_level: int | None = None,
+    ) -> AsyncGenerator[list[Chunk], None]:
+        """The same, as many chunks at a time as there are."""
         if first < 0:
             raise ArgumentError(f"first is {first}: below 0.")
         if first > last:
@@ -125,19 +143,19 @@ class EventHubConsumerClient(HubClient):
             prefetch=prefetch,
             owner_level=owner_level,
             last=last,
+            enough_bytes=_ENOUGH_BYTES,
         )
         async with reader:
             expected: int | None = None  # nothing came yet
             while expected is None or expected <= last:
-                chunk = await self._next_chunk(reader, expected is None, last)
-                if chunk is None or (expected is None and chunk.first > last):
+                chunks = await self._next_chunks(reader, expected is None, last)
+                if not chunks or (expected is None and chunks[0].first > last):
                     return  # retention was quicker than we
                 if expected is None:
-                    expected = max(first, chunk.first)
-                part, found = _contiguous(chunk, expected, last)
-                if part is not None:
-                    yield part
-                    expected = part.last + 1
+                    expected = max(first, chunks[0].first)
+                run, expected, found = _contiguous_run(chunks, expected, last)
+                if run:
+                    yield run
                 if found is not None:
                     raise EventsLost(partition_id, expected, found)
 
@@ -148,26 +166,26 @@ class EventHubConsumerClient(HubClient):
         await asyncio.gather(*(reader.close() for reader in readers))
         await super().close()
 
-    async def _next_chunk(
+    async def _next_chunks(
         self, reader: PartitionReceiver, is_first: bool, last: int
-    ) -> Chunk | None:
+    ) -> list[Chunk]:
         """None when nothing up to `last` is there any more."""
-        chunk = None
+        chunks: list[Chunk] = []
         if is_first:
-            chunk = await reader.receive_chunk(min(_FIRST_WAIT_S, self._timeout_s))
-            if chunk is None:
+            chunks = await reader.receive_chunks(min(_FIRST_WAIT_S, self._timeout_s))
+            if not chunks:
                 known = await self.get_partition_properties(reader.partition_id)
                 ended = known["is_empty"] and known["last_enqueued_sequence_number"] >= last
                 if ended or known["beginning_sequence_number"] > last:
-                    return None
-        if chunk is None:
-            chunk = await reader.receive_chunk()
-        if chunk is None:
+                    return []
+        if not chunks:
+            chunks = await reader.receive_chunks()
+        if not chunks:
             raise ClientTimedOut(
                 f"The next event of partition {reader.partition_id}, up to {last}, did not come "
                 f"within {self._timeout_s} s."
             )
-        return chunk
+        return chunks
 
     def _reader(
         self,
@@ -178,6 +196,7 @@ class EventHubConsumerClient(HubClient):
         owner_level: int | None = None,
         track_last_enqueued: bool = False,
         last: int | None = None,
+        enough_bytes: int = 0,
     ) -> PartitionReceiver:
         self._check_open()
         path = f"{self.eventhub_name}/ConsumerGroups/{self.consumer_group}"
@@ -196,9 +215,27 @@ class EventHubConsumerClient(HubClient):
             retry=self._retry,
             timeout_s=self._timeout_s,
             last_sequence_number=last,
+            enough_bytes=enough_bytes,
         )
         self._readers.add(reader)
         return reader
+
+
+def _contiguous_run(
+    chunks: list[Chunk], expected: int, last: int
+) -> tuple[list[Chunk], int, int | None]:
+    """The chunks from `expected` on up to `last` or a gap, what is expected then, and found."""
+    run: list[Chunk] = []
+    for chunk in chunks:
+        if expected > last:
+            break
+        part, found = _contiguous(chunk, expected, last)
+        if part is not None:
+            run.append(part)
+            expected = part.last + 1
+        if found is not None:
+            return run, expected, found
+    return run, expected, None
 
 
 def _contiguous(chunk: Chunk, expected: int, last: int) -> tuple[Chunk | None, int | None]:

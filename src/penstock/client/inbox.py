@@ -59,13 +59,12 @@ class Inbox:
         self._chunks.clear()
         self._taken = self.events = self.bytes = 0
 
-    def take_chunk(self) -> Chunk:
-        """The next one whole. Whoever takes parts of chunks must not take whole ones."""
+    def take_chunks(self) -> list[Chunk]:
+        """All that are there. Whoever takes parts of chunks must not take whole ones."""
         assert self._taken == 0
-        chunk = self._chunks.popleft()
-        self.events -= chunk.count
-        self.bytes -= chunk.size
-        return chunk
+        chunks = list(self._chunks)
+        self.clear()
+        return chunks
 
     def take(self, events_max: int) -> list[tuple[bytes, list[int]]]:
         """Data and bounds of the next messages, all of them or `events_max`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from concurrent.futures import TimeoutError as OverTime
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -71,7 +71,7 @@ def read_chunks(
     loop = _new_loop()
     try:
         client = _client(settings)
-        chunks = client.read_chunks(
+        runs = client.read_runs(
             partition_id,
             first,
             last,
@@ -80,16 +80,20 @@ def read_chunks(
         )
         try:
             while True:
-                try:
-                    chunk = loop.run_until_complete(anext(chunks))
-                except StopAsyncIteration:
+                # Each turn of the loop costs as much as hundreds of events: few of them.
+                run = loop.run_until_complete(_next(runs))
+                if run is None:
                     return
-                yield chunk
+                yield from run
         finally:
-            loop.run_until_complete(chunks.aclose())
+            loop.run_until_complete(runs.aclose())
             loop.run_until_complete(client.close())
     finally:
         _close_loop(loop)
+
+
+async def _next(runs: AsyncGenerator[list[Chunk], None]) -> list[Chunk] | None:
+    return await anext(runs, None)
 
 
 class HubReader:
@@ -134,6 +138,10 @@ class HubReader:
     def sequence_at_offset(self, partition_id: str, offset: str) -> int:
         """The same for the event at that offset, or the first one behind it."""
         return self._ask(self._sequence_at_offset(partition_id, offset))
+
+    def offset_of(self, partition_id: str, sequence_number: int) -> str | None:
+        """The offset of the event with that number; None when it is not there any more."""
+        return self._ask(self._offset_of(partition_id, sequence_number))
 
     def properties(self) -> EventHubProperties:
         """The hub's name, when it was created, its partitions."""
@@ -180,15 +188,22 @@ class HubReader:
             return behind
         return await self._first_at(partition_id, EventPosition.from_offset(offset, inclusive=True))
 
+    async def _offset_of(self, partition_id: str, sequence_number: int) -> str | None:
+        async for columns in self._client.read_range(
+            partition_id, max(0, sequence_number), sequence_number
+        ):
+            return columns.offsets[0]
+        return None
+
     async def _first_at(self, partition_id: str, position: EventPosition) -> int:
         async with self._client.open_partition(partition_id, position, prefetch=1) as reader:
-            chunk = await reader.receive_chunk()
-        if chunk is None:
+            chunks = await reader.receive_chunks()
+        if not chunks:
             raise ClientTimedOut(
                 f"The first event of partition {partition_id} at {position.selector} did not come "
                 f"within {self._timeout_s} s."
             )
-        return chunk.first
+        return chunks[0].first
 
     def _ask(self, question: Coroutine[Any, Any, T]) -> T:
         if self._is_closed:

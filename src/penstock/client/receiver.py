@@ -25,6 +25,7 @@ PREFETCH = 3000
 BUFFER_BYTES = 8 * 1024 * 1024
 """What a reader holds at most, about: credit is given by the size that events have shown."""
 _FIRST_CREDIT = 300  # before the size of events is known
+_MOMENT_S = 0.002
 _LIVED_S = 30.0  # a link that lived so long was no failure
 _RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,9 +53,11 @@ class PartitionReceiver:
         retry: RetryPolicy,
         timeout_s: float,
         last_sequence_number: int | None = None,
+        enough_bytes: int = 0,
     ) -> None:
         """With `last_sequence_number` no credit is given for what lies behind it. Without
-        `prefetch` only the size of events bounds what is held."""
+        `prefetch` only the size of events bounds what is held. Who waits is woken when there are
+        `enough_bytes`, or a moment after the first."""
         if prefetch is not None and prefetch < 1:
             raise ArgumentError(f"prefetch is {prefetch}: it must be at least 1.")
         self.partition_id = partition_id
@@ -67,6 +70,8 @@ class PartitionReceiver:
         self._timeout_s = timeout_s
         self._tries = Tries(retry)
         self._until = last_sequence_number
+        self._enough_bytes = enough_bytes
+        self._moment: asyncio.TimerHandle | None = None
         self._received: int | None = None  # the last sequence number
         self._inbox = Inbox()
         self._event_bytes: int | None = None  # of one, on average, lately
@@ -117,12 +122,12 @@ class PartitionReceiver:
         """The same as columns, all that are there; no row when none came in time."""
         return await self._take(_EVENTS_MAX, max_wait_time_s)
 
-    async def receive_chunk(self, max_wait_time_s: float | None = None) -> Chunk | None:
-        """The next messages as they came, unopened; None when none came in time."""
+    async def receive_chunks(self, max_wait_time_s: float | None = None) -> list[Chunk]:
+        """The messages that are there, as they came, unopened; none when none came in time."""
         await self._arrived(max_wait_time_s)
-        chunk = self._inbox.take_chunk() if self._inbox else None
+        chunks = self._inbox.take_chunks()
         self._grant()
-        return chunk
+        return chunks
 
     async def __aiter__(self) -> AsyncIterator[EventData]:
         """Events without end."""
@@ -193,6 +198,16 @@ class PartitionReceiver:
             await asyncio.wait([self._arrival], timeout=max(0.0, seconds))
         finally:
             self._arrival = None
+            if self._moment is not None:  # the next one who waits is not woken for this
+                self._moment.cancel()
+                self._moment = None
+
+    def _wake_in_a_moment(self) -> None:
+        """More comes at once, most of the time: who reads a range is woken once for all of it."""
+        if self._inbox.bytes >= self._enough_bytes or self._received == self._until:
+            self._wake()
+        elif self._moment is None and self._arrival is not None:
+            self._moment = self._arrival.get_loop().call_later(_MOMENT_S, self._wake)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
@@ -278,7 +293,7 @@ class PartitionReceiver:
         if self._inbox.bytes > 2 * BUFFER_BYTES and self._connection is not None:
             self._connection.pause_reading()  # events grew all at once
         self._grant()
-        self._wake()
+        self._wake_in_a_moment()
 
     def _grant(self) -> None:
         """Credit for what has room, when that is half of all: flows are few."""

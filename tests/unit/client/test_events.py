@@ -235,7 +235,7 @@ def test_inbox_gives_whole_chunks() -> None:
     chunks = [chunk_of(0, 3), chunk_of(3, 2)]
     for chunk in chunks:
         inbox.add(chunk)
-    assert [inbox.take_chunk(), inbox.take_chunk()] == chunks
+    assert inbox.take_chunks() == chunks
     assert (inbox.events, inbox.bytes, bool(inbox)) == (0, 0, False)
 
 
