@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["read"]
+__all__ = ["bridge", "read"]
 
 
 def read(spark: Any, hub: str, **options: Any) -> Any:
@@ -17,3 +17,11 @@ def read(spark: Any, hub: str, **options: Any) -> Any:
     # Upstairs, and only now: the caller hands in a session, so Spark is there.
     module = importlib.import_module("penstock.spark.capture_read")
     return module.read(spark, hub, **options)
+
+
+def bridge(spark: Any, hub: str, **options: Any) -> tuple[Any, Any]:
+    """Captured history, and a stream that goes on behind it in the live hub: no event is in both,
+    none in neither. See `penstock.spark.capture_read.bridge`."""
+    module = importlib.import_module("penstock.spark.capture_read")
+    history, stream = module.bridge(spark, hub, **options)
+    return history, stream

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -108,6 +109,26 @@ def checked_destination(name: str, url: str, options: Mapping[str, str]) -> str:
             f"{', '.join(_CREDENTIALS)}: give one."
         )
     return url
+
+
+def variable_of(name: str, option: str) -> str:
+    """Of the environment, for an option that the configuration leaves out.
+
+    >>> variable_of("cold-store", "account_key")
+    'PENSTOCK_CAPTURE_COLD_STORE_ACCOUNT_KEY'
+    """
+    return f"PENSTOCK_CAPTURE_{re.sub('[^A-Z0-9]', '_', name.upper())}_{option.upper()}"
+
+
+def environment_destination(name: str, url: str, environ: Mapping[str, str]) -> Destination:
+    """One that the service names, with credentials of this machine's environment."""
+    options = {
+        option: environ[variable_of(name, option)]
+        for option in (*AZURE_OPTIONS, *S3_OPTIONS)
+        if variable_of(name, option) in environ
+    }
+    checked_destination(name, url, options)
+    return Destination(name=name, url=url, options=options)
 
 
 def resolve(destinations: Sequence[Destination], account: str, container: str) -> Target:

@@ -57,6 +57,7 @@ COMMANDS = (
         ("policy", "policy:app", "Shared access policies, their keys and connection strings."),
         ("token", "token:app", "Shared access signatures."),
         ("grant", "grant:grant", "Let a namespace have more units or partitions."),
+        ("capture", "capture:app", "Capture: events as files, window by window."),
         ("usage", "usage:usage", "Units, events and bytes by the hour: what a bill is made of."),
     ),
     *_section(

@@ -192,9 +192,13 @@ class CaptureRegistry:
         except PenstockError:
             return names.shown(settings.account)
 
-    def _backlog(self, hub: Hub, run: Run, ends: Mapping[str, int]) -> int:
+    def captured(self, hub: Hub, run: Run) -> dict[str, int]:
+        """How far the run's job has told that it is."""
         report, _ = self._reports.get((hub.id, run.id), (None, 0))
-        captured = {} if report is None else report.captured
+        return run.starts if report is None else run.starts | report.captured
+
+    def _backlog(self, hub: Hub, run: Run, ends: Mapping[str, int]) -> int:
+        captured = self.captured(hub, run)
         wanted = run.stops if run.stops is not None else ends
         return sum(
             max(0, wanted.get(key, first) - max(first, captured.get(key, first)))

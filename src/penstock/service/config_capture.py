@@ -14,6 +14,7 @@ from penstock.capture.destinations import (
     SECRETS,
     Destination,
     checked_destination,
+    variable_of,
 )
 from penstock.model.errors import ConfigurationError
 from penstock.service import config_values as values
@@ -100,8 +101,7 @@ class CaptureReader:
                 f"{table.where} has {' and '.join(given)}: one of them is allowed."
             )
         if not given:
-            usual = f"PENSTOCK_CAPTURE_{_variable(name)}_{option.upper()}"
-            return self._environ.get(usual, "")
+            return self._environ.get(variable_of(name, option), "")
         return table.required(given[0], self._reader(given[0], option))
 
     def _reader(self, key: str, option: str) -> values.Reader[str]:
@@ -137,10 +137,6 @@ def destinations_of(config: CaptureConfig, data: Path) -> tuple[Destination, ...
     if config.destinations:
         return config.destinations
     return (Destination(name=LOCAL, url=(data.resolve() / "captured").as_uri()),)
-
-
-def _variable(name: str) -> str:
-    return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def _conf(table: Table, key: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -197,14 +197,19 @@ def _buckets(bounds_s: Iterable[float], counts: list[int]) -> list[tuple[str, fl
     return list(zip(names, accumulate(counts), strict=True))
 
 
-def metrics_route(collector: BrokerCollector) -> Route:
+class Collector(Protocol):
+    def collect(self) -> Iterator[Metric]: ...
+
+
+def metrics_route(*collectors: Collector) -> Route:
     async def metrics(request: Request) -> Response:
         # Imported late: a service that nobody watches does not pay for it.
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(collector)
+        for collector in collectors:
+            registry.register(collector)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return Route("/metrics", metrics)

@@ -52,7 +52,9 @@ from penstock.service.administration import (
     units_needed,
 )
 from penstock.service.authorities import CatalogAuthorities
+from penstock.service.capture import CaptureRoom
 from penstock.service.certificates import machine_names, prepare_certificates, server_context
+from penstock.service.children import Children
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
 from penstock.service.flushes import FlushTimes
@@ -61,6 +63,7 @@ from penstock.service.history import MetricHistory
 from penstock.service.kept import LagReport, follow_catalog
 from penstock.service.metering import Metering
 from penstock.service.metrics import BrokerCollector, metrics_route
+from penstock.service.portal import PortalSockets, front_route, portal_check, portal_child
 from penstock.service.reads import ReadThreads
 from penstock.service.settings import (
     DEFAULT_HUB,
@@ -100,6 +103,9 @@ class Penstock:
         self.lag: LagReport | None = None
         self._endpoints: Endpoints | None = None
         self._metering: Metering | None = None
+        self._captures: CaptureRoom | None = None
+        self._children = Children(self.clock)
+        self._portal_note = ""
 
     async def start(self) -> Facts:
         """Open everything, or nothing: a failure closes what was opened."""
@@ -167,6 +173,10 @@ class Penstock:
         retention = loop.create_task(self._enforce_retention(broker))
         self._stack.push_async_callback(_cancel, retention)
         facts = await self._open_doors(context, catalog, data, root)
+        assert self._captures is not None
+        token = data.admin_tokens().issue(now_ms=self.clock.now_ms(), subject="capture")
+        supervisor = self._captures.start(self._children, facts, token)
+        self._stack.push_async_callback(supervisor.close)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         return facts
@@ -219,7 +229,8 @@ class Penstock:
             admission=context.admission,
             backoff=context.backoff,
         )
-        pages = self._administration(context.broker, door)
+        portal = self._portal_sockets()
+        pages = self._administration(context.broker, door, None if portal is None else portal.url)
         admin = HttpDoor(WithManagement(management, pages), loop)
         # Closed in reverse: AMQP says goodbye while the WebSockets under it are still open.
         self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
@@ -242,8 +253,12 @@ class Penstock:
             admin_port=admin_port,
             admin_token=data.admin_token(now_ms=self.clock.now_ms()),
             ca_file=certificates.ca_file,
+            portal=None if portal is None else portal.url,
         )
         self._endpoints = endpoints_of(facts, data.admin_tokens().tenant_id)
+        self._stack.push_async_callback(self._children.close)
+        if portal is not None:
+            self._children.start(portal_child(settings, facts, portal, certificates))
         return facts
 
     def _administered(
@@ -252,6 +267,9 @@ class Penstock:
         assert self.lag is not None
         assert self._keeper is not None
         history = self._keep_history(context, catalog, data, door)
+        captures = self._captures = CaptureRoom(
+            self.settings, context.broker, catalog, data.path, self.clock
+        )
         # A connection of its own: the meter writes by another, on a thread of its own.
         ledger = SqliteLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
@@ -265,6 +283,7 @@ class Penstock:
             checkpoints=self._keeper,
             history=history,
             jobs=JobRegistry(),
+            captures=captures.registry,
             reads=context.reads,
             new_key=new_key,
             new_hub_id=seed.new_hub_id,
@@ -341,7 +360,21 @@ class Penstock:
             new_id=context.new_id,
         )
 
-    def _administration(self, broker: Broker, door: AmqpDoor) -> Starlette:
+    def _portal_sockets(self) -> PortalSockets | None:
+        settings = self.settings
+        if not settings.portal:
+            return None
+        try:
+            portal = PortalSockets(settings)
+        except OSError as error:
+            raise _cannot_listen(
+                settings.host, settings.portal_port, "--portal-port", error
+            ) from error
+        self._stack.callback(portal.close)
+        self._portal_note = portal.note
+        return portal
+
+    def _administration(self, broker: Broker, door: AmqpDoor, portal: str | None) -> Starlette:
         """What answers on the administration port."""
         assert self.lag is not None
         collector = BrokerCollector(
@@ -353,7 +386,8 @@ class Penstock:
             answered=self._answered,
         )
         health = health_routes(self._trouble, self._checks, self._warnings)
-        routes = [*health, metrics_route(collector)]
+        assert self._captures is not None
+        routes = [*health, metrics_route(collector, self._captures.watch), front_route(portal)]
         return Starlette(routes=routes)
 
     async def _listen(
@@ -469,15 +503,19 @@ class Penstock:
     async def _enforce_retention(self, broker: Broker) -> None:
         while True:
             broker.enforce_retention()
+            if self._captures is not None:
+                self._captures.watch.log_warnings()
             await asyncio.sleep(_RETENTION_EVERY_S)
 
     def _trouble(self) -> str | None:
         return None if self._open else "Penstock is starting or stopping."
 
     def _checks(self) -> Checks:
-        checks: Checks = {"doors": "ok" if self._open else "starting or stopping", "portal": "off"}
+        checks: Checks = {"doors": "ok" if self._open else "starting or stopping"}
+        checks["portal"] = portal_check(self._children)
         failed = self.broker.failed_partitions() if self.broker is not None else []
         checks["log"] = "ok"
+        checks["capture"] = "off" if self._captures is None else self._captures.watch.check()
         if failed:
             namespace, hub, index, reason = failed[0]
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -489,7 +527,8 @@ class Penstock:
         units that nobody can use."""
         damage = self._logs.damage if self._logs is not None else []
         notes = self._metering.notes if self._metering is not None else ()
-        return [*damage, *notes]
+        captures = self._captures.watch.warnings() if self._captures is not None else ()
+        return [*damage, *notes, *captures, *([self._portal_note] if self._portal_note else [])]
 
 
 def _extra_hosts(settings: Settings) -> tuple[str, ...]:

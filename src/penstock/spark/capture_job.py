@@ -24,11 +24,12 @@ from penstock.capture.destinations import Destination, resolve
 from penstock.capture.ledger import Ledger
 from penstock.capture.runs import Run
 from penstock.management.client import ManagementClient
-from penstock.model.errors import NotFound, PenstockError
+from penstock.model.errors import InternalError, NotFound, PenstockError
 from penstock.spark.capture_after import Notify, tell, write_manifests
 from penstock.spark.capture_plan import CapturePlan
 from penstock.spark.capture_query import TRIGGER, start_query
 from penstock.spark.failures import explain
+from penstock.spark.launching import is_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ _log = logging.getLogger("penstock.capture")
 # Small: the job waits most of the time. What it moves are blocks of a megabyte, a few at a time.
 SPARK_CONF = {
     "spark.ui.enabled": "false",
-    "spark.driver.memory": "512m",
+    "spark.driver.memory": "384m",
     "spark.driver.extraJavaOptions": (
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=64m "
         "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss1m"
@@ -55,7 +56,7 @@ SPARK_CONF = {
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "1h",
-    "spark.cleaner.periodicGC.interval": "10min",
+    "spark.cleaner.periodicGC.interval": "1min",
 }
 
 
@@ -113,8 +114,13 @@ class CaptureJob:
             self._note(f"The service does not say what to capture: {error}")
             return
         self._follow(wanted)
-        for capture in self._captures.values():
-            capture.keep(self._monotonic())
+        try:
+            for capture in self._captures.values():
+                capture.keep(self._monotonic())
+        except Exception as error:
+            if is_gone(error):
+                raise InternalError("Spark ended under the capture job.") from None
+            raise
         if self._monotonic() - self._reported_s >= REPORT_S:
             self._reported_s = self._monotonic()
             self._report()
@@ -185,8 +191,14 @@ class Capturing:
         self._pause_s = BACKOFF_S[0]
         self._is_changed = False
         self._is_finished = False
-        self.last_error = ""
+        self._query_error = ""
+        self._failed_at: dict[str, int] = {}  # how far it was when it failed
+        self._after_error = ""
         self.backlog_events = 0
+
+    @property
+    def last_error(self) -> str:
+        return self._query_error or self._after_error
 
     @property
     def _where(self) -> str:
@@ -213,6 +225,8 @@ class Capturing:
         if query is not None and query.isActive:
             if now_s - self._started_s >= STEADY_S:
                 self._pause_s = BACKOFF_S[0]
+            if self._captured() != self._failed_at:
+                self._query_error = ""
             return
         if query is not None:
             self._query = None
@@ -228,8 +242,10 @@ class Capturing:
             self._started_s = now_s
         except PenstockError as error:
             self._failed(str(error), now_s)
-        except Exception as error:  # noqa: BLE001  # whatever Spark or Java throw: tried again
-            self._failed(explain(str(error)).text, now_s)
+        except Exception as error:
+            if is_gone(error):
+                raise
+            self._failed(explain(str(error)).text, now_s)  # whatever Spark throws: tried again
 
     def stop(self) -> None:
         query, self._query = self._query, None
@@ -279,7 +295,7 @@ class Capturing:
     def _state_text(self) -> str:
         if self._query is not None and self._query.isActive and self._query.lastProgress:
             return "Running"
-        if self.last_error:
+        if self._query_error:
             return "Waiting"
         return "Running" if self._is_finished else "Starting"
 
@@ -350,8 +366,11 @@ class Capturing:
         try:
             write_manifests(plan, ledger, is_finished=self._is_captured(self._captured()))
             tell(plan, ledger, self._settings.notify)
+            self._after_error = ""
         except PenstockError as error:
-            self._noted(str(error))
+            if str(error) != self._after_error:
+                _log.warning("capture of %s: %s", self._where, error)
+            self._after_error = str(error)
 
     def _backlog(self, captured: Mapping[str, int]) -> float:
         """How old the oldest event is that may be in no file yet, in seconds, about."""
@@ -370,11 +389,9 @@ class Capturing:
         return max(0.0, time.time() - min(since_ms) / 1000) if since_ms else 0.0
 
     def _failed(self, text: str, now_s: float) -> None:
-        self._noted(text)
+        if text != self._query_error:
+            _log.warning("capture of %s: %s", self._where, text)
+        self._query_error = text
+        self._failed_at = self._captured()
         self._next_s = now_s + self._pause_s
         self._pause_s = min(self._pause_s * 2, BACKOFF_S[1])
-
-    def _noted(self, text: str) -> None:
-        if text != self.last_error:
-            _log.warning("capture of %s: %s", self._where, text)
-        self.last_error = text

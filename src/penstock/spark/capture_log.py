@@ -8,7 +8,6 @@ from penstock.capture.windows import End, Event
 from penstock.client.errors import ClientError
 from penstock.client.positions import EventPosition
 from penstock.client.ranges import HubReader
-from penstock.kernels import decode_events
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -35,14 +34,13 @@ class LogReader(HubReader):
     async def _first(self, partition: str, position: EventPosition) -> Event | None:
         try:
             async with self._client.open_partition(partition, position, prefetch=1) as reader:
-                chunk = await reader.receive_chunk()
+                found = await reader.receive_columns()
         except ClientError as error:
             if error.error is not None and error.error.condition == _BEYOND_END:
                 return None  # a position behind the end is refused
             raise
-        if chunk is None:
+        if not found.sequence_numbers:
             return None
-        found = decode_events(chunk.data, chunk.bounds[:2])
         offset = _offset(found.offsets[0])
         return Event(found.sequence_numbers[0], offset, found.enqueued_ms[0])
 

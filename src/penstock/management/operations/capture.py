@@ -29,6 +29,7 @@ class CaptureRun(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     description: dict[str, Any]
     retention_hours: int
+    captured: dict[str, int]  # the next event of each partition that is in no file, as reported
 
 
 class Captures(Acts):
@@ -57,6 +58,7 @@ class Captures(Acts):
                 run=run,
                 description=hub.metadata["capture"],
                 retention_hours=hub.retention_hours,
+                captured=self._administration.captures.captured(hub, run),
             )
             for hub in self._hubs()
             for run in runs_of(hub.metadata.get("captureRuns"))

@@ -1,0 +1,67 @@
+"""Which files at a destination are a hub's, told by their names alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from penstock.capture.names import MANIFESTS
+
+_TOKEN = re.compile(r"\{([A-Za-z]+)\}")
+_DIGITS = {"Year": 4, "Month": 2, "Day": 2, "Hour": 2, "Minute": 2, "Second": 2}
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A captured file by its name: when its window closed, in seconds."""
+
+    path: str
+    partition: str
+    named_s: int
+    size: int
+
+    @property
+    def kind(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+def pattern(name_format: str, namespace: str, hub: str) -> re.Pattern[str]:
+    """What the paths of a hub look like. A token that stands twice has to say the same twice."""
+    fixed = {"Namespace": namespace, "EventHub": hub}
+    seen: set[str] = set()
+    parts = []
+    at = 0
+    for match in _TOKEN.finditer(name_format):
+        parts.append(re.escape(name_format[at : match.start()]))
+        at = match.end()
+        name = match[1]
+        if name in fixed:
+            parts.append(re.escape(fixed[name]))
+        elif name in seen:
+            parts.append(f"(?P={name})")
+        else:
+            parts.append(rf"(?P<{name}>\d{{{_DIGITS.get(name, '1,6')}}})")
+        seen.add(name)
+    parts.append(re.escape(name_format[at:]))
+    return re.compile("".join(parts) + r"\.(?:avro|parquet)")
+
+
+def listed(
+    files: Iterable[tuple[str, int]], name_format: str, namespace: str, hub: str
+) -> list[Listed]:
+    """Those of the hub, in the order of partition and time."""
+    wanted = pattern(name_format, namespace, hub)
+    found = []
+    for path, size in files:
+        match = wanted.fullmatch(path)
+        if match is None or path.startswith(f"{MANIFESTS}/"):
+            continue
+        numbers = [int(match[token]) for token in _DIGITS]
+        try:
+            at = datetime(*numbers, tzinfo=UTC)  # type: ignore[misc,arg-type]
+        except ValueError:
+            continue  # no time: not ours
+        found.append(Listed(path, match["PartitionId"], int(at.timestamp()), size))
+    return sorted(found, key=lambda each: (int(each.partition), each.named_s))

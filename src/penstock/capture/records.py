@@ -1,0 +1,153 @@
+"""Records of captured Avro files, opened: sequence numbers for checks, columns for DataFrames.
+
+Files may come from anybody: every length is checked before it is used. Raises DamagedFile.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from penstock.capture.container import DamagedFile
+
+Value = int | float | str | bytes
+_DOUBLE = struct.Struct("<d")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+_TIME = "x-opt-enqueued-time"
+_NET = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4}) (\d{1,2}):(\d{2}):(\d{2}) (AM|PM)")
+
+
+class Record:
+    """One event of a file."""
+
+    __slots__ = ("body", "end", "enqueued", "offset", "properties", "sequence", "start", "system")
+
+    def __init__(self, block: bytes, start: int) -> None:
+        self.start = start
+        self.sequence, at = long_at(block, start)
+        self.offset, at = _text(block, at)
+        self.enqueued, at = _text(block, at)
+        self.system, at = _pairs(block, at)
+        self.properties, at = _pairs(block, at)
+        branch, at = long_at(block, at)
+        self.body: bytes | None = None
+        if branch == 1:
+            self.body, at = _sized(block, at)
+        elif branch != 0:
+            raise DamagedFile(f"Branch {branch} of a body.")
+        self.end = at
+
+    @property
+    def enqueued_us(self) -> int:
+        """Microseconds; the annotation knows more than the text of .NET's kind."""
+        exact = self.system.get(_TIME)
+        if isinstance(exact, int):
+            return exact * 1000
+        return text_us(self.enqueued)
+
+
+def records(count: int, block: bytes) -> Iterator[Record]:
+    """Of one block, which holds so many and nothing else."""
+    at = 0
+    for _ in range(count):
+        record = Record(block, at)
+        at = record.end
+        yield record
+    if at != len(block):
+        raise DamagedFile(f"A block has {len(block) - at} bytes more than its records.")
+
+
+@lru_cache(maxsize=4096)
+def text_us(text: str) -> int:
+    """Of EnqueuedTimeUtc, in .NET's form or in ISO 8601."""
+    match = _NET.fullmatch(text)
+    try:
+        if match is not None:
+            month, day, year, hour, minute, second = (int(part) for part in match.groups()[:6])
+            hour = hour % 12 + (12 if match[7] == "PM" else 0)
+            at = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        else:
+            # .NET writes seven digits of a second: Python takes six.
+            at = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+            at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    except ValueError:
+        raise DamagedFile("EnqueuedTimeUtc is no time.") from None
+    return (at - _EPOCH) // _US
+
+
+def long_at(block: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(block) or shift > 63:
+            raise DamagedFile("A record is cut off.")
+        byte = block[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def _sized(block: bytes, at: int) -> tuple[bytes, int]:
+    size, at = long_at(block, at)
+    if not 0 <= size <= len(block) - at:
+        raise DamagedFile(f"A value of {size} bytes where {len(block) - at} are left.")
+    return block[at : at + size], at + size
+
+
+def _text(block: bytes, at: int) -> tuple[str, int]:
+    raw, at = _sized(block, at)
+    try:
+        return raw.decode(), at
+    except UnicodeDecodeError:
+        raise DamagedFile("A text is not UTF-8.") from None
+
+
+def _pairs(block: bytes, at: int) -> tuple[dict[str, Value], int]:
+    found: dict[str, Value] = {}
+    while True:
+        count, at = long_at(block, at)
+        if count == 0:
+            return found, at
+        if count < 0:
+            count = -count
+            _, at = long_at(block, at)
+        if count > len(block) - at:
+            raise DamagedFile(f"A map of {count} entries where {len(block) - at} bytes are left.")
+        for _ in range(count):
+            name, at = _text(block, at)
+            found[name], at = _value(block, at)
+
+
+def _value(block: bytes, at: int) -> tuple[Value, int]:
+    branch, at = long_at(block, at)
+    if branch == 0:
+        return long_at(block, at)
+    if branch == 1:
+        if len(block) - at < 8:
+            raise DamagedFile("A number is cut off.")
+        return float(_DOUBLE.unpack_from(block, at)[0]), at + 8
+    if branch == 2:
+        return _text(block, at)
+    if branch == 3:
+        return _sized(block, at)
+    raise DamagedFile(f"Branch {branch} of a union of four.")
+
+
+def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of numbers that follow each other, first and behind the last.
+
+    >>> ranges_of([1, 2, 3, 7])
+    [(1, 4), (7, 8)]
+    """
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1] = (found[-1][0], number + 1)
+        else:
+            found.append((number, number + 1))
+    return found

@@ -1,0 +1,115 @@
+"""`penstock capture run`: the capture job, as `serve` starts it or on a machine of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from penstock.management.client import ManagementClient
+
+STATE = "PENSTOCK_CAPTURE_STATE"
+AMQP = "PENSTOCK_CAPTURE_AMQP"
+GROUP = "PENSTOCK_CAPTURE_GROUP"
+_STATE_DEFAULT = "penstock-capture"
+
+
+def run_job(
+    client: ManagementClient, *, config: Path | None, state: Path | None, master: str | None
+) -> None:
+    """Until SIGTERM or Ctrl-C. Raises PenstockError when it cannot begin."""
+    from penstock.service import logs
+    from penstock.service.config import load_settings
+    from penstock.service.config_capture import destinations_of
+    from penstock.service.settings import Settings
+    from penstock.spark.capture_after import Notify
+    from penstock.spark.capture_job import CaptureJob, JobSettings
+
+    settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
+    logs.set_up(settings.log_level, _now_ms)
+    where = (state or Path(os.environ.get(STATE) or _STATE_DEFAULT)).resolve()
+    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    capture = settings.capture
+    notify = capture.notify
+    job_settings = JobSettings(
+        state=where,
+        destinations=destinations_of(capture, settings.data),
+        notify=None
+        if notify is None
+        else Notify(url=notify.url, hub=notify.hub, format=notify.format),
+        amqp=os.environ.get(AMQP),
+        ca_file=os.environ.get("PENSTOCK_CA_FILE"),
+        consumer_group=os.environ.get(GROUP) or "$Default",
+        master=master or capture.master,
+    )
+    stopping = threading.Event()
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(wanted, lambda *_: stopping.set())
+    with _alone(where), _Spark(job_settings.master, capture.spark, where) as spark:
+        CaptureJob(job_settings, client, spark.session).run(stopping)
+
+
+class _Spark:
+    """A session that starts when it is first asked for; Spark's own words go into a file."""
+
+    def __init__(self, master: str, conf: dict[str, str], state: Path) -> None:
+        self._master = master
+        self._conf = conf
+        self._log = state / "spark.log"
+        self._local = state / "local"
+        self._stack = contextlib.ExitStack()
+        self._session: Any = None
+
+    def __enter__(self) -> _Spark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def session(self) -> Any:
+        from penstock.spark.capture_job import SPARK_CONF
+        from penstock.spark.launching import spark_session
+
+        if self._session is None:
+            conf = {"spark.local.dir": str(self._local), **SPARK_CONF, **self._conf}
+            logging.getLogger("penstock.capture").info("starting Spark on %s", self._master)
+            self._session = self._stack.enter_context(
+                spark_session(
+                    app_name="penstock-capture",
+                    master=self._master,
+                    remote=None,
+                    conf=conf,
+                    log=self._log,
+                )
+            )
+        return self._session
+
+
+@contextlib.contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """One job for a state directory: two would write one checkpoint."""
+    import fcntl
+
+    with (state / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"Another capture job works with {state}: stop it, or name another directory with "
+                "--state."
+            ) from None
+        yield
+
+
+def _now_ms() -> int:
+    from penstock.model.clock import SystemClock
+
+    return SystemClock().monotonic_ms()

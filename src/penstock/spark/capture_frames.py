@@ -1,0 +1,214 @@
+"""Captured files as columns of the `eventhubs` source: the same names, types and texts, so that
+history and what is live can be put one behind the other."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.capture.container import EMPTY_BYTES_MAX, Container, DamagedFile
+from penstock.capture.destinations import Destination, Store, Target
+from penstock.capture.listing import Listed
+from penstock.capture.records import Record, Value, long_at, records
+from penstock.model.errors import ConfigurationError
+
+SCHEMA = (
+    "body binary, partition string, offset string, sequenceNumber long, enqueuedTime timestamp, "
+    "publisher string, partitionKey string, properties map<string,string>, "
+    "systemProperties map<string,string>"
+)
+_SHARE_BYTES = 64 * 1024 * 1024  # of files that one task reads
+_ROWS = 4096
+# As the source has them: columns of their own, and not among the system's properties.
+_KNOWN = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
+_KEY, _PUBLISHER = "x-opt-partition-key", "x-opt-publisher"
+
+
+class CapturedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which files are read, and which of their events: those stored from `since_us` on and before
+    `until_us`."""
+
+    destination: Destination
+    container: str
+    files: list[Listed]
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def __repr__(self) -> str:
+        return f"CapturedPlan({len(self.files)} files)"
+
+    @property
+    def store(self) -> Store:
+        return Store(Target(destination=self.destination, container=self.container))
+
+    def shares(self) -> list[list[Listed]]:
+        """Files for each task."""
+        shares: list[list[Listed]] = []
+        held = _SHARE_BYTES
+        for file in self.files:
+            if held + file.size > _SHARE_BYTES:
+                shares.append([])
+                held = 0
+            shares[-1].append(file)
+            held += file.size
+        return shares
+
+
+def write_captured_plan(plan: CapturedPlan) -> str:
+    """Into a file that only we can read: its path stands in the query, its content does not."""
+    handle, name = tempfile.mkstemp(prefix="penstock-captured-", suffix=".json")
+    with os.fdopen(handle, "wb") as file:
+        file.write(msgspec.json.encode(plan))
+    return name
+
+
+def read_captured_plan(name: str | None) -> CapturedPlan:
+    try:
+        return msgspec.json.decode(Path(name or "").read_bytes(), type=CapturedPlan)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(
+            f"The list of captured files cannot be read ({type(error).__name__})."
+        ) from None
+
+
+def batches_of(plan: CapturedPlan, file: Listed) -> Iterator[Any]:
+    """Record batches of one file's events, in order. Raises DamagedFile, DestinationError."""
+    with plan.store.open(file.path) as opened:
+        if file.kind == "parquet":
+            yield from _parquet(plan, file, opened)
+            return
+        held: list[Record] = []
+        for count, block in Container(opened).blocks():
+            for record in records(count, block):
+                if _is_wanted(plan, record.enqueued_us):
+                    held.append(record)
+                if len(held) >= _ROWS:
+                    yield _batch(held, file.partition)
+                    held = []
+        if held:
+            yield _batch(held, file.partition)
+
+
+def next_sequence(store: Store, files: Sequence[Listed]) -> int | None:
+    """The event behind the last one of a partition's files; None when they hold none."""
+    for file in reversed(files):
+        if file.kind == "avro" and file.size <= EMPTY_BYTES_MAX:
+            continue
+        with store.open(file.path) as opened:
+            if file.kind == "parquet":
+                from pyarrow import parquet
+
+                numbers = parquet.read_table(opened, columns=["SequenceNumber"]).column(0)
+                if len(numbers):
+                    return int(numbers[len(numbers) - 1].as_py()) + 1
+                continue
+            last = None
+            for count, block in Container(opened).blocks():
+                last = (count, block)
+            if last is not None:
+                return long_at(last[1], 0)[0] + last[0]
+    return None
+
+
+def arrow_schema() -> Any:
+    import pyarrow as pa
+
+    texts = pa.map_(pa.string(), pa.string())
+    return pa.schema(
+        [
+            ("body", pa.binary()),
+            ("partition", pa.string()),
+            ("offset", pa.string()),
+            ("sequenceNumber", pa.int64()),
+            ("enqueuedTime", pa.timestamp("us", tz="UTC")),
+            ("publisher", pa.string()),
+            ("partitionKey", pa.string()),
+            ("properties", texts),
+            ("systemProperties", texts),
+        ]
+    )
+
+
+def _is_wanted(plan: CapturedPlan, enqueued_us: int) -> bool:
+    if plan.since_us is not None and enqueued_us < plan.since_us:
+        return False
+    return plan.until_us is None or enqueued_us < plan.until_us
+
+
+def _batch(held: Sequence[Record], partition: str) -> Any:
+    import pyarrow as pa
+
+    columns = {
+        "body": [record.body or b"" for record in held],
+        "partition": [partition] * len(held),
+        "offset": [record.offset for record in held],
+        "sequenceNumber": [record.sequence for record in held],
+        "enqueuedTime": [record.enqueued_us for record in held],
+        "publisher": [_plain(record.system.get(_PUBLISHER)) for record in held],
+        "partitionKey": [_plain(record.system.get(_KEY)) for record in held],
+        "properties": [_texts(record.properties) for record in held],
+        "systemProperties": [_texts(record.system, leave=_KNOWN) for record in held],
+    }
+    schema = arrow_schema()
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(value: Value | None) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _texts(pairs: Mapping[str, Value], leave: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Values as JSON texts, which is how the source has them."""
+    return [(name, _json(value)) for name, value in pairs.items() if name not in leave]
+
+
+def _json(value: Value) -> str:
+    if isinstance(value, bytes):
+        return json.dumps(base64.b64encode(value).decode())
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _parquet(plan: CapturedPlan, file: Listed, opened: Any) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import compute, parquet
+
+    schema = arrow_schema()
+    try:
+        reader = parquet.ParquetFile(opened)
+    except pa.ArrowException as error:
+        raise DamagedFile(f"{file.path} is no Parquet file: {error}") from None
+    for batch in reader.iter_batches(batch_size=_ROWS):
+        times = batch.column("EnqueuedTimeUtc").cast(pa.int64())
+        wanted = compute.and_(
+            compute.greater_equal(times, plan.since_us if plan.since_us is not None else -(2**62)),
+            compute.less(times, plan.until_us if plan.until_us is not None else 2**62),
+        )
+        table = pa.Table.from_batches([batch]).filter(wanted)
+        if table.num_rows == 0:
+            continue
+        columns = {
+            "body": table.column("Body"),
+            "partition": pa.array([file.partition] * table.num_rows, pa.string()),
+            "offset": table.column("Offset"),
+            "sequenceNumber": table.column("SequenceNumber"),
+            "enqueuedTime": table.column("EnqueuedTimeUtc"),
+            "publisher": pa.nulls(table.num_rows, pa.string()),
+            "partitionKey": table.column("PartitionKey"),
+            "properties": table.column("Properties"),
+            "systemProperties": table.column("SystemProperties"),
+        }
+        arrays = [
+            column.combine_chunks().cast(schema.field(name).type)
+            if isinstance(column, pa.ChunkedArray)
+            else column
+            for name, column in columns.items()
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

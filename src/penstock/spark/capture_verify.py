@@ -1,0 +1,275 @@
+"""`penstock capture verify`: log and files are the same, event by event.
+
+Each file's records are compared, byte by byte, with those that the log gives now for the same
+sequence numbers; where the log has dropped them, the file's own numbers are checked. Then every
+event that a run should have captured stands in exactly one file. Needs no Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import msgspec
+
+from penstock.capture.container import Container, DamagedFile
+from penstock.capture.description import CaptureSettings
+from penstock.capture.destinations import Store, Target
+from penstock.capture.listing import Listed, listed
+from penstock.capture.records import long_at, ranges_of, records
+from penstock.client.ranges import HubReader, RangeSettings
+from penstock.spark.capture_blocks import blocks_of
+
+_PROBLEMS_MAX = 100
+_NOTHING = (2**62, 2**62)  # of a log that is empty
+
+
+class Verified(msgspec.Struct, kw_only=True):
+    """What was found. `unretained` events stand in files and no longer in the log."""
+
+    files: int = 0
+    empty_files: int = 0
+    events: int = 0  # that files hold
+    bytes: int = 0
+    compared: int = 0  # with the log
+    unretained: int = 0
+    missing: int = 0
+    double: int = 0
+    different: int = 0
+    damaged_files: int = 0
+    problems: list[str] = []
+
+    @property
+    def is_fine(self) -> bool:
+        return not (self.missing or self.double or self.different or self.damaged_files)
+
+    def row(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "problems"}
+
+    def note(self, text: str) -> None:
+        if len(self.problems) < _PROBLEMS_MAX:
+            self.problems.append(text)
+
+
+def verify(
+    target: Target,
+    *,
+    namespace: str,
+    hub: str,
+    description: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    ranges: RangeSettings,
+) -> Verified:
+    """`runs` as the service tells them. Raises PenstockError when one of the two cannot be read."""
+    settings = CaptureSettings.of(description)
+    store = Store(target)
+    found = Verified()
+    with HubReader(ranges) as reader:
+        retained = {
+            key: (told["beginning_sequence_number"], told["last_enqueued_sequence_number"])
+            for key, told in reader.partitions().items()
+            if not told["is_empty"]
+        }
+    files = listed(store.files(), settings.name_format, namespace, hub)
+    held: dict[str, list[tuple[int, int, str]]] = {}
+    for file in files:
+        log = retained.get(file.partition, _NOTHING)
+        for first, end in _File(store, file, ranges, target, log).check(found):
+            held.setdefault(file.partition, []).append((first, end, file.path))
+    for partition, spans in held.items():
+        _check_double(partition, spans, found)
+    _check_missing(runs, held, found)
+    return found
+
+
+class _File:
+    """One captured file."""
+
+    def __init__(
+        self,
+        store: Store,
+        file: Listed,
+        ranges: RangeSettings,
+        target: Target,
+        retained: tuple[int, int],
+    ) -> None:
+        self._store = store
+        self._file = file
+        self._ranges = ranges
+        self._iso = target.destination.iso_time
+        self._begin, self._last = retained
+
+    def check(self, found: Verified) -> list[tuple[int, int]]:
+        """The sequence numbers that it holds, as spans."""
+        found.files += 1
+        found.bytes += self._file.size
+        try:
+            with self._store.open(self._file.path) as opened:
+                if self._file.kind == "parquet":
+                    return self._parquet(opened, found)
+                return self._avro(opened, found)
+        except DamagedFile as error:
+            found.damaged_files += 1
+            found.note(f"{self._file.path}: {error}")
+            return []
+
+    def _avro(self, opened: BinaryIO, found: Verified) -> list[tuple[int, int]]:
+        blocks = Container(opened).blocks()
+        head = next(blocks, None)
+        if head is None:
+            found.empty_files += 1
+            return []
+        first, _ = long_at(head[1], 0)
+        counted = _Counted(itertools.chain([head], blocks))
+        # How many they are is known at the end: the log is asked for as many as come.
+        if first >= self._begin and _is_same(counted.data(), self._logged(first)):
+            found.events += counted.count
+            found.compared += counted.count
+            return [(first, first + counted.count)]
+        return self._by_numbers(found)
+
+    def _logged(self, first: int) -> Iterator[bytes]:
+        blocks = blocks_of(
+            self._ranges,
+            self._file.partition,
+            first,
+            self._last,
+            encoding="Avro",
+            iso_time=self._iso,
+        )
+        for block in blocks:
+            yield block.data
+
+    def _by_numbers(self, found: Verified) -> list[tuple[int, int]]:
+        """One by one: what differs, or what the log has no more."""
+        with self._store.open(self._file.path) as opened:
+            mine: dict[int, bytes] = {}
+            numbers: list[int] = []
+            for count, block in Container(opened).blocks():
+                for record in records(count, block):
+                    numbers.append(record.sequence)
+                    mine[record.sequence] = _digest(block[record.start : record.end])
+        found.events += len(numbers)
+        for first, end in ranges_of(numbers):
+            self._compare(max(first, self._begin), end, mine, found)
+            found.unretained += max(0, min(end, self._begin) - first)
+        return ranges_of(numbers)
+
+    def _compare(self, first: int, end: int, mine: Mapping[int, bytes], found: Verified) -> None:
+        if first >= end:
+            return
+        blocks = blocks_of(
+            self._ranges, self._file.partition, first, end - 1, encoding="Avro", iso_time=self._iso
+        )
+        theirs = {
+            record.sequence: _digest(block.data[record.start : record.end])
+            for block in blocks
+            for record in records(block.count, block.data)
+        }
+        for number in range(first, end):
+            found.compared += 1
+            if theirs.get(number) != mine.get(number):
+                found.different += 1
+                found.note(f"{self._file.path}: event {number} is not what the log has.")
+
+    def _parquet(self, opened: BinaryIO, found: Verified) -> list[tuple[int, int]]:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        try:
+            table = parquet.read_table(pa.BufferReader(opened.read()))
+        except pa.ArrowException as error:
+            raise DamagedFile(f"This is no Parquet file: {error}") from None
+        numbers = table.column("SequenceNumber").to_pylist()
+        found.events += len(numbers)
+        found.empty_files += not numbers
+        for first, end in ranges_of(numbers):
+            start = max(first, self._begin)
+            found.unretained += start - first if start < end else end - first
+            if start >= end:
+                continue
+            blocks = blocks_of(
+                self._ranges, self._file.partition, start, end - 1, encoding="Parquet"
+            )
+            logged = pa.concat_tables(
+                [pa.ipc.open_stream(block.data).read_all() for block in blocks]
+            )
+            at = numbers.index(start)
+            mine = table.slice(at, end - start).select(logged.column_names).cast(logged.schema)
+            found.compared += end - start
+            if not mine.combine_chunks().equals(logged.combine_chunks()):
+                found.different += end - start
+                found.note(f"{self._file.path}: events {start} to {end - 1} differ from the log.")
+        return ranges_of(numbers)
+
+
+class _Counted:
+    """Blocks, whose records are counted as they go by."""
+
+    def __init__(self, blocks: Iterator[tuple[int, bytes]]) -> None:
+        self._blocks = blocks
+        self.count = 0
+
+    def data(self) -> Iterator[bytes]:
+        for count, block in self._blocks:
+            self.count += count
+            yield block
+
+
+def _is_same(mine: Iterator[bytes], theirs: Iterator[bytes]) -> bool:
+    """Whether all of `mine` is how `theirs` begins."""
+    ahead = b""
+    for piece in mine:
+        while len(ahead) < len(piece):
+            more = next(theirs, None)
+            if more is None:
+                return False
+            ahead += more
+        if not ahead.startswith(piece):
+            return False
+        ahead = ahead[len(piece) :]
+    return True
+
+
+def _digest(record: bytes) -> bytes:
+    return hashlib.blake2b(record, digest_size=16).digest()
+
+
+def _check_double(partition: str, spans: Sequence[tuple[int, int, str]], found: Verified) -> None:
+    reached, before = -1, ""
+    for first, end, path in sorted(spans):
+        if first < reached:
+            twice = min(end, reached) - first
+            found.double += twice
+            found.note(
+                f"Partition {partition}: {twice} events from {first} on stand in {before} and "
+                f"in {path}."
+            )
+        if end > reached:
+            reached, before = end, path
+
+
+def _check_missing(
+    runs: Sequence[Mapping[str, Any]],
+    held: Mapping[str, Sequence[tuple[int, int, str]]],
+    found: Verified,
+) -> None:
+    """What the job says that it captured is there."""
+    for each in runs:
+        for partition, first in each["run"]["starts"].items():
+            at, end = first, each["captured"].get(partition, first)
+            for start, behind, _ in sorted(held.get(partition, ())):
+                if behind <= at or at >= end:
+                    continue
+                if start > at:
+                    _missing(partition, at, min(start, end), found)
+                at = max(at, behind)
+            if at < end:
+                _missing(partition, at, end, found)
+
+
+def _missing(partition: str, first: int, end: int, found: Verified) -> None:
+    found.missing += end - first
+    found.note(f"Partition {partition}: events {first} to {end - 1} are in no file.")
