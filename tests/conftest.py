@@ -29,8 +29,9 @@ AZURITE_DEADLINE_S = 30
 PENSTOCK = Path(sys.executable).parent / "penstock"
 START_DEADLINE_S = 30.0  # a loaded machine; the promise (1 s) is measured elsewhere
 STOP_DEADLINE_S = 20.0
-ANY_PORT = tuple(
-    part for door in ("amqp", "amqps", "https", "admin") for part in (f"--{door}-port", "0")
+ANY_PORT = (
+    *(part for door in ("amqp", "amqps", "https", "admin") for part in (f"--{door}-port", "0")),
+    "--no-portal",
 )
 
 

@@ -20,7 +20,13 @@ from typing import Any
 import pytest
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
-PORTS = ("--amqp-port=0", "--amqps-port=0", "--https-port=0", "--admin-port=0")
+PORTS = (
+    "--amqp-port=0",
+    "--amqps-port=0",
+    "--https-port=0",
+    "--admin-port=0",
+    "--no-portal",
+)
 FACTS = [
     "namespace",
     "connection_string",
@@ -102,7 +108,12 @@ def test_health_and_ready_answer(tmp_path: Path) -> None:
         )
         status, ready = fetch(facts["admin"] + "/ready")
         assert (status, ready["status"]) == (200, "ready")
-        assert ready["checks"] == {"doors": "ok", "log": "ok", "portal": "off"}
+        assert ready["checks"] == {
+            "doors": "ok",
+            "log": "ok",
+            "portal": "off",
+            "capture": "off",
+        }
         assert ready["warnings"] == []
         assert fetch(facts["admin"] + "/nothing")[0] == 404
 

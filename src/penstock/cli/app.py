@@ -82,6 +82,7 @@ COMMANDS = (
     ),
     *_section(
         "Operate",
+        ("portal", "portal:app", "The web portal: where it is, who may sign in."),
         ("connections", "connections:app", "Who is connected; end a connection."),
         ("audit", "audit:audit", "Who did what, newest first."),
         ("backup", "backup:backup", "Copy a data directory, also while its service runs."),

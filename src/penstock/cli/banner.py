@@ -30,7 +30,7 @@ def print_banner(facts: Facts, settings: Settings, *, first_start: bool) -> None
         ("AMQP over TLS", f"{facts.amqps}  (CA: {facts.ca_file})"),
         ("HTTPS, WebSocket", facts.https),
         ("Administration", f"{facts.admin}/health"),
-        ("Portal", facts.portal or "none yet"),
+        ("Portal", facts.portal or "off"),
         ("Data", f"{facts.data}  (flush: {settings.flush})"),
         ("Throughput units", "unlimited (counted, not enforced)" if units is None else str(units)),
         ("Kernel", KERNEL),

@@ -33,6 +33,8 @@ def serve(
     admin_port: Annotated[
         int | None, typer.Option(help="Health and administration [default: 5300]")
     ] = None,
+    portal_port: Annotated[int | None, typer.Option(help="The web portal [default: 5380]")] = None,
+    no_portal: Annotated[bool, typer.Option("--no-portal", help="Without the web portal")] = False,
     hub: Annotated[
         list[str] | None, typer.Option(metavar="NAME[:PARTITIONS]", help="Create if absent")
     ] = None,
@@ -67,6 +69,8 @@ def serve(
             "amqps_port": amqps_port,
             "https_port": https_port,
             "admin_port": admin_port,
+            "portal_port": portal_port,
+            "portal": False if no_portal else None,
             "hubs": hub,
             "throughput_units": throughput_units,
             "flush": flush,

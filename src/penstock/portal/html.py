@@ -92,7 +92,7 @@ def _inner(children: Iterable[object]) -> str:
         if isinstance(child, Html):
             parts.append(child.text)
         elif isinstance(child, str | int | float):
-            parts.append(escape(visible(str(child)), quote=False))
+            parts.append(escape(visible(str(child))))
         elif isinstance(child, Iterable):
             parts.append(_inner(child))
         else:

@@ -62,6 +62,12 @@ def with_connection_string(string: str, hub: str, ca_file: str) -> Snippets:
             '_ = batch.AddEventData(&azeventhubs.EventData{Body: []byte("hello")}, nil)\n'
             "_ = producer.SendEventDataBatch(ctx, batch, nil)\n",
         ),
+        *_of_penstock(string, hub, ca_file),
+    ]
+
+
+def _of_penstock(string: str, hub: str, ca_file: str) -> Snippets:
+    return [
         (
             "Spark",
             'events = (spark.readStream.format("eventhubs")\n'

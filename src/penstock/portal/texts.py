@@ -38,6 +38,14 @@ def whole(value: int | None) -> str:
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
 
 
+def plural(number: int, noun: str) -> str:
+    """
+    >>> plural(1, "unit"), plural(0, "unit")
+    ('1 unit', '0 units')
+    """
+    return f"{whole(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def seconds(value: float | None) -> str:
     """
     >>> seconds(0.4), seconds(95), seconds(7300), seconds(200_000)

@@ -163,8 +163,33 @@ SETTINGS: tuple[Setting, ...] = (
         read=values.whole_number(1, limits.SLOW_OPERATION_MS_MAX),
         meaning="a commit, flush, disk read, attach or management call that takes longer is logged",
     ),
-    Setting(key="portal", read=values.yes_or_no, meaning="reserved for the web portal"),
-    Setting(key="portal_port", read=values.port, meaning="reserved for the web portal"),
+    Setting(
+        key="portal",
+        read=values.yes_or_no,
+        flag="--no-portal",
+        meaning="whether the web portal runs beside the service",
+    ),
+    Setting(
+        key="portal_port",
+        read=values.port,
+        flag="--portal-port",
+        meaning="the web portal; HTTP on loopback, HTTPS elsewhere",
+    ),
+    Setting(
+        key="portal_environment",
+        read=values.short_text(64),
+        meaning="the name that every page of the portal shows; red when it says `prod` or `live`",
+    ),
+    Setting(
+        key="portal_read_only",
+        read=values.yes_or_no,
+        meaning="whether the portal only shows, and changes nothing",
+    ),
+    Setting(
+        key="portal_users_file",
+        read=values.path,
+        meaning="who may sign in without the admin token: names, roles, hashed passwords",
+    ),
     Setting(
         key="root_key",
         read=values.secret,

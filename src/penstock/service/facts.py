@@ -41,6 +41,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         admin_port: int,
         admin_token: str,
         ca_file: Path,
+        portal: str | None = None,
     ) -> Facts:
         host = public_host(settings)
         key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
@@ -57,7 +58,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             amqps=f"{host}:{amqps_port}",
             https=f"https://{host}:{https_port}",
             admin=f"{scheme}://{host}:{admin_port}",
-            portal=None,
+            portal=portal,
             admin_token=admin_token,
             ca_file=str(ca_file),
             data=str(settings.data.resolve()),

@@ -17,6 +17,7 @@ from penstock.service.prices import Prices
 
 DEFAULT_NAMESPACE = NamespaceName("penstock")
 DEFAULT_HUB = HubName("events")
+PORTAL_PORT = 5380
 
 Flush = Literal["disk", "os"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -103,7 +104,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     https_port: int = 8443
     admin_port: int = 5300
     portal: bool = True
-    portal_port: int = 5380
+    portal_port: int = PORTAL_PORT
+    portal_environment: str | None = None
+    portal_read_only: bool = False
+    portal_users_file: Path | None = None
     flush: Flush = "disk"
     json: bool = False
     log_level: LogLevel = "info"

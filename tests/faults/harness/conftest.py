@@ -51,7 +51,10 @@ from penstock.service.wiring import Penstock
 HUB = "faults"
 PARTITIONS = 4
 PENSTOCK = (str(Path(sys.executable).with_name("penstock")),)
-ANY_PORT = tuple(f"--{door}-port=0" for door in ("amqp", "amqps", "https", "admin"))
+ANY_PORT = (
+    *(f"--{door}-port=0" for door in ("amqp", "amqps", "https", "admin")),
+    "--no-portal",
+)
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
 PROGRESS_S = 10.0

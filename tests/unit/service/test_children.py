@@ -173,6 +173,7 @@ async def test_child_that_never_answers_is_started_again_after_a_minute(
     children.start(python(SLEEPS, probe=probe))
     status = await seen(children, lambda s: s.pid is not None)
     assert status.state is ChildState.STARTING
+    await until(lambda: pauses.seconds != [])  # it was asked once, and did not answer
     clock.advance(60_000)
     pauses.let_go()
     await seen(children, lambda s: s.state is ChildState.WAITING)

@@ -14,6 +14,7 @@ from penstock.capture.description import (
     SIZE_BYTES,
     SIZE_BYTES_DEFAULT,
 )
+from penstock.capture.names import file_path
 from penstock.management.client import CaptureStatusInfo, HubInfo
 from penstock.model.errors import ArgumentError
 from penstock.portal.html import Html, el
@@ -173,9 +174,6 @@ def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Htm
     choices = {each["name"]: f"{each['name']} ({each['url']})" for each in destinations}
     if account and account not in choices:
         choices[account] = f"{account} (not configured)"
-    interval = capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)
-    megabytes = capture.get("sizeLimitInBytes", SIZE_BYTES_DEFAULT) // _MB
-    files = -(-_DAY_S // max(1, interval)) * hub.partition_count
     return card(
         "Settings",
         el(
@@ -190,25 +188,7 @@ def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Htm
             visit,
             visit.link("hubs", hub.name, "capture"),
             check("Capture is on", "enabled", bool(capture.get("enabled"))),
-            field(
-                "Time window (s)",
-                "interval_s",
-                visit.filled("interval_s", interval),
-                type_="number",
-                min=INTERVAL_S[0],
-                max=INTERVAL_S[1],
-                help_=f"{INTERVAL_S[0]} to {INTERVAL_S[1]}",
-            ),
-            field(
-                "Size window (MB)",
-                "size_mb",
-                visit.filled("size_mb", megabytes),
-                type_="number",
-                min=SIZE_BYTES[0] // _MB,
-                max=SIZE_BYTES[1] // _MB,
-                help_=f"{SIZE_BYTES[0] // _MB} to {SIZE_BYTES[1] // _MB}; whichever is first "
-                "closes a file",
-            ),
+            *_window_fields(visit, capture),
             select("Destination", "destination", choices, visit.filled("destination", account)),
             field(
                 "Container or folder",
@@ -222,37 +202,73 @@ def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Htm
                 visit.filled("encoding", capture.get("encoding", ENCODINGS[0])),
             ),
             check(
-                "No files for empty windows",
-                "skip_empty",
-                bool(capture.get("skipEmptyArchives")),
+                "No files for empty windows", "skip_empty", bool(capture.get("skipEmptyArchives"))
             ),
-            el(
-                "div",
-                field(
-                    "Name format",
-                    "name_format",
-                    visit.filled(
-                        "name_format", properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT)
-                    ),
-                    help_="all nine words in braces, in any order",
-                ),
-                class_="wide",
-            ),
-            el(
-                "p",
-                "A file would be called ",
-                el("code", "", data_name=True),
-                "; up to ",
-                el("strong", whole(files), data_files=True),
-                " files a day by the time window alone.",
-                data_capture_preview=True,
-                data_namespace=visit.namespace,
-                data_hub=hub.name,
-                data_partitions=hub.partition_count,
-            ),
+            *_name_fields(visit, hub, capture),
             submit("Save"),
         ),
     )
+
+
+def _window_fields(visit: Visit, capture: dict[str, Any]) -> list[Html]:
+    megabytes = capture.get("sizeLimitInBytes", SIZE_BYTES_DEFAULT) // _MB
+    least, most = SIZE_BYTES[0] // _MB, SIZE_BYTES[1] // _MB
+    return [
+        field(
+            "Time window (s)",
+            "interval_s",
+            visit.filled("interval_s", capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)),
+            type_="number",
+            min=INTERVAL_S[0],
+            max=INTERVAL_S[1],
+            help_=f"{INTERVAL_S[0]} to {INTERVAL_S[1]}",
+        ),
+        field(
+            "Size window (MB)",
+            "size_mb",
+            visit.filled("size_mb", megabytes),
+            type_="number",
+            min=least,
+            max=most,
+            help_=f"{least} to {most}; whichever is first closes a file",
+        ),
+    ]
+
+
+def _name_fields(visit: Visit, hub: HubInfo, capture: dict[str, Any]) -> list[Html]:
+    """With what a file would be called, and how many there would be: the script keeps both up."""
+    properties = capture.get("destination", {}).get("properties", {})
+    interval = capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)
+    name_format = properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT)
+    files = -(-_DAY_S // max(1, interval)) * hub.partition_count
+    now_s = visit.portal.clock.now_ms() // 1000
+    example = file_path(
+        name_format, namespace=visit.namespace, hub=hub.name, partition="0", at_s=now_s
+    )
+    return [
+        el(
+            "div",
+            field(
+                "Name format",
+                "name_format",
+                visit.filled("name_format", name_format),
+                help_="all nine words in braces, in any order",
+            ),
+            class_="wide",
+        ),
+        el(
+            "p",
+            "A file would be called ",
+            el("code", example, data_name=True),
+            "; up to ",
+            el("strong", whole(files), data_files=True),
+            " files a day by the time window alone.",
+            data_capture_preview=True,
+            data_namespace=visit.namespace,
+            data_hub=hub.name,
+            data_partitions=hub.partition_count,
+        ),
+    ]
 
 
 async def save(visit: Visit) -> Response:

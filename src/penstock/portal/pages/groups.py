@@ -26,7 +26,7 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
-from penstock.portal.texts import count, seconds, size, whole
+from penstock.portal.texts import count, plural, seconds, size, whole
 from penstock.portal.users import Role
 from penstock.portal.web import Done, Route, Visit
 
@@ -84,7 +84,7 @@ def _group(visit: Visit, hub: str, name: str, metadata: str, rows: list[dict[str
     head = tiles(
         tile("Behind", count(sum(behind)) if behind else "–", "events"),
         tile("Oldest waiting", seconds(max(late, default=None)), "since it was stored"),
-        tile("Readers", whole(readers), f"{len(owners)} owners"),
+        tile("Readers", whole(readers), plural(len(owners), "owner")),
     )
     cells = [
         (

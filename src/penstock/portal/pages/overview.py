@@ -21,7 +21,7 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
-from penstock.portal.texts import count, size, whole
+from penstock.portal.texts import count, plural, size, whole
 from penstock.portal.users import Role
 from penstock.portal.web import Route, Visit
 
@@ -96,7 +96,7 @@ async def _tiles(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html
             tone="bad" if throttled else "good",
         ),
         tile("Furthest behind", count(behind), "events, of all groups"),
-        tile("Stored", size(newest(now, "size_bytes")), f"in {len(hubs)} event hubs"),
+        tile("Stored", size(newest(now, "size_bytes")), f"in {plural(len(hubs), 'event hub')}"),
         tile("Connections", whole(newest(now, "active_connections")), "AMQP, of clients"),
         tile("Throughput units", units, namespace.sku),
     )

@@ -32,7 +32,7 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
-from penstock.portal.texts import count, moment, size, whole
+from penstock.portal.texts import count, moment, plural, size, whole
 from penstock.portal.users import Role
 from penstock.portal.web import Done, Route, Visit
 
@@ -253,12 +253,12 @@ def _bill(visit: Visit, usage: list[dict[str, Any]]) -> list[Html]:
     so_far = sum((cost(visit, row) for row in rows), Decimal(0))
     units_now = recent[-1]["units"] if recent else 1
     made = [
-        tile("Unit hours this month", whole(unit_hours), f"{whole(len(rows))} hours"),
+        tile("Unit hours this month", whole(unit_hours), f"in {plural(len(rows), 'hour')}"),
         tile("Events this month", count(events), "in steps of 64 KB"),
         tile(
             "Forecast",
             whole(units_now * _HOURS_A_MONTH),
-            f"unit hours a month, at {units_now} units",
+            f"unit hours a month, at {plural(units_now, 'unit')}",
         ),
     ]
     prices = visit.portal.settings.prices

@@ -1,0 +1,88 @@
+"""Looking for events: texts, conditions, and sentences for conditions that are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client import EventData
+from penstock.model.errors import ArgumentError
+from penstock.portal.finding import compile_search
+
+
+def event() -> EventData:
+    made = EventData(
+        '{"temperature": 31.5, "device": {"id": "d7"}, "tags": ["a", "b"], "ok": true}',
+        properties={"kind": "alarm", "level": 3, "raw": b"\xff"},
+    )
+    made.partition_key = "Key-7"
+    made.sequence_number = 42
+    made.offset = "4096"
+    return made
+
+
+@pytest.mark.parametrize("text", ["temperature", "TEMPERATURE", "key-7", "alarm", "level", "31.5"])
+def test_text_is_found_wherever_people_look(text: str) -> None:
+    wanted = compile_search(text, "")
+    assert wanted is not None
+    assert wanted("0", event())
+
+
+def test_text_that_is_nowhere_is_not_found() -> None:
+    wanted = compile_search("pressure", "")
+    assert wanted is not None
+    assert not wanted("0", event())
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("json.temperature >= 30", True),
+        ("json.temperature > 31.5", False),
+        ("json.device.id == d7", True),
+        ("json.device.id == 'd7'", True),
+        ("json.tags.1 == b", True),
+        ("json.ok == true", True),
+        ("json.nothing == 1", False),
+        ("json.nothing != 1", True),
+        ("properties.kind = alarm", True),
+        ("properties.level < 4 and properties.level > 2", True),
+        ("key contains KEY", True),
+        ("body contains device", True),
+        ("size > 10 and partition == 0", True),
+        ("partition != 0", False),
+        ("sequence == 42", True),
+        ("offset == 4096", True),
+        ("sequence == words", False),
+        ("time >= 2026-01-01T00:00:00", False),
+    ],
+)
+def test_condition_is_judged(expression: str, expected: bool) -> None:
+    wanted = compile_search("", expression)
+    assert wanted is not None
+    assert wanted("0", event()) is expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("key", "no condition"),
+        ("key == a or key == b", "joined by 'and'"),
+        ("__import__ == os", "There is no"),
+        ("key.x == 1", "There is no"),
+        (" and ".join(["size > 1"] * 11), "At most 10"),
+        ("x" * 1001, "at most 1000"),
+    ],
+)
+def test_condition_that_is_none_is_a_sentence(expression: str, why: str) -> None:
+    with pytest.raises(ArgumentError, match=why):
+        compile_search("", expression)
+
+
+def test_nothing_asked_for_is_everything() -> None:
+    assert compile_search("", "  ") is None
+
+
+def test_body_that_is_no_json_has_no_fields() -> None:
+    wanted = compile_search("", "json.a == 1")
+    assert wanted is not None
+    assert not wanted("0", EventData(b"\xff\xfe"))

@@ -1,0 +1,80 @@
+"""Cookies that cannot be forged, forms that cannot be sent for others, guesses that wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.portal.sessions import BACKOFF_AFTER, BACKOFF_MS, IDLE_MS, Guesses, Sessions
+from penstock.portal.users import Role
+
+HOUR_MS = 3_600_000
+NOW_MS = 1_700_000_000_000
+
+
+def made() -> tuple[Sessions, str]:
+    sessions = Sessions("secret", lifetime_ms=12 * HOUR_MS)
+    return sessions, sessions.cookie(sessions.begin("alice", Role.VIEWER, now_ms=NOW_MS))
+
+
+def test_cookie_is_read_back() -> None:
+    sessions, cookie = made()
+    session = sessions.read(cookie, now_ms=NOW_MS + 1)
+    assert session is not None
+    assert (session.user, session.role) == ("alice", Role.VIEWER)
+
+
+def test_cookie_with_one_bit_changed_is_none() -> None:
+    sessions, cookie = made()
+    for at in range(0, len(cookie), 7):
+        changed = cookie[:at] + ("A" if cookie[at] != "A" else "B") + cookie[at + 1 :]
+        assert sessions.read(changed, now_ms=NOW_MS) is None
+
+
+@pytest.mark.parametrize("cookie", ["", ".", "a.b", "é.x", "x" * 5000, "e30."])
+def test_cookie_of_somebody_elses_making_is_none(cookie: str) -> None:
+    sessions, _ = made()
+    assert sessions.read(cookie, now_ms=NOW_MS) is None
+
+
+def test_cookie_of_another_service_is_none() -> None:
+    _, cookie = made()
+    assert Sessions("other", lifetime_ms=HOUR_MS).read(cookie, now_ms=NOW_MS) is None
+
+
+def test_session_ends_by_idleness_by_age_and_by_signing_out() -> None:
+    sessions, cookie = made()
+    assert sessions.read(cookie, now_ms=NOW_MS + IDLE_MS) is None
+    session = sessions.read(cookie, now_ms=NOW_MS)
+    assert session is not None
+    sessions.end(session)
+    assert sessions.read(cookie, now_ms=NOW_MS) is None
+    short = Sessions("secret", lifetime_ms=HOUR_MS)
+    cookie = short.cookie(short.begin("bob", Role.ADMIN, now_ms=NOW_MS))
+    assert short.read(cookie, now_ms=NOW_MS + HOUR_MS) is None
+
+
+def test_ids_are_new_each_time_and_form_tokens_belong_to_one_session() -> None:
+    sessions, _ = made()
+    one = sessions.begin("alice", Role.VIEWER, now_ms=NOW_MS)
+    two = sessions.begin("alice", Role.VIEWER, now_ms=NOW_MS)
+    assert one.id != two.id
+    assert sessions.is_form_token(one, sessions.form_token(one))
+    assert not sessions.is_form_token(one, sessions.form_token(two))
+    assert not sessions.is_form_token(one, "")
+    assert not sessions.is_form_token(one, "é")
+
+
+def test_wrong_guesses_wait_longer_each_time_and_a_right_one_clears() -> None:
+    guesses = Guesses()
+    for _ in range(BACKOFF_AFTER):
+        guesses.wrong("here", now_ms=NOW_MS)
+    assert guesses.wait_ms("here", now_ms=NOW_MS) == 0
+    waits = []
+    for _ in range(12):
+        guesses.wrong("here", now_ms=NOW_MS)
+        waits.append(guesses.wait_ms("here", now_ms=NOW_MS))
+    assert waits[:4] == [1000, 2000, 4000, 8000]
+    assert waits[-1] == BACKOFF_MS[1]
+    assert guesses.wait_ms("elsewhere", now_ms=NOW_MS) == 0
+    guesses.right("here")
+    assert guesses.wait_ms("here", now_ms=NOW_MS) == 0
