@@ -20,6 +20,7 @@ from penstock.kernels._event cimport (
     release,
     reserve,
     spans_of,
+    taken_bytes,
     text_start,
     uint8_t,
     uint32_t,
@@ -161,7 +162,7 @@ cdef class AvroRows:
         self.bytes_max = block_bytes_max
 
     def __dealloc__(self):
-        release(&self.out)
+        release(&self.out, 0)
 
     @property
     def rows(self):
@@ -193,12 +194,8 @@ cdef class AvroRows:
         """Everything since the last time; see the pure twin."""
         if self.busy:
             raise RuntimeError("AvroRows are used inside their own `other`")
-        cdef bytes taken = b""
-        if self.out.used:
-            taken = PyBytes_FromStringAndSize(<char*>self.out.data, self.out.used)
-        self.out.used = 0
         self.row_count = 0
-        return taken
+        return taken_bytes(&self.out)
 
     cdef int add_one(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
         """One record, or none and an error."""

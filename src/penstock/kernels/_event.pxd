@@ -8,9 +8,15 @@ simple ones. `usual_event` is false for all else, which the pure twin looks at. 
 pure twin accepts too, and after it every length inside the event may be believed.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
+
+cdef extern from "Python.h":
+    int _PyBytes_Resize(PyObject** held, Py_ssize_t size) except -1
 
 cdef enum:
     PLACE_BYTES = 55  # epoch pair, and the sequence number's key and constructor
@@ -378,23 +384,33 @@ cdef inline int64_t* spans_of(object bounds, Py_ssize_t size, Py_ssize_t* count)
 
 
 cdef struct Buffer:
+    PyObject* held  # bytes of `room`, given away when they are taken: nothing is copied then
     uint8_t* data
     Py_ssize_t used
     Py_ssize_t room
+    Py_ssize_t usual  # how much it held when it was last taken
 
 
 cdef inline int reserve(Buffer* buffer, Py_ssize_t more) except -1:
     """Room for so many bytes more. Raises MemoryError, and the buffer stays as it was."""
-    cdef Py_ssize_t room
-    cdef void* moved
     if buffer.room - buffer.used >= more:
         return 0
-    room = buffer.used + more
+    return grow(buffer, more)
+
+
+cdef inline int grow(Buffer* buffer, Py_ssize_t more) except -1:
+    cdef Py_ssize_t room = buffer.used + more
+    cdef object fresh
     room += room // 2 + 4096
-    moved = realloc(buffer.data, room)
-    if moved == NULL:
-        raise MemoryError(f"{room} bytes for events")
-    buffer.data = <uint8_t*>moved
+    if room < buffer.usual + buffer.usual // 8:
+        room = buffer.usual + buffer.usual // 8
+    fresh = PyBytes_FromStringAndSize(NULL, room)
+    if buffer.used:
+        memcpy(PyBytes_AS_STRING(fresh), buffer.data, buffer.used)
+    release(buffer, buffer.used)
+    Py_INCREF(fresh)
+    buffer.held = <PyObject*>fresh
+    buffer.data = <uint8_t*>PyBytes_AS_STRING(fresh)
     buffer.room = room
     return 0
 
@@ -406,7 +422,27 @@ cdef inline void append(Buffer* buffer, const void* data, Py_ssize_t size) noexc
         buffer.used += size
 
 
-cdef inline void release(Buffer* buffer) noexcept nogil:
-    free(buffer.data)
+cdef inline void release(Buffer* buffer, Py_ssize_t used) noexcept:
+    """Let go of the memory; `used` stays as told."""
+    if buffer.held != NULL:
+        Py_DECREF(<object>buffer.held)
+    buffer.held = NULL
     buffer.data = NULL
-    buffer.used = buffer.room = 0
+    buffer.used = used
+    buffer.room = 0
+
+
+cdef inline bytes taken_bytes(Buffer* buffer):
+    """What it holds; then it holds nothing."""
+    cdef PyObject* held = buffer.held
+    cdef Py_ssize_t used = buffer.used
+    cdef bytes taken
+    if held == NULL:
+        return b""
+    buffer.held = NULL
+    buffer.usual = used
+    release(buffer, 0)
+    _PyBytes_Resize(&held, used)
+    taken = <bytes>held
+    Py_DECREF(taken)  # the reference that the buffer had
+    return taken

@@ -9,6 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Free
 from libc.math cimport isfinite
 from libc.stdint cimport int8_t, int16_t, int32_t
+from libc.string cimport memset
 
 from penstock.kernels._event cimport (
     Buffer,
@@ -23,6 +24,7 @@ from penstock.kernels._event cimport (
     release,
     reserve,
     spans_of,
+    taken_bytes,
     text_start,
     uint8_t,
     uint32_t,
@@ -79,21 +81,40 @@ cdef inline void go_back(Column* column, Mark mark) noexcept nogil:
     column.count = mark.count
     column.data.used = mark.data
     column.missing = mark.missing
-    column.ends.used = 4 * mark.count
+    column.ends.used = 4 * mark.count + 4
     column.valid.used = mark.count
 
 
-cdef inline int end_text(Column* column, bint is_valid) except -1:
-    """The text ends where the data does now."""
-    cdef int32_t end = <int32_t>column.data.used
-    reserve(&column.ends, 4)
-    reserve(&column.valid, 1)
-    append(&column.ends, &end, 4)
+cdef inline void put_end(Column* column, bint is_valid) noexcept nogil:
+    """The text ends where the data does now. There is room for it."""
+    (<int32_t*>(column.ends.data + column.ends.used))[0] = <int32_t>column.data.used
+    column.ends.used += 4
     column.valid.data[column.valid.used] = is_valid
     column.valid.used += 1
     column.count += 1
-    if not is_valid:
-        column.missing += 1
+    column.missing += not is_valid
+
+
+cdef inline int end_text(Column* column, bint is_valid) except -1:
+    reserve(&column.ends, 4)
+    reserve(&column.valid, 1)
+    put_end(column, is_valid)
+    return 0
+
+
+cdef int begin_ends(Buffer* ends) except -1:
+    """Ends begin with a zero."""
+    reserve(ends, 4)
+    (<int32_t*>ends.data)[0] = 0
+    ends.used = 4
+    return 0
+
+
+cdef inline int put_text(Column* column, const void* text, Py_ssize_t size) except -1:
+    """There is room for its end."""
+    reserve(&column.data, size)
+    append(&column.data, text, size)
+    put_end(column, True)
     return 0
 
 
@@ -103,28 +124,11 @@ cdef inline int add_text(Column* column, const void* text, Py_ssize_t size, bint
     return end_text(column, is_valid)
 
 
-cdef void free_column(Column* column) noexcept nogil:
-    release(&column.ends)
-    release(&column.data)
-    release(&column.valid)
+cdef void free_column(Column* column) noexcept:
+    release(&column.ends, 0)
+    release(&column.data, 0)
+    release(&column.valid, 0)
     column.count = column.missing = 0
-
-
-cdef bytes taken_ends(Buffer* ends):
-    """With the zero that they begin with."""
-    cdef bytes taken = PyBytes_FromStringAndSize(NULL, ends.used + 4)
-    cdef uint8_t* out = <uint8_t*>PyBytes_AS_STRING(taken)
-    cdef int32_t zero = 0
-    memcpy(out, &zero, 4)
-    if ends.used:
-        memcpy(out + 4, ends.data, ends.used)
-    return taken
-
-
-cdef bytes taken_bytes(Buffer* buffer):
-    if not buffer.used:
-        return b""
-    return PyBytes_FromStringAndSize(<char*>buffer.data, buffer.used)
 
 
 cdef object taken_column(Column* column):
@@ -134,11 +138,22 @@ cdef object taken_column(Column* column):
     if column.missing:
         bits = PyBytes_FromStringAndSize(NULL, (column.count + 7) >> 3)
         out = <uint8_t*>PyBytes_AS_STRING(bits)
-        for i in range((column.count + 7) >> 3):
-            out[i] = 0
-        for i in range(column.count):
-            out[i >> 3] |= column.valid.data[i] << (i & 7)
-    return _Texts(taken_ends(&column.ends), taken_bytes(&column.data), bits)
+        memset(out, 0, (column.count + 7) >> 3)
+        if column.missing < column.count:
+            for i in range(column.count):
+                out[i >> 3] |= column.valid.data[i] << (i & 7)
+    return _Texts(taken_bytes(&column.ends), taken_bytes(&column.data), bits)
+
+
+cdef int begin_column(Column* column) except -1:
+    column.count = column.missing = 0
+    column.data.used = column.valid.used = 0
+    return begin_ends(&column.ends)
+
+
+cdef int reserve_column(Column* column, Py_ssize_t more) except -1:
+    reserve(&column.ends, 4 * more)
+    return reserve(&column.valid, more)
 
 
 cdef struct MapColumn:
@@ -156,12 +171,12 @@ cdef inline int end_map(MapColumn* column) except -1:
 
 cdef object taken_map(MapColumn* column):
     return _Maps(
-        taken_ends(&column.ends), taken_column(&column.names), taken_column(&column.values)
+        taken_bytes(&column.ends), taken_column(&column.names), taken_column(&column.values)
     )
 
 
-cdef void free_map(MapColumn* column) noexcept nogil:
-    release(&column.ends)
+cdef void free_map(MapColumn* column) noexcept:
+    release(&column.ends, 0)
     free_column(&column.names)
     free_column(&column.values)
 
@@ -253,6 +268,7 @@ cdef class Gatherer:
     cdef bint with_properties, with_system, json, busy
     cdef Py_ssize_t bytes_max
     cdef Py_ssize_t row_count
+    cdef Py_ssize_t row_room
     cdef Buffer numbers, times
     cdef Column body, offset, publisher, key
     cdef MapColumn properties, system
@@ -278,10 +294,11 @@ cdef class Gatherer:
         self.with_system = system
         self.json = json
         self.bytes_max = buffer_bytes_max
+        self.begin()
 
     def __dealloc__(self):
-        release(&self.numbers)
-        release(&self.times)
+        release(&self.numbers, 0)
+        release(&self.times, 0)
         free_column(&self.body)
         free_column(&self.offset)
         free_column(&self.publisher)
@@ -339,24 +356,38 @@ cdef class Gatherer:
             taken_map(&self.properties),
             taken_map(&self.system),
         )
-        self.empty()
+        self.begin()
         return taken
 
-    cdef void empty(self) noexcept:
-        """The buffers stay, for the next rows."""
-        cdef Mark zero
-        zero.count = zero.data = zero.missing = 0
-        self.row_count = 0
+    cdef int begin(self) except -1:
+        """Without a row."""
+        self.row_count = self.row_room = 0
         self.numbers.used = self.times.used = 0
-        go_back(&self.body, zero)
-        go_back(&self.offset, zero)
-        go_back(&self.publisher, zero)
-        go_back(&self.key, zero)
-        go_back(&self.properties.names, zero)
-        go_back(&self.properties.values, zero)
-        go_back(&self.system.names, zero)
-        go_back(&self.system.values, zero)
-        self.properties.ends.used = self.system.ends.used = 0
+        begin_column(&self.body)
+        begin_column(&self.offset)
+        begin_column(&self.publisher)
+        begin_column(&self.key)
+        begin_column(&self.properties.names)
+        begin_column(&self.properties.values)
+        begin_column(&self.system.names)
+        begin_column(&self.system.values)
+        begin_ends(&self.properties.ends)
+        begin_ends(&self.system.ends)
+        return 0
+
+    cdef int reserve_rows(self) except -1:
+        """Room for all that has one place in each row: asked for once in many rows."""
+        cdef Py_ssize_t more = self.row_count // 2 + 1024
+        reserve(&self.numbers, 8 * more)
+        reserve(&self.times, 8 * more)
+        reserve_column(&self.body, more)
+        reserve_column(&self.offset, more)
+        reserve_column(&self.publisher, more)
+        reserve_column(&self.key, more)
+        reserve(&self.properties.ends, 4 * more)
+        reserve(&self.system.ends, 4 * more)
+        self.row_room = self.row_count + more
+        return 0
 
     cdef int add_one(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
         """One row, or none and an error."""
@@ -392,7 +423,7 @@ cdef class Gatherer:
         """To the state before a row."""
         self.row_count = rows
         self.numbers.used = self.times.used = 8 * rows
-        self.properties.ends.used = self.system.ends.used = 4 * rows
+        self.properties.ends.used = self.system.ends.used = 4 * rows + 4
         go_back(&self.body, body)
         go_back(&self.offset, offset)
         go_back(&self.publisher, publisher)
@@ -412,10 +443,13 @@ cdef class Gatherer:
         return most <= self.bytes_max
 
     cdef int put_place(self, int64_t number, int64_t microseconds) except -1:
-        reserve(&self.numbers, 8)
-        reserve(&self.times, 8)
-        append(&self.numbers, &number, 8)
-        append(&self.times, &microseconds, 8)
+        """Begins a row, for all whose columns there is room behind this."""
+        if self.row_count >= self.row_room:
+            self.reserve_rows()
+        (<int64_t*>(self.numbers.data + self.numbers.used))[0] = number
+        (<int64_t*>(self.times.data + self.times.used))[0] = microseconds
+        self.numbers.used += 8
+        self.times.used += 8
         self.row_count += 1
         return 0
 
@@ -428,13 +462,16 @@ cdef class Gatherer:
         else:
             time *= 1000
         self.put_place(event.sequence_number, time)
-        add_text(&self.body, d + event.body, event.body_size, True)
-        add_text(&self.offset, d + event.offset, event.offset_size, True)
-        add_text(
-            &self.publisher, d + max(event.publisher, 0), event.publisher_size,
-            event.publisher >= 0,
-        )
-        add_text(&self.key, d + max(event.key, 0), event.key_size, event.key >= 0)
+        put_text(&self.body, d + event.body, event.body_size)
+        put_text(&self.offset, d + event.offset, event.offset_size)
+        if event.publisher < 0:
+            put_end(&self.publisher, False)
+        else:
+            put_text(&self.publisher, d + event.publisher, event.publisher_size)
+        if event.key < 0:
+            put_end(&self.key, False)
+        else:
+            put_text(&self.key, d + event.key, event.key_size)
         if self.with_properties and event.property_count:
             self.put_pairs(&self.properties, d, event.properties, event.property_count)
         end_map(&self.properties)
