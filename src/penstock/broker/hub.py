@@ -23,7 +23,7 @@ from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
-from penstock.model.names import GroupName, HubName, NamespaceName, key
+from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, key
 from penstock.model.partition_key import partition_for_key
 from penstock.model.positions import Position
 
@@ -168,11 +168,18 @@ class HubRuntime:
         return batches[0].enqueued_ms if batches else None
 
     def group(self, name: str) -> GroupName:
-        """The consumer group's name as it was given at creation, or NotFound."""
+        """The consumer group's name as it was given at creation, or NotFound. A hub that is
+        captured has one more, which nobody made."""
+        if key(name) == key(CAPTURE_GROUP) and self._is_captured and not self._deleted:
+            return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
             raise texts.group_not_found(texts.authority(self.namespace), self.entity.name, name)
         return group.name
+
+    @property
+    def _is_captured(self) -> bool:
+        return bool(self.entity.metadata.get("captureRuns"))
 
     def readers(self) -> list[ReaderView]:
         return [
@@ -502,6 +509,8 @@ class HubRuntime:
             key(group.name)
             for group in self._catalog.groups(self.entity.namespace, self.entity.name)
         }
+        if self._is_captured:
+            groups.add(key(CAPTURE_GROUP))
         for partition in self._partitions:
             for reader in partition.readers():
                 if key(reader.group) not in groups:

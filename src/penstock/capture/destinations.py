@@ -278,20 +278,25 @@ class Store:
 
     def _put_across(self, source: Path, target: Path) -> None:
         """From another file system: by way of a file without a name, so that nobody sees a part."""
+        folder = os.open(target.parent, os.O_RDONLY)
         handle = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o644)
-        with os.fdopen(handle, "wb") as file:
-            with source.open("rb") as opened:
-                shutil.copyfileobj(opened, file, 1024 * 1024)
-            file.flush()
-            os.fsync(file.fileno())
-            link = f"/proc/self/fd/{file.fileno()}"
-            try:
-                os.link(link, target, follow_symlinks=True)
-            except FileExistsError:
-                aside = target.with_name(f".{target.name}.{os.getpid()}")
-                aside.unlink(missing_ok=True)
-                os.link(link, aside, follow_symlinks=True)
-                aside.replace(target)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                with source.open("rb") as opened:
+                    shutil.copyfileobj(opened, file, 1024 * 1024)
+                file.flush()
+                os.fsync(file.fileno())
+                # With a directory given, Python lets the system follow the link to our file.
+                link = f"/proc/self/fd/{file.fileno()}"
+                try:
+                    os.link(link, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                except FileExistsError:
+                    aside = f".{target.name}.{os.getpid()}"
+                    Path(target.parent, aside).unlink(missing_ok=True)
+                    os.link(link, aside, src_dir_fd=folder, dst_dir_fd=folder)
+                    Path(target.parent, aside).replace(target)
+        finally:
+            os.close(folder)
         source.unlink(missing_ok=True)
 
     def _inside(self, path: str) -> str:

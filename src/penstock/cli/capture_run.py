@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 STATE = "PENSTOCK_CAPTURE_STATE"
 AMQP = "PENSTOCK_CAPTURE_AMQP"
-GROUP = "PENSTOCK_CAPTURE_GROUP"
 _STATE_DEFAULT = "penstock-capture"
 
 
@@ -47,7 +46,6 @@ def run_job(
         else Notify(url=notify.url, hub=notify.hub, format=notify.format),
         amqp=os.environ.get(AMQP),
         ca_file=os.environ.get("PENSTOCK_CA_FILE"),
-        consumer_group=os.environ.get(GROUP) or "$Default",
         master=master or capture.master,
     )
     stopping = threading.Event()

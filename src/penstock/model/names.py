@@ -15,6 +15,7 @@ RuleName = NewType("RuleName", str)
 PublisherName = NewType("PublisherName", str)
 
 DEFAULT_GROUP = GroupName("$Default")
+CAPTURE_GROUP = GroupName("$Capture")  # of hubs that are captured, for the capture job alone
 ROOT_RULE = RuleName("RootManageSharedAccessKey")
 
 _NAMESPACE = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9]")

@@ -24,6 +24,7 @@ from penstock.capture.destinations import Destination, resolve
 from penstock.capture.ledger import Ledger
 from penstock.capture.runs import Run
 from penstock.management.client import ManagementClient
+from penstock.model import names
 from penstock.model.errors import InternalError, NotFound, PenstockError
 from penstock.spark.capture_after import Notify, tell, write_manifests
 from penstock.spark.capture_plan import CapturePlan
@@ -68,7 +69,6 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     notify: Notify | None = None
     amqp: str | None = None
     ca_file: str | None = None
-    consumer_group: str = "$Default"
     trigger: str = TRIGGER
     master: str = ""
     look_s: float = LOOK_S
@@ -303,14 +303,15 @@ class Capturing:
         settings = CaptureSettings.of(self._told["description"])
         resolve(self._settings.destinations, settings.account, settings.container)
         run = self._run
+        connection_string, group = self._way_in()
         return CapturePlan(
             namespace=self._told["namespace"],
             hub=self._told["hub"],
             settings=settings,
             destinations=list(self._settings.destinations),
-            connection_string=self._connection_string(),
+            connection_string=connection_string,
             ca_file=None if self._settings.amqp else self._settings.ca_file,
-            consumer_group=self._settings.consumer_group,
+            consumer_group=group,
             state=str(self._state),
             starts=run.starts,
             named_s=run.named_s,
@@ -318,8 +319,9 @@ class Capturing:
             stopped_ms=run.off_ms or 0,
         )
 
-    def _connection_string(self) -> str:
-        """With a key of the namespace that may read: the one that may do most comes first."""
+    def _way_in(self) -> tuple[str, str]:
+        """A connection string with a key of the namespace that may read, and the consumer group:
+        who may manage has one for Capture alone."""
         namespace = self._told["namespace"]
         rules = self._client.rules(namespace)
         able = [rule for rule in rules if {"Listen", "Manage"} & set(rule.rights)]
@@ -330,12 +332,14 @@ class Capturing:
             )
         able.sort(key=lambda rule: ("Manage" not in rule.rights, rule.name))
         keys = self._client.keys(namespace, None, able[0].name)
+        group = names.CAPTURE_GROUP if "Manage" in able[0].rights else names.DEFAULT_GROUP
         if self._settings.amqp is None:
-            return keys.primary_connection_string
-        return (
+            return keys.primary_connection_string, group
+        text = (
             f"Endpoint=sb://{self._settings.amqp};SharedAccessKeyName={keys.key_name};"
             f"SharedAccessKey={keys.primary_key};UseDevelopmentEmulator=true"
         )
+        return text, group
 
     def _opened(self) -> Ledger:
         if self._ledger is None:

@@ -96,6 +96,14 @@ def wait_until_drained(plan: CapturePlan, query: Any, seconds: float = 120) -> N
         ledger.close()
 
 
+def wait_for_files(folder: Path, count: int, query: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while len(avro_files(folder)) < count:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, f"{len(avro_files(folder))} files in {seconds} s"
+        time.sleep(0.02)
+
+
 def avro_files(folder: Path) -> list[Path]:
     return sorted((folder / "files" / "captured").rglob("*.avro"))
 

@@ -19,7 +19,7 @@ from penstock.gateway.amqp.links import LinkApp, unauthorized
 from penstock.gateway.amqp.management import ManagementLink
 from penstock.gateway.amqp.nodes import ReplyLink
 from penstock.gateway.amqp.outbound import ReaderLink
-from penstock.model import limits, slow
+from penstock.model import limits, names, slow
 from penstock.model.entities import Right
 from penstock.model.errors import ArgumentError, NotAllowed, NotImplementedHere, PenstockError
 
@@ -158,7 +158,9 @@ class _Attaching:
             )
         assert source is not None
         assert address.group is not None
-        grant, hub = self._entity(address, Right.LISTEN)
+        # Capture's own reads are neither slowed nor counted: that is for who may manage the hub.
+        is_capture = names.key(address.group) == names.key(names.CAPTURE_GROUP)
+        grant, hub = self._entity(address, Right.MANAGE if is_capture else Right.LISTEN)
         hub.group(address.group)
         partition = self._partition(hub, address)
         # Whatever may be wrong with the request is found before anybody loses a place to it.
@@ -181,6 +183,7 @@ class _Attaching:
             name=name,
             on_end=app.end,
             on_ready=app.ready,
+            is_metered=not is_capture,
         )
         properties: Properties = {TRACKING_ID: connection.id}
         if epoch is not None:

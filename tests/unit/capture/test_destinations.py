@@ -1,0 +1,163 @@
+"""Destinations: which there are, what they say of themselves, and files that appear whole."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.capture.destinations import (
+    Destination,
+    DestinationError,
+    Store,
+    Target,
+    checked_destination,
+    environment_destination,
+    resolve,
+)
+from penstock.capture.writing import put
+from penstock.model.errors import ArgumentError, ConfigurationError, NotFound
+
+SECRET = "c2VjcmV0LWtleQ=="
+BLOB = Destination(
+    name="Cold-Store",
+    url="abfs://archive",
+    options={"account_name": "acc", "account_key": SECRET},
+)
+
+
+def local(folder: Path, container: str = "box") -> Store:
+    destination = Destination(name="here", url=folder.as_uri())
+    return Store(Target(destination=destination, container=container))
+
+
+def test_the_account_chooses_a_destination_by_name_or_by_its_id() -> None:
+    arm = "/subscriptions/1/resourceGroups/g/providers/Microsoft.Storage/storageAccounts/cold-store"
+    for account in ("Cold-Store", "cold-store", arm, arm + "/"):
+        assert resolve([BLOB], account, "box").destination is BLOB
+    with pytest.raises(ArgumentError, match="'elsewhere' is not configured: Cold-Store are"):
+        resolve([BLOB], "elsewhere", "box")
+    for container in ("../x", "a/../b", "/etc"):
+        with pytest.raises(ArgumentError):
+            resolve([BLOB], "cold-store", container)
+
+
+def test_a_container_is_added_unless_the_url_names_the_very_same() -> None:
+    assert Target(destination=BLOB, container="box").url == "abfs://archive/box"
+    assert Target(destination=BLOB, container="archive").url == "abfs://archive"
+    bare = Destination(name="x", url="abfs://")
+    assert Target(destination=bare, container="box").url == "abfs://box"
+    assert Store(Target(destination=bare, container="box")).root == "box"
+    with pytest.raises(ArgumentError, match="names no container"):
+        Store(Target(destination=bare, container=""))
+    there = Destination(name="x", url="file:///data/x")
+    assert Target(destination=there, container="box").url == "file:///data/x/box"
+
+
+def test_nothing_shows_a_credential() -> None:
+    target = Target(destination=BLOB, container="box")
+    for shown in (repr(BLOB), str(BLOB), repr(target), target.url, f"{BLOB}", repr([BLOB])):
+        assert SECRET not in shown
+    assert pickle.loads(pickle.dumps(BLOB)) == BLOB  # executors need it
+    assert msgspec.json.decode(msgspec.json.encode(BLOB), type=Destination) == BLOB
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("ftp://x", {}),
+        ("file://host/x", {}),
+        ("file:///", {}),
+        ("file:///a/../b", {}),
+        ("abfs://u:p@c", {}),
+        ("abfs://c?sig=x", {}),
+        ("abfs://c", {"access_key": "x"}),
+        ("s3://b", {"account_key": "x"}),
+        ("file:///a", {"account_key": "x"}),
+        ("abfs://c", {"account_key": "x", "sas_token": "y"}),
+    ],
+)
+def test_urls_and_options_that_cannot_be_used_are_refused(
+    url: str, options: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        checked_destination("name", url, options)
+    assert "u:p" not in str(refused.value)
+
+
+def test_files_are_put_whole_and_replaced_whole(tmp_path: Path) -> None:
+    store = local(tmp_path / "root")
+    for content in (b"one", b"two"):
+        source = tmp_path / "spool.avro"
+        source.write_bytes(content)
+        store.put(source, "a/b/c.avro")
+        assert not source.exists()
+    with store.open("a/b/c.avro") as opened:
+        assert opened.read() == b"two"
+    assert store.files() == [("a/b/c.avro", 3)]
+    assert store.url("a/b/c.avro") == f"file://{tmp_path}/root/box/a/b/c.avro"
+    with pytest.raises(NotFound):
+        store.open("a/nothing")
+
+
+def test_from_another_file_system_nobody_sees_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = local(tmp_path / "root")
+    plain = Path.replace
+
+    def across(self: Path, target: Path) -> Path:
+        if self.name == "spool.avro":
+            raise OSError(18, "Invalid cross-device link")
+        return plain(self, target)
+
+    monkeypatch.setattr(Path, "replace", across)
+    for content in (b"one", b"two"):
+        source = tmp_path / "spool.avro"
+        source.write_bytes(content)
+        store.put(source, "c.avro")
+    assert (tmp_path / "root/box/c.avro").read_bytes() == b"two"
+    assert [file.name for file in (tmp_path / "root/box").iterdir()] == ["c.avro"]
+
+
+def test_a_symbolic_link_does_not_lead_out(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "box").mkdir(parents=True)
+    outside.mkdir()
+    (root / "box" / "ns").symlink_to(outside)
+    source = tmp_path / "x"
+    source.write_bytes(b"x")
+    with pytest.raises(ArgumentError, match="leads out"):
+        local(root).put(source, "ns/c.avro")
+    assert list(outside.iterdir()) == []
+
+
+def test_storage_that_is_away_is_tried_again_and_then_told_without_secrets(tmp_path: Path) -> None:
+    (tmp_path / "root").write_bytes(b"a file where a directory should be")
+    source = tmp_path / "x"
+    source.write_bytes(b"x")
+    pauses: list[float] = []
+    with pytest.raises(DestinationError, match="did not take or give"):
+        put(local(tmp_path / "root"), source, "c.avro", pause=pauses.append)
+    assert pauses == [0.5, 1.0, 2.0, 4.0]
+    assert source.exists()
+
+
+def test_credentials_of_the_environment_belong_to_a_name() -> None:
+    environ = {
+        "PENSTOCK_CAPTURE_COLD_STORE_ACCOUNT_KEY": SECRET,
+        "PENSTOCK_CAPTURE_X_SAS_TOKEN": "y",
+    }
+    made = environment_destination("Cold-Store", "abfs://archive", environ)
+    assert made.options == {"account_key": SECRET}
+
+
+def test_directories_are_listed_below_a_prefix(tmp_path: Path) -> None:
+    for name in ("box/a/1.avro", "box/b/2.avro", "other/3.avro"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    assert [path for path, _ in local(tmp_path).files("a")] == ["a/1.avro"]
+    assert local(tmp_path / "nowhere").files() == []

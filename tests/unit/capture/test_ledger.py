@@ -1,0 +1,122 @@
+"""The ledger of a run, manifests of slots, and events that tell of files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.capture.files import CapturedFile, created_event, manifest, manifest_bytes
+from penstock.capture.ledger import Ledger
+from penstock.capture.windows import Place
+
+
+def captured(number: int, partition: str = "0", count: int = 10) -> CapturedFile:
+    return CapturedFile(
+        path=f"ns/hub/{partition}/{number}.avro",
+        url=f"file:///x/ns/hub/{partition}/{number}.avro",
+        partition=partition,
+        window=number,
+        first_sequence=number * 10,
+        last_sequence=number * 10 + count - 1,
+        count=count,
+        bytes=1000,
+        sha256="ab" * 32,
+        named_s=1_700_000_000 + number * 60,
+        first_ms=1_700_000_000_000,
+        last_ms=1_700_000_001_000,
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path / "state" / "ledger.sqlite")
+    yield made
+    made.close()
+
+
+def test_a_batch_that_is_committed_twice_counts_once(ledger: Ledger) -> None:
+    for _ in range(2):
+        ledger.record([(captured(0), 0), (captured(1), 60)], {"0": Place(20, window=2)})
+    assert ledger.totals().files == 2
+    assert ledger.totals().events == 20
+    ledger.record([], {"0": Place(10, window=1)})  # of an older batch
+    assert ledger.places() == {"0": Place(20, window=2)}
+    newest = ledger.newest()
+    assert newest is not None and newest.window == 1
+
+
+def test_what_was_told_is_not_told_again(ledger: Ledger) -> None:
+    ledger.record([(captured(n), 0) for n in range(5)], {})
+    assert [file.window for file in ledger.untold(2)] == [0, 1]
+    ledger.told([file.path for file in ledger.untold(2)])
+    assert [file.window for file in ledger.untold()] == [2, 3, 4]
+
+
+def test_a_slot_is_listed_when_it_is_complete_and_again_when_more_came(ledger: Ledger) -> None:
+    ledger.record([(captured(0), 0), (captured(1), 60)], {})
+    assert ledger.slots(60) == [0]
+    ledger.listed(0)
+    assert ledger.slots(1000) == [60]
+    ledger.record([(captured(7), 0)], {})
+    assert ledger.slots(60) == [0]
+    assert [file.window for file in ledger.of_slot(0)] == [0, 7]
+
+
+def test_the_ledger_survives_its_process(tmp_path: Path) -> None:
+    first = Ledger(tmp_path / "ledger.sqlite")
+    first.record([(captured(0), 0)], {"0": Place(10, 5, 7, 8, 1)})
+    first.close()
+    again = Ledger(tmp_path / "ledger.sqlite")
+    assert again.places() == {"0": Place(10, 5, 7, 8, 1)}
+    again.close()
+
+
+def test_events_that_retention_took_are_counted(ledger: Ledger) -> None:
+    short = captured(0, count=10)
+    ledger.record([(msgspec.structs.replace(short, count=4), 0)], {})
+    assert ledger.totals().lost == 6
+
+
+def test_a_manifest_lists_each_file_with_what_proves_it() -> None:
+    empty = captured(2, "1", count=0)
+    made = manifest("ns", "hub", 1_700_000_040, 60, [captured(1, "10"), empty, captured(0, "2")])
+    assert [file["partitionId"] for file in made["files"]] == ["1", "2", "10"]
+    assert made["files"][0]["firstSequenceNumber"] == -1
+    assert made["files"][1] == {
+        "path": "ns/hub/2/0.avro",
+        "partitionId": "2",
+        "closedAt": "2023-11-14T22:13:20.000Z",
+        "firstSequenceNumber": 0,
+        "lastSequenceNumber": 9,
+        "eventCount": 10,
+        "sizeInBytes": 1000,
+        "sha256": "ab" * 32,
+    }
+    assert (made["slot"], made["eventCount"]) == ("2023-11-14T22-14-00Z", 20)
+    assert json.loads(manifest_bytes(made)) == made
+
+
+def test_event_grid_and_cloud_events_say_the_same() -> None:
+    grid = created_event(captured(1), topic="/t", hub="hub", cloud=False)
+    cloud = created_event(captured(1), topic="/t", hub="hub", cloud=True)
+    assert grid["eventType"] == cloud["type"] == "Microsoft.EventHub.CaptureFileCreated"
+    assert grid["subject"] == cloud["subject"] == "eventhubs/hub"
+    assert grid["data"] == cloud["data"] and grid["id"] == cloud["id"]
+    assert grid["data"] == {
+        "fileUrl": "file:///x/ns/hub/0/1.avro",
+        "fileType": "AzureBlockBlob",
+        "partitionId": "0",
+        "sizeInBytes": 1000,
+        "eventCount": 10,
+        "firstSequenceNumber": 10,
+        "lastSequenceNumber": 19,
+        "firstEnqueueTime": "2023-11-14T22:13:20.000Z",
+        "lastEnqueueTime": "2023-11-14T22:13:21.000Z",
+    }
+    assert cloud["specversion"] == "1.0"
+    other = created_event(captured(2), topic="/t", hub="hub", cloud=False)
+    assert other["id"] != grid["id"]

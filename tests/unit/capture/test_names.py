@@ -1,0 +1,67 @@
+"""Names of files and slots, and the way back from a name to its hub."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from penstock.capture.description import NAME_FORMAT_DEFAULT, TOKENS, checked_name_format
+from penstock.capture.listing import Listed, listed
+from penstock.capture.names import checked_path, file_path, manifest_path, slot_name, slot_of
+from penstock.model.errors import ArgumentError
+
+ORDERS = list(itertools.islice(itertools.permutations(TOKENS), 0, None, 36287))
+AT_S = 1_763_327_127  # 2025-11-16T21:05:27Z
+
+
+def test_default_is_the_documented_path() -> None:
+    path = file_path(NAME_FORMAT_DEFAULT, namespace="ns", hub="events", partition="3", at_s=AT_S)
+    assert path == "ns/events/3/2025/11/16/21/05/27.avro"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_tokens_stand_in_any_order_and_lead_back(order: tuple[str, ...]) -> None:
+    name_format = checked_name_format("_".join(f"{{{token}}}" for token in order))
+    path = file_path(name_format, namespace="ns", hub="events", partition="12", at_s=AT_S)
+    assert listed([(path, 9)], name_format, "ns", "events") == [Listed(path, "12", AT_S, 9)]
+
+
+def test_hive_style_paths_work() -> None:
+    name_format = (
+        "{Namespace}/{EventHub}/year={Year}/month={Month}/day={Day}/hour={Hour}/"
+        "{Minute}-{Second}-p{PartitionId}"
+    )
+    path = file_path(
+        name_format, namespace="n-s", hub="a", partition="0", at_s=AT_S, kind="parquet"
+    )
+    assert path == "n-s/a/year=2025/month=11/day=16/hour=21/05-27-p0.parquet"
+    assert listed([(path, 1)], name_format, "n-s", "a")[0].kind == "parquet"
+
+
+def test_only_a_hub_s_own_files_are_listed_in_order() -> None:
+    paths = [
+        file_path(NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition=partition, at_s=at_s)
+        for hub, partition, at_s in [("a", "10", 5), ("a", "2", 9), ("a", "2", 7), ("ab", "0", 1)]
+    ]
+    others = [
+        "_manifests/a/x.json",
+        "ns/a/0/2025/11/16/21/05/27.tmp",
+        "ns/a/0/9999/99/99/1/1/1.avro",
+    ]
+    found = listed([(path, 1) for path in [*paths, *others]], NAME_FORMAT_DEFAULT, "ns", "a")
+    assert [(each.partition, each.named_s) for each in found] == [("2", 7), ("2", 9), ("10", 5)]
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../b", "/a", "a//b", "a/./b", "a\\b", "a\nb", ""])
+def test_no_path_leads_out(path: str) -> None:
+    with pytest.raises(ArgumentError):
+        checked_path(path)
+
+
+def test_slots_are_aligned_to_the_clock_of_the_world() -> None:
+    assert slot_of(AT_S, 300) % 300 == 0
+    assert slot_name(slot_of(AT_S, 300)) == "2025-11-16T21-05-00Z"
+    assert (
+        manifest_path("events", slot_of(AT_S, 60)) == "_manifests/events/2025-11-16T21-05-00Z.json"
+    )
