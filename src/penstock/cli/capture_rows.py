@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from penstock.capture.container import SCHEMA
 from penstock.cli.avro import Reader, record_reader, write_bytes, write_double, write_long
-from penstock.cli.plain import to_avro
 from penstock.cli.records import checked, checked_body
 from penstock.cli.sections import (
     BODY_KINDS,
@@ -31,27 +31,13 @@ from penstock.cli.sections import (
     map_values,
     own_annotations,
 )
+from penstock.client.values import to_union
 from penstock.kernels import Columns
 from penstock.model.errors import ArgumentError
 
+__all__ = ["SCHEMA", "encode_rows", "read_row", "read_rows", "rows_reader"]
+
 Value = int | float | str | bytes
-_UNION = ["long", "double", "string", "bytes"]
-SCHEMA = json.dumps(
-    {
-        "type": "record",
-        "name": "EventData",
-        "namespace": "Microsoft.ServiceBus.Messaging",
-        "fields": [
-            {"name": "SequenceNumber", "type": "long"},
-            {"name": "Offset", "type": "string"},
-            {"name": "EnqueuedTimeUtc", "type": "string"},
-            {"name": "SystemProperties", "type": {"type": "map", "values": _UNION}},
-            {"name": "Properties", "type": {"type": "map", "values": _UNION}},
-            {"name": "Body", "type": ["null", "bytes"]},
-        ],
-    },
-    separators=(",", ":"),
-)
 _OWN = "penstock:"
 _PARTITION, _BODY_TYPE = f"{_OWN}partition", f"{_OWN}body-type"
 _RAW = tuple(
@@ -261,11 +247,11 @@ def _maps(
     properties: bytes, fields: bytes, annotations: bytes, key: str | None, kind: int
 ) -> tuple[bytes, bytes, int]:
     """Properties whole; of the system's those that repeat, and how many."""
-    own = {name: to_avro(value) for name, value in map_values(properties).items()}
+    own = {name: to_union(value) for name, value in map_values(properties).items()}
     system: dict[str, Value] = {} if key is None else {_KEY: key}
     told = map_values(annotations) | field_values(fields)
     system |= {
-        name: to_avro(value) for name, value in told.items() if name not in SERVICE_ANNOTATIONS
+        name: to_union(value) for name, value in told.items() if name not in SERVICE_ANNOTATIONS
     }
     if kind != DATA:
         system[_BODY_TYPE] = BODY_KINDS[kind]

@@ -1,4 +1,4 @@
-"""AMQP values as JSON, both ways, and as what an Avro union of Event Hubs Capture can hold.
+"""AMQP values as JSON, both ways.
 
 JSON has null, booleans, numbers and text: for AMQP's null, boolean, long, double and string they
 stand as they are. Every other type says its name: {"$type": "uint", "value": 7}.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import math
 import uuid
 from collections.abc import Callable
@@ -88,26 +87,6 @@ def from_plain(value: object, depth: int = 0) -> object:
         return read(inner, depth + 1)
     except (ValueError, TypeError, AttributeError, OverflowError):
         raise BadEvent(f"{_short(inner)} is no {name}.") from None
-
-
-def to_avro(value: object) -> int | float | str | bytes:
-    """Of the union [long, double, string, bytes]: what has no place there becomes text."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        plain = int(value)  # a range looks at a subclass of int number by number
-        return plain if plain in _LONG else str(plain)
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    return json.dumps(to_plain(value))
 
 
 def _typed(name: str, value: object) -> dict[str, object]:

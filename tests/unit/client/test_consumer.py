@@ -324,3 +324,23 @@ async def test_range_that_loses_its_link_has_no_gap(peer: Any, make_delivered: M
                 peer.events = [make_delivered(i) for i in range(5, 10)]
                 peer.connections[-1].detach_readers(FORCED)
     assert got == list(range(10))
+
+
+async def test_reader_of_a_range_is_woken_once_and_only_for_what_came(
+    peer: Any, make_delivered: Make
+) -> None:
+    """A moment that began for events which were taken meanwhile must not end the next wait."""
+    async with consumer(peer) as client:
+        runs = client.read_runs("0", 0, 3)
+        waiting = asyncio.ensure_future(anext(runs))
+        await peer.until(lambda: bool(peer.credits))
+        feed(peer, make_delivered(0))
+        feed(peer, make_delivered(1))
+        found = [chunk.last for chunk in await waiting]
+        while found[-1] < 3:
+            waiting = asyncio.ensure_future(anext(runs))
+            await asyncio.sleep(0)
+            feed(peer, make_delivered(found[-1] + 1))
+            found += [chunk.last for chunk in await waiting]
+        assert found == sorted(set(found))
+        await runs.aclose()
