@@ -110,7 +110,10 @@ def create_venv() -> None:
 def split_lock(text: str) -> tuple[dict[str, str], dict[str, str]]:
     """The lock's entries by package name: those that come as wheels, those that are built here."""
     entries = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)[1:]
-    by_name = {canonical(re.split(r"[=\[; ]", entry, maxsplit=1)[0]): entry for entry in entries}
+    by_name: dict[str, str] = {}
+    for entry in entries:  # several of one name are for several Pythons, as their markers say
+        name = canonical(re.split(r"[=\[; ]", entry, maxsplit=1)[0])
+        by_name[name] = by_name.get(name, "") + entry
     built_here = {name: by_name.pop(name) for name in BUILT_HERE if name in by_name}
     return by_name, built_here
 
