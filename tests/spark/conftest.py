@@ -7,6 +7,7 @@ a real `penstock serve`; `make_hub(partitions)` makes a hub that no other test h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,6 +50,7 @@ def spark_conf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "spark.local.dir": str(folder / "local"),
         "spark.ui.port": 0,
         "spark.eventLog.enabled": True,
+        "spark.eventLog.compress": False,
         "spark.eventLog.dir": events.as_uri(),
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.sql.streaming.stateStore.maintenanceInterval": "1h",
@@ -56,17 +58,36 @@ def spark_conf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_conf: dict[str, Any]) -> Iterator[SparkSession]:
+def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the JVM and the Python processes that it starts write to stderr."""
+    return tmp_path_factory.mktemp("spark-log") / "stderr"
+
+
+@pytest.fixture(scope="session")
+def spark(spark_conf: dict[str, Any], spark_log: Path) -> Iterator[SparkSession]:
     from penstock.spark import session
 
     before = dict(os.environ)
-    made = session(app_name="penstock-tests", master="local[2,4]", **spark_conf)
+    with _stderr_to(spark_log):  # the JVM inherits it
+        made = session(app_name="penstock-tests", master="local[2,4]", **spark_conf)
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
     _stop_gateway()
     os.environ.clear()
     os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _stderr_to(file: Path) -> Iterator[None]:
+    kept = os.dup(2)
+    with file.open("ab") as opened:
+        os.dup2(opened.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _stop_gateway() -> None:
