@@ -46,7 +46,7 @@ _log = logging.getLogger("penstock.capture")
 # Small: the job waits most of the time. What it moves are blocks of a megabyte, a few at a time.
 SPARK_CONF = {
     "spark.ui.enabled": "false",
-    "spark.driver.memory": "384m",
+    "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": (
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=64m "
         "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss1m"
@@ -241,7 +241,7 @@ class Capturing:
             self._query = self._start(self._spark(), self._plan, trigger=self._settings.trigger)
             self._started_s = now_s
         except PenstockError as error:
-            self._failed(str(error), now_s)
+            self._failed(str(error).partition("\n")[0], now_s)
         except Exception as error:
             if is_gone(error):
                 raise

@@ -1,0 +1,227 @@
+"""Capture as users have it: `penstock serve`, switched on by the command line and by the official
+SDK, into a directory and into Blob; what is told of it, and who hears of files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pytest
+from azure.core.credentials import AccessToken
+from tests.spark.conftest import TestHub, new_hub
+
+from penstock.capture.container import EMPTY_BYTES_MAX
+from penstock.management.client import ManagementClient
+
+if TYPE_CHECKING:
+    from tests.conftest import Azurite, Server, ServerFactory
+
+pytestmark = pytest.mark.timeout(300)
+PENSTOCK = Path(__file__).resolve().parents[3] / ".venv" / "bin" / "penstock"
+DEADLINE_S = 150.0
+SIZE = 10 * 1024 * 1024
+HOOKED = "notices"
+
+
+class Captured:
+    """A service that captures, with a directory and a blob account to capture to."""
+
+    def __init__(self, server: Server, folder: Path, environ: dict[str, str]) -> None:
+        self.server = server
+        self.environ = environ
+        self.folder = folder
+        self.client = ManagementClient(server["admin"], server["admin_token"])
+
+    def cli(self, *words: str, code: int = 0) -> str:
+        environ = {"PATH": os.environ["PATH"], "PENSTOCK_DATA": str(self.server.data)}
+        environ |= self.environ
+        config = sorted(self.server.data.parent.glob("penstock-*.toml"))[-1]
+        environ["PENSTOCK_CONFIG"] = str(config)
+        done = subprocess.run(
+            [str(PENSTOCK), *words], capture_output=True, text=True, env=environ, timeout=120
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def status(self, hub: str) -> Any:
+        (found,) = [each for each in self.client.capture_status() if each.hub == hub]
+        return found
+
+    def wait(self, what: str, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not is_so():
+            assert time.monotonic() < deadline, f"{what}: {self.client.capture_status()}"
+            time.sleep(0.04)
+
+
+@pytest.fixture(scope="module")
+def captured(
+    start_session_server: ServerFactory,
+    azurite: Azurite,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Captured]:
+    folder = tmp_path_factory.mktemp("captured")
+    config = f"""
+    [capture]
+    master = "local[2,4]"
+    [capture.notify]
+    hub = "{HOOKED}"
+    format = "cloudevents"
+    [capture.destinations.here]
+    url = "{folder.as_uri()}"
+    [capture.destinations.coldstore]
+    url = "abfs://"
+    connection_string_env = "COLD"
+    """
+    environ = {"COLD": azurite.connection_string}
+    server = start_session_server("--hub", f"{HOOKED}:2", config=config, environ=environ)
+    made = Captured(server, folder, environ)
+    yield made
+    made.client.close()
+
+
+def fill(hub: TestHub, count: int = 1150) -> None:
+    """More than a window of the smallest size, in partition 0."""
+    hub.send([f"{n:06}".encode().ljust(10_000, b".") for n in range(count)], partition_id="0")
+
+
+def test_switched_on_by_the_command_line_the_first_file_appears(captured: Captured) -> None:
+    hub = new_hub(captured.server, 2, name="by-cli")
+    captured.cli(
+        *("capture", "enable", "by-cli", "--destination", "here", "--container", "box"),
+        *("--interval", "15m", "--size", "10MB", "--encoding", "avro-deflate", "--skip-empty"),
+    )
+    fill(hub)
+    captured.wait("a file", lambda: captured.status("by-cli").files > 0)
+    root = captured.folder / "box"
+    (file,) = root.rglob("*.avro")
+    assert file.relative_to(root).parts[:3] == (captured.server["namespace"], "by-cli", "0")
+    with file.open("rb") as opened:
+        bodies = [each["Body"] for each in fastavro.reader(opened)]  # type: ignore[index,call-overload]
+    assert bodies == hub.read()["0"][: len(bodies)]
+    assert len(bodies) * 10_000 >= SIZE * 0.95
+    (shown,) = json.loads(captured.cli("capture", "status", "by-cli", "-o", "json"))
+    assert (shown["state"], shown["last_file"]) == ("Running", file.as_uri())
+    assert shown["backlog_events"] == 1150 - len(bodies)
+    (proof,) = json.loads(captured.cli("capture", "verify", "by-cli", "-o", "json"))
+    assert (proof["missing"], proof["double"], proof["compared"]) == (0, 0, len(bodies))
+
+
+def test_health_metrics_and_jobs_tell_of_it(captured: Captured) -> None:
+    admin = captured.server["admin"]
+    with urllib.request.urlopen(f"{admin}/ready", timeout=10) as answer:
+        assert json.load(answer)["checks"]["capture"] == "ok"
+    with urllib.request.urlopen(f"{admin}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    where = f'hub="by-cli",namespace="{captured.server["namespace"]}"'
+    assert f"penstock_capture_files_total{{{where}}}" in metrics
+    assert f'penstock_capture_state{{{where},state="Running"}} 1.0' in metrics
+    (job,) = [each for each in captured.client.jobs() if each["name"] == "capture"]
+    assert (job["kind"], job["state"]) == ("capture", "Running")
+
+
+class Token:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_token(self, *_: str, **__: Any) -> AccessToken:
+        return AccessToken(self._text, int(time.time()) + 3600)
+
+
+def test_switched_on_by_the_official_sdk_blobs_appear_and_off_finishes_them(
+    captured: Captured, azurite: Azurite
+) -> None:
+    from azure.mgmt.eventhub import EventHubManagementClient
+    from azure.storage.blob import ContainerClient
+
+    if not azurite.is_running:
+        pytest.skip(azurite.why_not)
+    server = captured.server
+    hub = new_hub(server, 2, name="by-sdk")
+    sdk: Any = EventHubManagementClient(
+        Token(server["admin_token"]),
+        "00000000-0000-0000-0000-000000000000",
+        base_url=server["https"],
+        connection_verify=server["ca_file"],
+    )
+    account = "/subscriptions/0/resourceGroups/g/providers/Microsoft.Storage/storageAccounts/"
+    description = {
+        "enabled": True,
+        "encoding": "Avro",
+        "intervalInSeconds": 60,
+        "sizeLimitInBytes": SIZE,
+        "destination": {
+            "name": "EventHubArchive.AzureBlockBlob",
+            "properties": {
+                "storageAccountResourceId": f"{account}coldstore",
+                "blobContainer": "sdk-box",
+            },
+        },
+    }
+    group = next(iter(sdk.namespaces.list())).id.split("/")[4]
+
+    def put(enabled: bool) -> None:
+        changed = {"properties": {"captureDescription": description | {"enabled": enabled}}}
+        sdk.event_hubs.create_or_update(group, server["namespace"], hub.name, changed)
+
+    put(True)
+    fill(hub)
+    captured.wait("a blob", lambda: captured.status(hub.name).files > 0)
+    put(False)
+    captured.wait("the rest", lambda: captured.status(hub.name).state == "Off")
+    sdk.close()
+    container = ContainerClient.from_connection_string(azurite.connection_string, "sdk-box")
+    with container:
+        blobs = {blob.name: blob.size for blob in container.list_blobs()}
+        found = []
+        for name in sorted(name for name in blobs if name.endswith(".avro")):
+            # As the official sample does it: what has 508 bytes or less holds no event.
+            if blobs[name] > EMPTY_BYTES_MAX:
+                content = io.BytesIO(container.download_blob(name).readall())
+                found += [each["Body"] for each in fastavro.reader(content)]  # type: ignore[index,call-overload]
+        manifests = [name for name in blobs if name.startswith(f"_manifests/{hub.name}/")]
+        listed = [
+            file
+            for name in manifests
+            for file in json.loads(container.download_blob(name).readall())["files"]
+        ]
+    assert found == hub.read()["0"]
+    assert {file["path"]: file["sizeInBytes"] for file in listed} == {
+        name: size for name, size in blobs.items() if name.endswith(".avro")
+    }
+    notices = TestHub(server, HOOKED, 2)
+    told = [json.loads(body) for bodies in notices.read().values() for body in bodies]
+    mine = [each["data"] for each in told if each["subject"] == f"eventhubs/{hub.name}"]
+    assert sum(each["eventCount"] for each in mine) == len(found)
+    assert all(each["fileUrl"].startswith("abfs://sdk-box/") for each in mine)
+
+
+def test_no_secret_stands_where_others_can_read(captured: Captured, azurite: Azurite) -> None:
+    server = captured.server
+    secrets = (server.key, server["admin_token"], azurite.KEY)
+    texts = [server.log.read_text(), (server.data / "capture" / "spark.log").read_text()]
+    (job,) = [each for each in captured.client.jobs() if each["name"] == "capture"]
+    texts.append(Path(f"/proc/{job['pid']}/cmdline").read_text())
+    texts += [json.dumps(each) for each in captured.client.capture_runs()]
+    texts += [repr(captured.client.capture_status()), repr(captured.client.capture_destinations())]
+    assert [secret for secret in secrets for text in texts if secret in text] == []
+    plans = list((server.data / "capture").rglob("plan.json"))
+    assert plans and all(plan.stat().st_mode & 0o077 == 0 for plan in plans)
+
+
+def test_switched_off_everywhere_the_process_ends(captured: Captured) -> None:
+    captured.cli("capture", "disable", "by-cli")
+    captured.wait("the end", lambda: captured.status("by-cli").state == "Off")
+    captured.wait(
+        "no process", lambda: "the capture process ends" in captured.server.log.read_text()
+    )
+    log = captured.server.log.read_text()
+    assert log.count("capture begins") == 1, log

@@ -1,0 +1,166 @@
+"""Who starts and ends the capture process, what it is told, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.capture.destinations import Destination
+from penstock.catalog.memory import MemoryCatalog
+from penstock.management.captures import CaptureRegistry, CaptureReport
+from penstock.model.clock import ManualClock
+from penstock.model.entities import Hub, Namespace
+from penstock.model.names import HubName, NamespaceName
+from penstock.service import capture
+from penstock.service.capture import CaptureSupervisor, CaptureWatch, capture_child
+from penstock.service.children import Child, ChildState, ChildStatus
+from penstock.service.facts import Facts
+from penstock.service.settings import Settings
+
+NS = NamespaceName("contoso")
+CHILD = Child("capture", ("true",), {})
+
+
+class FakeChildren:
+    def __init__(self) -> None:
+        self.running: list[str] = []
+
+    def start(self, child: Child) -> None:
+        self.running.append(child.name)
+
+    async def stop(self, name: str) -> None:
+        if name in self.running:
+            self.running.remove(name)
+
+    def status(self) -> list[ChildStatus]:
+        return [ChildStatus(name, ChildState.RUNNING, 1, 0, None, 0) for name in self.running]
+
+
+def hub(runs: list[dict[str, Any]], account: str = "store") -> Hub:
+    properties = {"storageAccountResourceId": account, "blobContainer": "b"}
+    description = {"enabled": bool(runs), "destination": {"properties": properties}}
+    return Hub(
+        id="a" * 32,
+        namespace=NS,
+        name=HubName("events"),
+        partition_count=2,
+        created_ms=0,
+        updated_ms=0,
+        metadata={"capture": description, "captureRuns": runs},
+    )
+
+
+RUN = {"id": "r", "on_ms": 0, "starts": {"0": 0, "1": 0}}
+
+
+@pytest.fixture
+def catalog() -> MemoryCatalog:
+    made = MemoryCatalog()
+    made.put_namespace(Namespace(name=NS, created_ms=0, updated_ms=0))
+    return made
+
+
+@pytest.fixture
+def registry() -> CaptureRegistry:
+    return CaptureRegistry([Destination(name="store", url="file:///x")])
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """The supervisor's task needs a few turns of the loop."""
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come so")
+
+
+async def test_the_process_lives_as_long_as_something_is_captured(
+    catalog: MemoryCatalog, registry: CaptureRegistry
+) -> None:
+    children = FakeChildren()
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor.start()
+    await asyncio.sleep(0)
+    assert children.running == []
+    catalog.put_hub(hub([RUN], account="not configured"))
+    await asyncio.sleep(0.01)
+    assert children.running == []  # nobody could write anything
+    catalog.put_hub(hub([RUN]))
+    await until(lambda: children.running == ["capture"])
+    catalog.put_hub(hub([]))
+    await until(lambda: children.running == [])
+    catalog.put_hub(hub([RUN]))
+    await until(lambda: children.running == ["capture"])
+    await supervisor.close()
+    assert children.running == []
+
+
+async def test_packages_that_are_missing_are_told(
+    catalog: MemoryCatalog, registry: CaptureRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "_NEEDED", ("no_such_package",))
+    children = FakeChildren()
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor.start()
+    catalog.put_hub(hub([RUN]))
+    await until(lambda: "penstock[capture]" in registry.trouble)
+    assert children.running == []
+    watch = CaptureWatch(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
+    assert "no_such_package" in watch.warnings()[0]
+    await supervisor.close()
+
+
+def test_the_process_is_told_by_its_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ROOT_KEY", "root-secret")
+    monkeypatch.setenv("PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY", "storage-secret")
+    facts = Facts(
+        namespace="ns",
+        connection_string="",
+        emulator_connection_string=None,
+        amqp="localhost:1",
+        amqps="localhost:2",
+        https="https://localhost:3",
+        admin="http://localhost:4",
+        portal=None,
+        admin_token="of-admin",
+        ca_file="ca.pem",
+        data=str(tmp_path),
+        pid=1,
+    )
+    child = capture_child(Settings(data=tmp_path), facts, "of-capture")
+    assert "of-capture" not in " ".join(child.command) and "of-capture" not in repr(child)
+    assert child.environ["PENSTOCK_ADMIN_TOKEN"] == "of-capture"
+    assert child.environ["PENSTOCK_CAPTURE_AMQP"] == "localhost:1"
+    assert child.environ["PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY"] == "storage-secret"
+    assert "PENSTOCK_ROOT_KEY" not in child.environ
+    beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, "t")
+    assert "PENSTOCK_CAPTURE_AMQP" not in beyond.environ
+
+
+def test_warnings_are_logged_once_in_ten_minutes(
+    catalog: MemoryCatalog, registry: CaptureRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    watch = CaptureWatch(catalog, registry, lambda _: {"0": 5, "1": 0}, clock.now_ms)
+    assert watch.check() == "off"
+    captured = hub([RUN])
+    catalog.put_hub(captured)
+    registry.put(
+        captured,
+        CaptureReport(run="r", state="Waiting", last_error="storage is away"),  # type: ignore[arg-type]
+        now_ms=clock.now_ms(),
+    )
+    for _ in range(3):
+        watch.log_warnings()
+        clock.advance(20_000)
+    assert caplog.text.count("storage is away") == 1
+    clock.advance(600_000)
+    watch.log_warnings()
+    assert caplog.text.count("storage is away") == 2
+    assert watch.check() == "ok"
