@@ -24,7 +24,12 @@ import importlib, pkgutil, penstock
 walked = pkgutil.walk_packages(penstock.__path__, "penstock.")
 names = [found.name for found in walked if not found.name.endswith("__main__")]
 for name in names:
-    importlib.import_module(name)
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as absent:
+        # Classes that Spark calls are subclasses of Spark's: only Spark loads these.
+        if not (name.startswith("penstock.spark.sources.") and absent.name == "pyspark"):
+            raise
 print(len(names), penstock.__file__)
 """
 
@@ -74,17 +79,20 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_holds_the_package_its_types_and_its_licence(contents: list[str]) -> None:
-    sources = {
-        str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "penstock").rglob("*.py")
-    }
-    assert sources <= set(contents)
+    wanted = [
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "src" / "penstock" / "portal" / "static").iterdir(),
+    ]
+    missing = {str(file.relative_to(ROOT / "src")) for file in wanted} - set(contents)
+    assert missing == set()
     assert "penstock/py.typed" in contents
     assert any(re.fullmatch(r"penstock-.*\.dist-info/licenses/LICENSE", name) for name in contents)
 
 
 def test_wheel_holds_nothing_else(contents: list[str]) -> None:
     tops = {name.split("/")[0] for name in contents}
-    assert tops == {"penstock", f"penstock-{penstock.__version__}.dist-info"}
+    ours = {"penstock", "pyspark_eventhubs"}  # the second is where Spark looks for formats
+    assert tops == {*ours, f"penstock-{penstock.__version__}.dist-info"}
     assert [name for name in contents if "/test_" in name or "__pycache__" in name] == []
 
 
