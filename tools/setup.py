@@ -55,7 +55,7 @@ class SetupError(Exception):
 
 def environment_digest() -> str:
     own = [ROOT / "pyproject.toml", ROOT / "setup.py", Path(__file__).resolve()]
-    sources = [LOCK, *own, *sorted(ROOT.glob("src/**/*.pyx")), *node_locks()]
+    sources = [LOCK, *own, *sorted(ROOT.glob("src/**/*.p[yx][xd]")), *node_locks()]
     # A compiler or npm that came later lets more be installed than last time.
     tools = [shutil.which(tool) is not None for tool in ("cc", "gcc", "npm")]
     digest = hashlib.sha256(f"{VENV} {tools}".encode())
