@@ -11,10 +11,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from penstock.cli import pipeline_options as options
 from penstock.cli.connecting import Wire, with_events
 from penstock.cli.output import Format, Output, print_rows, seconds_shown, talk
 from penstock.cli.pipeline_jobs import Reporter, reporting
@@ -31,95 +32,34 @@ if TYPE_CHECKING:
 
 app = Noun("Stream processing on Spark.")
 
-_SPARK = "Spark"
 _PACKAGES = "pip install 'penstock[spark]'"
 _SETTING = re.compile(r"spark\.[A-Za-z0-9_.\-]+")
 _RESTARTS_MAX = 1_000_000
+_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
+_NEAR = re.compile(r"local|sc://(localhost|127\.0\.0\.1|\[::1\])(?![^:/;])")
 
 
 @app.verb()
 @with_events
 def run(
     wire: Wire,
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE.py", exists=True, dir_okay=False, help="Defines pipeline()"),
-    ],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of pipeline(); repeatable"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Of the job and its queries [default: the file's]")
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="DIR",
-            help="Where progress is kept, so that it goes on there; without it, it is forgotten",
-        ),
-    ] = None,
-    from_: Annotated[
-        str,
-        typer.Option("--from", metavar="PLACE", help="Where a new query begins: earliest, latest"),
-    ] = "latest",
-    group: Annotated[str, typer.Option("--group", "-g", help="Consumer group")] = "$Default",
-    trigger: Annotated[
-        str | None,
-        typer.Option("--trigger", metavar="TIME", help="Between two batches [default: 1s]"),
-    ] = None,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is there, then end")
-    ] = False,
-    restart: Annotated[
-        str,
-        typer.Option("--restart", metavar="TIMES", help="After a failure: a number, or always"),
-    ] = "0",
-    stop_timeout: Annotated[
-        str, typer.Option("--stop-timeout", metavar="TIME", help="For the batch to end, at a stop")
-    ] = "60s",
-    master: Annotated[
-        str | None,
-        typer.Option(
-            "--master",
-            metavar="URL",
-            help="local[*] (default), spark://, yarn, k8s://",
-            rich_help_panel=_SPARK,
-        ),
-    ] = None,
-    remote: Annotated[
-        str | None,
-        typer.Option(
-            "--remote",
-            metavar="URL",
-            help="A Spark Connect server: sc://HOST:PORT",
-            rich_help_panel=_SPARK,
-        ),
-    ] = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--conf",
-            metavar="spark.NAME=VALUE",
-            help="A setting of Spark's; repeatable",
-            rich_help_panel=_SPARK,
-        ),
-    ] = None,
-    spark_log: Annotated[
-        str | None,
-        typer.Option(
-            "--spark-log",
-            metavar="FILE|-",
-            help="What Spark itself says; -: onto stderr",
-            rich_help_panel=_SPARK,
-        ),
-    ] = None,
-    every: Annotated[
-        str, typer.Option("--every", metavar="TIME", help="Between two lines, without a terminal")
-    ] = "10s",
+    file: options.File,
+    set_: options.Set = None,
+    name: options.Name = None,
+    checkpoint: options.Checkpoint = None,
+    from_: options.From = "latest",
+    group: options.Group = "$Default",
+    trigger: options.Trigger = None,
+    available_now: options.AvailableNow = False,
+    restart: options.Restart = "0",
+    stop_timeout: options.StopTimeout = "60s",
+    master: options.Master = None,
+    remote: options.Remote = None,
+    conf: options.Conf = None,
+    spark_log: options.SparkLog = None,
+    every: options.Every = "10s",
     output: Format = Output.TABLE,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Rows and errors only")] = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run a Structured Streaming job: the session and the source are wired.
 
@@ -222,6 +162,8 @@ def _finish(running: PipelineRun, reporter: Reporter, log: Path | None, scratch:
         running.run()
     except BaseException:
         reporter.is_failed = True
+        if log is not None and not log.exists():
+            log = None  # over Spark Connect the server has it
         if log is not None and log.is_relative_to(scratch):
             kept = Path(tempfile.mkdtemp(prefix="penstock-spark-log-")) / "spark.log"
             shutil.copy(log, kept)
@@ -369,11 +311,15 @@ def _prepare_environment(job: _Job) -> None:
 def _conf(job: _Job, scratch: Path) -> dict[str, str]:
     found = dict(job.conf)
     if job.checkpoint is not None:
-        found.setdefault("spark.sql.streaming.checkpointLocation", _location(job))
-    elif job.remote is None:
+        found.setdefault(_CHECKPOINT, _location(job))
+    elif _CHECKPOINT not in found:
+        if job.remote is not None and not _NEAR.match(job.remote):
+            raise ConfigurationError(
+                "--remote needs --checkpoint: a directory that the server can write to, as the "
+                "server names it."
+            )
         # For this run: a query that is started again goes on where it was.
-        kept = (scratch / "checkpoints").as_uri()
-        found.setdefault("spark.sql.streaming.checkpointLocation", kept)
+        found[_CHECKPOINT] = (scratch / "checkpoints").as_uri()
     return found
 
 
@@ -397,19 +343,19 @@ def _hubs(job: _Job, spark: Any) -> Callable[[ShowRows], Hubs]:
 
     wire = job.wire
     is_remote = job.remote is not None
-    options = (
+    wired = (
         {"connectionString": wire.connection_string}
         if is_remote
         else {"connectionString.env": CONNECTION_VARIABLE}
     )
     if wire.ca_file is not None and parse_connection_string(wire.connection_string).tls:
-        options["tls.caFile"] = wire.ca_file
+        wired["tls.caFile"] = wire.ca_file
     if wire.websocket:
-        options["transport"] = "wss"
-    options["operationTimeout"] = f"{wire.timeout_s:g}s"
+        wired["transport"] = "wss"
+    wired["operationTimeout"] = f"{wire.timeout_s:g}s"
 
     def made(show: ShowRows) -> Hubs:
-        return Hubs(spark, options, reading=job.reading, show=show, is_remote=is_remote)
+        return Hubs(spark, wired, reading=job.reading, show=show, is_remote=is_remote)
 
     return made
 

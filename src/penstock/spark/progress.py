@@ -44,7 +44,7 @@ def read_progress(progress: Mapping[str, Any]) -> Batch:
     return Batch(
         batch_id=_whole(progress.get("batchId")),
         timestamp=str(progress.get("timestamp", "")),
-        rows=_whole(progress.get("numInputRows")),
+        rows=_rows(progress),
         rows_written=written if isinstance(written, int) and written >= 0 else None,
         seconds=_whole(took_ms if took_ms is not None else progress.get("batchDuration")) / 1000,
         lag_events=_lag(progress.get("sources")),
@@ -94,6 +94,14 @@ class Tally:
 
 def _order(batch: Batch) -> tuple[int, str]:
     return (batch.batch_id, batch.timestamp)
+
+
+def _rows(progress: Mapping[str, Any]) -> int:
+    """Over Spark Connect only the sources say it."""
+    if progress.get("numInputRows") is not None:
+        return _whole(progress["numInputRows"])
+    sources = [each for each in _items(progress.get("sources")) if isinstance(each, dict)]
+    return sum(_whole(each.get("numInputRows")) for each in sources)
 
 
 def _lag(sources: object) -> int | None:

@@ -62,6 +62,11 @@ def test_whatever_is_odd_counts_as_nothing(odd: dict[str, Any]) -> None:
     assert (batch.late_rows, batch.watermark, batch.rows_written) == (0, None, None)
 
 
+def test_rows_are_those_of_the_sources_where_the_whole_does_not_say() -> None:
+    said = progress(sources=[{"numInputRows": 3}, {"numInputRows": 4}, {}])
+    assert read_progress(said | {"numInputRows": None}).rows == 7
+
+
 def test_the_first_watermark_of_all_is_none() -> None:
     batch = read_progress(progress(eventTime={"watermark": "1970-01-01T00:00:00.000Z"}))
     assert batch.watermark is None

@@ -1,0 +1,168 @@
+"""The same pipeline elsewhere than in its own process: a Spark Connect server, a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Server
+    from tests.spark.conftest import MakeHub, TestHub
+
+PENSTOCK = Path(sys.executable).parent / "penstock"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "pipelines"
+DEADLINE_S = 120.0
+QUICK = "-XX:TieredStopAtLevel=1 -Xss4m"
+
+
+@contextmanager
+def daemon(
+    program: str, *words: str, port: int, log: Path, environ: dict[str, str] | None = None
+) -> Iterator[None]:
+    """One of Spark's own servers, from the pip package, until the block ends."""
+    from penstock.spark.java import java_home
+
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None
+    home = Path(spec.origin).parent
+    known = {name: v for name, v in os.environ.items() if not name.startswith("PENSTOCK_")}
+    known |= {"JAVA_HOME": java_home() or "", "SPARK_HOME": str(home)}
+    known |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [str(home / "bin" / program), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=known | (environ or {}),
+            start_new_session=True,
+        )
+    try:
+        _wait_for(port, process, log)
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    pause = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.025)):
+        assert process.poll() is None, log.read_text()[-2000:]
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        pause.wait(0.025)
+    pytest.fail(f"nobody listens on {port}:\n{log.read_text()[-2000:]}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def enrich(
+    server: Server, hub: TestHub, out: TestHub, *words: str
+) -> subprocess.CompletedProcess[str]:
+    bodies = [
+        json.dumps({"device": "a", "time": "2026-11-16T12:00:00Z", "temperature": number})
+        for number in range(50)
+    ]
+    hub.send(bodies, partition_key="a")
+    clean = {name: v for name, v in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return subprocess.run(
+        [
+            *(str(PENSTOCK), "pipeline", "run", str(EXAMPLES / "enrich.py"), "-o", "jsonl"),
+            *("--set", f"hub={hub.name}", "--set", f"into={out.name}", "--from", "earliest"),
+            *("--available-now", *words),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S * 1.5,
+        env={**clean, "PENSTOCK_CONNECTION_STRING": server.connection_string()},
+        check=False,
+    )
+
+
+def check(ended: subprocess.CompletedProcess[str], server: Server, out: TestHub) -> None:
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    last = json.loads(ended.stdout.splitlines()[-1])
+    assert (last["event"], last["state"], last["rows_total"]) == ("ended", "Stopped", 50)
+    rows = [json.loads(body) for bodies in out.read().values() for body in bodies]
+    assert [row["temperature"] for row in rows] == list(range(50))
+    assert server.key not in ended.stdout + ended.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_pipeline_runs_on_a_spark_connect_server(
+    broker: Server, make_hub: MakeHub, tmp_path: Path
+) -> None:
+    pytest.importorskip("grpc", reason="the extra `connect` is not installed")
+    port, log = free_port(), tmp_path / "connect.log"
+    hub, out = make_hub(2), make_hub(2)
+    words = (
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+        *("--master", "local[2]", "--name", "connect"),
+        *("--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.port=0"),
+        *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
+        *("--conf", f"spark.driver.extraJavaOptions={QUICK}", "spark-internal"),
+    )
+    with daemon("spark-submit", *words, port=port, log=log):
+        ended = enrich(broker, hub, out, "--remote", f"sc://127.0.0.1:{port}")
+    check(ended, broker, out)
+    assert broker.key not in log.read_text(), "the server's log is no place for a key"
+
+
+@pytest.mark.timeout(300)
+def test_a_pipeline_runs_on_a_cluster(broker: Server, make_hub: MakeHub, tmp_path: Path) -> None:
+    port, ui, worker_ui = free_port(), free_port(), free_port()
+    hub, out = make_hub(2), make_hub(2)
+    host = ("--host", "127.0.0.1")
+    master = ("org.apache.spark.deploy.master.Master", *host)
+    worker = ("org.apache.spark.deploy.worker.Worker", *host, "-c", "1", "-m", "1g")
+    url = f"spark://127.0.0.1:{port}"
+    environ = {"SPARK_DAEMON_JAVA_OPTS": QUICK, "SPARK_WORKER_DIR": str(tmp_path / "work")}
+    with (
+        daemon(
+            "spark-class",
+            *(*master, "--port", str(port), "--webui-port", str(ui)),
+            port=port,
+            log=tmp_path / "master.log",
+            environ=environ,
+        ),
+        daemon(
+            "spark-class",
+            *(*worker, "--webui-port", str(worker_ui), url),
+            port=worker_ui,
+            log=tmp_path / "worker.log",
+            environ=environ,
+        ),
+    ):
+        ended = enrich(
+            *(broker, hub, out, "--master", url),
+            *("--checkpoint", str(tmp_path / "checkpoint")),
+            *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.port=0"),
+            *("--conf", "spark.executor.memory=512m"),
+            *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
+            *("--conf", f"spark.executor.extraJavaOptions={QUICK}"),
+            *("--conf", f"spark.pyspark.python={sys.executable}"),
+        )
+    check(ended, broker, out)
