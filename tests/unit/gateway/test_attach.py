@@ -433,3 +433,17 @@ def test_links_that_come_and_go_in_one_read_leave_nothing_behind(world: World, p
     peer.run()
     assert world.broker.readers() == []
     assert peer.connection.apps == {}
+
+
+def test_capture_s_own_group_is_there_for_managers_of_captured_hubs(world: World) -> None:
+    address = READER.replace("$Default", "$Capture")
+    manager = world.peer().authorised()
+    assert refused(manager, address, Role.RECEIVER)[0] == "amqp:not-found"
+    world.change_hub(metadata={"captureRuns": [{"id": "r", "on_ms": 1, "starts": {}}]})
+    link = manager.attach(address, Role.RECEIVER)
+    assert link.is_attached
+    listener = world.peer().authorised(rule="listener")
+    assert refused(listener, address, Role.RECEIVER)[0] == "amqp:unauthorized-access"
+    world.change_hub(metadata={"captureRuns": []})
+    manager.run()
+    assert manager.detach_error(link) is not None

@@ -1,0 +1,342 @@
+"""The job's rounds, with a service and a Spark that are played by the test."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.capture.destinations import Destination
+from penstock.capture.files import CapturedFile
+from penstock.capture.ledger import Ledger
+from penstock.capture.windows import Place
+from penstock.management.infos import KeysInfo, RuleInfo
+from penstock.model.errors import InternalError, NotFound
+from penstock.spark.capture_after import Notify, NotTold, post, tell, write_manifests
+from penstock.spark.capture_job import CaptureJob, JobSettings
+from penstock.spark.capture_plan import CapturePlan, read_plan, write_plan
+
+DESCRIPTION = {
+    "enabled": True,
+    "intervalInSeconds": 60,
+    "destination": {"properties": {"storageAccountResourceId": "here", "blobContainer": "box"}},
+}
+
+
+class FakeQuery:
+    def __init__(self, plan: CapturePlan) -> None:
+        self.plan = plan
+        self.isActive = True
+        self.error = ""
+        self.lastProgress = {"batchId": 0}
+
+    def exception(self) -> str:
+        return self.error
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def fail(self, text: str) -> None:
+        self.error = f"Traceback\npenstock.x.DestinationError: {text}"
+        self.isActive = False
+
+
+class FakeService:
+    """As much of ManagementClient as the job uses."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
+        self.rights = ["Listen", "Manage", "Send"]
+        self.is_away = False
+
+    def want(self, **changes: Any) -> None:
+        run = {"id": "r1", "on_ms": 1_000, "starts": {"0": 0, "1": 5}} | changes
+        self.runs = [
+            {"namespace": "ns", "hub": "h", "hub_id": "id", "run": run, "description": DESCRIPTION}
+        ]
+
+    def capture_runs(self) -> list[dict[str, Any]]:
+        if self.is_away:
+            raise InternalError("away")
+        return self.runs
+
+    def rules(self, namespace: str) -> list[RuleInfo]:
+        return [RuleInfo(name="a", rights=["Send"]), RuleInfo(name="root", rights=self.rights)]
+
+    def keys(self, namespace: str, hub: str | None, name: str) -> KeysInfo:
+        return KeysInfo(
+            key_name=name,
+            primary_key="key",
+            secondary_key="",
+            primary_connection_string="Endpoint=sb://h/;SharedAccessKeyName=root;SharedAccessKey=key",
+            secondary_connection_string="",
+        )
+
+    def partitions(self, namespace: str, hub: str) -> list[dict[str, Any]]:
+        return [{"id": "0", "last_sequence": 9}, {"id": "1", "last_sequence": 4}]
+
+    def report_capture(self, namespace: str, hub: str, report: dict[str, Any]) -> None:
+        self.reports.append(report)
+
+    def put_job(self, name: str, **_: Any) -> None:
+        if self.is_away:
+            raise InternalError("away")
+
+
+class Stage:
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.service = FakeService()
+        self.queries: list[FakeQuery] = []
+        self.now_s = 1000.0
+        self.is_spark_broken = False
+        settings_ = JobSettings(
+            state=folder / "state",
+            destinations=(Destination(name="here", url=(folder / "files").as_uri()),),
+            **settings,
+        )
+        self.job = CaptureJob(
+            settings_,
+            self.service,  # type: ignore[arg-type]
+            lambda: None,  # type: ignore[arg-type,return-value]
+            start=self._start,
+            monotonic=lambda: self.now_s,
+        )
+
+    def _start(self, spark: Any, plan: CapturePlan, trigger: str) -> Any:
+        if self.is_spark_broken:
+            raise RuntimeError("java.lang.OutOfMemoryError: heap")
+        write_plan(plan)
+        self.queries.append(FakeQuery(plan))
+        return self.queries[-1]
+
+    def round(self, seconds: float = 10.0) -> None:
+        self.now_s += seconds
+        self.job.look()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path, amqp="localhost:5672")
+
+
+def test_a_run_gets_a_query_and_reports(stage: Stage) -> None:
+    stage.round()
+    assert stage.queries == []
+    stage.service.want()
+    stage.round()
+    (query,) = stage.queries
+    assert query.plan.starts == {"0": 0, "1": 5}
+    assert query.plan.consumer_group == "$Capture"
+    assert "UseDevelopmentEmulator=true" in query.plan.connection_string
+    assert stage.service.reports[-1]["state"] == "Running"
+    assert stage.service.reports[-1]["captured"] == {"0": 0, "1": 5}
+    stage.round()
+    assert len(stage.queries) == 1
+
+
+def test_without_a_key_that_manages_the_default_group_is_read(stage: Stage) -> None:
+    stage.service.rights = ["Listen"]
+    stage.service.want()
+    stage.round()
+    assert stage.queries[0].plan.consumer_group == "$Default"
+    stage.service.rights = ["Send"]
+    stage.queries[0].fail("denied")
+    for _ in range(3):
+        stage.round(100)
+    assert "may listen" in stage.service.reports[-1]["lastError"]
+
+
+def test_a_query_that_fails_is_started_again_later_each_time(stage: Stage) -> None:
+    stage.service.want()
+    stage.round()
+    stage.queries[-1].fail("storage is away")
+    stage.round(0.5)
+    assert len(stage.queries) == 1
+    stage.round(5)
+    assert len(stage.queries) == 2
+    assert stage.service.reports[-1]["lastError"] == "storage is away"
+    stage.queries[-1].fail("storage is away")
+    stage.round(0.1)
+    assert stage.service.reports[-1]["state"] in ("Waiting", "Running")
+    stage.round(1.5)
+    assert len(stage.queries) == 2  # two seconds now
+    stage.round(5)
+    assert len(stage.queries) == 3
+
+
+def test_whatever_spark_throws_is_tried_again(stage: Stage) -> None:
+    stage.service.want()
+    stage.is_spark_broken = True
+    stage.round()
+    assert "OutOfMemoryError" in stage.service.reports[-1]["lastError"]
+    stage.is_spark_broken = False
+    stage.round(100)
+    assert len(stage.queries) == 1
+
+
+def test_changed_settings_and_the_end_start_the_query_anew(stage: Stage) -> None:
+    stage.service.want()
+    stage.round()
+    stage.service.want(off_ms=5_000, stops={"0": 10, "1": 5})
+    stage.round()
+    first, second = stage.queries
+    assert not first.isActive and second.plan.stops == {"0": 10, "1": 5}
+    ledger = Ledger(second.plan.ledger)
+    ledger.record([], {"0": Place(10, window=1, named_s=7)})
+    ledger.close()
+    stage.round()
+    assert stage.service.reports[-1]["isFinished"] is True
+    assert not second.isActive
+    stage.service.runs = []
+    state = Path(second.plan.state)
+    stage.round()
+    assert not state.exists()
+
+
+def test_a_service_that_is_away_stops_nothing(stage: Stage) -> None:
+    stage.service.want()
+    stage.round()
+    stage.service.is_away = True
+    stage.round()
+    assert stage.queries[0].isActive
+    assert "does not say" in stage.job.last_error
+
+
+def test_stopping_stops_the_queries(stage: Stage) -> None:
+    stage.service.want()
+    stopping = threading.Event()
+    stage.round()
+    stopping.set()
+    stage.job.run(stopping)
+    assert not stage.queries[0].isActive
+
+
+def test_the_plan_s_file_is_ours_alone_and_shows_nothing(stage: Stage) -> None:
+    stage.service.want()
+    stage.round()
+    file = Path(stage.queries[0].plan.state) / "plan.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "SharedAccessKey" not in repr(read_plan(str(file)))
+    with pytest.raises(Exception, match="cannot be read") as refused:
+        read_plan(str(file.parent / "other.json"))
+    assert "key" not in str(refused.value)
+
+
+# --- after the file -------------------------------------------------------------------------------
+
+
+def captured(number: int, partition: str) -> CapturedFile:
+    return CapturedFile(
+        path=f"ns/h/{partition}/{number}.avro",
+        url=f"file:///x/{partition}/{number}.avro",
+        partition=partition,
+        window=number,
+        first_sequence=number,
+        last_sequence=number,
+        count=1,
+        bytes=600,
+        sha256="00",
+        named_s=60 * number + 30,
+    )
+
+
+@pytest.fixture
+def plan(stage: Stage) -> CapturePlan:
+    stage.service.want()
+    stage.round()
+    return stage.queries[0].plan
+
+
+@pytest.fixture
+def ledger(plan: CapturePlan) -> Iterator[Ledger]:
+    made = Ledger(plan.ledger)
+    yield made
+    made.close()
+
+
+def test_a_manifest_comes_when_its_slot_is_complete(
+    plan: CapturePlan, ledger: Ledger, tmp_path: Path
+) -> None:
+    ledger.record([(captured(1, "0"), 60)], {"0": Place(2, named_s=90, window=1)})
+    assert write_manifests(plan, ledger, is_finished=False) == 0  # partition 1 is not there
+    ledger.record([(captured(1, "1"), 60)], {"1": Place(6, named_s=100, window=1)})
+    assert write_manifests(plan, ledger, is_finished=False) == 0  # more may close in the slot
+    ledger.record([(captured(2, "0"), 120)], {"0": Place(3, named_s=150, window=2)})
+    assert write_manifests(plan, ledger, is_finished=False) == 0
+    ledger.record([], {"1": Place(6, named_s=160, window=2)})  # an empty one that was skipped
+    assert write_manifests(plan, ledger, is_finished=False) == 1
+    (file,) = (tmp_path / "files/box/_manifests/h").iterdir()
+    assert file.name == "1970-01-01T00-01-00Z.json"
+    assert [each["partitionId"] for each in json.loads(file.read_text())["files"]] == ["0", "1"]
+    assert write_manifests(plan, ledger, is_finished=True) == 1
+
+
+def test_who_is_to_hear_hears_of_each_file_once_it_took_it(
+    plan: CapturePlan, ledger: Ledger
+) -> None:
+    ledger.record([(captured(n, "0"), 0) for n in range(3)], {})
+    heard: list[Any] = []
+
+    def away(plan: CapturePlan, events: Any) -> None:
+        raise NotTold("away")
+
+    with pytest.raises(NotTold):
+        tell(plan, ledger, Notify(hub="x"), away)
+    assert tell(plan, ledger, Notify(hub="x"), lambda _, events: heard.extend(events)) == 3
+    assert tell(plan, ledger, Notify(hub="x"), lambda _, events: heard.extend(events)) == 0
+    assert [each["data"]["firstSequenceNumber"] for each in heard] == [0, 1, 2]
+    ledger.record([(captured(9, "0"), 0)], {})
+    assert tell(plan, ledger, None) == 1  # nobody wants to know
+
+
+class Hook(http.server.BaseHTTPRequestHandler):
+    status = 200
+    got: list[tuple[str, Any]] = []  # noqa: RUF012
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        Hook.got.append((self.headers["Content-Type"], body))
+        self.send_response(Hook.status)
+        if Hook.status == 302:
+            self.send_header("Location", "http://127.0.0.1:1/")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_hook_is_posted_to_and_not_followed_elsewhere() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/?code=secret"
+        try:
+            post(url, [{"id": "1"}], content_type="application/json")
+            assert Hook.got == [("application/json", [{"id": "1"}])]
+            for Hook.status in (500, 302, 404):
+                with pytest.raises(NotTold) as refused:
+                    post(url, [], content_type="application/json")
+                assert "secret" not in str(refused.value)
+        finally:
+            server.shutdown()
+            thread.join()
+    with pytest.raises(NotTold) as refused:
+        post(url, [], content_type="application/json")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_hub_that_is_gone_is_no_trouble(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.service.want()
+
+    def gone(*_: Any) -> None:
+        raise NotFound("gone")
+
+    monkeypatch.setattr(stage.service, "report_capture", gone)
+    stage.round()
+    assert stage.job.last_error == ""
