@@ -221,6 +221,18 @@ class Store:
             opened: BinaryIO = self._remote.open(self._full(path), "rb")
             return opened
 
+    def size(self, path: str) -> int | None:
+        """In bytes; None when there is no such file."""
+        try:
+            with _translated(self, path):
+                if self._is_local:
+                    return Path(self._inside(path)).stat().st_size
+                self._remote.invalidate_cache()
+                told = self._remote.info(self._full(path))
+                return int(told["size"]) if told.get("type") == "file" else None
+        except NotFound:
+            return None
+
     def files(self, prefix: str = "") -> list[tuple[str, int]]:
         """Paths below the target and sizes, in order, of everything under a directory."""
         with _translated(self, prefix):

@@ -120,6 +120,12 @@ class Ledger:
                 (slot_s - _KEPT_S,),
             )
 
+    def replace(self, file: CapturedFile) -> None:
+        """What is known of a file that was written again."""
+        self._database.execute(
+            "UPDATE files SET record = ? WHERE path = ?", (_encode(file), file.path)
+        )
+
     def _put(self, file: CapturedFile, slot_s: int) -> None:
         known = self._database.execute(
             "SELECT 1 FROM files WHERE path = ?", (file.path,)

@@ -34,6 +34,8 @@ def run_job(
 
     settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
     logs.set_up(settings.log_level, _now_ms)
+    for chatty in ("azure", "adlfs", "py4j", "botocore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     where = (state or Path(os.environ.get(STATE) or _STATE_DEFAULT)).resolve()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     capture = settings.capture

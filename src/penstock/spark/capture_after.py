@@ -21,6 +21,7 @@ from penstock.capture.files import CapturedFile, created_event, manifest, manife
 from penstock.capture.ledger import Ledger
 from penstock.model.errors import PenstockError
 from penstock.spark.capture_plan import CapturePlan
+from penstock.spark.capture_repair import repaired
 
 _HOOK_S = 30.0
 _AT_ONCE = 100  # files that are told of in one request
@@ -51,7 +52,8 @@ Send = Callable[[CapturePlan, Sequence[Mapping[str, Any]]], None]
 
 
 def write_manifests(plan: CapturePlan, ledger: Ledger, *, is_finished: bool) -> int:
-    """Of every slot that no open window can close in any more; how many those were."""
+    """Of every slot that no open window can close in any more; how many those were. Files that
+    storage has lost meanwhile are written again first."""
     interval_s = plan.settings.interval_s
     places = ledger.places()
     if is_finished:
@@ -69,7 +71,8 @@ def write_manifests(plan: CapturePlan, ledger: Ledger, *, is_finished: bool) -> 
         if store is None:
             settings = plan.settings
             store = Store(resolve(plan.destinations, settings.account, settings.container))
-        document = manifest(plan.namespace, plan.hub, slot_s, interval_s, ledger.of_slot(slot_s))
+        files = repaired(plan, store, ledger, ledger.of_slot(slot_s))
+        document = manifest(plan.namespace, plan.hub, slot_s, interval_s, files)
         path = names.manifest_path(plan.hub, slot_s)
         store.put_bytes(manifest_bytes(document), path, plan.spool)
         ledger.listed(slot_s)

@@ -67,6 +67,11 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.state, "checkpoint")
 
 
+def window_name(plan: CapturePlan, partition: str, window: int, first: int) -> str:
+    """What a window's file gets the mark between its blocks of: the same whenever it is written."""
+    return f"{plan.namespace}/{plan.hub}/{partition}/{window}/{first}"
+
+
 def write_plan(plan: CapturePlan) -> Path:
     """Raises OSError."""
     directory = Path(plan.state)

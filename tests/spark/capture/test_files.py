@@ -20,6 +20,7 @@ from tests.spark.capture.conftest import (
 
 from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA
 from penstock.capture.ledger import Ledger
+from penstock.spark.capture_after import write_manifests
 
 if TYPE_CHECKING:
     from tests.spark.conftest import MakeHub
@@ -101,3 +102,19 @@ def test_ledger_knows_each_file_as_it_lies_there(
         assert len(content) > EMPTY_BYTES_MAX
     assert json.loads(SCHEMA)["fields"] == FIELDS
     assert list(plan.spool.iterdir()) == []
+
+
+def test_a_file_that_storage_lost_is_the_same_again_before_its_manifest(
+    make_hub: MakeHub, run_capture: RunCapture, tmp_path: Path
+) -> None:
+    hub = make_hub(2)
+    hub.spread(1000, size=1500)
+    plan = drained(hub, tmp_path, settings=settings(encoding="AvroDeflate"))
+    run_capture(plan)
+    lost = avro_files(tmp_path)[0]
+    before = lost.read_bytes()
+    lost.unlink()
+    ledger = Ledger(plan.ledger)
+    assert write_manifests(plan, ledger, is_finished=True) == 1
+    ledger.close()
+    assert lost.read_bytes() == before

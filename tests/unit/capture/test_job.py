@@ -263,6 +263,10 @@ def ledger(plan: CapturePlan) -> Iterator[Ledger]:
 def test_a_manifest_comes_when_its_slot_is_complete(
     plan: CapturePlan, ledger: Ledger, tmp_path: Path
 ) -> None:
+    for number, partition in ((1, "0"), (1, "1"), (2, "0")):
+        file = tmp_path / "files/box" / captured(number, partition).path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(600))
     ledger.record([(captured(1, "0"), 60)], {"0": Place(2, named_s=90, window=1)})
     assert write_manifests(plan, ledger, is_finished=False) == 0  # partition 1 is not there
     ledger.record([(captured(1, "1"), 60)], {"1": Place(6, named_s=100, window=1)})

@@ -44,7 +44,14 @@ from penstock.capture.writing import AvroFile, WindowFile, put, spool_directory
 from penstock.model.errors import ArgumentError, InternalError
 from penstock.spark.capture_blocks import blocks_of
 from penstock.spark.capture_log import LogReader, PartitionView
-from penstock.spark.capture_plan import OPTION, SINK, SOURCE, CapturePlan, read_plan
+from penstock.spark.capture_plan import (
+    OPTION,
+    SINK,
+    SOURCE,
+    CapturePlan,
+    read_plan,
+    window_name,
+)
 
 SCHEMA = (
     "partition string, window long, first long, end long, named_s long, settings string, "
@@ -303,7 +310,7 @@ class _Window:
     def __init__(self, plan: CapturePlan, row: dict[str, Any]) -> None:
         self._plan = plan
         self._settings = msgspec.json.decode(row["settings"], type=CaptureSettings)
-        self._key = (row["partition"], row["window"])
+        self._key: tuple[str, int] = (row["partition"], row["window"])
         self._count = 0
         self._file: WindowFile | None = None
         if row["is_last"] and row["count"] == 0 and self._settings.skip_empty:
@@ -318,7 +325,7 @@ class _Window:
             from penstock.spark.capture_parquet import ParquetFile
 
             return ParquetFile(self._spooled)
-        name = f"{self._plan.namespace}/{self._plan.hub}/{self._key}/{row['first']}"
+        name = window_name(self._plan, *self._key, row["first"])
         deflate = self._settings.encoding == "AvroDeflate"
         return AvroFile(self._spooled, name=name, deflate=deflate)
 

@@ -1,0 +1,239 @@
+"""Capture: the Avro encoder by itself, and whether a service that captures keeps up with ingress.
+
+    python -m benchmarks.capture encoder
+    python -m benchmarks.capture ingress --rate 40 --seconds 180
+    python -m benchmarks.capture idle
+
+`ingress` runs broker, load and Spark together on this machine: 1 KB events at so many MB/s, codec
+deflate, 4 partitions; it prints the backlog every few seconds. It has kept up when the backlog is
+no larger in the second half than in the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from penstock.capture.container import BLOCK_BYTES, deflated  # noqa: E402 - the path comes first
+from penstock.client.ranges import RangeSettings, read_chunks  # noqa: E402
+from penstock.client.values import avro_value  # noqa: E402
+from penstock.kernels import AvroRows  # noqa: E402
+from penstock.management.client import ManagementClient  # noqa: E402
+
+PENSTOCK = ROOT / ".venv" / "bin" / "penstock"
+KB, MB = 1024, 1024 * 1024
+HUB = "events"
+EVENTS = 40_000
+
+
+@contextlib.contextmanager
+def served(place: Path) -> Iterator[dict[str, str]]:
+    ports = [w for door in ("amqp", "amqps", "https", "admin") for w in (f"--{door}-port", "0")]
+    config = place / "penstock.toml"
+    url = (place / "files").as_uri()
+    config.write_text(f'[capture.destinations.here]\nurl = "{url}"\n')
+    command = [str(PENSTOCK), "serve", "--json", "--data", str(place / "data"), "--no-portal"]
+    with (place / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, *ports, "--hub", f"{HUB}:4", "--config", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def json_body(chance: random.Random) -> bytes:
+    """What devices send, about 1 KB of it."""
+    readings = [
+        {"sensor": f"{chance.getrandbits(40):010x}", "value": chance.gauss(20, 5)}
+        for _ in range(20)
+    ]
+    record = {"device": f"device-{chance.randrange(10_000):05}", "readings": readings}
+    return json.dumps(record).encode().ljust(KB, b" ")[:KB]
+
+
+def encoder(place: Path) -> None:
+    """Delivered messages in memory -> records -> deflate, by CPU time of this process."""
+    import asyncio
+
+    from penstock.client import EventData, EventHubProducerClient
+
+    chance = random.Random(1)
+
+    async def publish(facts: dict[str, str]) -> None:
+        text = facts["emulator_connection_string"]
+        async with EventHubProducerClient(text, eventhub_name=HUB) as producer:
+            left = EVENTS
+            while left:
+                batch = await producer.create_batch(partition_id="0")
+                properties = {"site": "north", "kind": "reading"}
+                while left and batch.try_add(EventData(json_body(chance), properties=properties)):
+                    left -= 1
+                await producer.send_batch(batch)
+
+    with served(place) as facts:
+        asyncio.run(publish(facts))
+        ranges = RangeSettings(facts["emulator_connection_string"], HUB)
+        chunks = list(read_chunks(ranges, "0", 0, EVENTS - 1))
+    for name, is_deflated in (("null", False), ("deflate", True)):
+        rows, size = AvroRows(avro_value), 0
+        began = time.process_time()
+        for chunk in chunks:
+            rows.add(chunk.data, chunk.bounds)
+            if rows.size >= BLOCK_BYTES:
+                block = rows.take()
+                size += len(deflated(block)) if is_deflated else len(block)
+        spent = time.process_time() - began
+        print(
+            f"codec {name}: {EVENTS / spent / 1000:,.0f} k events/s, "
+            f"{EVENTS * KB / spent / MB:,.0f} MB/s of bodies per core, {size / MB:.1f} MB"
+        )
+
+
+def capture(client: ManagementClient, namespace: str, *, size: int, interval: int) -> None:
+    properties = {"storageAccountResourceId": "here", "blobContainer": "box"}
+    client.put_hub(
+        namespace,
+        HUB,
+        capture={
+            "enabled": True,
+            "encoding": "AvroDeflate",
+            "intervalInSeconds": interval,
+            "sizeLimitInBytes": size,
+            "destination": {"properties": properties},
+        },
+    )
+
+
+def status(client: ManagementClient) -> Any:
+    return client.capture_status()[0]
+
+
+def ingress(place: Path, rate: float, seconds: float, size: int) -> None:
+    with served(place) as facts:
+        client = ManagementClient(facts["admin"], facts["admin_token"])
+        capture(client, facts["namespace"], size=size, interval=60)
+        environ = {**os.environ, "PENSTOCK_DATA": facts["data"]}
+        # The job is there before the load is: what is measured is that it keeps up.
+        while status(client).state != "Running":
+            time.sleep(0.5)
+        words = ["--hub", HUB, "--size", str(KB), "--batch", "200", "--connections", "4"]
+        words += ["--rate", str(int(rate * 1000)), "--duration", str(seconds), "-o", "json"]
+        load = subprocess.Popen(
+            [str(PENSTOCK), "bench", "send", *words],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        backlogs: list[tuple[float, int]] = []
+        began = time.monotonic()
+        while load.poll() is None:
+            found = status(client)
+            backlogs.append((time.monotonic() - began, found.backlog_events))
+            print(
+                f"{backlogs[-1][0]:5.0f} s: {found.events:>10,} captured in {found.files} files, "
+                f"{found.backlog_events * KB / MB:8.1f} MB behind, {found.last_error}",
+                flush=True,
+            )
+            time.sleep(5)
+        said, _ = load.communicate()
+        print(said.strip())
+        half = backlogs[-1][0] / 2
+        first = max((events for at, events in backlogs if at < half), default=0)
+        second = max((events for at, events in backlogs if at >= half), default=0)
+        print(f"most behind: {first * KB / MB:.1f} MB, then {second * KB / MB:.1f} MB")
+        ended = time.monotonic()
+        description = client.hub(facts["namespace"], HUB).capture or {}
+        client.put_hub(facts["namespace"], HUB, capture=description | {"enabled": False})
+        while status(client).state != "Off" and time.monotonic() - ended < 120:
+            time.sleep(0.5)
+        print(f"all of it in files {time.monotonic() - ended:.1f} s after the load ended")
+        client.close()
+
+
+def idle(place: Path, seconds: float = 60) -> None:
+    """Processor time and memory of the job's processes, of a captured hub without traffic."""
+    with served(place) as facts:
+        client = ManagementClient(facts["admin"], facts["admin_token"])
+        capture(client, facts["namespace"], size=10 * MB, interval=900)
+        while status(client).state != "Running":
+            time.sleep(0.5)
+        time.sleep(90)  # Spark lets idle workers go after a minute
+        root = next(each["pid"] for each in client.jobs() if each["name"] == "capture")
+        before = sum(map(_cpu_s, _tree(root)))
+        time.sleep(seconds)
+        tree = _tree(root)
+        spent = sum(map(_cpu_s, tree)) - before
+        memory = sum(map(_pss_mb, tree))
+        print(f"{spent / seconds:.1%} of a core, {memory:.0f} MB in {len(tree)} processes")
+        client.close()
+
+
+def _tree(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(stat[1]), []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    with contextlib.suppress(OSError, IndexError):
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def _pss_mb(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / KB
+    return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("encoder", "ingress", "idle"))
+    parser.add_argument("--rate", type=float, default=40, help="MB/s")
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--window", type=int, default=100, help="MB")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-capture-") as folder:
+        place = Path(folder)
+        if given.part == "encoder":
+            encoder(place)
+        elif given.part == "idle":
+            idle(place)
+        else:
+            ingress(place, given.rate, given.seconds, given.window * MB)
+
+
+if __name__ == "__main__":
+    main()

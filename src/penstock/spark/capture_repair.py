@@ -1,0 +1,77 @@
+"""Files that storage took and then lost are written again, as long as the log has their events.
+
+Before a manifest says that a slot is complete, each of its files is looked for. What is written
+again is the same file: the window's events, in the same blocks, under the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.capture.destinations import Store
+from penstock.capture.files import CapturedFile
+from penstock.capture.ledger import Ledger
+from penstock.capture.writing import AvroFile, WindowFile, put, spool_directory
+from penstock.model.errors import PenstockError
+from penstock.spark.capture_blocks import blocks_of
+from penstock.spark.capture_plan import CapturePlan, window_name
+
+_log = logging.getLogger("penstock.capture")
+
+
+class StorageLost(PenstockError):
+    """A captured file is gone, and so are its events."""
+
+
+def repaired(
+    plan: CapturePlan, store: Store, ledger: Ledger, files: Sequence[CapturedFile]
+) -> list[CapturedFile]:
+    """The files, each of which is there now. Raises StorageLost, ClientError, DestinationError."""
+    found = []
+    for file in files:
+        if store.size(file.path) != file.bytes:
+            _log.warning("storage lost %s: it is written again", file.url)
+            file = _again(plan, store, file)
+            ledger.replace(file)
+        found.append(file)
+    return found
+
+
+def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
+    spooled = spool_directory(plan.spool) / f"{os.getpid()}-again-{file.partition}-{file.window}"
+    made: WindowFile
+    if file.path.endswith(".parquet"):
+        from penstock.spark.capture_parquet import ParquetFile
+
+        made = ParquetFile(spooled)
+    else:
+        name = window_name(plan, file.partition, file.window, file.first_sequence)
+        made = AvroFile(spooled, name=name, deflate=plan.settings.encoding == "AvroDeflate")
+    count = 0
+    try:
+        if file.count:
+            blocks = blocks_of(
+                plan.ranges,
+                file.partition,
+                file.first_sequence,
+                file.last_sequence,
+                encoding=plan.settings.encoding,
+                iso_time=store.target.destination.iso_time,
+            )
+            for block in blocks:
+                made.add(block.count, block.data)
+                count += block.count
+        if count < file.count:
+            raise StorageLost(
+                f"{file.url} is gone, and of its {file.count} events the log has {count} only."
+            )
+        size, digest = made.close()
+        put(store, spooled, file.path)
+    except BaseException:
+        made.discard()
+        raise
+    return msgspec.structs.replace(file, bytes=size, sha256=digest)
