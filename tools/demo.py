@@ -138,14 +138,12 @@ class Demo:
             [
                 *(str(PENSTOCK), "serve", "--json", "--data", str(self._data)),
                 *("--hub", f"{HUB}:4", "--amqp-port", "0", "--amqps-port", "0"),
-                *("--https-port", "0", "--admin-port", "0"),
-                *self._portal_options(),
+                *("--https-port", "0", "--admin-port", "0", "--no-portal"),
             ],
             clean,
         )
         facts = self.service.first(START_S)
         self.view.endpoint = str(facts["amqp"])
-        self.view.portal = str(facts.get("portal") or "")
         self._environ = {
             **clean,
             "PENSTOCK_CONNECTION_STRING": str(facts["emulator_connection_string"]),
@@ -161,13 +159,6 @@ class Demo:
         part = Part(name, command, environ, self._folder)
         self._stack.callback(part.stop)
         return part
-
-    def _portal_options(self) -> list[str]:
-        """A free port, where this Penstock has a portal."""
-        asked = subprocess.run(
-            [str(PENSTOCK), "serve", "--help"], capture_output=True, text=True, check=False
-        )
-        return ["--portal-port", "0"] if "--portal-port" in asked.stdout else []
 
     def _pipeline_command(self) -> list[str]:
         conf = "spark.sql.shuffle.partitions=2"  # two cores, and a state of some hundred rows
@@ -202,13 +193,15 @@ class Demo:
     def run(self, screen: Screen) -> None:
         """Until every reading is in its window, or the time is over."""
         screen.show(self.view)
+        is_told = False
         while not (self.view.is_fleet_done and self.view.counted >= self.view.readings):
             self._look()
             screen.show(self.view)
             if self.seconds >= DEADLINE_S:
                 break
-            if self._is_enough and self.fleet.process.poll() is None:
-                self.fleet.process.send_signal(signal.SIGTERM)  # it tells what it sent, and ends
+            if self._is_enough and not is_told:
+                is_told = True  # once: it says what it sent, and ends
+                self.fleet.process.send_signal(signal.SIGTERM)
             threading.Event().wait(TICK_S)
         self.view.is_ending = True
         screen.show(self.view)

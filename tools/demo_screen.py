@@ -23,7 +23,7 @@ class View:
     def __init__(self, *, folder: str, devices: int, rate: float) -> None:
         self.folder = folder
         self.devices, self.rate = devices, rate
-        self.endpoint = self.portal = self.ui_url = ""
+        self.endpoint = self.ui_url = ""
         self.seconds = 0.0
         self.sent = self.bytes = self.readings = 0
         self.sent_s = 0.0
@@ -149,7 +149,7 @@ def _next(view: View, is_kept: bool) -> list[tuple[str, str]]:
     found = [
         (
             'make serve ARGS="--hub telemetry:4"',
-            "a service of your own; it prints connection strings for any SDK",
+            "your own service; it prints connection strings for any SDK and its portal's address",
         ),
         (
             ".venv/bin/penstock pipeline run examples/pipelines/windows.py",
@@ -172,11 +172,11 @@ def _whole(view: View, height: int) -> RenderableType:
     parts.add_column(style="bold", no_wrap=True)
     parts.add_column()
     ports = f"sb://{view.endpoint}, hub telemetry, 4 partitions" if view.endpoint else "starting …"
-    parts.add_row("service", ports + (f" · portal {view.portal}" if view.portal else ""))
+    parts.add_row("service", ports)
     fleet = f"{view.sent:,} sent, {view.sent_rate:,.0f}/s"
     done = "done, " if view.is_fleet_done else ""
     parts.add_row("fleet", f"{done}{view.devices} devices, azure-eventhub: {fleet}")
-    parts.add_row("Spark", _spark(view))
+    parts.add_row("Spark", _spark(view) + (f" · UI {view.ui_url}" if view.ui_url else ""))
     title = Text.assemble(("Penstock demo", "bold cyan"), f"  {view.seconds:.0f} s")
     if view.is_ending:
         title.append("  stopping …", "yellow")
@@ -186,12 +186,11 @@ def _whole(view: View, height: int) -> RenderableType:
 
 def _spark(view: View) -> str:
     if not view.batches:
-        return f"first batch … UI {view.ui_url}" if view.ui_url else "starting …"
+        return "first batch …" if view.ui_url else "starting …"
     lag = "–" if view.lag is None else f"{view.lag:,}"
     return (
         f"batch {view.batches - 1}, {view.rows:,} rows, {view.read_rate:,.0f}/s, lag {lag}, "
-        f"batch time {view.batch_seconds or 0:.1f} s, state {view.state_rows or 0:,} rows · "
-        f"UI {view.ui_url}"
+        f"batch time {view.batch_seconds or 0:.1f} s, state {view.state_rows or 0:,} rows"
     )
 
 

@@ -11,7 +11,7 @@ _SPARK = "Spark"
 
 File = Annotated[
     Path,
-    typer.Argument(metavar="FILE.py", exists=True, dir_okay=False, help="Defines pipeline()"),
+    typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="Defines pipeline()"),
 ]
 Set = Annotated[
     list[str] | None,
