@@ -29,9 +29,8 @@ AZURITE_DEADLINE_S = 30
 PENSTOCK = Path(sys.executable).parent / "penstock"
 START_DEADLINE_S = 30.0  # a loaded machine; the promise (1 s) is measured elsewhere
 STOP_DEADLINE_S = 20.0
-ANY_PORT = (
-    *(part for door in ("amqp", "amqps", "https", "admin") for part in (f"--{door}-port", "0")),
-    "--no-portal",
+ANY_PORT = tuple(
+    part for door in ("amqp", "amqps", "https", "admin") for part in (f"--{door}-port", "0")
 )
 
 
@@ -120,6 +119,8 @@ class ServerFactory:
         data = data or self._folder / f"data-{self._count}"
         log = self._folder / f"server-{self._count}.log"
         command = [*program, "serve", "--json", "--data", str(data), *ANY_PORT, *options]
+        if not any(option.startswith("--portal-port") for option in options):
+            command.append("--no-portal")  # few tests look at it, and every start would pay for it
         if config is not None:
             file = self._folder / f"penstock-{self._count}.toml"
             file.write_text(config)

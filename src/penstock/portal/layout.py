@@ -132,7 +132,7 @@ def _top(visit: Visit, names: Sequence[str]) -> Html:
         badge("read-only", "warn") if settings.read_only else None,
         el(
             "form",
-            el("label", "Namespace", for_="namespace", class_="visually-hidden"),
+            el("label", "Change scope", for_="namespace", class_="visually-hidden"),
             el("select", *options, id="namespace", name="namespace", data_submits=True),
             el("noscript", el("button", "Go", type="submit")),
             method="get",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from penstock.client import EventData
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
@@ -18,6 +18,7 @@ from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.parts import card, code, facts, field, select, table
 from penstock.portal.reading import COUNT_MAX, Row, Start, parse_start
+from penstock.portal.streams import EventStream, said
 from penstock.portal.texts import size, whole
 from penstock.portal.web import Route, Visit
 
@@ -163,7 +164,7 @@ def _bar(visit: Visit, hub: str) -> Html:
         "div",
         el("button", "Live tail", type="button", data_tail=stream, id="tail"),
         el("button", "Stop", type="button", id="stop", hidden=True),
-        el("span", role="status", id="progress", class_="soft"),
+        el("span", aria_live="polite", id="progress", class_="soft"),
         class_="row",
     )
 
@@ -362,29 +363,24 @@ async def stream(visit: Visit) -> Response:
     wish = await _wish(visit)
     wanted = compile_search(wish.find, wish.where)
     start = Start("latest") if follow else wish.start
-    if not follow and not visit.query.get("from"):
-        start = Start("earliest")
+    if not follow and visit.query.get("from", "") in ("", "latest", "end"):
+        start = Start("earliest")  # a search looks at everything, unless it is told where to begin
     found = visit.portal.events.stream(
         visit.namespace, hub.name, wish.partitions, start, wanted, follow=follow
     )
 
-    async def lines() -> AsyncIterator[bytes]:
+    async def lines() -> AsyncGenerator[bytes, None]:
         async with aclosing(found) as steps:
-            yield _said("begun", {})
+            yield said("begun", {})
             try:
                 async for step in steps:
                     shown = [[_event_link(visit, hub.name, row), *_plain(row)] for row in step.rows]
                     data = {"rows": shown, "scanned": step.scanned}
-                    yield _said("over" if step.is_over else "rows", data)
+                    yield said("over" if step.is_over else "rows", data)
             except PenstockError as error:
-                yield _said("failed", {"text": str(error)})
+                yield said("failed", {"text": str(error)})
 
-    headers = {"x-accel-buffering": "no"}
-    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
-
-
-def _said(kind: str, data: dict[str, object]) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode("utf-8", "replace")
+    return EventStream(lines())
 
 
 # --- downloads ------------------------------------------------------------------------------------

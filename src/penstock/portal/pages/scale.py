@@ -136,7 +136,7 @@ def _units_form(visit: Visit, namespace: NamespaceInfo) -> Html:
             visit.link("scale"),
             el(
                 "div",
-                el("label", "Units ", el("output", value, for_="f-units"), for_="f-units"),
+                el("label", "Units ", el("strong", value, data_shows="f-units"), for_="f-units"),
                 el(
                     "input",
                     id="f-units",

@@ -72,7 +72,7 @@
   if (side && matchMedia("(max-width: 860px)").matches) side.open = false;
 
   document.addEventListener("click", async (event) => {
-    const target = event.target.closest("[data-copy],[data-theme-switch],[data-add]");
+    const target = event.target.closest("[data-copy],[data-theme-switch]");
     if (!target) return;
     if (target.hasAttribute("data-theme-switch")) switchTheme();
     if (target.hasAttribute("data-copy")) {
@@ -97,7 +97,7 @@
 
   // --- numbers beside sliders, and what an input makes of itself
   document.querySelectorAll("input[type=range]").forEach((input) => {
-    const output = input.parentElement.querySelector("output");
+    const output = document.querySelector(`[data-shows="${CSS.escape(input.id)}"]`);
     if (output) input.addEventListener("input", () => { output.textContent = input.value; });
   });
   const preview = document.querySelector("[data-capture-preview]");

@@ -1,0 +1,386 @@
+"""What people do in the portal, from the first sign-in to the deletion of a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from tests.conftest import ServerFactory
+    from tests.system.portal.conftest import OpenPage, Service
+
+expect.set_options(timeout=45_000)
+
+PAGES = (
+    "/", "/hubs", "/hubs/events", "/hubs/events/events", "/hubs/events/send",
+    "/hubs/events/groups", "/hubs/events/policies", "/hubs/events/capture", "/policies", "/scale",
+    "/capture", "/jobs", "/connections", "/namespaces", "/audit", "/health",
+)  # fmt: skip
+
+
+def test_first_run_shows_the_way_and_where_one_is(
+    open_page: OpenPage, start_server: ServerFactory
+) -> None:
+    environ = {"PENSTOCK_PORTAL_ENVIRONMENT": "Production"}
+    page = open_page(server=start_server("--portal-port", "0", environ=environ))
+    expect(page.get_by_role("heading", name="First steps")).to_be_visible()
+    expect(page.locator(".environment.alarming")).to_have_text("Production")
+    expect(page.locator(".who")).to_contain_text("admin")
+    page.get_by_role("link", name="Take a connection string").click()
+    expect(page.get_by_role("heading", name="Access policies")).to_be_visible()
+
+
+def test_hub_is_created_changed_and_deleted_with_its_name_typed(open_page: OpenPage) -> None:
+    page = open_page("/hubs")
+    page.get_by_label("Name").fill("bad name!")
+    page.get_by_role("button", name="Create event hub").click()
+    expect(page.get_by_role("alert")).to_contain_text("bad name!")
+    expect(page.get_by_label("Name")).to_have_value("bad name!")
+    page.get_by_label("Name").fill("made-here")
+    page.get_by_label("Partitions").fill("3")
+    page.get_by_role("button", name="Create event hub").click()
+    expect(page.get_by_role("heading", name="made-here")).to_be_visible()
+    expect(page.locator("#live-partitions tbody tr")).to_have_count(3)
+    page.get_by_label("Retention (hours)").fill("48")
+    page.get_by_label("User metadata").fill("ours")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("saved")
+    expect(page.get_by_text("48 hours")).to_be_visible()
+    page.get_by_text("Delete this event hub…").click()
+    delete = page.get_by_role("button", name="Delete event hub")
+    expect(delete).to_be_disabled()
+    page.get_by_label("Type made-here to confirm").fill("made-here")
+    delete.click()
+    expect(page.get_by_role("status")).to_contain_text("deleted")
+    expect(page.locator("#live-hubs").get_by_text("made-here")).to_have_count(0)
+    page.goto(page.url.replace("/hubs", "/hubs/made-here"))
+    expect(page.get_by_text("There is no event hub 'made-here'")).to_be_visible()
+
+
+def test_chart_moves_when_the_official_sdk_publishes(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("moving")
+    page = open_page(f"/hubs/{hub}")
+    expect(page.locator("#live-partitions")).to_contain_text("never")
+    service.send(hub, *(f"event {number}" for number in range(50)))
+    # Without loading the page again: it keeps itself up to date.
+    expect(page.locator("#live-partitions")).to_contain_text("49")
+
+    def drawn() -> float:
+        data = json.loads(page.locator("[data-chart]").first.get_attribute("data-chart") or "{}")
+        return max((value or 0 for value in data["series"]["incoming"]), default=0)
+
+    _until(page, lambda: drawn() > 0)
+    expect(page.locator(".chart svg .curve").first).to_be_attached()
+
+
+def test_tail_shows_events_as_they_come_and_stops(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("tailed")
+    page = open_page(f"/hubs/{hub}/events")
+    page.get_by_role("button", name="Live tail").click()
+    expect(page.get_by_text("Waiting for events…")).to_be_visible()
+    _until(page, lambda: _readers(service, hub) == 2)
+    service.send(hub, "first of the tail", key="k1", colour="blue")
+    row = page.locator("#results tbody tr")
+    expect(row).to_have_count(1)
+    expect(row.first).to_contain_text("first of the tail")
+    expect(row.first).to_contain_text("k1")
+    expect(row.first).to_contain_text("colour=blue")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("Stopped: 1 events scanned")).to_be_visible()
+    _until(page, lambda: _readers(service, hub) == 0)
+
+
+def test_event_is_found_by_text_and_opened(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("searched")
+    service.send(hub, *(json.dumps({"number": number}) for number in range(300)), key="a")
+    service.send(hub, '{"number": 300, "word": "Needle"}', key="b", kind="rare")
+    page = open_page(f"/hubs/{hub}/events")
+    page.get_by_label("Find text").fill("needle")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text(re.compile("Done: 301 events scanned, 1 found"))).to_be_visible()
+    page.locator("#results tbody a").first.click()
+    expect(page.locator("#body")).to_contain_text('"word": "Needle"')
+    expect(page.get_by_text("rare")).to_be_visible()
+    page.get_by_role("link", name="Hex").click()
+    expect(page.locator("#body")).to_contain_text("7b 22 6e 75")
+    page.goto(f"{service.url}/hubs/{hub}/events?from=earliest&where=json.number+%3E%3D+298")
+    expect(page.get_by_text("3 found")).to_be_visible()
+
+
+def test_deep_links_lead_to_partition_and_event(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("deep/link")
+    service.send(hub, "zero", "one", "two", key="same")
+    with service.client as client:
+        (partition,) = [
+            each["id"] for each in client.partitions("penstock", hub) if each["last_sequence"] >= 0
+        ]
+    page = open_page(f"/hubs/deep%2Flink/events?partition={partition}&from=earliest")
+    expect(page.locator("#results tbody tr")).to_have_count(3)
+    page.goto(f"{service.url}/hubs/deep%2Flink/events/{partition}/1")
+    expect(page.locator("#body")).to_have_text("one")
+    page.get_by_role("link", name="Next →").click()
+    expect(page.locator("#body")).to_have_text("two")
+    page.get_by_role("link", name="Next →").click()
+    expect(page.get_by_text("is not there")).to_be_visible()
+
+
+def test_events_are_sent_and_downloaded(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("by-hand")
+    page = open_page(f"/hubs/{hub}/send")
+    page.get_by_label("Body").fill('{"number": {n}}')
+    page.get_by_label("Partition key").fill("k")
+    page.get_by_label("Properties").fill("colour=red")
+    page.get_by_label("Repeat").fill("5")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("status").first).to_contain_text("5 events are stored")
+    expect(page.locator("#results tbody tr")).to_have_count(5)
+    with page.expect_download() as lines:
+        page.get_by_role("link", name="JSON lines").click()
+    records = [json.loads(line) for line in lines.value.path().read_text().splitlines()]
+    assert [json.loads(record["body"])["number"] for record in records] == [1, 2, 3, 4, 5]
+    assert records[0]["properties"] == {"colour": "red"}
+    with page.expect_download() as avro:
+        page.get_by_role("link", name="Avro").click()
+    assert avro.value.path().read_bytes().startswith(b"Obj\x01")
+
+
+def test_send_only_token_publishes_over_https(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("tokens")
+    page = open_page(f"/hubs/{hub}/policies")
+    page.get_by_label("Name").fill("sender")
+    page.get_by_label("Listen").first.uncheck()
+    page.get_by_label("Send", exact=True).first.check()
+    page.get_by_role("button", name="Create policy").click()
+    expect(page.get_by_role("status")).to_contain_text("created")
+    page.get_by_role("button", name="Make token").click()
+    token = page.locator("#made-token code").first.text_content() or ""
+    assert token.startswith("SharedAccessSignature sr=")
+    asked = urllib.request.Request(
+        f"{service.server['https']}/{hub}/messages",
+        data=b"by token",
+        headers={"Authorization": token, "Content-Type": "text/plain"},
+    )
+    tls = ssl.create_default_context(cafile=service.server["ca_file"])
+    with urllib.request.urlopen(asked, context=tls, timeout=30) as answer:
+        assert answer.status == 201
+    page.goto(f"{service.url}/hubs/{hub}/events")
+    expect(page.locator("#results")).to_contain_text("by token")
+    # The same token reads nothing.
+    page.goto(f"{service.url}/hubs/{hub}/policies")
+    page.get_by_role("button", name="Show connection strings").click()
+    expect(page.locator("#policy-sender")).to_contain_text(f"EntityPath={hub}")
+    page.goto(f"{service.url}/audit")
+    expect(page.locator("tbody")).to_contain_text("authorizationRules/listKeys")
+
+
+def test_lag_grows_and_shrinks(open_page: OpenPage, service: Service) -> None:
+    from penstock.checkpoints import ServiceCheckpointStore
+
+    hub = service.make_hub("lagging")
+    service.send(hub, *(str(number) for number in range(30)), key="same")
+    with service.client as client:
+        (partition,) = [
+            each["id"] for each in client.partitions("penstock", hub) if each["last_sequence"] >= 0
+        ]
+    store = ServiceCheckpointStore(
+        service.server["emulator_connection_string"],
+        https_url=service.server["https"],
+        ca_file=service.server["ca_file"],
+    )
+
+    def checkpoint(number: int) -> None:
+        store.update_checkpoint(
+            {
+                "fully_qualified_namespace": "localhost",
+                "eventhub_name": hub,
+                "consumer_group": "$Default",
+                "partition_id": partition,
+                "sequence_number": number,
+                "offset": "0",
+            }
+        )
+
+    page = open_page(f"/hubs/{hub}/groups")
+    behind = page.locator("#live-group--Default .tile-value").first
+    expect(behind).to_have_text("–")
+    checkpoint(9)
+    expect(behind).to_have_text("20")
+    service.send(hub, *(str(number) for number in range(15)), key="same")
+    expect(behind).to_have_text("35")
+    checkpoint(44)
+    expect(behind).to_have_text("0")
+    store.close()
+
+
+def test_units_are_raised_and_throttling_ends(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("busy")
+    page = open_page("/scale")
+    try:
+        page.get_by_label("Or exactly").fill("1")
+        page.get_by_label("Unlimited").uncheck()
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("status")).to_contain_text("has 1 throughput units")
+        assert _flood(service, hub) > 0
+        throttled = page.locator("#live-usage .tile", has_text="Throttled").locator(".tile-value")
+        expect(throttled).not_to_have_text("0")
+        page.get_by_label("Or exactly").fill("20")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("status")).to_contain_text("has 20 throughput units")
+        assert _flood(service, hub) == 0
+    finally:
+        with service.client as client:
+            client.put_namespace("penstock", unlimited=True)
+
+
+def test_grant_is_given_with_a_reason_and_withdrawn(open_page: OpenPage) -> None:
+    page = open_page("/scale")
+    page.get_by_label("Up to", exact=True).fill("40")
+    page.get_by_label("Reason").fill("the big sale")
+    page.get_by_role("button", name="Grant").click()
+    expect(page.get_by_text("the big sale")).to_be_visible()
+    page.get_by_role("button", name="Withdraw").click()
+    expect(page.get_by_role("status")).to_contain_text("withdrawn")
+
+
+def test_consumer_group_is_made_moved_and_deleted(open_page: OpenPage, service: Service) -> None:
+    hub = service.make_hub("grouped")
+    page = open_page(f"/hubs/{hub}/groups")
+    page.get_by_label("Name").fill("readers")
+    page.get_by_role("button", name="Create consumer group").click()
+    card = page.locator("#group-readers")
+    expect(card).to_be_visible()
+    card.get_by_text("Move its checkpoints…").click()
+    card.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("status")).to_contain_text("It would be moved (readers)")
+    card.get_by_text("Delete this consumer group…").click()
+    card.get_by_label("Type readers to confirm").fill("readers")
+    card.get_by_role("button", name="Delete consumer group").click()
+    expect(page.get_by_role("status")).to_contain_text("deleted")
+
+
+def test_namespace_is_made_and_chosen(open_page: OpenPage) -> None:
+    page = open_page("/namespaces")
+    page.get_by_label("Name", exact=True).fill("second-one")
+    page.get_by_role("button", name="Create namespace").click()
+    expect(page.get_by_label("Change scope")).to_have_value("second-one")
+    page.get_by_role("link", name="Event hubs", exact=True).click()
+    expect(page.get_by_text("No event hub yet")).to_be_visible()
+    page.goto(page.url.replace("/hubs", "/namespaces"))
+    page.get_by_text("Delete this namespace…").click()
+    page.get_by_label("Type second-one to confirm").fill("second-one")
+    page.get_by_role("button", name="Delete namespace").click()
+    expect(page.get_by_role("status")).to_contain_text("deleted")
+
+
+def test_capture_is_switched_on(open_page: OpenPage, service: Service) -> None:
+    """That its files come is tested with Spark (tests/spark)."""
+    hub = service.make_hub("captured")
+    page = open_page(f"/hubs/{hub}/capture")
+    page.get_by_label("Time window (s)").fill("60")
+    expect(page.locator("[data-files]")).to_have_text("2,880")
+    expect(page.locator("[data-name]")).to_contain_text(f"penstock/{hub}/0/20")
+    page.get_by_label("Capture is on").check()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Capture is on")
+    page.goto(f"{service.url}/capture")
+    expect(page.locator("#live-capture")).to_contain_text(str(service.folder))
+    page.goto(f"{service.url}/hubs/{hub}/capture")
+    page.get_by_label("Capture is on").uncheck()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Capture is off")
+
+
+def test_jobs_and_health_are_shown(open_page: OpenPage, service: Service) -> None:
+    with service.client as client:
+        client.put_job(
+            "query-1", kind="pipeline", rows_per_second=12.0, ui_url="http://localhost:4040"
+        )
+    page = open_page("/jobs")
+    expect(page.locator("tbody")).to_contain_text("query-1")
+    assert page.get_by_role("link", name="Spark's pages").get_attribute("href")
+    page.goto(f"{service.url}/health")
+    expect(page.locator("#live-parts")).to_contain_text("portal")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_nothing_is_cut_off_at_the_side(open_page: OpenPage, width: int, scheme: str) -> None:
+    page = open_page(width=width, scheme=scheme)
+    for path in PAGES:
+        page.goto(re.sub(r"(://[^/]+).*", r"\1", page.url) + path)
+        beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert beyond <= 0, path
+        assert page.locator("h1").count() == 1
+
+
+def test_keys_and_theme(open_page: OpenPage) -> None:
+    page = open_page()
+    page.keyboard.press("g")
+    page.keyboard.press("h")
+    expect(page.get_by_role("heading", name="Event hubs", exact=True)).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Name")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.locator("h1").click()
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.keyboard.press("?")
+    expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+
+
+# --- beside the browser ---------------------------------------------------------------------------
+
+
+def _until(page: Page, reached: Callable[[], bool]) -> None:
+    """Asks again in a moment, as the page does; at most a minute."""
+    for _ in range(240):
+        if reached():
+            return
+        page.wait_for_timeout(250)
+    raise AssertionError("it did not happen within a minute")
+
+
+def _readers(service: Service, hub: str) -> int:
+    with service.client as client:
+        return len(client.readers("penstock", hub))
+
+
+def _flood(service: Service, hub: str) -> int:
+    """How many of twelve publications of 200 KB were refused for being too much."""
+    from penstock.client import (
+        ClientThrottled,
+        EventData,
+        EventHubProducerClient,
+        RetryPolicy,
+    )
+
+    async def flood() -> int:
+        refused = 0
+        async with EventHubProducerClient(
+            service.server["emulator_connection_string"],
+            eventhub_name=hub,
+            retry=RetryPolicy(retry_total=0),
+        ) as producer:
+            for number in range(12):
+                try:
+                    await producer.send_event(
+                        EventData(bytes(200_000)), partition_id=str(number % 2)
+                    )
+                except ClientThrottled:
+                    refused += 1
+        return refused
+
+    with ThreadPoolExecutor(1) as thread:  # the browser's driver has this thread's loop
+        return thread.submit(lambda: asyncio.run(flood())).result(60)
