@@ -45,7 +45,7 @@ class Poller:
         self._monotonic_s = monotonic_s
         self._sizes = Sizes()
         self._bounds: dict[str, Bounds] = {}
-        self._bounds_at_s = -_FRESH_S
+        self._bounds_at_s = float("-inf")  # never
         self._created_at: datetime | None = None
         self._is_anew = False  # another hub of the same name: what was read before counts no more
         self._anew_end: dict[str, int] | None = None  # of its first micro-batch

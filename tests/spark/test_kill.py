@@ -1,0 +1,243 @@
+"""kill -9 of whole drivers, and the same job on a real cluster: programs as users run them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import MakeHub, TestHub
+
+KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))
+DEADLINE_S = 150
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -Xss4m"
+
+# From hub to hub, keyed, in small micro-batches, until there is nothing more.
+PROGRAM = """
+import os, sys
+from pyspark.sql import SparkSession
+
+master, source, target, checkpoint, trigger = sys.argv[1:]
+builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+for pair in os.environ.get("TEST_SPARK_CONF", "").split("\\n"):
+    if pair:
+        builder = builder.config(*pair.split("=", 1))
+spark = builder.getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+frame = (
+    spark.readStream.format("eventhubs")
+    .options(**{"connectionString.env": source, "startingPosition": "earliest"})
+    .options(maxEventsPerTrigger="400", minPartitions="4")
+    .load()
+)
+query = (
+    frame.selectExpr("body", "rtrim(cast(body as string)) as partitionKey")
+    .writeStream.format("eventhubs")
+    .options(**{"connectionString.env": target, "checkpointLocation": checkpoint})
+    .trigger(**({"availableNow": True} if trigger == "now" else {"processingTime": trigger}))
+    .start()
+)
+print("started", flush=True)
+query.awaitTermination()
+print("rows", spark.read.format("eventhubs").option("connectionString.env", target).load().count())
+spark.stop()
+"""
+
+
+class Driver:
+    """A user's program in a process group of its own: Python, the JVM, and all their workers."""
+
+    def __init__(
+        self, folder: Path, hubs: tuple[TestHub, TestHub], master: str, trigger: str, **conf: str
+    ) -> None:
+        program = folder / "program.py"
+        program.write_text(PROGRAM)
+        self._log = folder / "driver.log"
+        conf = {"spark.driver.extraJavaOptions": JAVA_OPTIONS} | conf
+        environ = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SOURCE": hubs[0].connection_string,
+            "TARGET": hubs[1].connection_string,
+            "TEST_SPARK_CONF": "\n".join(f"{name}={value}" for name, value in conf.items()),
+        }
+        arguments = [master, "SOURCE", "TARGET", str(folder / "checkpoint"), trigger]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(program), *arguments],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def words(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """kill -9 of everything that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def finish(self) -> str:
+        try:
+            code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the driver did not finish: {self.words[-3000:]}") from None
+        assert code == 0, self.words[-3000:]
+        return self.words
+
+
+def stored(hub: TestHub) -> list[bytes]:
+    return sorted(body for bodies in hub.read().values() for body in bodies)
+
+
+def wait_for_more(hub: TestHub, driver: Driver, than: int) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        if len(stored(hub)) > than:
+            return
+        assert driver.process.poll() is None, driver.words[-3000:]
+        time.sleep(0.02)
+    raise AssertionError(f"nothing came: {driver.words[-3000:]}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 100 * KILLS)
+def test_every_event_arrives_once_whatever_is_killed(make_hub: MakeHub, tmp_path: Path) -> None:
+    hubs = source, target = make_hub(4), make_hub(4)
+    sent = source.spread(4000, size=120)
+    for _ in range(KILLS):
+        driver = Driver(tmp_path, hubs, "local[2,4]", "50 milliseconds")
+        try:
+            wait_for_more(target, driver, len(stored(target)))
+        finally:
+            driver.kill()
+    left = len(sent) - len(stored(target))
+    Driver(tmp_path, hubs, "local[2,4]", "now").finish()
+    assert stored(target) == sorted(sent)
+    assert left >= 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+class Daemon:
+    """Spark's master or a worker from the pip package, as an operator would start it."""
+
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+        self._log = folder / f"{name}.log"
+        spark_class = Path(sys.executable).parent / "spark-class"
+        # Nothing of this process: neither its connection strings nor its paths.
+        environ = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(folder),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(spark_class), *arguments],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def words(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_for(self, words: str, times: int = 1) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while self.words.count(words) < times:
+            assert self.process.poll() is None and time.monotonic() < deadline_s, self.words[-2000:]
+            time.sleep(0.03)
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+            return
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A standalone master and two workers on this machine; its address, and where workers work."""
+    port = free_port()
+    address = f"spark://127.0.0.1:{port}"
+    places = ["--host", "127.0.0.1", "--webui-port", "0"]
+    deploy = "org.apache.spark.deploy"
+    started: list[Daemon] = []
+    try:
+        master = Daemon(tmp_path, "master", f"{deploy}.master.Master", *places, "--port", str(port))
+        started.append(master)
+        master.wait_for("Starting Spark master at")
+        for name in ("worker-1", "worker-2"):
+            work = tmp_path / name
+            work.mkdir()
+            resources = ["-c", "1", "-m", "900m", "-d", str(work)]
+            worker = f"{deploy}.worker.Worker"
+            started.append(Daemon(tmp_path, name, worker, *places, *resources, address))
+        master.wait_for("Registering worker", times=2)
+        yield address, tmp_path
+    finally:
+        for daemon in reversed(started):
+            daemon.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_same_job_runs_on_a_cluster(
+    cluster: tuple[str, Path], make_hub: MakeHub, tmp_path: Path
+) -> None:
+    """Executors get everything from the query alone: their environment has no connection string."""
+    address, _ = cluster
+    hubs = source, target = make_hub(4), make_hub(4)
+    sent = source.spread(1200)
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    executor = {
+        "spark.executor.memory": "600m",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.host": "127.0.0.1",
+        "spark.pyspark.python": sys.executable,
+        "spark.cores.max": "2",
+    }
+    driver = Driver(folder, hubs, address, "now", **executor)
+    try:
+        words = driver.finish()
+    finally:
+        driver.kill()
+    assert f"rows {len(sent)}" in words
+    assert stored(target) == sorted(sent)
+    executors = [log for log in tmp_path.rglob("stderr") if "worker-" in str(log)]
+    assert len({log.parts[-4] for log in executors}) == 2, "both workers took part"
+    for log in executors:
+        assert source.server.key not in log.read_text(errors="replace")

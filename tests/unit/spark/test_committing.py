@@ -1,0 +1,82 @@
+"""The position of a query told to the service: the newest counts, and silence where nobody asks."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock.checkpoints.errors import CheckpointStoreUnavailable
+from penstock.checkpoints.records import Names
+from penstock.model.checkpoints import Checkpoint
+from penstock.spark.committing import Committer, committer
+from penstock.spark.options import Options
+
+NAMES = Names("host", "hub", "$Default")
+
+
+class Store:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.saved: list[tuple[str, int, str]] = []
+        self.fails = fails
+        self.closed = threading.Event()
+
+    def save(self, names: Names, checkpoint: Checkpoint) -> None:
+        assert names == NAMES
+        if self.fails:
+            raise CheckpointStoreUnavailable("nobody is there")
+        self.saved.append((checkpoint.partition_id, checkpoint.sequence_number, checkpoint.offset))
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_changed_positions_are_saved_as_the_last_event_processed() -> None:
+    store = Store()
+    told = Committer(NAMES, lambda: store, lambda partition, number: f"{partition}@{number}")
+    told.note({"0": 0, "1": 10})
+    assert told.flush()
+    told.note({"0": 5, "1": 10})
+    told.close()
+    assert store.saved == [("0", -1, "-1"), ("1", 9, "1@9"), ("0", 4, "0@4")]
+    assert store.closed.is_set()
+
+
+def test_an_event_that_is_gone_leaves_its_number() -> None:
+    store = Store()
+    told = Committer(NAMES, lambda: store, lambda partition, number: None)
+    told.note({"0": 7})
+    told.close()
+    assert store.saved == [("0", 6, "-1")]
+
+
+def test_a_service_without_such_a_store_is_asked_seldom() -> None:
+    store, clock_s = Store(fails=True), [100.0]
+    told = Committer(NAMES, lambda: store, lambda p, n: "x", monotonic_s=lambda: clock_s[0])
+    told.note({"0": 1})
+    assert told.flush(), "given up for now"
+    store.fails = False
+    told.note({"0": 2})
+    assert told.flush()
+    assert store.saved == []
+    clock_s[0] += 31
+    told.note({"0": 3})
+    told.close()
+    assert store.saved == [("0", 2, "x")]
+
+
+@pytest.mark.parametrize(
+    ("host", "more", "is_told"),
+    [
+        ("localhost:5672", {}, True),
+        ("localhost:5672", {"commitToService": "false"}, False),
+        ("contoso.servicebus.windows.net", {}, False),
+        ("contoso.servicebus.windows.net", {"https.url": "https://penstock:8443"}, True),
+    ],
+)
+def test_azures_own_service_is_left_alone(host: str, more: dict[str, str], is_told: bool) -> None:
+    text = f"Endpoint=sb://{host};SharedAccessKeyName=n;SharedAccessKey=aw==;EntityPath=hub"
+    made = committer(Options({"connectionString": text} | more).read(), lambda p, n: None)
+    assert (made is not None) is is_told
+    if made is not None:
+        made.close()
