@@ -8,7 +8,7 @@
 #   make test ARGS="tests/unit -k hash"  check, then that selection
 #   make asan                            the compiled kernels under AddressSanitizer
 
-.PHONY: setup serve demo check quick test bench asan fmt lock clean
+.PHONY: setup serve demo check quick test bench bench-spark asan fmt lock clean
 .DEFAULT_GOAL := check
 
 BIN := .venv/bin
@@ -41,6 +41,9 @@ test: check
 
 bench: setup
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-spark: setup
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 asan: setup
 	@tools/asan.sh $(ARGS)
