@@ -40,7 +40,7 @@ Config = Annotated[
 @with_service
 def status(
     service: Service,
-    hub: Annotated[str | None, typer.Argument(metavar="[HUB]", help="One of them")] = None,
+    hub: Annotated[str | None, typer.Argument(metavar="HUB", help="One of them")] = None,
     output: Format = Output.TABLE,
 ) -> None:
     """How Capture is: state, backlog, last file, last error."""
@@ -197,8 +197,12 @@ def compact(
     service: Service,
     hub: HubName,
     to: Annotated[str, typer.Option("--to", metavar="URL|PATH", help="Where the Parquet files go")],
-    since: Annotated[str | None, typer.Option("--from", metavar="TIME")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME")] = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later (UTC)")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Stored before then")
+    ] = None,
     config: Config = None,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
 ) -> None:
