@@ -57,6 +57,7 @@ def _capture() -> Schema:
     )
     return _table(
         {
+            "run": {"type": "boolean"},
             "master": _TEXT,
             "spark": {"type": "object"},
             "notify": _table(

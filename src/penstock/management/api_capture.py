@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import Field, StrictBool, StrictStr
 
 from penstock.management import bodies, shapes
@@ -17,6 +17,8 @@ from penstock.management.shapes import Shape, time_text
 OWN = "/providers/Penstock"
 _HUB_CAPTURE = OWN + "/namespaces/{namespace}/eventhubs/{hub}/capture"
 _LIST: Responses = {200: {"model": bodies.ResourceList}}
+
+_Job = Annotated[str | None, Query(max_length=256)]
 
 router = APIRouter()
 
@@ -59,9 +61,10 @@ async def list_capture_destinations(asked: Asked) -> Shape:
 
 
 @router.get(f"{OWN}/captureRuns", responses=_LIST)
-async def list_capture_runs(asked: Asked) -> Shape:
-    """What a capture job has to do."""
-    return shapes.page([msgspec.to_builtins(each) for each in asked.operations.captures.runs()])
+async def list_capture_runs(asked: Asked, job: _Job = None) -> Shape:
+    """What a capture job has to do. One job at a time says that it is at it."""
+    found = asked.operations.captures.runs(job)
+    return shapes.page([msgspec.to_builtins(each) for each in found])
 
 
 @router.put(_HUB_CAPTURE, response_class=Response)

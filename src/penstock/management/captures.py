@@ -15,12 +15,13 @@ from penstock.capture.destinations import Destination, resolve, shown_url
 from penstock.capture.runs import Run, runs_of
 from penstock.model import names
 from penstock.model.entities import Hub
-from penstock.model.errors import ArgumentError, PenstockError
+from penstock.model.errors import AlreadyExists, ArgumentError, PenstockError
 
 REPORTS_MAX = 4096
 TEXT_MAX = 2048
 SILENT_MS = 60_000  # the job reports every few seconds
 STARTING_MS = 120_000  # Spark takes its time to start
+CLAIM_MS = 30_000  # a job that did not ask for so long is gone
 RETENTION_PERCENT = 50  # of it: behind further than that is worth a warning
 _PARTITIONS_MAX = 4096
 
@@ -105,6 +106,18 @@ class CaptureRegistry:
         self.destinations = list(destinations)
         self.trouble = ""
         self._reports: dict[tuple[str, str], tuple[CaptureReport, int]] = {}
+        self._job: tuple[str, int] | None = None  # whose turn it is, and when it last asked
+
+    def claim(self, job: str, *, now_ms: int) -> None:
+        """One job at a time: two would write each other's files. AlreadyExists."""
+        if len(job) > TEXT_MAX:
+            raise ArgumentError(f"A job's id is above {TEXT_MAX} characters.")
+        if self._job is not None and self._job[0] != job and now_ms - self._job[1] < CLAIM_MS:
+            raise AlreadyExists(
+                f"Another capture job ({names.shown(self._job[0])}) is at work: stop it; where "
+                "'penstock serve' runs it, with 'run = false' in [capture]."
+            )
+        self._job = (job, now_ms)
 
     def infos(self) -> list[DestinationInfo]:
         return [DestinationInfo(each.name, shown_url(each.url)) for each in self.destinations]

@@ -373,9 +373,10 @@ class ManagementClient:
         """What `storageAccountResourceId` may name: name and url, without credentials."""
         return self._list(f"{_OWN}/captureDestinations")
 
-    def capture_runs(self) -> list[dict[str, Any]]:
-        """What a capture job has to do: namespace, hub, hub_id, run, description."""
-        return self._list(f"{_OWN}/captureRuns")
+    def capture_runs(self, job: str | None = None) -> list[dict[str, Any]]:
+        """What a capture job has to do: namespace, hub, hub_id, run, description. A job says which
+        it is: AlreadyExists while another one is at it."""
+        return self._list(f"{_OWN}/captureRuns", **_without_none({"job": job}))
 
     def report_capture(self, namespace: str, hub: str, report: Mapping[str, Any]) -> None:
         """A capture job's report of one run, in the API's own words."""

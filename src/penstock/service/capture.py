@@ -127,7 +127,8 @@ class CaptureRoom:
         """Its process comes when a hub needs it: it is no door, and not waited for."""
         child = capture_child(self._settings, facts, token)
         supervisor = CaptureSupervisor(children, self._catalog, self.registry, child)
-        supervisor.start()
+        if self._settings.capture.run:
+            supervisor.start()
         return supervisor
 
 

@@ -41,10 +41,11 @@ class CaptureReader:
         table = root.table("capture")
         if table is None:
             return CaptureConfig()
-        table.refuse_unknown(("master", "spark", "notify", "destinations"))
+        table.refuse_unknown(("run", "master", "spark", "notify", "destinations"))
         spark = table.table("spark")
         conf = {} if spark is None else {key: _conf(spark, key) for key in spark.names()}
         return CaptureConfig(
+            run=table.read("run", values.yes_or_no, True),
             master=table.read("master", _text, CaptureConfig().master),
             spark=conf,
             notify=self._notify(table.table("notify")),

@@ -87,6 +87,7 @@ class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
 class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[capture]`. Without destinations the service has one of its own, a directory."""
 
+    run: bool = True  # False: `penstock capture run` runs elsewhere
     destinations: tuple[Destination, ...] = ()
     master: str = "local[2,4]"  # two cores; a task that fails is tried again
     spark: dict[str, str] = {}

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +27,7 @@ from penstock.capture.ledger import Ledger
 from penstock.capture.runs import Run
 from penstock.management.client import ManagementClient
 from penstock.model import names
-from penstock.model.errors import InternalError, NotFound, PenstockError
+from penstock.model.errors import AlreadyExists, InternalError, NotFound, PenstockError
 from penstock.spark.capture_after import Notify, tell, write_manifests
 from penstock.spark.capture_plan import CapturePlan
 from penstock.spark.capture_query import TRIGGER, start_query
@@ -109,7 +111,13 @@ class CaptureJob:
     def look(self) -> None:
         """One round: what is to be done, how it goes, who has to hear of it."""
         try:
-            wanted = self._client.capture_runs()
+            wanted = self._client.capture_runs(job_id(self._settings.state))
+        except AlreadyExists as error:
+            self._note(str(error))
+            for capture in self._captures.values():
+                capture.stop()
+            self._captures.clear()
+            return
         except PenstockError as error:
             self._note(f"The service does not say what to capture: {error}")
             return
@@ -165,6 +173,18 @@ class CaptureJob:
         if text != self.last_error:
             _log.warning("%s", text)
         self.last_error = text
+
+
+def job_id(state: Path) -> str:
+    """Of whoever works with this directory, also after a restart."""
+    file = state / "job-id"
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = f"{socket.gethostname()}-{secrets.token_hex(8)}"
+        file.write_text(made)
+        return made
 
 
 class Capturing:

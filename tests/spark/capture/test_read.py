@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars
 import pytest
 from tests.spark.capture.conftest import (
     RunCapture,
@@ -96,6 +97,9 @@ def test_history_has_the_source_s_columns_and_goes_on_in_the_live_hub(
     assert numbers == 0
     found = verified(plan)
     assert found.is_fine and found.compared == found.events == 250
+    if encoding == "Parquet":
+        frame = polars.read_parquet(tmp_path / "files" / "captured" / "**" / "*.parquet")
+        assert sorted(frame["Body"].to_list()) == sorted(bodies(old))
     if encoding == "AvroDeflate":
         live = spark.read.format("eventhubs").options(**hub.options).load()
         mine, theirs = rows(old), rows(live.select(old.columns))

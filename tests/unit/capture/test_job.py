@@ -16,7 +16,7 @@ from penstock.capture.files import CapturedFile
 from penstock.capture.ledger import Ledger
 from penstock.capture.windows import Place
 from penstock.management.infos import KeysInfo, RuleInfo
-from penstock.model.errors import InternalError, NotFound
+from penstock.model.errors import AlreadyExists, InternalError, NotFound
 from penstock.spark.capture_after import Notify, NotTold, post, tell, write_manifests
 from penstock.spark.capture_job import CaptureJob, JobSettings
 from penstock.spark.capture_plan import CapturePlan, read_plan, write_plan
@@ -54,6 +54,7 @@ class FakeService:
         self.reports: list[dict[str, Any]] = []
         self.rights = ["Listen", "Manage", "Send"]
         self.is_away = False
+        self.other_job = ""
 
     def want(self, **changes: Any) -> None:
         run = {"id": "r1", "on_ms": 1_000, "starts": {"0": 0, "1": 5}} | changes
@@ -61,7 +62,9 @@ class FakeService:
             {"namespace": "ns", "hub": "h", "hub_id": "id", "run": run, "description": DESCRIPTION}
         ]
 
-    def capture_runs(self) -> list[dict[str, Any]]:
+    def capture_runs(self, job: str) -> list[dict[str, Any]]:
+        if self.other_job:
+            raise AlreadyExists(self.other_job)
         if self.is_away:
             raise InternalError("away")
         return self.runs
@@ -206,6 +209,17 @@ def test_a_service_that_is_away_stops_nothing(stage: Stage) -> None:
     stage.round()
     assert stage.queries[0].isActive
     assert "does not say" in stage.job.last_error
+
+
+def test_a_job_gives_way_to_another_one(stage: Stage) -> None:
+    stage.service.want()
+    stage.round()
+    stage.service.other_job = "another one is at work"
+    stage.round()
+    assert not stage.queries[0].isActive and "another one" in stage.job.last_error
+    stage.service.other_job = ""
+    stage.round()
+    assert stage.queries[1].isActive
 
 
 def test_stopping_stops_the_queries(stage: Stage) -> None:

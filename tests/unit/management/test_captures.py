@@ -9,9 +9,15 @@ import pytest
 
 from penstock.capture.destinations import Destination
 from penstock.capture.runs import runs_of
-from penstock.management.captures import SILENT_MS, STARTING_MS, CaptureReport, CaptureState
+from penstock.management.captures import (
+    CLAIM_MS,
+    SILENT_MS,
+    STARTING_MS,
+    CaptureReport,
+    CaptureState,
+)
 from penstock.management.operations import HubRequest
-from penstock.model.errors import ArgumentError, NotAllowed
+from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Plane
@@ -146,6 +152,16 @@ def test_backfill_needs_capture_to_be_on(plane: Plane) -> None:
     assert set(asyncio.run(plane.admin.captures.backfill(NS, HUB, "earliest")).values()) == {0}
     with pytest.raises(ArgumentError):
         asyncio.run(plane.admin.captures.backfill(NS, HUB, "yesterday"))
+
+
+def test_one_job_at_a_time_and_the_next_when_it_is_silent(plane: Plane) -> None:
+    switch(plane)
+    captures = plane.admin.captures
+    assert len(captures.runs("one")) == len(captures.runs("one")) == len(captures.runs()) == 1
+    with pytest.raises(AlreadyExists, match="one"):
+        captures.runs("two")
+    plane.clock.advance(CLAIM_MS)
+    assert len(captures.runs("two")) == 1
 
 
 def test_reports_are_bounded(plane: Plane) -> None:

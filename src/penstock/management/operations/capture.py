@@ -47,9 +47,12 @@ class Captures(Acts):
         self._permit(Action.CAPTURE_READ)
         return self._administration.captures.infos()
 
-    def runs(self) -> Sequence[CaptureRun]:
-        """What is to be captured now: runs that go on, and those that are over and not done."""
+    def runs(self, job: str | None = None) -> Sequence[CaptureRun]:
+        """What is to be captured now: runs that go on, and those that are over and not done. A
+        job that asks says who it is: AlreadyExists while another one is at it."""
         self._permit(Action.CAPTURE_RUN)
+        if job is not None:
+            self._administration.captures.claim(job, now_ms=self._now_ms())
         return [
             CaptureRun(
                 namespace=hub.namespace,
