@@ -284,6 +284,78 @@ def split_batch(
     )
 
 
+# A stamp as penstock.client writes it, in sections whose map has less than 256 bytes:
+#
+#     00 53 72 c1 <size> <count>  a3 <id's name> 81 <u64>  a3 <epoch's name> 61 <u16>
+#                                 a3 <number's name> 71 <u32>  [a3 <key's name> <key>]
+#
+# Its numbers stand at fixed places, so the next event of a run is known by comparing bytes.
+cdef bytes _STAMP_ID = b"\xa3\x19com.microsoft:producer-id\x81"
+cdef bytes _STAMP_EPOCH = b"\xa3\x1ccom.microsoft:producer-epoch\x61"
+cdef bytes _STAMP_NUMBER = b"\xa3\x26com.microsoft:producer-sequence-number\x71"
+cdef bytes _STAMP_KEY = b"\xa3\x13x-opt-partition-key"
+cdef enum:
+    STAMP_AT = 6
+    STAMP_EPOCH_AT = 42
+    STAMP_NUMBER_AT = 75
+    NUMBER_AT = 116
+    STAMP_END = 120
+
+
+cdef bytes _stamp_of(bytes data, Py_ssize_t start, Py_ssize_t end):
+    """The bytes from the stamp's beginning to its number, or None for another shape."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
+    if end - start < STAMP_END or d[start] or d[start + 1] != 0x53 or d[start + 2] != 0x72:
+        return None
+    if d[start + 3] != 0xC1 or 5 + <Py_ssize_t>d[start + 4] < STAMP_END:
+        return None
+    # Nothing else may stand there: a name twice would mean another number.
+    cdef bytes rest = data[start + STAMP_END : start + 5 + d[start + 4]]
+    if not (d[start + 5] == 6 and not rest or d[start + 5] == 8 and rest.startswith(_STAMP_KEY)):
+        return None
+    cdef bytes stamp = data[start + STAMP_AT : start + NUMBER_AT]
+    if not (
+        stamp.startswith(_STAMP_ID)
+        and stamp.startswith(_STAMP_EPOCH, STAMP_EPOCH_AT - STAMP_AT)
+        and stamp.startswith(_STAMP_NUMBER, STAMP_NUMBER_AT - STAMP_AT)
+    ):
+        return None
+    return stamp
+
+
+cdef bytes _around_stamp(bytes data, Py_ssize_t start):
+    """Size and count of the map, and what follows the stamp in it."""
+    cdef Py_ssize_t size = 5 + <Py_ssize_t><uint8_t>data[start + 4]
+    return data[start + 4 : start + STAMP_AT] + data[start + STAMP_END : start + size]
+
+
+cdef bint _is_stamped_next(
+    bytes data,
+    const uint8_t* d,
+    Py_ssize_t start,
+    Py_ssize_t end,
+    const uint8_t* stamp,
+    int64_t following,
+    set around,
+) except -1:
+    """Whether an event is the next of the run and else as usual, in a section seen before."""
+    cdef Py_ssize_t after
+    if end - start < STAMP_END or d[start] or d[start + 1] != 0x53 or d[start + 2] != 0x72:
+        return False
+    if d[start + 3] != 0xC1:
+        return False
+    after = start + 5 + <Py_ssize_t>d[start + 4]
+    if after < start + STAMP_END or end - after < 5 or d[after + 2] == 0x70:
+        return False
+    if memcmp(d + start + STAMP_AT, stamp, NUMBER_AT - STAMP_AT):
+        return False
+    if <int64_t>be32(d + start + NUMBER_AT) != following:
+        return False
+    if usual(d, after, end, NULL, 0) != PLAIN:
+        return False
+    return _around_stamp(data, start) in around
+
+
 cdef object _usual_batch(
     bytes data, Py_ssize_t first, Py_ssize_t end, object wanted, Py_ssize_t events_max
 ):
@@ -297,6 +369,12 @@ cdef object _usual_batch(
     cdef bint seen_fits = False, plain_fits = wanted is None
     cdef object key = wanted, producer = None, annotations
     cdef int kind
+    # Of an idempotent producer: a stamped section as our own client writes it, the number that
+    # follows it, and what may stand around the stamp (a key, or nothing).
+    cdef bytes stamp = None
+    cdef const uint8_t* stamp_bytes = NULL
+    cdef int64_t following = -1
+    cdef set around = set()
     while p < end:
         if end - p < 5 or d[p] or d[p + 1] != 0x53 or d[p + 2] != 0x75 or count >= events_max:
             return None
@@ -310,6 +388,14 @@ cdef object _usual_batch(
             return None
         if stop > end:
             return None
+        if stamp is not None and _is_stamped_next(
+            data, d, inner, stop, stamp_bytes, following, around
+        ):
+            producer = (*producer[:3], following)
+            following = (following + 1) & 0x7FFFFFFF
+            count += 1
+            p = stop
+            continue
         kind = usual(d, inner, stop, seen_bytes, seen_size)
         if kind == UNUSUAL:
             try:
@@ -323,6 +409,11 @@ cdef object _usual_batch(
                 key = annotations.key if key is None else key
             elif producer is not None:
                 producer = _extended(producer, annotations.producer)
+            stamp = None if producer is None else _stamp_of(data, inner, stop)
+            if stamp is not None:
+                stamp_bytes = <const uint8_t*>PyBytes_AS_STRING(stamp)
+                following = (<int64_t>producer[3] + 1) & 0x7FFFFFFF
+                around.add(_around_stamp(data, inner))
             section = seen.section
             seen_bytes = <const uint8_t*>PyBytes_AS_STRING(section)
             seen_size = PyBytes_GET_SIZE(section)
@@ -330,7 +421,7 @@ cdef object _usual_batch(
         elif not (plain_fits if kind == PLAIN else seen_fits):
             return None
         elif producer is not None:
-            producer = None  # an event without a stamp ends the run
+            producer = stamp = None  # an event without a stamp ends the run
         count += 1
         p = stop
     if count == 0:
