@@ -58,7 +58,6 @@ WALL_GATES = ("service.wiring", "testing.wiring")
 HEAVY = (
     ("pyspark", ("spark", "cli", "testing")),
     ("pyarrow", ("spark", "cli", "testing", "capture.avro")),
-    ("nicegui", ("portal",)),
     ("fsspec", ("capture", "spark")),
 )
 # Classes that Spark makes us derive from its own; loaded late by everybody else.
