@@ -113,10 +113,16 @@ class Backend:
         return await self.shared(("lag", namespace, hub), lambda client: client.lag(namespace, hub))
 
     async def hub(self, namespace: str, name: str) -> HubInfo:
-        for hub in await self.hubs(namespace):
-            if hub.name.casefold() == name.casefold():
-                return hub
+        for _ in range(2):
+            for hub in await self.hubs(namespace):
+                if hub.name.casefold() == name.casefold():
+                    return hub
+            # Somebody else may have made it this moment: what is not there is asked for again.
+            self.forget(("hubs", namespace))
         raise NotFound(f"There is no event hub '{name}' in the namespace '{namespace}'.")
+
+    def forget(self, key: Hashable) -> None:
+        self._kept.pop(key, None)
 
     async def root_connection_string(self, namespace: str) -> str:
         """For reading and sending events in a visitor's place; recorded as the portal's look."""

@@ -77,7 +77,7 @@ async def error_page(visit: Visit, status: int, text: str) -> Response:
     content = el("section", el("p", text, class_="error-text"), class_="card")
     title = {403: "Not allowed", 404: "Not found"}.get(status, "That did not work")
     try:
-        return await page(visit, title, content, status=status)
+        return await page(visit, title, content, active="?", status=status)
     except Exception:  # noqa: BLE001  # whatever it is, the visitor is told
         body = el("body", el("main", el("h1", title), content, class_="bare"))
         return bare(visit, title, body, status=status)

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import Clock
-from penstock.model.errors import PenstockError
+from penstock.model.errors import NotFound, PenstockError
 from penstock.portal.backend import Backend
 from penstock.portal.html import path
 from penstock.portal.reading import Events
@@ -250,12 +250,17 @@ class Application:
 
     async def _namespace(self, visit: Visit) -> str:
         wanted = visit.query.get("namespace") or visit.form.get("namespace")
-        known = [each.name for each in await visit.backend.namespaces()]
-        if wanted:
+        for _ in range(2):
+            known = [each.name for each in await visit.backend.namespaces()]
+            if not wanted:
+                return known[0] if known else ""
             for name in known:
                 if name.casefold() == wanted.casefold():
                     return name
-        return known[0] if known else ""
+            visit.backend.forget("namespaces")
+        # Never another one instead: what is done next would be done in the wrong place.
+        visit.query.pop("namespace", None)
+        raise NotFound(f"There is no namespace '{wanted[:64]}'.")
 
     def _keep(self, visit: Visit, flash: Flash | None) -> None:
         flashes = self._portal.flashes

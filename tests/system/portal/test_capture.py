@@ -1,0 +1,41 @@
+"""Capture switched on in the portal: its first file is seen there, and lies where it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+if TYPE_CHECKING:
+    from tests.system.portal.conftest import OpenPage, Service
+
+pytestmark = pytest.mark.timeout(300)  # Spark takes its time to start
+
+
+def test_capture_is_switched_on_and_the_first_file_is_seen(
+    open_page: OpenPage, service: Service
+) -> None:
+    hub = service.make_hub("kept-as-files")
+    page = open_page(f"/hubs/{hub}/capture")
+    page.get_by_label("Capture is on").check()
+    page.get_by_label("Time window (s)").fill("60")
+    page.get_by_label("Size window (MB)").fill("10")
+    page.get_by_label("Container or folder").fill("box")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Capture is on")
+    for _ in range(60):  # more than a window of the smallest size
+        service.send(hub, *(bytes(20_000) for _ in range(10)), key="same")
+    file = page.locator("#last-file")
+    expect(file).to_contain_text(".avro", timeout=200_000)
+    shown = (file.text_content() or "").rpartition("box/")[2]
+    found = list((service.folder / "captured" / "box").rglob("*.avro"))
+    assert any(str(each).endswith(shown) for each in found)
+    page.goto(f"{service.url}/jobs")
+    expect(page.locator("#live-jobs")).to_contain_text("apture")
+    page.goto(f"{service.url}/hubs/{hub}/capture")
+    page.get_by_label("Capture is on").uncheck()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Capture is off")
