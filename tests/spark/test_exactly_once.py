@@ -109,10 +109,10 @@ def test_a_policy_that_may_only_send_leaves_out_by_order(make_hub: MakeHub) -> N
         key = management.keys(namespace, hub.name, "sender").primary_key
     text = hub.server.connection_string(policy="sender", key=key) + f";EntityPath={hub.name}"
     options = Options({"connectionString": text}).write()
-    rows = unkeyed(500)
+    rows = unkeyed(1500)
     with pytest.raises(Killed):
-        publish(batches(rows[:400], die=True), options, ("query", 1))
-    assert 0 < len(stored(hub)) < 400
+        publish(batches(rows[:1400], die=True), options, ("query", 1))
+    assert 0 < len(stored(hub)) < 1400
     publish(batches(rows), options, ("query", 1))
     assert stored(hub) == sorted(body for body, _ in rows)
 

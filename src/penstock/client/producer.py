@@ -64,7 +64,7 @@ class EventHubProducerClient(HubClient):
     ) -> None:
         """`eventhub_name` is needed where the connection string has no EntityPath. `ca_file` or
         `ssl_context` say whom to trust; `timeout_s` bounds each try. An idempotent producer whose
-        `producer_id` is known from before goes on with its numbers (`published_number`) and takes
+        `producer_id` is known from before goes on with its numbers (`producer_state`) and takes
         the place of whoever still publishes under that id."""
         super().__init__(
             connection_string,
@@ -140,16 +140,16 @@ class EventHubProducerClient(HubClient):
         payload = batch.payload()
         await self._send(batch.lane, payload, BATCH_FORMAT)
 
-    async def published_number(self, partition_id: str) -> int:
-        """The number of the last event that an idempotent producer has in that partition; 0 for
-        a new one, whose events begin with 1."""
+    async def producer_state(self, partition_id: str) -> ProducerState:
+        """Id and epoch of an idempotent producer in that partition, and the number of its last
+        event there; 0 for a new one, whose events begin with 1."""
         if not self._idempotent:
             raise ArgumentError("Only an idempotent producer's events have numbers.")
         self._check_open()
         await self._max_message_size(partition_id)  # attached, when this returns
         state = self._lane(partition_id).state
         assert state is not None
-        return state.published
+        return ProducerState(state.id, state.epoch, state.published)
 
     async def send_event(
         self,

@@ -14,9 +14,10 @@ import hashlib
 import itertools
 import logging
 import ssl
+import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.batch import EventDataBatch
@@ -25,7 +26,12 @@ from penstock.client.errors import ClientDenied, ClientError, ClientThrottled
 from penstock.client.events import EventData
 from penstock.client.producer import EventHubProducerClient
 from penstock.client.retry import RetryPolicy
-from penstock.client.stamps import annotations_section
+from penstock.client.stamps import (
+    PRODUCER_SEQUENCE,
+    ProducerState,
+    annotations_section,
+    write_stamp,
+)
 from penstock.kernels import append_event
 from penstock.model.errors import ArgumentError
 from penstock.model.partition_key import partition_for_key
@@ -41,6 +47,10 @@ _RUN_BYTES = 128 * 1024  # of rows without key and partition, before the next pa
 _RUN_ROWS = 4096
 _KEY_CHARACTERS_MAX = 128
 _EVENTS_MAX = 65_536
+_KEYS_MAX = 4096  # whose annotations are kept ready
+_NUMBER = struct.Struct(">i")
+_NUMBER_NAME = PRODUCER_SEQUENCE.encode() + b"\x71"
+_CYCLE = 2**31  # after the highest number comes 0
 _AZURE = (
     ".servicebus.windows.net",
     ".servicebus.chinacloudapi.cn",
@@ -60,7 +70,16 @@ def publish(
 ) -> int:
     """Publish every row; how many there were. Returns when all are stored. Raises ClientError,
     ArgumentError for a row that cannot be an event."""
-    return asyncio.run(_publish(batches, options, producer_id(*identity)))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_publish(batches, options, producer_id(*identity)))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
 
 
 async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, number: int) -> int:
@@ -98,33 +117,84 @@ async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, num
 
 
 class _Batch(EventDataBatch):
-    """A batch that takes an event's parts: no object per row."""
+    """A batch that takes an event's parts: no object per row. Its events have their numbers from
+    the beginning, since a partition's publications leave one after the other."""
+
+    def __init__(
+        self, max_size_in_bytes: int, *, partition_id: str | None, stamps: _Stamps | None
+    ) -> None:
+        super().__init__(max_size_in_bytes, partition_id=partition_id, stamped=stamps is not None)
+        self.lane = partition_id
+        self._stamps = stamps
+        self._first = 0 if stamps is None else stamps.published + 1
 
     def append(self, body: bytes, properties: dict[str, object] | None, key: str | None) -> bool:
         """False when it has no room."""
-        data = self._data
+        data, stamps = self._data, self._stamps
         before = len(data)
         if before + len(body) > self.max_size_in_bytes or self._count >= _EVENTS_MAX:
             return False
-        own = self._annotations if key is None else annotations_section(key, stamped=self._stamped)
+        if stamps is not None:
+            own = stamps.next(key)
+        else:
+            own = b"" if key is None else annotations_section(key)
         if not append_event(data, own, b"", properties, body):
             EventData(body, properties=properties).append_to(data, own)
         if len(data) > self.max_size_in_bytes:
             del data[before:]
             return False
-        if self._stamped:
+        if stamps is not None:
+            stamps.published += 1
             self._starts.append(before + (5 if data[before + 3] == 0xA0 else 8))
         self._count += 1
         return True
 
+    def stamp(self, producer: ProducerState) -> None:
+        stamps = self._stamps
+        if stamps is not None and stamps.are_of(producer) and producer.after(1) == self._first:
+            write_stamp(
+                self._data, self._envelope_size - len(self._annotations), producer, self._first
+            )
+        else:
+            super().stamp(producer)
+
+
+class _Stamps:
+    """The annotations of one partition's events: all the same but for the number, and the key."""
+
+    def __init__(self, state: ProducerState) -> None:
+        self._state = state
+        self.published = state.published
+        self._made: dict[str | None, tuple[bytes, bytes]] = {}
+
+    def are_of(self, producer: ProducerState) -> bool:
+        return (producer.id, producer.epoch) == (self._state.id, self._state.epoch)
+
+    def next(self, key: str | None) -> bytes:
+        made = self._made.get(key)
+        if made is None:
+            made = self._make(key)
+        return made[0] + _NUMBER.pack((self.published + 1) % _CYCLE) + made[1]
+
+    def _make(self, key: str | None) -> tuple[bytes, bytes]:
+        """What stands before the number and behind it."""
+        if len(self._made) >= _KEYS_MAX:
+            self._made.clear()
+        section = bytearray(annotations_section(key, stamped=True))
+        write_stamp(section, 0, self._state, 0)
+        at = section.index(_NUMBER_NAME) + len(_NUMBER_NAME)
+        made = self._made[key] = bytes(section[:at]), bytes(section[at + _NUMBER.size :])
+        return made
+
 
 class _Lane:
-    """One partition's rows: those that the service has already are passed over."""
+    """One partition's rows."""
 
-    def __init__(self, partition_id: str | None) -> None:
+    def __init__(self, partition_id: str | None, stamps: _Stamps | None) -> None:
         self.partition_id = partition_id
+        self.stamps = stamps
         self.batch: _Batch | None = None
-        self.skip = 0
+        self.skip = 0  # rows that the service has already, when nobody can say which
         self.sending: asyncio.Task[None] | None = None
 
 
@@ -159,9 +229,10 @@ class _Sink:
         if self._producer_id is not None:
             # All are asked before any row goes: one without a key may have gone to any of them.
             places = self._ids if wanted is None else [wanted]
-            numbers = await asyncio.gather(*(self._producer.published_number(p) for p in places))
-            self._lanes = {place: _Lane(place) for place in places}
-            counts = {p: n for p, n in zip(places, numbers, strict=True) if n}
+            states = await asyncio.gather(*(self._producer.producer_state(p) for p in places))
+            told = list(zip(places, states, strict=True))
+            self._lanes = {place: _Lane(place, _Stamps(state)) for place, state in told}
+            counts = {place: state.published for place, state in told if state.published}
             if counts:
                 await self._leave_out(self._producer_id, counts)
 
@@ -255,12 +326,11 @@ class _Sink:
         made = await self._producer.create_batch(partition_id=lane.partition_id)
         allowed = made.max_size_in_bytes
         size = min(allowed, self._options.batch_bytes_max or allowed)
-        batch = _Batch(size, partition_id=lane.partition_id, stamped=self._is_idempotent)
-        batch.lane = lane.partition_id
-        return batch
+        return _Batch(size, partition_id=lane.partition_id, stamps=lane.stamps)
 
     def _new_lane(self, place: str) -> _Lane:
-        lane = self._lanes[place] = _Lane(place)
+        assert not self._is_idempotent, "all partitions were asked when it was opened"
+        lane = self._lanes[place] = _Lane(place, None)
         return lane
 
     def _place(self, partition_id: str | None, key: str | None, size: int) -> str:
