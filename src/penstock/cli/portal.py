@@ -55,7 +55,7 @@ def _address(service: Service) -> str:
 
 @app.verb()
 def password(
-    name: Annotated[str, typer.Argument(help="Who signs in")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who signs in")],
     role: Annotated[str, typer.Option(help="viewer, operator or admin")] = "viewer",
 ) -> None:
     """Print a user's line for the portal's user file, with the password hashed.
