@@ -260,7 +260,7 @@ class Application:
             visit.backend.forget("namespaces")
         # Never another one instead: what is done next would be done in the wrong place.
         visit.query.pop("namespace", None)
-        raise NotFound(f"There is no namespace '{wanted[:64]}'.")
+        raise NotFound(f"There is no namespace '{wanted}'.")
 
     def _keep(self, visit: Visit, flash: Flash | None) -> None:
         flashes = self._portal.flashes

@@ -299,7 +299,7 @@ def test_capture_is_previewed_and_its_settings_are_kept(
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("alert")).to_contain_text("{EventHub}")
     page.goto(f"{service.url}/capture")
-    expect(page.get_by_text(f"file://{service.folder}/captured")).to_be_visible()
+    expect(page.get_by_text(f"file://{service.folder}/captured").first).to_be_visible()
 
 
 def test_jobs_and_health_are_shown(open_page: OpenPage, service: Service) -> None:
