@@ -50,8 +50,9 @@ SPARK_CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": (
-        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=64m "
-        "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss1m"
+        # Java would begin with a 64th of the machine's memory.
+        "-XX:+UseSerialGC -Xms64m -XX:MaxNewSize=32m -XX:MinHeapFreeRatio=10 "
+        "-XX:MaxHeapFreeRatio=20 -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=64m -Xss1m"
     ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8",
     "spark.sql.shuffle.partitions": "1",
