@@ -1,49 +1,115 @@
-"""`make test`: the tests in two lanes side by side, since most wait for processes and clocks.
+"""`make test`: the tests in portions, three at a time, since most wait for processes and clocks.
 
-    tools/test.py                  everything
+    tools/test.py                  everything but tests/tidy, which `make check` has run
     tools/test.py ARGS...          one pytest with these arguments
 
-The lane that is shown as it goes is the longer one; what the other said follows it.
+What a portion said is shown when it ends; a line each minute says which are under way.
+PENSTOCK_TEST_LANES=1 runs one after the other.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
-ASIDE = ("tests/compatibility", "tests/unit")  # the rest is the other lane
+LANES = int(os.environ.get("PENSTOCK_TEST_LANES", "3"))
+# The long ones first, and Spark's not all at once. A file belongs to the longest name that fits;
+# what fits none makes a last portion, so that no file is forgotten.
+PORTIONS = (
+    "tests/spark",
+    "tests/compatibility",
+    "tests/system",
+    "tests/spark/capture",
+    "tests/faults",
+    "tests/spark/pipelines",
+    "tests/unit/kernels",
+    "tests/system/portal",
+    "tests/unit",
+)
+ELSEWHERE = "tests/tidy"
+COUNTED = re.compile(r"(\d+) (passed|failed|error|skipped|xfailed|xpassed)")
+_TELL_EVERY_S = 60.0
+_NO_TESTS = 5  # pytest's exit code where a selection is empty
+
+
+class Running(NamedTuple):
+    name: str
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]
+    began_s: float
 
 
 def main() -> int:
     if sys.argv[1:]:
         return subprocess.run(pytest(*sys.argv[1:]), cwd=ROOT).returncode
-    folders = sorted(
-        {f"tests/{file.relative_to(TESTS).parts[0]}" for file in TESTS.rglob("test_*.py")}
-    )
-    rest = [folder for folder in folders if folder not in ASIDE]
-    print(f"two lanes: {' '.join(ASIDE)} (shown at the end) and {' '.join(rest)}", flush=True)
     began_s = time.monotonic()
-    with tempfile.TemporaryFile() as said:
-        aside = subprocess.Popen(pytest(*ASIDE), cwd=ROOT, stdout=said, stderr=said)
-        try:
-            shown = subprocess.run(pytest(*rest), cwd=ROOT).returncode
-            code = aside.wait()
-        finally:
-            if aside.poll() is None:
-                aside.terminate()  # an interrupt ends both
-                aside.wait()
-        said.seek(0)
-        sys.stdout.buffer.write(said.read())
-        sys.stdout.buffer.flush()
-    failed = [lane for lane, result in ((ASIDE, code), (rest, shown)) if result]
-    outcome = f"failed: {', '.join(' '.join(lane) for lane in failed)}" if failed else "passed"
-    print(f"all tests: {outcome} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    counts: Counter[str] = Counter()
+    failed = []
+    for ended in run_all(list(portions().items())):
+        code = ended.process.returncode
+        ended.said.seek(0)
+        text = ended.said.read().decode(errors="replace")
+        took_s = time.monotonic() - ended.began_s
+        print(f"\n===== {ended.name} ({took_s:.0f} s)\n{text}", flush=True)
+        counts.update({kind: int(n) for n, kind in COUNTED.findall(text.strip().split("\n")[-1])})
+        if code not in (0, _NO_TESTS):
+            failed.append(ended.name)
+    took_s = time.monotonic() - began_s
+    outcome = f"failed in {', '.join(failed)}" if failed else "passed"
+    print(f"all tests: {outcome} ({took_s:.0f} s)")
+    bad = counts["failed"] + counts["error"]
+    print(f"{counts['passed']} passed, {bad} failed, {counts['skipped']} skipped", flush=True)
     return 1 if failed else 0
+
+
+def portions() -> dict[str, list[str]]:
+    """Every test file once."""
+    files: dict[str, list[str]] = {name: [] for name in (*PORTIONS, "the rest")}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        file = str(path.relative_to(ROOT))
+        if "node_modules" in path.parts or file.startswith(f"{ELSEWHERE}/"):
+            continue
+        fitting = [name for name in PORTIONS if file.startswith(f"{name}/")]
+        files[max(fitting, key=len, default="the rest")].append(file)
+    return {name: those for name, those in files.items() if those}
+
+
+def run_all(waiting: list[tuple[str, list[str]]]) -> Iterator[Running]:
+    """Each as it ends."""
+    under_way: list[Running] = []
+    told_s = time.monotonic()
+    try:
+        while waiting or under_way:
+            while waiting and len(under_way) < LANES:
+                under_way.append(begin(*waiting.pop(0)))
+            time.sleep(0.2)
+            for running in [each for each in under_way if each.process.poll() is not None]:
+                under_way.remove(running)
+                yield running
+            if time.monotonic() - told_s > _TELL_EVERY_S:
+                told_s = time.monotonic()
+                names = ", ".join(each.name for each in under_way)
+                print(f"under way: {names}; {len(waiting)} to come", flush=True)
+    finally:
+        for running in under_way:
+            running.process.terminate()  # an interrupt ends all
+            running.process.wait()
+
+
+def begin(name: str, files: list[str]) -> Running:
+    said = tempfile.TemporaryFile()  # noqa: SIM115  # read when the process has ended
+    process = subprocess.Popen(pytest("-q", *files), cwd=ROOT, stdout=said, stderr=said)
+    return Running(name, process, said, time.monotonic())
 
 
 def pytest(*arguments: str) -> list[str]:
