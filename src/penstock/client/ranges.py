@@ -135,9 +135,9 @@ class HubReader:
         later; the last one's successor when there is none."""
         return self._ask(self._sequence_at(partition_id, time_ms))
 
-    def sequence_at_offset(self, partition_id: str, offset: str) -> int:
+    def sequence_at_offset(self, partition_id: str, offset: str, *, inclusive: bool = True) -> int:
         """The same for the event at that offset, or the first one behind it."""
-        return self._ask(self._sequence_at_offset(partition_id, offset))
+        return self._ask(self._sequence_at_offset(partition_id, offset, inclusive))
 
     def offset_of(self, partition_id: str, sequence_number: int) -> str | None:
         """The offset of the event with that number; None when it is not there any more."""
@@ -176,17 +176,16 @@ class HubReader:
             return known["beginning_sequence_number"]
         return await self._first_at(partition_id, EventPosition.from_enqueued_ms(time_ms - 1))
 
-    async def _sequence_at_offset(self, partition_id: str, offset: str) -> int:
+    async def _sequence_at_offset(self, partition_id: str, offset: str, inclusive: bool) -> int:
         known = await self._client.get_partition_properties(partition_id)
-        behind, last_offset = (
-            known["last_enqueued_sequence_number"] + 1,
-            known["last_enqueued_offset"],
-        )
-        # Offsets are numbers nearly everywhere; where they are not, the service is asked.
-        numbers = last_offset.isdigit() and offset.isdigit()
-        if known["is_empty"] or (numbers and int(offset) > int(last_offset)):
+        behind = known["last_enqueued_sequence_number"] + 1
+        last_offset = known["last_enqueued_offset"]
+        if known["is_empty"] or (offset == last_offset and not inclusive):
             return behind
-        return await self._first_at(partition_id, EventPosition.from_offset(offset, inclusive=True))
+        # Offsets are numbers nearly everywhere; where they are not, the service is asked.
+        if last_offset.isdigit() and offset.isdigit() and int(offset) > int(last_offset):
+            return behind
+        return await self._first_at(partition_id, EventPosition.from_offset(offset, inclusive))
 
     async def _offset_of(self, partition_id: str, sequence_number: int) -> str | None:
         async for columns in self._client.read_range(

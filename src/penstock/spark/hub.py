@@ -109,12 +109,12 @@ class Planner:
             return known.begin
         if kind is Kind.LATEST:
             return known.end
-        behind = 1 if is_start and not position.inclusive else 0
+        inclusive = position.inclusive or not is_start
         if kind is Kind.SEQUENCE:
-            return position.number + behind
+            return position.number + (0 if inclusive else 1)
         if kind is Kind.TIME:
             return self._reader.sequence_at(partition_id, position.number)
-        return self._reader.sequence_at_offset(partition_id, position.offset) + behind
+        return self._reader.sequence_at_offset(partition_id, position.offset, inclusive=inclusive)
 
     def _check_partitions(
         self, option: str, named: Mapping[str, Position], bounds: Mapping[str, Bounds]
