@@ -96,15 +96,6 @@ def fill(facts: dict[str, Any], stopping: threading.Event, seconds: int) -> None
     """Traffic for a while, with the official SDK; a reader that keeps up and one that does not."""
     string = facts["emulator_connection_string"]
     with ManagementClient(facts["admin"], facts["admin_token"]) as client:
-        client.put_job(
-            "orders-by-minute",
-            kind="pipeline",
-            master="local[2]",
-            ui_url="http://localhost:4040",
-            rows_per_second=1840.0,
-            batch_seconds=0.7,
-            lag_events=120,
-        )
         client.put_rule("contoso", "orders", "sender", ["Send"])
     deadline = time.monotonic() + seconds
     with EventHubProducerClient.from_connection_string(string, eventhub_name="orders") as producer:
@@ -118,7 +109,22 @@ def fill(facts: dict[str, Any], stopping: threading.Event, seconds: int) -> None
                 event.content_type = "application/json"
                 batch.add(event)
             producer.send_batch(batch)
+            if number % 2000 == 40:
+                _report(facts)
             stopping.wait(0.2)
+
+
+def _report(facts: dict[str, Any]) -> None:
+    with ManagementClient(facts["admin"], facts["admin_token"]) as client:
+        client.put_job(
+            "orders-by-minute",
+            kind="pipeline",
+            master="local[2]",
+            ui_url="http://localhost:4040",
+            rows_per_second=1840.0,
+            batch_seconds=0.7,
+            lag_events=120,
+        )
 
 
 def read(facts: dict[str, Any], stopping: threading.Event) -> None:
@@ -184,7 +190,7 @@ def main() -> None:
         service(Path(name)) as facts,
     ):
         threads = [
-            threading.Thread(target=fill, args=(facts, stopping, given.seconds + 60)),
+            threading.Thread(target=fill, args=(facts, stopping, given.seconds + 120)),
             threading.Thread(target=read, args=(facts, stopping)),
         ]
         for thread in threads:

@@ -94,10 +94,12 @@ class Backend:
         return found
 
     async def namespaces(self) -> list[NamespaceInfo]:
-        return await self.shared("namespaces", lambda client: client.namespaces())
+        return await self.shared("namespaces", lambda client: client.namespaces(), ttl_ms=5_000)
 
     async def hubs(self, namespace: str) -> list[HubInfo]:
-        return await self.shared(("hubs", namespace), lambda client: client.hubs(namespace))
+        return await self.shared(
+            ("hubs", namespace), lambda client: client.hubs(namespace), ttl_ms=5_000
+        )
 
     async def partitions(self, namespace: str, hub: str) -> list[dict[str, Any]]:
         return await self.shared(

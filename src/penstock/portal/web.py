@@ -84,6 +84,11 @@ class Visit(msgspec.Struct, kw_only=True):
         return self.portal.backend
 
     @property
+    def is_live(self) -> bool:
+        """A page that keeps itself up to date: nobody is there, perhaps."""
+        return "x-live" in self.request.headers
+
+    @property
     def hub(self) -> str:
         return self.words["hub"]
 
@@ -228,7 +233,7 @@ class Application:
             token = visit.form.pop("form_token", "")
             if not self._portal.sessions.is_form_token(visit.session, token):
                 return await error_page(visit, 403, "The form is too old, or not ours: try again.")
-        else:
+        elif not visit.is_live:
             visit.flash = self._portal.flashes.pop(visit.session.id, None)
         refusal = refused(visit, route)
         if refusal is not None:
@@ -286,6 +291,8 @@ def refused(visit: Visit, route: Route) -> str | None:
             f"{visit.session.role.name.lower()}: this needs {route.role.name.lower()}."
         )
     hub = visit.words.get("hub")
+    if hub is None and visit.session.hubs and route.role > Role.VIEWER and route.pattern != "/hubs":
+        return f"You are signed in as '{visit.session.user}', who has some event hubs and no more."
     if hub is not None and not visit.sees(hub):
         return f"You are signed in as '{visit.session.user}', who may not see this event hub."
     return None
@@ -313,7 +320,7 @@ def current(portal: Portal, request: Request) -> Session | None:
 def renewed(portal: Portal, visit: Visit, response: Response) -> Response:
     """A session that is used goes on; the cookie is written anew every few minutes."""
     now_ms = portal.clock.now_ms()
-    if now_ms - visit.session.seen_ms > 5 * 60_000:
+    if now_ms - visit.session.seen_ms > 5 * 60_000 and not visit.is_live:
         session = msgspec.structs.replace(visit.session, seen_ms=now_ms)
         set_cookie(portal, visit.request, response, portal.sessions.cookie(session))
     return response

@@ -11,7 +11,14 @@ from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.pages.overview import hub_table, lately, newest, rate, traffic_charts
+from penstock.portal.pages.overview import (
+    HUBS_SHOWN,
+    hub_table,
+    lately,
+    newest,
+    rate,
+    traffic_charts,
+)
 from penstock.portal.parts import (
     area,
     badge,
@@ -52,13 +59,59 @@ _CHARTED = (
 
 
 async def hub_list(visit: Visit) -> Response:
-    hubs = [hub for hub in await visit.backend.hubs(visit.namespace) if visit.sees(hub.name)]
+    wanted = visit.query.get("find", "").casefold()
+    hubs = [
+        hub
+        for hub in await visit.backend.hubs(visit.namespace)
+        if visit.sees(hub.name) and wanted in hub.name.casefold()
+    ]
+    text = visit.query.get("page", "1")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+    shown = hubs[max(0, number - 1) * HUBS_SHOWN :][:HUBS_SHOWN]
     return await page(
         visit,
         "Event hubs",
-        card("", live("hubs", await hub_table(visit, hubs))),
+        card("", live("hubs", await hub_table(visit, shown)), _pages(visit, len(hubs), number)),
         _create_form(visit) if visit.may(Role.OPERATOR) else None,
         active="hubs",
+        aside=_find_form(visit) if wanted or len(hubs) > HUBS_SHOWN else None,
+    )
+
+
+def _find_form(visit: Visit) -> Html:
+    namespace = visit.query.get("namespace")
+    return el(
+        "form",
+        el("input", type="hidden", name="namespace", value=namespace) if namespace else None,
+        el("label", "Find", for_="f-find", class_="visually-hidden"),
+        el(
+            "input", id="f-find", name="find", value=visit.query.get("find", ""), placeholder="Find"
+        ),
+        submit("Find"),
+        method="get",
+        action="/hubs",
+        class_="inline",
+    )
+
+
+def _pages(visit: Visit, count: int, number: int) -> Html | None:
+    if count <= HUBS_SHOWN:
+        return None
+    last, find = -(-count // HUBS_SHOWN), visit.query.get("find")
+    around = [each for each in (number - 1, number + 1) if 1 <= each <= last]
+    return el(
+        "p",
+        f"Page {number} of {last}, {whole(count)} event hubs. ",
+        *(
+            el(
+                "a",
+                "← Previous" if each < number else "Next →",
+                href=visit.link("hubs", page=each, find=find),
+                class_="button small",
+            )
+            for each in around
+        ),
+        class_="row",
     )
 
 
@@ -104,6 +157,10 @@ def _create_form(visit: Visit) -> Html:
 async def create(visit: Visit) -> Response:
     name = visit.form.get("name", "").strip()
     partitions, retention = _number(visit, "partitions"), _number(visit, "retention")
+    if not visit.sees(name):
+        raise ArgumentError(
+            f"You may not have an event hub '{name}': {visit.session.hubs} are yours."
+        )
     if any(
         hub.name.casefold() == name.casefold() for hub in await visit.backend.hubs(visit.namespace)
     ):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.responses import Response
 
 from penstock.management.client import HubInfo
+from penstock.portal.backend import TTL_MS
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.parts import (
@@ -37,6 +39,8 @@ _CHARTED = (
     "size_bytes",
 )
 _LATELY_MS = 60_000
+HUBS_SHOWN = 20  # on one page
+_LOOKED_AT = 5
 
 
 async def overview(visit: Visit) -> Response:
@@ -48,16 +52,20 @@ async def overview(visit: Visit) -> Response:
     return await page(
         visit,
         "Overview",
-        await _first_steps(visit, hubs),
+        await _first_steps(visit, hubs, now),
         live("tiles", await _tiles(visit, hubs, now)),
         live("charts", *traffic_charts(series), tag="section"),
-        card("Event hubs", live("hubs", await hub_table(visit, hubs))),
+        card(
+            "Event hubs",
+            live("hubs", await hub_table(visit, hubs[:HUBS_SHOWN])),
+            _rest(visit, hubs),
+        ),
         active="",
         aside=ranges(visit, ""),
     )
 
 
-async def lately(visit: Visit, hub: str | None) -> dict[str, Any]:
+async def lately(visit: Visit, hub: str | None, *, ttl_ms: int = TTL_MS) -> dict[str, Any]:
     """The numbers of the last minute, in the smallest steps."""
     namespace, now_ms = visit.namespace, visit.portal.clock.now_ms()
     return await visit.backend.shared(
@@ -65,6 +73,7 @@ async def lately(visit: Visit, hub: str | None) -> dict[str, Any]:
         lambda client: client.metric_history(
             namespace, hub, since_ms=now_ms - _LATELY_MS, until_ms=now_ms, points=10
         ),
+        ttl_ms=ttl_ms,
     )
 
 
@@ -90,12 +99,12 @@ async def _tiles(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html
         tile("Events in", f"{count(rate(now, 'incoming_messages'))}/s", _bytes(now, "incoming")),
         tile("Events out", f"{count(rate(now, 'outgoing_messages'))}/s", _bytes(now, "outgoing")),
         tile(
-            "Throttled requests",
+            "Throttled",
             whole(throttled),
             "in the last minute",
             tone="bad" if throttled else "good",
         ),
-        tile("Furthest behind", count(behind), "events, of all groups"),
+        tile("Furthest behind", count(behind), "events"),
         tile("Stored", size(newest(now, "size_bytes")), f"in {plural(len(hubs), 'event hub')}"),
         tile("Connections", whole(newest(now, "active_connections")), "AMQP, of clients"),
         tile("Throughput units", units, namespace.sku),
@@ -156,19 +165,23 @@ def traffic_charts(series: dict[str, Any]) -> list[Html]:
 
 
 async def hub_table(visit: Visit, hubs: list[HubInfo]) -> Html:
+    """Of a few: two numbers are asked for each, and the service answers so many a second."""
+    assert len(hubs) <= HUBS_SHOWN
+    found = await asyncio.gather(
+        *(lately(visit, hub.name, ttl_ms=5_000) for hub in hubs),
+    )
+    groups_of = await asyncio.gather(
+        *(visit.backend.groups(visit.namespace, hub.name) for hub in hubs)
+    )
     rows = []
-    for hub in hubs:
-        namespace = visit.namespace
-        partitions = await visit.backend.partitions(namespace, hub.name)
-        now = await lately(visit, hub.name)
-        groups = await visit.backend.groups(namespace, hub.name)
+    for hub, now, groups in zip(hubs, found, groups_of, strict=True):
         captured = bool(hub.capture and hub.capture.get("enabled"))
         rows.append(
             (
                 el("a", hub.name, href=visit.link("hubs", hub.name)),
                 badge(hub.status, "good" if hub.status == "Active" else "warn"),
                 whole(hub.partition_count),
-                size(sum(each["size_bytes"] for each in partitions)),
+                size(newest(now, "size_bytes")),
                 f"{count(rate(now, 'incoming_messages'))}/s",
                 f"{count(rate(now, 'outgoing_messages'))}/s",
                 whole(len(groups)),
@@ -182,11 +195,19 @@ async def hub_table(visit: Visit, hubs: list[HubInfo]) -> Html:
     )
 
 
-async def _first_steps(visit: Visit, hubs: list[HubInfo]) -> Html | None:
+def _rest(visit: Visit, hubs: list[HubInfo]) -> Html | None:
+    more = len(hubs) - HUBS_SHOWN
+    if more <= 0:
+        return None
+    return el("p", el("a", f"and {plural(more, 'event hub')} more", href=visit.link("hubs")))
+
+
+async def _first_steps(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html | None:
     """Until the first event is there: what to do next."""
-    namespace = visit.namespace
-    for hub in hubs:
-        partitions = await visit.backend.partitions(namespace, hub.name)
+    if newest(now, "size_bytes"):
+        return None
+    for hub in hubs[:_LOOKED_AT]:  # no number was noted yet: the service has just begun
+        partitions = await visit.backend.partitions(visit.namespace, hub.name)
         if any(each["last_sequence"] >= 0 for each in partitions):
             return None
     first = hubs[0].name if hubs else None

@@ -155,7 +155,7 @@ async def audit(visit: Visit) -> Response:
         submit("Find"),
         method="get",
         action="/audit",
-        class_="row inline",
+        class_="inline",
     )
     return await page(
         visit,
