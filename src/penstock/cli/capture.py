@@ -241,7 +241,8 @@ def run(
     """Run the capture job here. `penstock serve` does so by itself; one job at a time may run."""
     from penstock.cli.capture_run import run_job
 
-    run_job(service.client, config=config, state=state, master=master)
+    ca_file = service.admin.ca_file
+    run_job(service.client, ca_file=ca_file, config=config, state=state, master=master)
 
 
 def _is_of(found: CaptureStatusInfo, service: Service, hub: str | None) -> bool:

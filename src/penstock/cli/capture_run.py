@@ -22,7 +22,12 @@ _STATE_DEFAULT = "penstock-capture"
 
 
 def run_job(
-    client: ManagementClient, *, config: Path | None, state: Path | None, master: str | None
+    client: ManagementClient,
+    *,
+    ca_file: str | None,
+    config: Path | None,
+    state: Path | None,
+    master: str | None,
 ) -> None:
     """Until SIGTERM or Ctrl-C. Raises PenstockError when it cannot begin."""
     from penstock.service import logs
@@ -47,7 +52,7 @@ def run_job(
         if notify is None
         else Notify(url=notify.url, hub=notify.hub, format=notify.format),
         amqp=os.environ.get(AMQP),
-        ca_file=os.environ.get("PENSTOCK_CA_FILE"),
+        ca_file=ca_file,
         master=master or capture.master,
     )
     stopping = threading.Event()
