@@ -15,7 +15,6 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -26,6 +25,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
+
+from penstock.management.client import ManagementClient
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 PAGES = ("/", "/hubs/events", "/hubs/events/groups", "/scale", "/connections")
@@ -89,17 +90,15 @@ def published(facts: dict[str, str], seconds: int) -> float:
     """Events a second."""
     environ = os.environ | {"PENSTOCK_CONNECTION_STRING": facts["emulator_connection_string"]}
     done = subprocess.run(
-        [PENSTOCK, "bench", "send", "--hub", "events", "--duration", str(seconds)],
+        [PENSTOCK, "bench", "send", "--hub", "events", "--duration", str(seconds), "-o", "json"],
         capture_output=True,
         text=True,
         env=environ,
         check=True,
         timeout=seconds + 60,
     )
-    text = done.stdout + done.stderr
-    found = re.search(r'"events_per_second":\s*([\d.]+)|([\d,. ]+) events/s', text)
-    assert found is not None, text
-    return float((found[1] or found[2]).replace(",", "").replace(" ", ""))
+    (row,) = json.loads(done.stdout)
+    return next(float(value) for name, value in row.items() if name.startswith("events_per"))
 
 
 def cpu_s(pid: int) -> float:
@@ -123,6 +122,8 @@ def main() -> None:
     with service() as facts:
         pid = int(facts["pid"])
         published(facts, 2)  # warm
+        with ManagementClient(facts["admin"], facts["admin_token"]) as client:
+            client.namespaces()  # loads what every managed service has loaded
         idle = share(pid, given.seconds * 2)
         with Tabs(facts, given.tabs) as tabs:
             time.sleep(3)

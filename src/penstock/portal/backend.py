@@ -26,7 +26,7 @@ from penstock.portal.settings import PortalSettings
 from penstock.portal.users import Role
 
 T = TypeVar("T")
-TTL_MS = 1_500
+TTL_MS = 1_900  # tabs ask every two seconds
 _THREADS = 4
 _KEPT_MAX = 512
 _TIMEOUT_S = 15.0

@@ -238,7 +238,7 @@ async def history(visit: Visit, hub: str | None, names: Sequence[str]) -> dict[s
         lambda client: client.metric_history(
             namespace, hub, names=names, since_ms=now_ms - span_ms, until_ms=now_ms, points=_POINTS
         ),
-        ttl_ms=5_000,
+        ttl_ms=8_000,
     )
     return dict(found)
 

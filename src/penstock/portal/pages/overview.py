@@ -8,7 +8,6 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.management.client import HubInfo
-from penstock.portal.backend import TTL_MS
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.parts import (
@@ -65,15 +64,15 @@ async def overview(visit: Visit) -> Response:
     )
 
 
-async def lately(visit: Visit, hub: str | None, *, ttl_ms: int = TTL_MS) -> dict[str, Any]:
-    """The numbers of the last minute, in the smallest steps."""
+async def lately(visit: Visit, hub: str | None) -> dict[str, Any]:
+    """The numbers of the last minute, in the smallest steps (of ten seconds)."""
     namespace, now_ms = visit.namespace, visit.portal.clock.now_ms()
     return await visit.backend.shared(
         ("lately", namespace, hub),
         lambda client: client.metric_history(
             namespace, hub, since_ms=now_ms - _LATELY_MS, until_ms=now_ms, points=10
         ),
-        ttl_ms=ttl_ms,
+        ttl_ms=4_000,
     )
 
 
@@ -168,7 +167,7 @@ async def hub_table(visit: Visit, hubs: list[HubInfo]) -> Html:
     """Of a few: two numbers are asked for each, and the service answers so many a second."""
     assert len(hubs) <= HUBS_SHOWN
     found = await asyncio.gather(
-        *(lately(visit, hub.name, ttl_ms=5_000) for hub in hubs),
+        *(lately(visit, hub.name) for hub in hubs),
     )
     groups_of = await asyncio.gather(
         *(visit.backend.groups(visit.namespace, hub.name) for hub in hubs)

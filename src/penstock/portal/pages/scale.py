@@ -57,7 +57,7 @@ async def scale(visit: Visit) -> Response:
     usage = await visit.backend.shared(
         "usage",
         lambda client: client.usage(since_ms=now_ms - 31 * 24 * _HOUR_MS),
-        ttl_ms=10_000,
+        ttl_ms=20_000,
     )
     mine = [row for row in usage if row["namespace"].casefold() == namespace.name.casefold()]
     return await page(
