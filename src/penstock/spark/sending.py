@@ -228,7 +228,7 @@ class _Sink:
             raise ArgumentError(_no_partition(wanted, self._ids))
         if self._producer_id is not None:
             # All are asked before any row goes: one without a key may have gone to any of them.
-            places = self._ids if wanted is None else [wanted]
+            places = self._ids
             states = await asyncio.gather(*(self._producer.producer_state(p) for p in places))
             told = list(zip(places, states, strict=True))
             self._lanes = {place: _Lane(place, _Stamps(state)) for place, state in told}
