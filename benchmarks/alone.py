@@ -134,7 +134,7 @@ async def _read(penstock: Penstock, count: int, partitions: list[str], events: i
 class SlowConnection(Connection):
     """Takes what the socket holds a few times a second, and leaves the rest where it is."""
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         super().data_received(data)
         if self.is_slow and self._socket is not None and not self._socket.is_closing():
             self._socket.pause_reading()

@@ -65,7 +65,10 @@ def environment_digest() -> str:
 
 
 def build_environment() -> None:
-    print(f"Setting up {VENV} from {LOCK.name} (a minute or two; Spark is half a gigabyte) ...", flush=True)
+    print(
+        f"Setting up {VENV} from {LOCK.name} (a minute or two; Spark is half a gigabyte) ...",
+        flush=True,
+    )
     STAMP.unlink(missing_ok=True)
     create_venv()
     node_packages = start_node_packages()

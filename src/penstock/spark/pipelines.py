@@ -28,7 +28,7 @@ from penstock.model.errors import ArgumentError, ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FUNCTION = "pipeline"
 CONNECTION_VARIABLE = "PENSTOCK_CONNECTION_STRING"
