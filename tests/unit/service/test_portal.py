@@ -1,0 +1,70 @@
+"""The portal's sockets and environment, before there is a portal."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.service.certificates import Certificates
+from penstock.service.facts import Facts
+from penstock.service.portal import PortalSockets, portal_child
+from penstock.service.settings import PORTAL_PORT, Settings
+
+FACTS = Facts(
+    namespace="n",
+    connection_string="c",
+    emulator_connection_string=None,
+    amqp=None,
+    amqps="localhost:1",
+    https="https://localhost:2",
+    admin="http://localhost:3",
+    portal=None,
+    admin_token="hunter2",
+    ca_file="/ca.pem",
+    data="/d",
+    pid=1,
+)
+CERTIFICATES = Certificates(
+    certificate_file=Path("/c.pem"), key_file=Path("/k.pem"), ca_file=Path("/ca.pem")
+)
+
+
+def test_port_that_somebody_chose_and_that_is_taken_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Settings(portal_port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            PortalSockets(settings)
+
+
+def test_default_port_that_is_taken_gives_way_to_any_free_one() -> None:
+    first = PortalSockets(Settings())  # takes the default port, unless somebody has it already
+    second = PortalSockets(Settings())
+    try:
+        assert second.port != PORTAL_PORT
+        assert str(PORTAL_PORT) in second.note
+        assert second.url == f"http://localhost:{second.port}"
+    finally:
+        first.close()
+        second.close()
+
+
+def test_token_goes_by_the_environment_and_our_own_variables_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ROOT_KEY", "a-key")
+    sockets = PortalSockets(Settings(portal_port=0))
+    try:
+        child = portal_child(Settings(), FACTS, sockets, CERTIFICATES)
+        beyond = msgspec.structs.replace(Settings(), host="0.0.0.0")
+        outside = portal_child(beyond, FACTS, sockets, CERTIFICATES)
+    finally:
+        sockets.close()
+    assert "hunter2" not in " ".join(child.command)
+    assert child.environ["PENSTOCK_ADMIN_TOKEN"] == "hunter2"
+    assert "PENSTOCK_ROOT_KEY" not in child.environ
+    assert "PENSTOCK_PORTAL_KEY_FILE" not in child.environ
+    assert outside.environ["PENSTOCK_PORTAL_KEY_FILE"] == "/k.pem"
+    assert "hunter2" not in repr(child)
