@@ -33,12 +33,14 @@ LINE_BYTES_MAX = 8192
 # Runs in the child before its program: asks the kernel to kill us when the thread that started us
 # is gone (PR_SET_PDEATHSIG is 1), and looks whether that has happened already. A program of its own
 # and not `preexec_fn`, because code between fork and exec can deadlock in a process with threads.
+# A child is nicer than we are: where cores are few, the broker comes first.
 _LAUNCH = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
+os.nice(5)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 _LEVELS = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR")}
