@@ -25,6 +25,7 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
         from penstock.kernels._avro import AvroRows
         from penstock.kernels._compiled import (
+            append_bodies,
             append_event,
             count_steps,
             decode_events,
@@ -39,7 +40,7 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
     else:
         KERNEL = "compiled"
 if KERNEL == "pure":
-    from penstock.kernels._pure.appending import append_event
+    from penstock.kernels._pure.appending import append_bodies, append_event
     from penstock.kernels._pure.avro_rows import AvroRows
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.framing import frame_events, frame_run
@@ -62,6 +63,7 @@ __all__ = [
     "Refusal",
     "StoredEvents",
     "Texts",
+    "append_bodies",
     "append_event",
     "count_steps",
     "decode_events",

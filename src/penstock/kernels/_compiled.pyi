@@ -1,5 +1,6 @@
 """The compiled twins have the pure ones' signatures."""
 
+from penstock.kernels._pure.appending import append_bodies as append_bodies
 from penstock.kernels._pure.appending import append_event as append_event
 from penstock.kernels._pure.columns import decode_events as decode_events
 from penstock.kernels._pure.framing import frame_events as frame_events

@@ -14,7 +14,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeASCII
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcmp, memcpy
 
@@ -1186,3 +1186,80 @@ def append_event(
     p[2] = 0x75
     put_variable(p + 3, 0xA0, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
     return True
+
+
+def append_bodies(
+    bytearray out not None,
+    bytes annotations not None,
+    Py_ssize_t number_at,
+    int64_t number,
+    const uint8_t[::1] data not None,
+    const uint8_t[::1] ends not None,
+    Py_ssize_t first,
+    Py_ssize_t stop,
+    *,
+    Py_ssize_t size_max,
+):
+    """Append rows of a column of bodies as events; see the pure twin."""
+    cdef Py_ssize_t own = PyBytes_GET_SIZE(annotations), size = data.shape[0]
+    cdef Py_ssize_t before = PyByteArray_GET_SIZE(out), total = before, row, body, message, section
+    cdef int32_t begin, end
+    cdef const uint8_t* offsets
+    cdef const uint8_t* bodies
+    cdef uint8_t* p
+    cdef uint8_t* start
+    cdef list starts = []
+    if (
+        first < 0 or first > stop or stop >= ends.shape[0] // 4 or ends.shape[0] % 4
+        or (number_at >= 0 and number_at > own - 4) or number < 0
+    ):
+        return _appending.append_bodies(  # which judges it, and words why
+            out, annotations, number_at, number, data, ends, first, stop, size_max=size_max
+        )
+    offsets = &ends[0]
+    bodies = &data[0] if size else offsets  # empty ones are copied from somewhere
+    for row in range(first, stop):
+        memcpy(&begin, offsets + 4 * row, 4)
+        memcpy(&end, offsets + 4 * row + 4, 4)
+        if begin < 0 or end < begin or end > size:
+            return _appending.append_bodies(
+                out, annotations, number_at, number, data, ends, first, stop, size_max=size_max
+            )
+        message = own + 3 + variable_size(end - begin)
+        section = 3 + variable_size(message)
+        if total + section > size_max:
+            break
+        starts.append(total + section - message)
+        total += section
+    if not starts:
+        return starts
+    PyByteArray_Resize(out, total)
+    p = <uint8_t*>PyByteArray_AS_STRING(out) + before
+    row = first
+    for _ in range(len(starts)):
+        memcpy(&begin, offsets + 4 * row, 4)
+        memcpy(&end, offsets + 4 * row + 4, 4)
+        body = end - begin
+        message = own + 3 + variable_size(body)
+        p[0] = 0
+        p[1] = 0x53
+        p[2] = 0x75
+        if message < 256:
+            p[3] = 0xA0
+            p[4] = <uint8_t>message
+            p += 5
+        else:
+            p[3] = 0xB0
+            put32(p + 4, <uint32_t>message)
+            p += 8
+        start = p
+        memcpy(p, PyBytes_AS_STRING(annotations), own)
+        if number_at >= 0:
+            put32(start + number_at, <uint32_t>((number + row - first) & 0x7FFFFFFF))
+        p += own
+        p[0] = 0
+        p[1] = 0x53
+        p[2] = 0x75
+        p = put_variable(p + 3, 0xA0, <const char*>bodies + begin, body)
+        row += 1
+    return starts

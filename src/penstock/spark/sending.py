@@ -16,6 +16,7 @@ import logging
 import ssl
 import struct
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from penstock.client.stamps import (
     annotations_section,
     write_stamp,
 )
-from penstock.kernels import append_event
+from penstock.kernels import append_bodies, append_event
 from penstock.model.errors import ArgumentError
 from penstock.model.partition_key import partition_for_key
 from penstock.spark.options import Target, WriteOptions
@@ -149,6 +150,27 @@ class _Batch(EventDataBatch):
         self._count += 1
         return True
 
+    def append_rows(self, bodies: Bodies, first: int, stop: int) -> int:
+        """The same for rows that are nothing but bodies; how many had room."""
+        stamps = self._stamps
+        own, number_at = (b"", -1) if stamps is None else stamps.blank
+        starts = append_bodies(
+            self._data,
+            own,
+            number_at,
+            0 if stamps is None else (stamps.published + 1) % _CYCLE,
+            bodies.data,
+            bodies.ends,
+            first,
+            min(stop, first + _EVENTS_MAX - self._count),
+            size_max=self.max_size_in_bytes,
+        )
+        if stamps is not None:
+            stamps.published += len(starts)
+            self._starts += starts
+        self._count += len(starts)
+        return len(starts)
+
     def stamp(self, producer: ProducerState) -> None:
         stamps = self._stamps
         if stamps is not None and stamps.are_of(producer) and producer.after(1) == self._first:
@@ -166,6 +188,8 @@ class _Stamps:
         self._state = state
         self.published = state.published
         self._made: dict[str | None, tuple[bytes, bytes]] = {}
+        before, behind = self._make(None)
+        self.blank = before + bytes(_NUMBER.size) + behind, len(before)  # and where its number goes
 
     def are_of(self, producer: ProducerState) -> bool:
         return (producer.id, producer.epoch) == (self._state.id, self._state.epoch)
@@ -245,6 +269,10 @@ class _Sink:
 
     async def add(self, rows: pa.RecordBatch) -> None:
         columns = Columns(rows, self._options)
+        bodies = None if self._is_particular else columns.bodies_alone()
+        if bodies is not None:
+            await self._add_bodies(bodies)
+            return
         for body, properties, key, partition_id in columns:
             if self._stored and self._is_stored(body, key, properties):
                 continue
@@ -256,6 +284,48 @@ class _Sink:
             batch = lane.batch
             if batch is None or not batch.append(body, properties, key) or self._is_full(batch):
                 await self._next(lane, batch, body, properties, key)
+
+    @property
+    def _is_particular(self) -> bool:
+        """Whether rows have to be looked at one by one."""
+        options = self._options
+        return (
+            bool(self._stored)
+            or any(lane.skip for lane in self._lanes.values())
+            or options.batch_events_max is not None
+            or options.partition_key is not None
+        )
+
+    async def _add_bodies(self, bodies: Bodies) -> None:
+        """Rows that are nothing but bodies, in runs: each goes to one partition."""
+        row = 0
+        while row < bodies.count:
+            place, stop = self._run(bodies, row)
+            lane = self._lanes.get(place) or self._new_lane(place)
+            while row < stop:
+                if lane.batch is None:
+                    lane.batch = await self._new_batch(lane)
+                added = lane.batch.append_rows(bodies, row, stop)
+                row += added
+                if row < stop:
+                    if added == 0 and len(lane.batch) == 0:
+                        raise _too_large(bodies.size(row), lane.batch)
+                    await self._send(lane)
+
+    def _run(self, bodies: Bodies, row: int) -> tuple[str, int]:
+        """Where the row goes, and before which one that changes; as `_place` has it."""
+        wanted = self._options.partition_id
+        if wanted is not None:
+            return wanted, bodies.count
+        rows = bodies.rows_within(row, _RUN_BYTES - self._run_bytes)
+        rows = min(rows, _RUN_ROWS - self._run_rows)
+        if rows <= 0:
+            self._turn += 1
+            self._run_rows = self._run_bytes = 0
+            rows = max(1, min(bodies.rows_within(row, _RUN_BYTES), _RUN_ROWS))
+        self._run_rows += rows
+        self._run_bytes += bodies.size(row, rows)
+        return self._ids[self._turn % len(self._ids)], row + rows
 
     async def flush(self) -> None:
         """Everything is stored when this returns."""
@@ -315,10 +385,7 @@ class _Sink:
         await self._send(lane)
         batch = lane.batch = await self._new_batch(lane)
         if not batch.append(body, properties, key):
-            raise ArgumentError(
-                f"An event of {len(body)} bytes and its properties does not fit into a publication "
-                f"of at most {batch.max_size_in_bytes} bytes."
-            )
+            raise _too_large(len(body), batch)
         if self._is_full(batch):
             await self._send(lane)
 
@@ -375,6 +442,26 @@ class _Sink:
                     raise
 
 
+class Bodies:
+    """A column of bodies as Arrow has it: `data`, and where each row ends."""
+
+    def __init__(self, column: Any) -> None:
+        _, ends, data = column.buffers()
+        self.count = len(column)
+        self.data = memoryview(data if data is not None else b"").cast("B")
+        first = 4 * column.offset  # a slice has the offsets of the whole
+        self.ends = memoryview(ends).cast("B")[first : first + 4 * (self.count + 1)]
+        self._ends = self.ends.cast("i")
+
+    def size(self, row: int, rows: int = 1) -> int:
+        return self._ends[row + rows] - self._ends[row]
+
+    def rows_within(self, row: int, size: int) -> int:
+        """How many from `row` on have no more bytes than that."""
+        ends = self._ends
+        return bisect_right(ends, ends[row] + size, row + 1, self.count + 1) - row - 1
+
+
 class Columns:
     """The rows of one Arrow batch as events: body, properties, partition key, partition id."""
 
@@ -383,17 +470,28 @@ class Columns:
         self._options = options
         self._names = {name.lower(): index for index, name in enumerate(rows.schema.names)}
 
-    def __iter__(
-        self,
-    ) -> Iterator[tuple[bytes, dict[str, object] | None, str | None, str | None]]:
+    def bodies_alone(self) -> Bodies | None:
+        """When no row has a key, a partition or properties of its own, and there is a row."""
+        others = ("partitionkey", "partitionid", "properties")
+        columns = [self._rows.column(self._names[each]) for each in others if each in self._names]
+        if not self._rows.num_rows or any(each.null_count < len(each) for each in columns):
+            return None
+        return Bodies(self._body())
+
+    def _body(self) -> Any:
         import pyarrow as pa
 
-        rows = self._rows
-        body = rows.column(self._names["body"])
+        body = self._rows.column(self._names["body"])
         if not pa.types.is_binary(body.type):
             body = body.cast(pa.binary())
         if body.null_count:
             raise ArgumentError("A row's body is null: every event needs one (it may be empty).")
+        return body
+
+    def __iter__(
+        self,
+    ) -> Iterator[tuple[bytes, dict[str, object] | None, str | None, str | None]]:
+        body = self._body()
         keys = self._texts("partitionkey", self._options.partition_key)
         ids = self._texts("partitionid", self._options.partition_id)
         return zip(body.to_pylist(), self._properties(), keys, ids, strict=False)
@@ -437,6 +535,13 @@ class Columns:
             return itertools.repeat(None)
         column = self._rows.column(index)
         return (dict(pairs) if pairs else None for pairs in column.to_pylist())
+
+
+def _too_large(size: int, batch: EventDataBatch) -> ArgumentError:
+    return ArgumentError(
+        f"An event of {size} bytes and its properties does not fit into a publication of at most "
+        f"{batch.max_size_in_bytes} bytes."
+    )
 
 
 def _no_partition(wanted: str, ids: list[str]) -> str:

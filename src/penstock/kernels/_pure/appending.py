@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 
+from penstock.kernels._pure.values import KernelError
+
 EVENT_BYTES_MAX = 64 * 1024 * 1024  # far above any publication; lengths stay within 32 bits
 
 _PACK_U32 = struct.Struct(">I").pack
@@ -18,6 +20,7 @@ _PACK_DOUBLE = struct.Struct(">Bd").pack
 _PACK_MAP32 = struct.Struct(">BII").pack
 _DATA = b"\x00\x53\x75"
 _APPLICATION_PROPERTIES = b"\x00\x53\x74"
+_NUMBERS = 2**31  # after the highest AMQP int comes 0
 _SIGNED_BYTE = range(-128, 128)
 _LONG = range(-(2**63), 2**63)
 
@@ -45,6 +48,48 @@ def append_event(
         return False
     out += _DATA + _binary(message)
     return True
+
+
+def append_bodies(
+    out: bytearray,
+    annotations: bytes,
+    number_at: int,
+    number: int,
+    data: bytes | memoryview,
+    ends: bytes | memoryview,
+    first: int,
+    stop: int,
+    *,
+    size_max: int,
+) -> list[int]:
+    """Append rows of an Arrow column of bodies as events, from `first` to before `stop`, until one
+    has no room in `size_max`; where the appended ones' messages start. `ends` are the column's
+    int32 offsets, little endian. Each event has `annotations`, with its number, an AMQP int that
+    begins at `number`, at `number_at` of them; below 0 they have none. Raises KernelError."""
+    if len(ends) % 4:
+        raise KernelError(f"{len(ends)} bytes of offsets: four each are needed")
+    offsets = memoryview(ends).cast("B").cast("i")
+    size = len(data)
+    if not 0 <= first <= stop < len(offsets):
+        raise KernelError(f"rows {first} to {stop} of {len(offsets) - 1}")
+    if 0 <= number_at and number_at > len(annotations) - 4:
+        raise KernelError(f"a number at byte {number_at} of {len(annotations)} of annotations")
+    starts: list[int] = []
+    for row in range(first, stop):
+        begin, end = offsets[row], offsets[row + 1]
+        if not 0 <= begin <= end <= size:
+            raise KernelError(f"row {row} lies at {begin} to {end} of {size} bytes")
+        own = annotations
+        if number_at >= 0:
+            numbered = (number + row - first) % _NUMBERS
+            own = annotations[:number_at] + _PACK_U32(numbered) + annotations[number_at + 4 :]
+        message = own + _DATA + _binary(bytes(data[begin:end]))
+        section = _DATA + _binary(message)
+        if len(out) + len(section) > size_max:
+            break
+        starts.append(len(out) + len(section) - len(message))
+        out += section
+    return starts
 
 
 def _binary(chunk: bytes) -> bytes:
