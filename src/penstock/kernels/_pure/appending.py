@@ -72,7 +72,7 @@ def append_bodies(
     size = len(data)
     if not 0 <= first <= stop < len(offsets):
         raise KernelError(f"rows {first} to {stop} of {len(offsets) - 1}")
-    if 0 <= number_at and number_at > len(annotations) - 4:
+    if number_at >= 0 and number_at > len(annotations) - 4:
         raise KernelError(f"a number at byte {number_at} of {len(annotations)} of annotations")
     starts: list[int] = []
     for row in range(first, stop):
