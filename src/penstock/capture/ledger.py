@@ -79,11 +79,12 @@ class Ledger:
         found = self._database.execute("SELECT files, events, bytes, lost FROM totals").fetchone()
         return Totals(*found)
 
-    def newest(self) -> CapturedFile | None:
+    def newest(self, most: int) -> list[CapturedFile]:
+        """The last files, the newest first."""
         found = self._database.execute(
-            "SELECT record FROM files ORDER BY named_s DESC, path DESC LIMIT 1"
-        ).fetchone()
-        return None if found is None else _decode_file(found[0])
+            "SELECT record FROM files ORDER BY named_s DESC, path DESC LIMIT ?", (most,)
+        )
+        return [_decode_file(record) for (record,) in found]
 
     def untold(self, most: int = 100) -> list[CapturedFile]:
         """Files that nobody was told of, oldest first."""

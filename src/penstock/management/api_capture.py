@@ -11,7 +11,12 @@ from pydantic import Field, StrictBool, StrictStr
 from penstock.management import bodies, shapes
 from penstock.management.api_parts import Asked, HubName, NamespaceName, Responses
 from penstock.management.bodies import Body, Number, Rate
-from penstock.management.captures import CaptureReport, CaptureState
+from penstock.management.captures import (
+    RECENT_FILES_MAX,
+    CaptureReport,
+    CaptureState,
+    RecentFile,
+)
 from penstock.management.shapes import Shape, time_text
 
 OWN = "/providers/Penstock"
@@ -23,6 +28,13 @@ _Job = Annotated[str | None, Query(max_length=256)]
 router = APIRouter()
 
 
+class RecentFileBody(Body):
+    url: StrictStr
+    ms: Number = 0
+    events: Number = 0
+    bytes: Number = 0
+
+
 class ReportBody(Body):
     run: Annotated[StrictStr, Field(max_length=64)]
     state: CaptureState = CaptureState.RUNNING
@@ -30,6 +42,9 @@ class ReportBody(Body):
     backlog_seconds: Rate = 0.0
     last_file: StrictStr = ""
     last_file_ms: Number = 0
+    recent_files: Annotated[list[RecentFileBody], Field(max_length=RECENT_FILES_MAX)] = Field(
+        default_factory=list
+    )
     files: Number = 0
     events: Number = 0
     lost: Number = 0
@@ -37,7 +52,11 @@ class ReportBody(Body):
     is_finished: StrictBool = False
 
     def report(self) -> CaptureReport:
-        return CaptureReport(**{name: getattr(self, name) for name in type(self).model_fields})
+        told = {name: getattr(self, name) for name in type(self).model_fields}
+        files = [
+            RecentFile(each.url, each.ms, each.events, each.bytes) for each in told["recent_files"]
+        ]
+        return CaptureReport(**told | {"recent_files": files})
 
 
 class BackfillBody(Body):

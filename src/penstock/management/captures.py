@@ -18,6 +18,7 @@ from penstock.model.entities import Hub
 from penstock.model.errors import AlreadyExists, ArgumentError, PenstockError
 
 REPORTS_MAX = 4096
+RECENT_FILES_MAX = 10
 TEXT_MAX = 2048
 SILENT_MS = 60_000  # the job reports every few seconds
 STARTING_MS = 120_000  # Spark takes its time to start
@@ -41,6 +42,15 @@ class DestinationInfo(msgspec.Struct, frozen=True):
     url: str
 
 
+class RecentFile(msgspec.Struct, frozen=True):
+    """One of the last that were written."""
+
+    url: str
+    ms: int
+    events: int
+    bytes: int
+
+
 class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the job tells of one run. `captured` is the next event of each partition that is in no
     file yet."""
@@ -51,6 +61,7 @@ class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     backlog_seconds: float = 0.0
     last_file: str = ""
     last_file_ms: int = 0
+    recent_files: list[RecentFile] = []  # the newest first
     files: int = 0
     events: int = 0
     lost: int = 0
@@ -72,6 +83,7 @@ class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
     backlog_seconds: float
     last_file: str
     last_file_ms: int
+    recent_files: list[RecentFile]
     files: int
     events: int
     lost_events: int
@@ -124,7 +136,10 @@ class CaptureRegistry:
 
     def put(self, hub: Hub, report: CaptureReport, *, now_ms: int) -> bool:
         """True if nothing was known of the run. Raises ArgumentError."""
-        for text in (report.run, report.last_file, report.last_error):
+        files = [each.url for each in report.recent_files]
+        if len(files) > RECENT_FILES_MAX:
+            raise ArgumentError(f"A report tells of {RECENT_FILES_MAX} files at most.")
+        for text in (report.run, report.last_file, report.last_error, *files):
             if len(text) > TEXT_MAX:
                 raise ArgumentError(f"A text of a capture's report is above {TEXT_MAX} characters.")
         if len(report.captured) > _PARTITIONS_MAX:
@@ -157,6 +172,7 @@ class CaptureRegistry:
             backlog_seconds=max((each.backlog_seconds for each, _ in told), default=0.0),
             last_file=report.last_file,
             last_file_ms=report.last_file_ms,
+            recent_files=report.recent_files,
             files=sum(each.files for each, _ in told),
             events=sum(each.events for each, _ in told),
             lost_events=sum(each.lost for each, _ in told),

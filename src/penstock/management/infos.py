@@ -54,6 +54,15 @@ class KeysInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"KeysInfo(key_name={self.key_name!r})"
 
 
+class RecentFileInfo(msgspec.Struct, frozen=True):
+    """A file that Capture wrote: when it was named, how many events and bytes it has."""
+
+    url: str
+    ms: int
+    events: int
+    bytes: int
+
+
 class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How Capture of one hub is. `state` is Off, Starting, Running, Waiting (it is tried again) or
     Failed; `destination` a URL without credentials."""
@@ -75,6 +84,7 @@ class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str
     updated_ms: int
     retention_hours: int
+    recent_files: list[RecentFileInfo] = []  # the newest first
 
 
 def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:

@@ -43,6 +43,7 @@ REPORT_S = 5.0
 BACKOFF_S = (1.0, 60.0)
 STEADY_S = 120.0  # a query that lived so long did not fail at its start
 JOB = "capture"
+_FILES_TOLD = 10  # the last ones, for people who look
 _log = logging.getLogger("penstock.capture")
 
 # Small: the job waits most of the time. What it moves are blocks of a megabyte, a few at a time.
@@ -290,15 +291,24 @@ class Capturing:
         if self._is_finished and self._query is not None:
             self.stop()
         ledger = self._opened()
-        totals, newest = ledger.totals(), ledger.newest()
+        totals, newest = ledger.totals(), ledger.newest(_FILES_TOLD)
         backlog_s = self._backlog(captured)
         report = {
             "run": self._run.id,
             "state": self._state_text(),
             "captured": captured,
             "backlogSeconds": backlog_s,
-            "lastFile": newest.url if newest else "",
-            "lastFileMs": newest.named_s * 1000 if newest else 0,
+            "lastFile": newest[0].url if newest else "",
+            "lastFileMs": newest[0].named_s * 1000 if newest else 0,
+            "recentFiles": [
+                {
+                    "url": each.url,
+                    "ms": each.named_s * 1000,
+                    "events": each.count,
+                    "bytes": each.bytes,
+                }
+                for each in newest
+            ],
             "files": totals.files,
             "events": totals.events,
             "lost": max(0, totals.lost),

@@ -33,6 +33,8 @@ def test_capture_is_switched_on_and_the_first_file_is_seen(
     shown = (file.text_content() or "").rpartition("box/")[2]
     found = list((service.folder / "captured" / "box").rglob("*.avro"))
     assert any(str(each).endswith(shown) for each in found)
+    row = page.get_by_role("row").filter(has_text=shown)
+    expect(row).to_be_visible()  # among the last files
     page.goto(f"{service.url}/jobs")
     expect(page.locator("#live-jobs")).to_contain_text("apture")
     page.goto(f"{service.url}/hubs/{hub}/capture")

@@ -45,8 +45,8 @@ def test_a_batch_that_is_committed_twice_counts_once(ledger: Ledger) -> None:
     assert ledger.totals().events == 20
     ledger.record([], {"0": Place(10, window=1)})  # of an older batch
     assert ledger.places() == {"0": Place(20, window=2)}
-    newest = ledger.newest()
-    assert newest is not None and newest.window == 1
+    assert [file.window for file in ledger.newest(10)] == [1, 0]
+    assert [file.window for file in ledger.newest(1)] == [1]
 
 
 def test_what_was_told_is_not_told_again(ledger: Ledger) -> None:

@@ -15,6 +15,7 @@ from penstock.management.captures import (
     STARTING_MS,
     CaptureReport,
     CaptureState,
+    RecentFile,
 )
 from penstock.management.operations import HubRequest
 from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
@@ -90,8 +91,10 @@ def test_state_is_what_the_job_says_as_long_as_it_does(plane: Plane) -> None:
     plane.clock.advance(STARTING_MS)
     assert status(plane).state is CaptureState.WAITING
     (one,) = run_ids(plane)
-    plane.admin.captures.report(NS, HUB, CaptureReport(run=one, files=3, last_file="x.avro"))
+    recent = [RecentFile("file:///x.avro", 1, 2, 3)]
+    plane.admin.captures.report(NS, HUB, CaptureReport(run=one, files=3, recent_files=recent))
     assert (status(plane).state, status(plane).files) == (CaptureState.RUNNING, 3)
+    assert status(plane).recent_files == recent
     plane.clock.advance(SILENT_MS)
     found = status(plane)
     assert found.state is CaptureState.WAITING and "60 s" in found.last_error

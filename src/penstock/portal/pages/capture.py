@@ -147,7 +147,24 @@ def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
             ]
         ),
     )
-    return el("div", made, more)
+    recent = card(
+        "The last files",
+        table(
+            ["File", "Written (UTC)", "Events", "Size"],
+            [
+                (
+                    el("span", each.url, class_="mono"),
+                    moment(each.ms),
+                    whole(each.events),
+                    size(each.bytes),
+                )
+                for each in status.recent_files
+            ],
+            empty="None was written yet.",
+            numbers=(2, 3),
+        ),
+    )
+    return el("div", made, more, recent)
 
 
 def _settings(capture: dict[str, Any]) -> Html:
