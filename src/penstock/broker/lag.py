@@ -42,6 +42,7 @@ class LagRow(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None  # the event processor that holds the lease
     epoch: int | None  # of the exclusive reader that is connected
     readers: int  # that are connected
+    last_seen_ms: int | None = None  # a reader, a lease's renewal or a checkpoint; None: never
 
 
 def lag_rows(
@@ -128,10 +129,16 @@ def _row(
         owner=None if ownership is None else ownership.owner_id or None,
         epoch=next((reader.epoch for reader in readers if reader.epoch is not None), None),
         readers=len(readers),
+        last_seen_ms=now_ms if readers else _last_told_ms(ownership, checkpoint),
     )
     if not lag_events:
         return row
     return _with_age(row, hub.enqueued_ms(index, _oldest_waiting(row)), now_ms)
+
+
+def _last_told_ms(ownership: Ownership | None, checkpoint: Checkpoint | None) -> int | None:
+    told = [each.modified_ms for each in (ownership, checkpoint) if each is not None]
+    return max(told, default=0) or None
 
 
 def _aged(row: LagRow, hub: HubRuntime | None, now_ms: int) -> LagRow:

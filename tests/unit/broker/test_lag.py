@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from penstock.broker.lag import LagRow, lag_rows, with_seconds
@@ -82,6 +83,15 @@ def test_lag_is_counted_from_the_checkpoint(world: World, kept: Kept) -> None:
     assert (found.last_sequence_number, found.checkpoint_sequence_number) == (4, 1)
     assert (found.lag_events, found.lag_bytes, found.lag_seconds) == (3, 40, 2.5)
     assert found.owner == "me"
+
+
+def test_a_group_was_last_seen_when_it_renewed_or_saved(world: World, kept: Kept) -> None:
+    kept.save(0)
+    kept.own("me")
+    assert row(world, kept).last_seen_ms is None
+    kept.owned = [msgspec.structs.replace(kept.owned[0], modified_ms=7_000)]
+    kept.saved = [msgspec.structs.replace(kept.saved[0], modified_ms=5_000)]
+    assert row(world, kept).last_seen_ms == 7_000
 
 
 def test_lag_is_nothing_at_the_end_and_beyond_it(world: World, kept: Kept) -> None:

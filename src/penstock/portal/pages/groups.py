@@ -26,14 +26,14 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
-from penstock.portal.texts import count, plural, seconds, size, whole
+from penstock.portal.texts import ago, count, plural, seconds, size, whole
 from penstock.portal.users import Role
 from penstock.portal.web import Done, Route, Visit
 
 DEFAULT = "$Default"
 _HEADS = (
     "Partition", "Last sequence", "Checkpoint", "Behind (events)", "Behind (time)",
-    "Behind (size)", "Owner", "Epoch", "Readers",
+    "Behind (size)", "Owner", "Epoch", "Readers", "Last seen",
 )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def _group(visit: Visit, hub: str, name: str, metadata: str, rows: list[dict[str
         tile("Oldest waiting", seconds(max(late, default=None)), "since it was stored"),
         tile("Readers", whole(readers), plural(len(owners), "owner")),
     )
+    now_ms = visit.portal.clock.now_ms()
     cells = [
         (
             row["partition"],
@@ -97,10 +98,11 @@ def _group(visit: Visit, hub: str, name: str, metadata: str, rows: list[dict[str
             row["owner"] or "",
             "" if row["epoch"] is None else str(row["epoch"]),
             whole(row["readers"]),
+            ago(row["last_seen_ms"], now_ms),
         )
         for row in rows
     ]
-    shown = table(_HEADS, cells, empty="No partitions.", numbers=(1, 2, 3, 4, 5, 7, 8))
+    shown = table(_HEADS, cells, empty="No partitions.", numbers=(1, 2, 3, 4, 5, 7, 8, 9))
     return card(
         name,
         el("p", metadata) if metadata else None,
