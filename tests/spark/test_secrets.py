@@ -64,7 +64,7 @@ def queries(spark: SparkSession, hub: TestHub, options: dict[str, str], folder: 
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(180)
     shown += [json.dumps(query.lastProgress, default=str), query._jsq.explainInternal(True)]
     pairs = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW secret_view USING eventhubs OPTIONS ({pairs})")
@@ -80,7 +80,7 @@ def pages(spark: SparkSession) -> list[str]:
     addresses += [f"{ui}/api/v1/applications/{context.applicationId}/{path}" for path in API]
     found = []
     for address in addresses:
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        with urllib.request.urlopen(address, timeout=120) as answer:
             found.append(answer.read().decode())
     return found
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from tests.spark.conftest import MakeHub, TestHub
 
-DEADLINE_S = 100.0
+DEADLINE_S = 180.0
 
 
 class Collected:

@@ -151,7 +151,7 @@ def test_a_stream_is_written_to_another_hub(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(180)
     assert target.read() == source.read()
     assert sorted(b for bodies in target.read().values() for b in bodies) == sorted(sent)
     assert query.lastProgress is not None

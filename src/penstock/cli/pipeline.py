@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,13 @@ from penstock.cli import pipeline_options as options
 from penstock.cli.connecting import Wire, with_events
 from penstock.cli.output import Format, Output, print_rows, seconds_shown, talk
 from penstock.cli.pipeline_jobs import Reporter, reporting
+from penstock.cli.pipeline_signals import stop_signals
 from penstock.cli.service import Service, with_whole_service
 from penstock.cli.tree import Noun
 from penstock.cli.units import seconds
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from penstock.spark.pipelines import Hubs, ShowRows
     from penstock.spark.running import PipelineRun, RunSettings, Watcher
 
@@ -124,7 +122,7 @@ def _run(job: _Job, file: Any, watcher: Any) -> None:
     from penstock.spark.running import PipelineRun
 
     with ExitStack() as stack:
-        asked = stack.enter_context(_signals(watcher))
+        asked = stack.enter_context(stop_signals(watcher.note))
         scratch = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         log = _log_file(job, scratch)
@@ -184,46 +182,6 @@ class _Both:
     def saw(self, shot: Any) -> None:
         self._watcher.saw(shot)
         self._reporter.saw(shot)
-
-
-class _Asked:
-    """SIGINT and SIGTERM, from before there is anything that could be stopped."""
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._running: PipelineRun | None = None
-        self._is_asked = False
-        self._note = note
-
-    def claim(self) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, self._heard)
-
-    def answer(self, running: PipelineRun) -> None:
-        self._running = running
-        if self._is_asked:
-            running.ask_to_stop()
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self._running is None:
-            if self._is_asked:
-                raise KeyboardInterrupt
-            self._is_asked = True
-            return
-        if not self._running.is_stopping:
-            self._note("Stopping when the batch is done; once more stops at once.")
-        self._running.ask_to_stop()
-
-
-@contextmanager
-def _signals(watcher: Any) -> Iterator[_Asked]:
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    asked = _Asked(watcher.note)
-    asked.claim()
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # --- options --------------------------------------------------------------------------------------

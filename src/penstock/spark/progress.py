@@ -82,6 +82,15 @@ class Tally:
             self.last = batch
         return fresh
 
+    def has_missed(self, newest: Batch) -> bool:
+        """Whether other batches may lie between the last one and this. A trigger that found
+        nothing reports itself under the number of the batch to come: the next report of that
+        number, or the one behind it, is not all that happened since."""
+        if self.last is None:
+            return newest.batch_id > 0
+        known = self.last.batch_id + (1 if self.last.rows else 0)
+        return newest.batch_id > known
+
     def rate(self, now_ms: int) -> float:
         """Rows a second of late; to be asked about once a second."""
         self._looks.append((now_ms, self.rows))

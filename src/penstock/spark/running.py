@@ -77,7 +77,8 @@ class Shot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher(Protocol):
-    """Who looks on. Called in the thread that runs; `rows` in one of Spark's."""
+    """Who looks on. `saw` is called in the thread that runs, `rows` in one of Spark's, `note` in
+    any."""
 
     def saw(self, shot: Shot) -> None: ...
 
@@ -103,16 +104,24 @@ class _Watched:
         self.id, self.run_id = str(query.id), str(query.runId)
         self.name = str(query.name or fallback_name)
         self.tally = Tally()
+        self._fresh: list[Batch] = []
 
-    def look(self) -> list[Batch]:
-        """What it finished since the last look. Several batches may have passed."""
+    def look(self) -> None:
+        """At what it finished since the last look. Several batches may have passed."""
         newest = self.query.lastProgress
         if newest is None:
-            return []
+            return
         batch = read_progress(newest)
-        if batch.batch_id > self.batch_id + 1:
-            return self.tally.add(read_progress(each) for each in self.query.recentProgress)
-        return self.tally.add([batch])
+        if self.tally.has_missed(batch):
+            recent = [read_progress(each) for each in self.query.recentProgress]
+            self._fresh += self.tally.add(recent)
+        else:
+            self._fresh += self.tally.add([batch])
+
+    def take_fresh(self) -> list[Batch]:
+        """Each batch once, whoever looked."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
 
     def is_between_batches(self, since: int) -> bool:
         """Nothing is under way, or the batch that was at `since` is done."""
@@ -160,7 +169,7 @@ class PipelineRun:
         return self._stop.is_set()
 
     def ask_to_stop(self) -> None:
-        """From any thread, or a signal's handler: finish the batch, then end. Once more: now."""
+        """From any thread, but no signal's handler: finish the batch, then end. Once more: now."""
         if self._stop.is_set():
             self._at_once.set()
         self._stop.set()
@@ -293,11 +302,11 @@ class PipelineRun:
         return shot
 
     def _shot(self, each: _Watched, now_ms: int) -> QueryShot:
-        fresh, message = [], ""
+        message = ""
         is_ended = each.run_id in self._ended
         if not is_ended or self._state in ("Stopped", "Failed"):
             try:
-                fresh = each.look()
+                each.look()
                 message = str(each.query.status["message"])
             except Exception as error:
                 if not is_gone(error):
@@ -316,7 +325,7 @@ class PipelineRun:
             late_rows=each.tally.late_rows,
             batches=each.tally.batches,
             last=each.tally.last,
-            fresh=fresh,
+            fresh=each.take_fresh(),
         )
 
     # --- ending -----------------------------------------------------------------------------------

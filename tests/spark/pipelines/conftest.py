@@ -45,7 +45,7 @@ class Onlooker:
             self.notes.append(text)
             self.changed.notify_all()
 
-    def wait_for(self, what: Callable[[Onlooker], object], timeout_s: float = 90) -> None:
+    def wait_for(self, what: Callable[[Onlooker], object], timeout_s: float = 180) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: what(self), timeout_s), self.shots[-1:]
 

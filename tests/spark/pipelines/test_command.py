@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 PENSTOCK = Path(sys.executable).parent / "penstock"
 EXAMPLES = ROOT / "examples" / "pipelines"
-DEADLINE_S = 150.0
+DEADLINE_S = 200.0
 # Short lives: the first compiler is enough, and no port is taken.
 QUICK = tuple(
     word
@@ -108,7 +108,7 @@ def run(*words: str, server: Server, **options: Any) -> subprocess.CompletedProc
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_a_pipeline_is_a_job_until_a_signal_ends_it(
     broker: Server, make_hub: MakeHub, tmp_path: Path
 ) -> None:
@@ -120,11 +120,12 @@ def test_a_pipeline_is_a_job_until_a_signal_ends_it(
     with started(*words, *more, *QUICK, server=broker, log=log) as command:
         ui_url = command.until("started")["ui_url"]
         assert ui_url.startswith("http://127.0.0.1:")
-        progress = command.until("progress", rows=50)
+        # By the total: how many micro-batches the events are cut into is the machine's business.
+        progress = command.until("progress", rows_total=50)
         assert (progress["query"], progress["lag_events"]) == ("job-1", 0)
         # Later batches too; and a Ctrl-C on its terminal, which every process there would hear.
         hub.send([_reading(number) for number in range(50, 70)])
-        command.until("progress", rows=20)
+        command.until("progress", rows_total=70)
         job = _job(broker, "job-1", state="Running")
         assert (job["kind"], job["ui_url"], job["pid"]) == ("pipeline", ui_url, command.process.pid)
         os.killpg(command.process.pid, signal.SIGINT)
@@ -138,7 +139,7 @@ def test_a_pipeline_is_a_job_until_a_signal_ends_it(
     _no_secret(broker, log.read_text(), checkpoint)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_a_hub_that_is_missing_is_told_in_a_sentence(broker: Server, tmp_path: Path) -> None:
     ended = run(
         *("pipeline", "run", str(EXAMPLES / "enrich.py"), "--set", "hub=nowhere", *QUICK),
@@ -151,7 +152,7 @@ def test_a_hub_that_is_missing_is_told_in_a_sentence(broker: Server, tmp_path: P
     assert ended.stdout == ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_spark_submit_is_wired_to_the_service(
     broker: Server, make_hub: MakeHub, tmp_path: Path
 ) -> None:
@@ -188,14 +189,14 @@ def test_options_that_make_no_sense_are_refused_at_once(
     assert said in " ".join(ended.stderr.split())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_the_demo_counts_every_reading_and_cleans_up(tmp_path: Path) -> None:
     clean = {name: v for name, v in os.environ.items() if not name.startswith("PENSTOCK_")}
     ended = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "demo.py"), "--seconds", "3", "--devices", "5"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
         env={**clean, "TMPDIR": str(tmp_path)},
         check=False,
     )
@@ -222,11 +223,11 @@ def _job(server: Server, name: str, *, state: str) -> dict[str, Any]:
     """As the service has it, within the few seconds between two reports."""
     waited = threading.Event()
     with ManagementClient(server["admin"], server["admin_token"]) as management:
-        for _ in range(600):
+        for _ in range(int(DEADLINE_S / 0.05)):
             found = {job["name"]: job for job in management.jobs()}.get(name)
             if found is not None and found["state"] == state:
                 return found
-            waited.wait(0.025)
+            waited.wait(0.05)
     pytest.fail(f"{name} is not {state}: {found}")
 
 

@@ -82,6 +82,18 @@ def test_a_tally_counts_each_batch_once() -> None:
     assert (tally.rows, tally.batches) == (15, 3)
 
 
+def test_a_tally_knows_when_batches_passed_between_two_looks() -> None:
+    tally = Tally()
+    assert tally.has_missed(read_progress(progress(1)))
+    tally.add([read_progress(progress(0, rows=5))])
+    assert not tally.has_missed(read_progress(progress(1, rows=5)))
+    assert tally.has_missed(read_progress(progress(2, rows=5)))
+    # Idle, under the number of the batch to come; then that batch, and one without rows behind it.
+    tally.add([read_progress(progress(1, rows=0))])
+    assert not tally.has_missed(read_progress(progress(1, rows=20)))
+    assert tally.has_missed(read_progress(progress(2, rows=0)))
+
+
 def test_a_rate_is_that_of_the_last_seconds() -> None:
     tally = Tally()
     assert tally.rate(0) == 0.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.spark.conftest import MakeHub
     from tests.spark.pipelines.conftest import Onlooker, Pipelines
 
-DEADLINE_S = 90.0
+DEADLINE_S = 180.0
 COUNT = """
 def pipeline(spark, hubs, hub=""):
     return hubs.read(hub).groupBy("partition").count()
