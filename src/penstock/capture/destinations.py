@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,20 +20,33 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from penstock.capture.addresses import (
+    AZURE,
+    SCHEMES,
+    address_of,
+    connection_fields,
+    endpoint_of,
+    file_url,
+    has_credentials,
+)
 from penstock.capture.names import checked_path
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ConfigurationError, NotFound, PenstockError
 
 LOCAL = "local"
 """The destination of a service whose configuration names none: a directory of its own."""
-SCHEMES = ("file", "abfs", "abfss", "az", "s3")
-_AZURE = ("abfs", "abfss", "az")
 # Options by scheme: what the configuration calls them, and what fsspec's file systems do.
 SECRETS = ("account_key", "sas_token", "connection_string", "access_key", "secret_key")
 AZURE_OPTIONS = ("account_name", "account_host", "account_key", "sas_token", "connection_string")
 S3_OPTIONS = ("endpoint_url", "region", "access_key", "secret_key")
 _CREDENTIALS = ("account_key", "sas_token", "connection_string")
 _TIMEOUT_S = 60
+_SHOWN_MAX = 300  # of what a library says: an operator has to understand it
+_NO_CONSTRAINT = "us-east-1"  # S3 refuses a bucket that is made with its first region's name
+# adlfs looks for these too, and a connection string of the environment would win over the
+# configuration's own account: files would go where no configuration allows it.
+_AMBIENT = "AZURE_STORAGE_"
+_environment = threading.Lock()
 
 
 class DestinationError(PenstockError):
@@ -65,7 +79,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         """Without credentials: for people."""
         scheme, _, rest = shown_url(self.destination.url).partition("://")
-        added = _added(self.destination.url, self.container)
+        added = address_of(self.destination.url).added(self.container)
         path = "/".join(piece for piece in (rest.rstrip("/"), added) if piece)
         return f"{scheme}://{path}"
 
@@ -82,7 +96,7 @@ def checked_destination(name: str, url: str, options: Mapping[str, str]) -> str:
             f"The destination '{names.shown(name)}' has a URL of scheme "
             f"'{names.shown(parts.scheme)}': {', '.join(SCHEMES)} are allowed."
         )
-    if parts.username or parts.password or parts.query or parts.fragment:
+    if has_credentials(parts):
         raise ConfigurationError(
             f"The URL of the destination '{names.shown(name)}' holds credentials or a query: "
             "they have keys of their own (account_key, sas_token, connection_string, ...)."
@@ -93,7 +107,7 @@ def checked_destination(name: str, url: str, options: Mapping[str, str]) -> str:
         )
     if any(part == ".." for part in unquote(parts.path).split("/")):
         raise ConfigurationError(f"The URL of '{names.shown(name)}' has a '..' in its path.")
-    allowed: tuple[str, ...] = AZURE_OPTIONS if parts.scheme in _AZURE else S3_OPTIONS
+    allowed: tuple[str, ...] = AZURE_OPTIONS if parts.scheme in AZURE else S3_OPTIONS
     if parts.scheme == "file":
         allowed = ()
     for option in options:
@@ -139,6 +153,7 @@ def resolve(destinations: Sequence[Destination], account: str, container: str) -
         if names.key(destination.name) == names.key(wanted):
             if container:
                 checked_path(container)
+            _check_account(destination)
             return Target(destination=destination, container=container)
     known = ", ".join(destination.name for destination in destinations) or "none"
     raise ArgumentError(
@@ -147,19 +162,22 @@ def resolve(destinations: Sequence[Destination], account: str, container: str) -
     )
 
 
+def _check_account(destination: Destination) -> None:
+    address = address_of(destination.url)
+    if address.is_azure and not endpoint_of(address, destination.options):
+        raise ArgumentError(
+            f"Capture's destination '{destination.name}' names no storage account: give it "
+            "account_name, connection_string or abfss://container@account.dfs.core.windows.net."
+        )
+
+
 def shown_url(url: str) -> str:
-    """Without what might be a secret."""
+    """Without what might be a secret: of what stands before an `@` only Azure's container."""
     parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
+    before, _, host = parts.netloc.rpartition("@")
+    if before and parts.scheme in AZURE:
+        host = f"{before.partition(':')[0]}@{host}"
     return f"{parts.scheme}://{host}{parts.path}"
-
-
-def _added(url: str, container: str) -> str:
-    """The container, unless the URL names the very same."""
-    parts = urlsplit(url)
-    own = parts.netloc.rpartition("@")[2].partition(".")[0]
-    is_same = parts.scheme != "file" and own == container and parts.path.strip("/") == ""
-    return "" if is_same else container
 
 
 class Store:
@@ -167,15 +185,14 @@ class Store:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        parts = urlsplit(target.destination.url)
-        self._is_local = parts.scheme == "file"
-        container = _added(target.destination.url, target.container)
+        self._address = address_of(target.destination.url)
+        self._is_local = self._address.is_local
         if self._is_local:
-            self.root = os.path.join(unquote(parts.path), *container.split("/"))  # noqa: PTH118
-            self._base = unquote(parts.path)
+            pieces = target.container.split("/")
+            self.root = os.path.join(self._address.path, *pieces)  # noqa: PTH118
+            self._base = self._address.path
         else:
-            pieces = (parts.netloc.rpartition("@")[2], parts.path.strip("/"), container)
-            self.root = "/".join(piece for piece in pieces if piece)
+            self.root = self._address.root(target.container)
             if not self.root:
                 raise ArgumentError(
                     f"The destination '{target.destination.name}' names no container, and neither "
@@ -185,10 +202,7 @@ class Store:
 
     def url(self, path: str) -> str:
         """As people and `CaptureFileCreated` call the file."""
-        parts = urlsplit(self.target.destination.url)
-        if self._is_local:
-            return f"file://{self.root}/{path}"
-        return f"{parts.scheme}://{self.root}/{path}"
+        return file_url(self._address, self.target.destination.options, self.root, path)
 
     def put(self, source: Path, path: str) -> None:
         """Move a finished local file into place; one that is there is replaced. It is gone from
@@ -338,43 +352,61 @@ class Store:
         if self._file_system is None:
             import fsspec  # type: ignore[import-untyped]
 
-            scheme = urlsplit(self.target.destination.url).scheme
-            protocol = "s3" if scheme == "s3" else "abfs"
-            self._file_system = fsspec.filesystem(
-                protocol,
-                skip_instance_cache=True,
-                use_listings_cache=False,
-                **_options(self.target.destination),
-            )
+            protocol = "abfs" if self._address.is_azure else "s3"
+            with _own_environment():
+                self._file_system = fsspec.filesystem(
+                    protocol,
+                    skip_instance_cache=True,
+                    use_listings_cache=False,
+                    **_options(self.target.destination),
+                )
         return self._file_system
 
     def _full(self, path: str) -> str:
         return f"{self.root}/{checked_path(path)}"
 
     def _make_container(self) -> None:
+        told = {}
+        region = self.target.destination.options.get("region")
+        if region and region != _NO_CONSTRAINT:
+            told["region_name"] = region
         with contextlib.suppress(FileExistsError):
-            self._remote.mkdir(self.root.partition("/")[0])
+            self._remote.mkdir(self.root.partition("/")[0], **told)
 
 
 def _options(destination: Destination) -> dict[str, Any]:
     """In fsspec's words. Without a credential Azure's own chain of them is asked."""
     given = destination.options
-    parts = urlsplit(destination.url)
-    if parts.scheme == "s3":
-        client = {"endpoint_url": given.get("endpoint_url"), "region_name": given.get("region")}
+    if address_of(destination.url).scheme == "s3":
         return {
             "key": given.get("access_key"),
             "secret": given.get("secret_key"),
-            "client_kwargs": {name: value for name, value in client.items() if value},
+            "endpoint_url": given.get("endpoint_url"),
+            # Not as the client's: s3fs would make every bucket with it, see `_make_container`.
+            "config_kwargs": {"region_name": given["region"]} if "region" in given else {},
         }
     options: dict[str, Any] = {name: given[name] for name in AZURE_OPTIONS if name in given}
-    host = parts.netloc.partition("@")[2]  # container@account.dfs.core.windows.net
-    if host and "account_name" not in options and "connection_string" not in options:
-        options["account_name"] = host.partition(".")[0]
+    if "connection_string" not in options:
+        address = address_of(destination.url)
+        options.setdefault("account_name", address.account)
+        options["account_host"] = endpoint_of(address, given).partition("://")[2]
     if not any(name in options for name in _CREDENTIALS):
         options["anon"] = False  # DefaultAzureCredential
     options["connection_timeout"] = options["read_timeout"] = _TIMEOUT_S
     return options
+
+
+@contextlib.contextmanager
+def _own_environment() -> Iterator[None]:
+    """Without what adlfs would take instead of what it is given."""
+    with _environment:
+        kept = {
+            name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_AMBIENT)
+        }
+        try:
+            yield
+        finally:
+            os.environ.update(kept)
 
 
 @contextlib.contextmanager
@@ -389,17 +421,27 @@ def _translated(store: Store, path: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001  # of whatever library
         text = _redacted(store.target.destination, f"{type(error).__name__}: {error}")
         raise DestinationError(
-            f"{store.target.url} did not take or give '{names.shown(path)}': {names.shown(text)}."
+            f"{store.target.url} did not take or give '{names.shown(path)}': "
+            f"{names.shown(text.rstrip('.'), most=_SHOWN_MAX)}."
         ) from None
 
 
 def _redacted(destination: Destination, text: str) -> str:
     text = text.partition("\n")[0].partition("?")[0]
-    for name in SECRETS:
-        secret = destination.options.get(name)
-        if secret:
-            text = text.replace(secret, "***")
+    for secret in _secrets(destination.options):
+        text = text.replace(secret, "***")
     return text
+
+
+def _secrets(options: Mapping[str, str]) -> Iterator[str]:
+    """Whole, and the parts of them that an error might show alone."""
+    for name in SECRETS:
+        if given := options.get(name):
+            yield given
+    fields = connection_fields(options.get("connection_string", ""))
+    told = [fields.get("accountkey"), fields.get("sharedaccesssignature")]
+    told += re.findall(r"sig=([^&;]+)", ";".join(options.values()))
+    yield from (secret for secret in told if secret)
 
 
 def _sync_directory(directory: Path) -> None:

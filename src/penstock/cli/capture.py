@@ -302,8 +302,9 @@ def _destination(service: Service, name: str | None) -> dict[str, str]:
 
 def _container(url: str) -> str:
     """A URL's own container, which is not added twice; else a directory of ours."""
-    own = url.partition("://")[2].partition("/")[0]
-    return own if own and not url.startswith("file:") else _CONTAINER
+    from penstock.capture.addresses import address_of
+
+    return address_of(url).container or _CONTAINER
 
 
 def _encoding(text: str) -> str:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from tests.spark.capture.storages import S3Server, TlsAzurite, s3_server
 
 from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
-from penstock.capture.destinations import Destination
+from penstock.capture.destinations import Destination, resolve
 from penstock.capture.ledger import Ledger
 from penstock.spark.capture_plan import CapturePlan
+from penstock.spark.capture_verify import Verified, verify
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from tests.conftest import NodeTools
     from tests.spark.conftest import TestHub
 
 MB = 1024 * 1024
@@ -121,3 +124,44 @@ def bodies_by_partition(folder: Path, position: int = 2) -> dict[str, list[bytes
         partition = file.relative_to(root).parts[position]
         found.setdefault(partition, []).extend(each["Body"] for each in records(file))
     return found
+
+
+def bodies(frame: DataFrame) -> list[bytes]:
+    rows = frame.select("partition", "sequenceNumber", "body").collect()
+    return [bytes(row["body"]) for row in sorted(rows)]
+
+
+def verified(plan: CapturePlan) -> Verified:
+    given = plan.settings
+    description = {
+        "encoding": given.encoding,
+        "destination": {
+            "properties": {
+                "storageAccountResourceId": given.account,
+                "blobContainer": given.container,
+                "archiveNameFormat": given.name_format,
+            }
+        },
+    }
+    runs = [{"run": {"starts": plan.starts}, "captured": plan.stops}]
+    return verify(
+        resolve(plan.destinations, given.account, given.container),
+        namespace=plan.namespace,
+        hub=plan.hub,
+        description=description,
+        runs=runs,
+        ranges=plan.ranges,
+    )
+
+
+@pytest.fixture(scope="session")
+def tls_azurite(node: NodeTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsAzurite]:
+    made = TlsAzurite(node, tmp_path_factory.mktemp("tls-azurite"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as made:
+        yield made

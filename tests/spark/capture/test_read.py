@@ -10,46 +10,22 @@ import pytest
 from tests.spark.capture.conftest import (
     RunCapture,
     avro_files,
+    bodies,
     drained,
     records,
     settings,
+    verified,
     wait_for_files,
 )
 
 import penstock.capture
 from penstock.capture.container import EMPTY_BYTES_MAX
-from penstock.capture.destinations import resolve
-from penstock.spark.capture_plan import CapturePlan
 from penstock.spark.capture_query import start_query
 from penstock.spark.capture_read import write_by_hour
-from penstock.spark.capture_verify import Verified, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from tests.spark.conftest import MakeHub, TestHub
-
-
-def verified(plan: CapturePlan) -> Verified:
-    given = plan.settings
-    description = {
-        "encoding": given.encoding,
-        "destination": {
-            "properties": {
-                "storageAccountResourceId": given.account,
-                "blobContainer": given.container,
-                "archiveNameFormat": given.name_format,
-            }
-        },
-    }
-    runs = [{"run": {"starts": plan.starts}, "captured": plan.stops}]
-    return verify(
-        resolve(plan.destinations, given.account, given.container),
-        namespace=plan.namespace,
-        hub=plan.hub,
-        description=description,
-        runs=runs,
-        ranges=plan.ranges,
-    )
 
 
 def history(spark: SparkSession, hub: TestHub, tmp_path: Path, **options: Any) -> DataFrame:
@@ -63,11 +39,6 @@ def history(spark: SparkSession, hub: TestHub, tmp_path: Path, **options: Any) -
         **options,
     )
     return frame
-
-
-def bodies(frame: DataFrame) -> list[bytes]:
-    rows = frame.select("partition", "sequenceNumber", "body").collect()
-    return [bytes(row["body"]) for row in sorted(rows)]
 
 
 def rows(frame: DataFrame) -> dict[tuple[str, int], Any]:

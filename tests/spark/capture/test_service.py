@@ -22,7 +22,8 @@ from penstock.capture.container import EMPTY_BYTES_MAX
 from penstock.management.client import ManagementClient
 
 if TYPE_CHECKING:
-    from tests.conftest import Azurite, Server, ServerFactory
+    from tests.conftest import Server, ServerFactory
+    from tests.spark.capture.storages import TlsAzurite
 
 pytestmark = pytest.mark.timeout(300)
 PENSTOCK = Path(__file__).resolve().parents[3] / ".venv" / "bin" / "penstock"
@@ -65,7 +66,7 @@ class Captured:
 @pytest.fixture(scope="module")
 def captured(
     start_session_server: ServerFactory,
-    azurite: Azurite,
+    tls_azurite: TlsAzurite,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Captured]:
     folder = tmp_path_factory.mktemp("captured")
@@ -79,9 +80,11 @@ def captured(
     url = "{folder.as_uri()}"
     [capture.destinations.coldstore]
     url = "abfs://"
-    connection_string_env = "COLD"
+    account_name = "{tls_azurite.ACCOUNT}"
+    account_host = "{tls_azurite.host}"
+    account_key_env = "COLD"
     """
-    environ = {"COLD": azurite.connection_string}
+    environ = {"COLD": tls_azurite.KEY, "SSL_CERT_FILE": tls_azurite.ca_file}
     server = start_session_server("--hub", f"{HOOKED}:2", config=config, environ=environ)
     made = Captured(server, folder, environ)
     yield made
@@ -137,13 +140,11 @@ class Token:
 
 
 def test_switched_on_by_the_official_sdk_blobs_appear_and_off_finishes_them(
-    captured: Captured, azurite: Azurite
+    captured: Captured, tls_azurite: TlsAzurite
 ) -> None:
     from azure.mgmt.eventhub import EventHubManagementClient
     from azure.storage.blob import ContainerClient
 
-    if not azurite.is_running:
-        pytest.skip(azurite.why_not)
     server = captured.server
     hub = new_hub(server, 2, name="by-sdk")
     sdk: Any = EventHubManagementClient(
@@ -178,7 +179,9 @@ def test_switched_on_by_the_official_sdk_blobs_appear_and_off_finishes_them(
     put(False)
     captured.wait("the rest", lambda: captured.status(hub.name).state == "Off")
     sdk.close()
-    container = ContainerClient.from_connection_string(azurite.connection_string, "sdk-box")
+    container = ContainerClient.from_connection_string(
+        tls_azurite.connection_string, "sdk-box", connection_verify=tls_azurite.ca_file
+    )
     with container:
         blobs = {blob.name: blob.size for blob in container.list_blobs()}
         found = []
@@ -201,12 +204,14 @@ def test_switched_on_by_the_official_sdk_blobs_appear_and_off_finishes_them(
     told = [json.loads(body) for bodies in notices.read().values() for body in bodies]
     mine = [each["data"] for each in told if each["subject"] == f"eventhubs/{hub.name}"]
     assert sum(each["eventCount"] for each in mine) == len(found)
-    assert all(each["fileUrl"].startswith("abfs://sdk-box/") for each in mine)
+    assert all(each["fileUrl"].startswith(f"https://{tls_azurite.host}/sdk-box/") for each in mine)
 
 
-def test_no_secret_stands_where_others_can_read(captured: Captured, azurite: Azurite) -> None:
+def test_no_secret_stands_where_others_can_read(
+    captured: Captured, tls_azurite: TlsAzurite
+) -> None:
     server = captured.server
-    secrets = (server.key, server["admin_token"], azurite.KEY)
+    secrets = (server.key, server["admin_token"], tls_azurite.KEY)
     texts = [server.log.read_text(), (server.data / "capture" / "spark.log").read_text()]
     (job,) = [each for each in captured.client.jobs() if each["name"] == "capture"]
     texts.append(Path(f"/proc/{job['pid']}/cmdline").read_text())

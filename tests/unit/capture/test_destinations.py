@@ -47,6 +47,8 @@ def test_the_account_chooses_a_destination_by_name_or_by_its_id() -> None:
 def test_a_container_is_added_unless_the_url_names_the_very_same() -> None:
     assert Target(destination=BLOB, container="box").url == "abfs://archive/box"
     assert Target(destination=BLOB, container="archive").url == "abfs://archive"
+    deeper = Destination(name="x", url="abfs://archive/deep")
+    assert Store(Target(destination=deeper, container="archive")).root == "archive/deep"
     bare = Destination(name="x", url="abfs://")
     assert Target(destination=bare, container="box").url == "abfs://box"
     assert Store(Target(destination=bare, container="box")).root == "box"
@@ -54,6 +56,54 @@ def test_a_container_is_added_unless_the_url_names_the_very_same() -> None:
         Store(Target(destination=bare, container=""))
     there = Destination(name="x", url="file:///data/x")
     assert Target(destination=there, container="box").url == "file:///data/x/box"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "root", "endpoint"),
+    [
+        (
+            "abfss://lake@acc.dfs.core.windows.net/raw",
+            {"sas_token": "x"},
+            "lake/raw/box",
+            "https://acc.blob.core.windows.net",
+        ),
+        (
+            "abfs://lake@acc.dfs.core.chinacloudapi.cn",
+            {"account_key": "x"},
+            "lake/box",
+            "https://acc.blob.core.chinacloudapi.cn",
+        ),
+        ("az://c", {"account_name": "acc"}, "c/box", "https://acc.blob.core.windows.net"),
+        (
+            "abfs://",
+            {"account_name": "acc", "account_host": "acc.example.com"},
+            "box",
+            "https://acc.example.com",
+        ),
+        (
+            "abfs://",
+            {"connection_string": "AccountName=acc;AccountKey=x==;EndpointSuffix=example.com"},
+            "box",
+            "https://acc.blob.example.com",
+        ),
+        ("s3://b/d", {"access_key": "x", "secret_key": "y"}, "b/d/box", "s3:/"),
+    ],
+)
+def test_urls_of_every_kind_lead_to_their_account_and_place(
+    url: str, options: dict[str, str], root: str, endpoint: str
+) -> None:
+    checked_destination("x", url, options)
+    destination = Destination(name="x", url=url, options=options)
+    store = Store(resolve([destination], "x", "box"))
+    assert store.root == root
+    assert store.url("a/b c.avro") == f"{endpoint}/{root}/a/b%20c.avro"
+
+
+def test_a_storage_account_has_to_be_named() -> None:
+    nameless = Destination(name="x", url="abfs://c", options={"sas_token": SECRET})
+    with pytest.raises(ArgumentError, match="names no storage account") as refused:
+        resolve([nameless], "x", "box")
+    assert SECRET not in str(refused.value)
 
 
 def test_nothing_shows_a_credential() -> None:
@@ -72,6 +122,8 @@ def test_nothing_shows_a_credential() -> None:
         ("file:///", {}),
         ("file:///a/../b", {}),
         ("abfs://u:p@c", {}),
+        ("s3://u@c", {}),
+        ("file://u@/x", {}),
         ("abfs://c?sig=x", {}),
         ("abfs://c", {"access_key": "x"}),
         ("s3://b", {"account_key": "x"}),
