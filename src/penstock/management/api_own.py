@@ -79,6 +79,13 @@ async def list_audit(asked: Asked, newest: Annotated[int, Query(ge=1, le=1000)] 
     )
 
 
+@router.post(f"{OWN}/portal/signIn", response_class=Response)
+async def note_sign_in(asked: Asked, body: bodies.SignInBody) -> Response:
+    """The portal tells of who signed in there, or was refused: it stands in the audit log."""
+    asked.operations.reports.note_sign_in(body.address, refused_name=body.refused_name)
+    return Response(status_code=200)
+
+
 @router.get(f"{_OWN_NAMESPACE}/lag", responses=_LIST)
 async def list_lag(asked: Asked, namespace: NamespaceName, group: _GroupQuery = None) -> Shape:
     return _records(await asked.operations.progress.lag(namespace, None, group))

@@ -154,6 +154,11 @@ class NameBody(Body):
     name: StrictStr
 
 
+class SignInBody(Body):
+    address: Annotated[StrictStr, Field(max_length=64, examples=["192.0.2.7"])]
+    refused_name: Annotated[StrictStr, Field(max_length=256)] | None = None
+
+
 class SeekBody(Body):
     to: Annotated[StrictStr, Field(max_length=64, examples=["earliest"])]
     partition: StrictStr | None = None

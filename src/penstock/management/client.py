@@ -390,6 +390,11 @@ class ManagementClient:
     def audit(self, *, newest: int = 100) -> list[dict[str, Any]]:
         return self._list(f"{_OWN}/audit", newest=newest)
 
+    def note_sign_in(self, address: str, *, refused_name: str | None = None) -> None:
+        """Into the audit log: somebody signed in to the portal from there, or was refused."""
+        body = _without_none({"address": address, "refusedName": refused_name})
+        self.call("POST", f"{_OWN}/portal/signIn", body)
+
     def grants(self, namespace: str) -> list[dict[str, Any]]:
         return self._list(f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants")
 

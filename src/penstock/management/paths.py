@@ -42,6 +42,8 @@ _OTHER_WORDS = (
     "seek",
     "usage",
     "audit",
+    "portal",
+    "signIn",
     "privateEndpointConnections",
     "privateLinkResources",
     "disasterRecoveryConfigs",

@@ -67,6 +67,7 @@ class Action(StrEnum):
     CAPTURE_READ = "capture/read"
     CAPTURE_RUN = "capture/write"
     CAPTURE_BACKFILL = "capture/backfill"
+    PORTAL_SIGN_IN = "portal/signIn"
 
 
 REQUIRED: dict[Action, Role] = {
@@ -104,6 +105,7 @@ REQUIRED: dict[Action, Role] = {
     Action.CAPTURE_READ: Role.VIEWER,
     Action.CAPTURE_RUN: Role.OPERATOR,
     Action.CAPTURE_BACKFILL: Role.OPERATOR,
+    Action.PORTAL_SIGN_IN: Role.VIEWER,
 }
 
 assert REQUIRED.keys() == set(Action)

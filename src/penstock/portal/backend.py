@@ -135,6 +135,14 @@ class Backend:
         )
         return keys.primary_connection_string
 
+    async def note_sign_in(
+        self, session: Session | None, address: str, refused_name: str | None
+    ) -> None:
+        user, role = (_PORTAL, Role.ADMIN) if session is None else (session.user, session.role)
+        await self._run(
+            lambda client: client.note_sign_in(address, refused_name=refused_name), user, role
+        )
+
     async def health(self) -> ServiceHealth:
         return await self.shared("health", lambda client: self._ready())
 

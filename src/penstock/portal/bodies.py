@@ -7,18 +7,20 @@ import zlib
 
 SHOWN_BYTES_MAX = 256 * 1024
 _INFLATED_MAX = 4 * 1024 * 1024
+_PREVIEWED_MAX = 64 * 1024
+SEARCHED_MAX = 256 * 1024  # of a packed body: a search opens many
 _HEX_BYTES_MAX = 16 * 1024
 _GZIP = b"\x1f\x8b"
 VIEWS = {"json": "JSON", "text": "Text", "hex": "Hex"}
 
 
-def unpacked(body: bytes) -> tuple[bytes, str]:
+def unpacked(body: bytes, *, most: int = _INFLATED_MAX) -> tuple[bytes, str]:
     """Inflated where it is gzip, with a word about it. A bomb is opened a little only."""
     if not body.startswith(_GZIP):
         return body, ""
     inflate = zlib.decompressobj(31)
     try:
-        content = inflate.decompress(body, _INFLATED_MAX)
+        content = inflate.decompress(body, most)
     except zlib.error:
         return body, "looks like gzip, but is damaged"
     note = f"gzip, {len(body)} bytes packed"
@@ -60,6 +62,7 @@ def hex_dump(body: bytes) -> str:
 
 def preview(body: bytes, *, most: int = 160) -> str:
     """One line for a table."""
+    body, _ = unpacked(body, most=_PREVIEWED_MAX)
     if best_view(body) == "hex":
         return body[:48].hex(" ") + (" …" if len(body) > 48 else "")
     text = " ".join(body[: most * 4].decode("utf-8", "replace").split())

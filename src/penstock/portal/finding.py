@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.client import EventData
 from penstock.model.errors import ArgumentError
+from penstock.portal.bodies import SEARCHED_MAX, unpacked
 
 _TEXT_MAX = 1000
 _CONDITIONS_MAX = 10
@@ -60,7 +61,8 @@ def _containing(text: str) -> Wanted:
     plain = text.encode()
 
     def test(partition: str, event: EventData) -> bool:
-        if plain in event.body or wanted in event.body.decode("utf-8", "replace").casefold():
+        body = _opened(event)
+        if plain in body or wanted in body.decode("utf-8", "replace").casefold():
             return True
         if event.partition_key is not None and wanted in event.partition_key.casefold():
             return True
@@ -116,7 +118,7 @@ def _condition(name: str, sign: str, raw: str) -> Wanted:
 def _looked_up(head: str, rest: str, partition: str, event: EventData) -> Any:
     match head:
         case "body":
-            return event.body.decode("utf-8", "replace")
+            return _opened(event).decode("utf-8", "replace")
         case "key":
             return event.partition_key
         case "offset":
@@ -132,7 +134,11 @@ def _looked_up(head: str, rest: str, partition: str, event: EventData) -> Any:
         case "properties":
             return event.properties.get(rest) if rest else json.dumps(event.properties, default=str)
         case _:
-            return _inside(event.body, rest)
+            return _inside(_opened(event), rest)
+
+
+def _opened(event: EventData) -> bytes:
+    return unpacked(event.body, most=SEARCHED_MAX)[0]
 
 
 def _inside(body: bytes, rest: str) -> Any:

@@ -17,9 +17,10 @@ _VOID = frozenset(("br", "hr", "img", "input", "link", "meta", "path", "circle",
 _ADDRESSES = frozenset(("href", "src", "action", "formaction"))
 _HARMLESS = re.compile(r"(https?://|/(?!/)|#|\?|$)", re.IGNORECASE)
 # What makes text run from right to left, or disappear: shown as what it is.
-_INVISIBLE = re.compile(
-    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069"
-    "\ufeff\ufff9-\ufffb\ud800-\udfff]"
+INVISIBLE = re.compile(
+    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u180b-\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e01ef]"
 )
 
 
@@ -74,7 +75,11 @@ def document(root: Html) -> bytes:
 
 def visible(text: str) -> str:
     """Characters that hide or turn others around, as their number."""
-    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return INVISIBLE.sub(lambda found: _numbered(ord(found[0])), text)
+
+
+def _numbered(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def path(*segments: str, **query: object) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from penstock.model import metrics
 from penstock.portal.html import Html, el, group
 from penstock.portal.texts import seconds, whole
 from penstock.portal.web import Visit
@@ -15,6 +17,7 @@ RANGES = {
     "7d": ("7 days", 604_800_000),
 }
 _POINTS = 180
+_NOTED_AFTER_MS = 1_500  # a sample is written a moment after its step
 
 
 def card(title: str, *children: object, id_: str | None = None, aside: object = None) -> Html:
@@ -146,7 +149,13 @@ def area(label: str, name: str, value: str = "", *, help_: str = "", rows: int =
 
 
 def select(
-    label: str, name: str, options: Mapping[str, str], value: str = "", *, help_: str = ""
+    label: str,
+    name: str,
+    options: Mapping[str, str],
+    value: str = "",
+    *,
+    help_: str = "",
+    wide: bool = False,
 ) -> Html:
     ident = f"f-{name}"
     choices = [
@@ -157,7 +166,7 @@ def select(
         el("label", label, for_=ident),
         el("select", *choices, id=ident, name=name),
         el("small", help_) if help_ else None,
-        class_="field",
+        class_="field wide" if wide else "field",
     )
 
 
@@ -228,7 +237,7 @@ def chosen_range(visit: Visit) -> str:
     return wanted if wanted in RANGES else "1h"
 
 
-async def history(visit: Visit, hub: str | None, names: Sequence[str]) -> dict[str, object]:
+async def history(visit: Visit, hub: str | None, names: Sequence[str]) -> dict[str, Any]:
     """Of the namespace or a hub, over the range that is chosen."""
     key = chosen_range(visit)
     span_ms, namespace = RANGES[key][1], visit.namespace
@@ -240,7 +249,15 @@ async def history(visit: Visit, hub: str | None, names: Sequence[str]) -> dict[s
         ),
         ttl_ms=8_000,
     )
-    return dict(found)
+    return {**found, "last_ms": _lasted_ms(found["at_ms"], found["step_ms"], now_ms)}
+
+
+def _lasted_ms(at_ms: Sequence[int], step_ms: int, now_ms: int) -> int:
+    """How much of the newest step is in the numbers: they are noted when ten seconds are over."""
+    if not at_ms:
+        return step_ms
+    noted_ms = (now_ms - _NOTED_AFTER_MS) // metrics.STEP_MS * metrics.STEP_MS
+    return min(max(noted_ms - at_ms[-1], metrics.STEP_MS), step_ms)
 
 
 def chart(
@@ -276,9 +293,19 @@ def chart(
     )
 
 
-def per_second(values: Sequence[int | None], step_ms: int) -> list[float | None]:
-    scale = 1000 / step_ms if step_ms else 1.0
-    return [None if value is None else round(value * scale, 3) for value in values]
+def per_second(series: Mapping[str, Any], name: str) -> list[float | None]:
+    """Of a counter; the newest step is shorter while it lasts, or every curve would end in a fall.
+
+    >>> series = {"values": {"x": [40, None, 10]}, "step_ms": 20_000, "last_ms": 10_000}
+    >>> per_second(series, "x")
+    [2.0, None, 1.0]
+    """
+    values: Sequence[int | None] = series["values"].get(name, [])
+    lasted = [series["step_ms"]] * (len(values) - 1) + [series["last_ms"]]
+    return [
+        None if value is None else round(value * 1000 / max(1, ms), 3)
+        for value, ms in zip(values, lasted[-len(values) :] if values else [], strict=True)
+    ]
 
 
 def _last(values: Sequence[float | None]) -> float | None:

@@ -19,13 +19,14 @@ from penstock.client import (
     EventHubConsumerClient,
     EventHubProducerClient,
     EventPosition,
+    PartitionProperties,
     RetryPolicy,
 )
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.portal.backend import Backend
 from penstock.portal.finding import Wanted
+from penstock.portal.spans import COUNT_MAX, Span
 
-COUNT_MAX = 1000
 STREAMS_MAX = 24  # at once, of all visitors
 MATCHES_MAX = 500
 _READERS_MAX = 5  # of a partition in one group, without an epoch: the service's own limit
@@ -49,65 +50,13 @@ class Found(msgspec.Struct, frozen=True):
     is_over: bool = False
 
 
-class Start(msgspec.Struct, frozen=True):
-    """Where to begin: earliest, latest, last (so many before the end), sequence, offset, time."""
+class Page(msgspec.Struct, frozen=True):
+    """Events, and where the ones before and after them are: for each partition the sequence
+    number to stay below, and the one to come after. Empty where there are none."""
 
-    kind: str
-    value: str = ""
-
-    def position(self, *, last_sequence: int) -> EventPosition:
-        """Of a partition whose newest event has that number."""
-        match self.kind:
-            case "latest":
-                return EventPosition.latest()
-            case "last":
-                first = max(0, last_sequence + 1 - int(self.value))
-                return EventPosition.from_sequence_number(first, inclusive=True)
-            case "sequence":
-                return EventPosition.from_sequence_number(int(self.value), inclusive=True)
-            case "offset":
-                return EventPosition.from_offset(self.value, inclusive=True)
-            case "time":
-                when = datetime.fromisoformat(self.value)
-                when = when if when.tzinfo else when.replace(tzinfo=UTC)
-                # The filter is "after": a moment earlier makes it "at or after".
-                stamp = when.timestamp() - 0.001
-                return EventPosition.from_enqueued_time(datetime.fromtimestamp(stamp, UTC))
-            case _:
-                return EventPosition.earliest()
-
-
-def parse_start(kind: str, at: str, *, count: int) -> Start:
-    """As addresses and forms say it: `earliest`, `latest` (the last ones), `sequence`, `offset`,
-    `time` with a value, or the value alone: 42, -100, 2026-01-31T12:00. ArgumentError."""
-    kind, at = kind.strip() or "latest", at.strip()
-    if kind in ("earliest", "start"):
-        return Start("earliest")
-    if kind in ("latest", "end"):
-        return Start("last", str(count))
-    if kind not in ("sequence", "offset", "time"):
-        kind, at = _guessed(kind), kind
-    if kind == "last":
-        return Start("last", str(min(COUNT_MAX, int(at.removeprefix("-")))))
-    if kind == "sequence" and not (at.isascii() and at.isdigit() and len(at) < 20):
-        raise ArgumentError(f"'{at[:40]}' is no sequence number: a whole number from 0 on is.")
-    if kind == "offset" and (not at or len(at) > 64):
-        raise ArgumentError("An offset is given as the events show it.")
-    if kind == "time":
-        try:
-            datetime.fromisoformat(at)
-        except ValueError:
-            raise ArgumentError(
-                f"'{at[:40]}' is no time: write it as 2026-01-31T12:00:00 (UTC)."
-            ) from None
-    return Start(kind, at)
-
-
-def _guessed(text: str) -> str:
-    number = text.removeprefix("-")
-    if number.isascii() and number.isdigit() and len(number) < 19:
-        return "last" if text.startswith("-") else "sequence"
-    return "time"
+    rows: list[Row]
+    older: dict[str, int]
+    newer: dict[str, int]
 
 
 class Events:
@@ -120,33 +69,49 @@ class Events:
         self._streams = asyncio.Semaphore(STREAMS_MAX)
 
     async def page(
-        self, namespace: str, hub: str, partitions: Sequence[str], start: Start, count: int
-    ) -> list[Row]:
+        self, namespace: str, hub: str, partitions: Sequence[str], span: Span, count: int
+    ) -> Page:
         """At most `count` events, those of several partitions by time. Never waits for events
         that are not there yet."""
-        rows: list[Row] = []
         async with self._consumer(namespace, hub) as consumer:
             found = await asyncio.gather(
-                *(_some(consumer, partition, start, count) for partition in partitions)
+                *(_some(consumer, partition, span, count) for partition in partitions)
             )
-        for partition, events in zip(partitions, found, strict=True):
-            rows += [Row(partition, event) for event in events]
+        rows = [Row(each.partition, event) for each in found for event in each.events]
         rows.sort(key=lambda row: (row.event.enqueued_time or _NEVER, row.partition))
-        return rows[-count:] if start.kind == "last" else rows[:count]
+        shown = rows[-count:] if span.is_backwards else rows[:count]
+        return _framed(shown, found, backwards=span.is_backwards)
 
     async def event(self, namespace: str, hub: str, partition: str, number: int) -> Row | None:
-        start = Start("sequence", str(number))
-        for row in await self.page(namespace, hub, [partition], start, 1):
+        span = Span("sequence", str(number))
+        for row in (await self.page(namespace, hub, [partition], span, 1)).rows:
             if row.event.sequence_number == number:
                 return row
         return None
+
+    async def search(
+        self,
+        namespace: str,
+        hub: str,
+        partitions: Sequence[str],
+        span: Span,
+        wanted: Wanted | None,
+    ) -> list[Row]:
+        """All that a search would show."""
+        rows: list[Row] = []
+        found = self.stream(namespace, hub, partitions, span, wanted, follow=False)
+        async with contextlib.aclosing(found) as steps:
+            async for step in steps:
+                rows += step.rows
+        rows.sort(key=lambda row: (row.event.enqueued_time or _NEVER, row.partition))
+        return rows[:MATCHES_MAX]
 
     async def stream(
         self,
         namespace: str,
         hub: str,
         partitions: Sequence[str],
-        start: Start,
+        span: Span,
         wanted: Wanted | None,
         *,
         follow: bool,
@@ -157,7 +122,7 @@ class Events:
             raise ArgumentError(f"{STREAMS_MAX} searches and tails run already: stop one first.")
         async with self._streams, self._consumer(namespace, hub) as consumer:
             queue: asyncio.Queue[tuple[str, list[EventData]] | None] = asyncio.Queue(_QUEUE_MAX)
-            async with _Readers(consumer, partitions, start, queue, follow=follow) as readers:
+            async with _Readers(consumer, partitions, span, queue, follow=follow) as readers:
                 scanned = matches = 0
                 while readers.running or not queue.empty():
                     try:
@@ -246,25 +211,77 @@ class Events:
 _NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 
-async def _some(
-    consumer: EventHubConsumerClient, partition: str, start: Start, count: int
-) -> list[EventData]:
+class _Found(msgspec.Struct, frozen=True):
+    """What one partition gave, of its events `first` to `last` that were in question; `begins` and
+    `ends` are what it has."""
+
+    partition: str
+    events: list[EventData]
+    first: int
+    last: int
+    begins: int
+    ends: int
+
+
+async def _some(consumer: EventHubConsumerClient, partition: str, span: Span, count: int) -> _Found:
     known = await consumer.get_partition_properties(partition)
-    last = known["last_enqueued_sequence_number"]
-    if known["is_empty"] or (start.kind == "sequence" and int(start.value) > last):
-        return []
+    begins, ends = known["beginning_sequence_number"], known["last_enqueued_sequence_number"]
+    if known["is_empty"]:
+        return _Found(partition, [], 0, -1, 0, -1)
+    last = await _last_within(consumer, partition, span, known)
+    position = None if last < begins else span.position(partition, last=last, count=count)
+    if position is None or not span.may_begin_before(known):
+        return _Found(partition, [], last + 1, last, begins, ends)
     events: list[EventData] = []
-    position = start.position(last_sequence=last)
     async with consumer.open_partition(
         partition, position, prefetch=min(count, _PREFETCH)
     ) as reader:
         while len(events) < count:
             wait_s = _WAIT_S if not events else 1.0
             got = await reader.receive_batch(min(count - len(events), _PREFETCH), wait_s)
-            events += got
+            events += [event for event in got if (event.sequence_number or 0) <= last]
             if not got or (got[-1].sequence_number or 0) >= last:
                 break
-    return events
+    first = (events[0].sequence_number or 0) if events else last + 1
+    return _Found(partition, events, first, last, begins, ends)
+
+
+async def _last_within(
+    consumer: EventHubConsumerClient, partition: str, span: Span, known: PartitionProperties
+) -> int:
+    """The last sequence number that the span takes in: where it ends by time, the one before the
+    first event that was stored later, which the log knows how to find."""
+    ends, until = known["last_enqueued_sequence_number"], span.until
+    said = span.last_of(partition)
+    if said is not None:
+        ends = min(ends, said)
+    if until is None or until >= known["last_enqueued_time_utc"]:
+        return ends
+    later = EventPosition.from_enqueued_time(until)
+    async with consumer.open_partition(partition, later, prefetch=1) as reader:
+        got = await reader.receive_batch(1, _WAIT_S)
+    return min(ends, (got[0].sequence_number or 0) - 1) if got else ends
+
+
+def _framed(rows: list[Row], found: Sequence[_Found], *, backwards: bool) -> Page:
+    """The page, with the way to what is before and after it. Of a partition none of whose events
+    is shown, all that were in question come after the page, or before it."""
+    shown: dict[str, list[int]] = {}
+    for row in rows:
+        shown.setdefault(row.partition, []).append(row.event.sequence_number or 0)
+    older, newer = {}, {}
+    for each in found:
+        numbers = shown.get(each.partition)
+        low = numbers[0] if numbers else each.last + 1 if backwards else each.first
+        high = each.last if backwards else numbers[-1] if numbers else each.first - 1
+        older[each.partition], newer[each.partition] = low, high
+    begins = {each.partition: each.begins for each in found}
+    ends = {each.partition: each.ends for each in found}
+    return Page(
+        rows,
+        older if any(older[name] > begins[name] for name in older) else {},
+        newer if any(newer[name] < ends[name] for name in newer) else {},
+    )
 
 
 class _Readers:
@@ -274,14 +291,14 @@ class _Readers:
         self,
         consumer: EventHubConsumerClient,
         partitions: Sequence[str],
-        start: Start,
+        span: Span,
         queue: asyncio.Queue[tuple[str, list[EventData]] | None],
         *,
         follow: bool,
     ) -> None:
         self._consumer = consumer
         self._partitions = partitions
-        self._start = start
+        self._span = span
         self._queue = queue
         self._follow = follow
         self._tasks: list[asyncio.Task[None]] = []
@@ -313,12 +330,17 @@ class _Readers:
                 await self._queue.put(None)
 
     async def _forward(self, partition: str) -> None:
+        """Without `follow` until what was the last event, or the last of the span."""
         known = await self._consumer.get_partition_properties(partition)
         last = known["last_enqueued_sequence_number"]
-        begins = self._start.position(last_sequence=last)
-        if not self._follow and known["is_empty"]:
-            return
-        if not self._follow and self._start.kind == "sequence" and int(self._start.value) > last:
+        if not self._follow:
+            if known["is_empty"] or not self._span.may_begin_before(known):
+                return
+            last = await _last_within(self._consumer, partition, self._span, known)
+            if last < known["beginning_sequence_number"]:
+                return
+        begins = self._span.position(partition, last=last, count=COUNT_MAX)
+        if begins is None:
             return
         async with self._consumer.open_partition(partition, begins, prefetch=_PREFETCH) as reader:
             while True:

@@ -126,10 +126,12 @@ async def _with_token(visit: Visit, token: str) -> Response:
                 raise ValueError
             await portal.backend.check_token(token)
         except (PenstockError, ValueError):
-            return await _wrong(visit, [place], "The token is not one of this service's.")
+            return await _wrong(
+                visit, [place], "a token", "The token is not one of this service's."
+            )
     portal.guesses.right(place)
     user, role = claims(token)
-    return _begun(visit, portal.sessions.begin(user, role, now_ms=now_ms))
+    return await _begun(visit, portal.sessions.begin(user, role, now_ms=now_ms))
 
 
 async def _with_password(visit: Visit, name: str, password: str) -> Response:
@@ -148,13 +150,15 @@ async def _with_password(visit: Visit, name: str, password: str) -> Response:
     async with _HASHING:
         is_right = await asyncio.to_thread(users.matches, password, stored)
     if user is None or not is_right:
-        return await _wrong(visit, places, "Name or password is wrong.")
+        # A name that is nobody's may be a password in the wrong field: it is not written down.
+        who = "an unknown name" if user is None else user.name
+        return await _wrong(visit, places, who, "Name or password is wrong.")
     for place in places:
         portal.guesses.right(place)
     session = portal.sessions.begin(
         user.name, user.role, now_ms=now_ms, stamp=user.stamp, hubs=user.hubs
     )
-    return _begun(visit, session)
+    return await _begun(visit, session)
 
 
 def claims(token: str) -> tuple[str, Role]:
@@ -169,7 +173,7 @@ def claims(token: str) -> tuple[str, Role]:
         return "admin", Role.VIEWER
 
 
-def _begun(visit: Visit, session: Session) -> Response:
+async def _begun(visit: Visit, session: Session) -> Response:
     """A new id in a new cookie, whatever the browser brought."""
     portal = visit.portal
     if visit.session.id:
@@ -180,17 +184,28 @@ def _begun(visit: Visit, session: Session) -> Response:
         session.role.name.lower(),
         _address(visit),
     )
+    await _noted(visit, session)
     response = RedirectResponse(_target(visit.form.get("to", "/")), status_code=303)
     set_cookie(portal, visit.request, response, portal.sessions.cookie(session))
     return response
 
 
-async def _wrong(visit: Visit, places: list[str], text: str) -> Response:
+async def _wrong(visit: Visit, places: list[str], who: str, text: str) -> Response:
     now_ms = visit.portal.clock.now_ms()
     for place in places:
         visit.portal.guesses.wrong(place, now_ms=now_ms)
     log.warning("sign-in refused: from=%s", _address(visit))
+    await _noted(visit, None, who)
     return await sign_in_page(visit, text, 401)
+
+
+async def _noted(visit: Visit, session: Session | None, refused: str | None = None) -> None:
+    """Into the audit log, whoever signed in, or was refused. A service that is away keeps nobody
+    out who is let in; it says so itself on every page."""
+    try:
+        await visit.portal.backend.note_sign_in(session, _address(visit), refused)
+    except PenstockError as error:
+        log.warning("sign-in not noted: %s", error)
 
 
 async def _later(visit: Visit, wait_ms: int) -> Response:

@@ -76,6 +76,7 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.JOB_DELETE: lambda o: o.jobs.delete("old"),
     Action.CAPTURE_READ: lambda o: o.captures.list(),
     Action.CAPTURE_RUN: lambda o: o.captures.report(NS, HUB, CaptureReport(run="one")),
+    Action.PORTAL_SIGN_IN: lambda o: o.reports.note_sign_in("192.0.2.7"),
     Action.CAPTURE_BACKFILL: lambda o: asyncio.run(o.captures.backfill(NS, HUB, "earliest")),
 }
 CHANGES = [action for action in Action if not action.endswith("/read")]
@@ -482,3 +483,16 @@ def test_audit_is_asked_for_in_bounded_pieces(full: Plane, newest: int) -> None:
     with pytest.raises(ArgumentOutOfRange):
         full.admin.reports.audit(newest=newest)
     assert len(full.admin.reports.audit(newest=1)) == 1
+
+
+def test_sign_in_to_the_portal_is_in_the_audit_log(full: Plane) -> None:
+    full.admin.reports.note_sign_in("2001:db8::7")
+    full.admin.reports.note_sign_in("192.0.2.8", refused_name="eve\n")
+    signed, refused = full.audit()[-2:]
+    assert signed[1:] == ("portal/signIn", "from 2001:db8::7")
+    assert refused[1] == "portal/signIn"
+    assert refused[2].startswith("refused: 'eve")
+    assert refused[2].endswith("' from 192.0.2.8")
+    assert refused[2].isprintable()
+    with pytest.raises(ArgumentError, match="is no address"):
+        full.admin.reports.note_sign_in("somewhere")

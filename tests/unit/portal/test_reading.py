@@ -2,57 +2,131 @@
 
 from __future__ import annotations
 
+import csv
 import doctest
 import gzip
 import io
+import json
+from datetime import UTC, datetime
 from typing import Any
 
 import fastavro
 import pytest
 
-from penstock.client import EventData
+from penstock.client import EventData, PartitionProperties
 from penstock.model.errors import ArgumentError
-from penstock.portal import avro, bodies, texts
+from penstock.portal import avro, bodies, downloads, parts, spans, texts
+from penstock.portal.finding import compile_search
 from penstock.portal.pages.sending import parse_properties
-from penstock.portal.reading import Start, parse_start
+from penstock.portal.reading import Row
+from penstock.portal.spans import Span, parse_span
 from penstock.portal.web import Route, Router
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
     ("kind", "at", "expected"),
     [
-        ("earliest", "", Start("earliest")),
-        ("", "", Start("last", "50")),
-        ("latest", "", Start("last", "50")),
-        ("sequence", "42", Start("sequence", "42")),
-        ("42", "", Start("sequence", "42")),
-        ("-100", "", Start("last", "100")),
-        ("-5000", "", Start("last", "1000")),
-        ("offset", "4096", Start("offset", "4096")),
-        ("2026-01-31T12:00:00", "", Start("time", "2026-01-31T12:00:00")),
-        ("time", "2026-01-31", Start("time", "2026-01-31")),
+        ("earliest", "", Span("earliest")),
+        ("", "", Span("last", "50")),
+        ("latest", "", Span("last", "50")),
+        ("sequence", "42", Span("sequence", "42")),
+        ("42", "", Span("sequence", "42")),
+        ("-100", "", Span("last", "100")),
+        ("-5000", "", Span("last", "1000")),
+        ("offset", "4096", Span("offset", "4096")),
+        ("2026-01-31T12:00:00", "", Span("time", "2026-01-31T12:00:00")),
+        ("time", "2026-01-31", Span("time", "2026-01-31")),
+        ("time", "-15min", Span("time", "2026-01-31T11:45:00+00:00")),
+        ("-2h", "", Span("time", "2026-01-31T10:00:00+00:00")),
+        ("before", "0:42,3:-1", Span("before", places={"0": 42, "3": -1})),
+        ("after", "7:0", Span("after", places={"7": 0})),
     ],
 )
-def test_start_is_understood(kind: str, at: str, expected: Start) -> None:
-    assert parse_start(kind, at, count=50) == expected
+def test_start_is_understood(kind: str, at: str, expected: Span) -> None:
+    now_ms = int(NOON.timestamp() * 1000)
+    assert parse_span(kind, at, count=50, now_ms=now_ms) == expected
 
 
 @pytest.mark.parametrize(
-    ("kind", "at"),
-    [("sequence", "-1"), ("sequence", "x"), ("offset", ""), ("time", "noon"), ("<script>", "")],
+    ("kind", "at", "until"),
+    [
+        ("sequence", "-1", ""),
+        ("sequence", "x", ""),
+        ("sequence", "9" * 19, ""),
+        ("offset", "", ""),
+        ("time", "noon", ""),
+        ("time", "-99999999d", ""),
+        ("time", "0001-01-01T00:00:00+23:59", ""),
+        ("<script>", "", ""),
+        ("before", "", ""),
+        ("after", "0:x", ""),
+        ("after", "-1:4", ""),
+        ("earliest", "", "noon"),
+        ("earliest", "", "-5"),
+    ],
 )
-def test_start_that_is_none_is_a_sentence(kind: str, at: str) -> None:
+def test_span_that_is_none_is_a_sentence(kind: str, at: str, until: str) -> None:
     with pytest.raises(ArgumentError):
-        parse_start(kind, at, count=50)
+        parse_span(kind, at, until, count=50)
 
 
-def test_start_becomes_a_position() -> None:
-    assert "'90'" in Start("last", "10").position(last_sequence=99).selector
-    assert "'0'" in Start("last", "10").position(last_sequence=3).selector
-    assert ">= '7'" in Start("sequence", "7").position(last_sequence=3).selector
+def test_span_ends_at_a_time_or_a_number() -> None:
+    assert parse_span("earliest", "", "2026-01-31T12:00", count=5).until == NOON
+    assert parse_span("earliest", "", "2026-01-31T13:00+01:00", count=5).until == NOON
+    assert parse_span("earliest", "", "41", count=5).last_of("0") == 41
+    assert parse_span("before", "0:30,1:60", "41", count=5).last_of("0") == 29
+    assert parse_span("before", "0:30,1:60", "41", count=5).last_of("1") == 41
+    assert parse_span("earliest", "", "", count=5).last_of("0") is None
+
+
+def _selector(span: Span, last: int, partition: str = "0") -> str | None:
+    position = span.position(partition, last=last, count=10)
+    return None if position is None else position.selector.rpartition("number ")[2]
+
+
+def test_span_becomes_a_position() -> None:
+    assert _selector(Span("last", "10"), 99) == ">= '90'"
+    assert _selector(Span("last", "10"), 3) == ">= '0'"
+    assert _selector(Span("sequence", "7"), 9) == ">= '7'"
+    assert _selector(Span("sequence", "7"), 3) is None
+    assert _selector(Span("before", places={"0": 50}), 49) == ">= '40'"
+    assert _selector(Span("after", places={"0": 50}), 60) == "> '50'"
+    assert _selector(Span("after", places={"0": 50}), 50) is None
     # "after" a millisecond earlier is "at or after".
-    timed = Start("time", "1970-01-01T00:00:01").position(last_sequence=3)
+    timed = Span("time", "1970-01-01T00:00:01").position("0", last=3, count=10)
+    assert timed is not None
     assert "> '999'" in timed.selector
+    long_ago = Span("time", "0001-01-01").position("0", last=3, count=10)
+    assert long_ago is not None
+    assert "> '0'" in long_ago.selector
+
+
+@pytest.mark.parametrize(
+    ("span", "may"),
+    [
+        (Span("sequence", "9"), True),
+        (Span("sequence", "10"), False),
+        (Span("offset", "100"), True),
+        (Span("offset", "101"), False),
+        (Span("offset", "x"), True),
+        (Span("time", "2026-01-31T12:00"), True),
+        (Span("time", "2026-01-31T12:00:01"), False),
+        (Span("earliest"), True),
+    ],
+)
+def test_nobody_waits_for_what_is_behind_the_end(span: Span, may: bool) -> None:
+    known = PartitionProperties(
+        eventhub_name="h",
+        id="0",
+        is_empty=False,
+        beginning_sequence_number=0,
+        last_enqueued_sequence_number=9,
+        last_enqueued_offset="100",
+        last_enqueued_time_utc=NOON,
+    )
+    assert span.may_begin_before(known) is may
 
 
 def test_bodies_are_shown_as_what_they_are() -> None:
@@ -97,7 +171,60 @@ def test_avro_file_is_read_by_another_library() -> None:
     assert list(fastavro.reader(io.BytesIO(avro.container([])))) == []
 
 
-@pytest.mark.parametrize("module", [texts, bodies])
+HOSTILE = (
+    "=cmd|'/c calc'!A1",
+    " +1",
+    "@SUM(A1)",
+    "\t=1",
+    "\uff1d1",
+    'a"b,c\r\nd',
+    "\x1b[31mred\x7f\x9b",
+    "\u202eturned\u200b",
+    "tag\U000e0041",
+    "\x00",
+)
+
+
+def test_lines_say_the_same_and_command_no_terminal() -> None:
+    rows = [Row("0", EventData(text, properties={text: text})) for text in HOSTILE]
+    written = downloads.as_lines(rows).decode()
+    assert all(c.isprintable() or c == "\n" for c in written)
+    read = [json.loads(line) for line in written.split("\n")[:-1]]
+    assert [each["body"] for each in read] == list(HOSTILE)
+    assert [each["properties"] for each in read] == [{text: text} for text in HOSTILE]
+
+
+def test_csv_has_no_formula_and_keeps_its_cells() -> None:
+    rows = [Row("0", EventData(text, properties={"=1": text})) for text in HOSTILE]
+    rows.append(Row("1", EventData(b"\xff\xfe")))
+    written = downloads.as_csv(rows).decode("utf-8-sig")
+    read = list(csv.DictReader(io.StringIO(written, newline="")))
+    assert len(read) == len(rows)
+    for cell in (cell for each in read for cell in each.values()):
+        assert not cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d")), cell
+        assert all(c.isprintable() or c in "\r\n\t" for c in cell)
+    assert read[0]["body"] == "'" + HOSTILE[0]
+    assert read[5]["body"] == HOSTILE[5]
+    assert read[-1]["body_base64"] == "//4="
+
+
+def test_file_is_named_after_the_hub_and_nothing_else() -> None:
+    answer = downloads.made([], 'a/b"\r\nx: \u00e9', "csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="a-b---x---.csv"'
+    assert downloads.made([], "h", "exe").headers["content-disposition"].endswith('h.jsonl"')
+
+
+def test_packed_bodies_are_searched_and_previewed() -> None:
+    event = EventData(gzip.compress(b'{"word": "needle"}'))
+    wanted = compile_search("needle", "json.word == needle")
+    assert wanted is not None
+    assert wanted("0", event)
+    assert bodies.preview(event.body) == '{"word": "needle"}'
+    bomb = EventData(gzip.compress(bytes(20 * 1024 * 1024)))
+    assert not wanted("0", bomb)
+
+
+@pytest.mark.parametrize("module", [texts, bodies, spans, parts])
 def test_examples_are_true(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -110,6 +110,18 @@ async def test_child_runs_until_it_is_stopped(children: Children) -> None:
     assert children.status() == []
 
 
+async def test_child_is_nicer_than_we_are(children: Children) -> None:
+    """Where cores are few, the broker comes first."""
+    children.start(python(SLEEPS))
+    wanted = min(os.nice(0) + 5, 19)
+
+    def is_nicer(status: ChildStatus) -> bool:
+        # The launcher takes its place before it becomes the program.
+        return status.pid is not None and os.getpriority(os.PRIO_PROCESS, status.pid) == wanted
+
+    assert (await seen(children, is_nicer)).pid is not None
+
+
 async def test_child_that_ends_is_started_again_later_each_time(
     children: Children, pauses: Pauses
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_address
 
 import msgspec
 
@@ -116,6 +117,19 @@ class Reports(Acts):
                 f"{newest} audit entries are asked for: 1 to {AUDIT_ENTRIES_MAX} are allowed."
             )
         return self._catalog.audit(newest=newest)
+
+    def note_sign_in(self, address: str, *, refused_name: str | None = None) -> None:
+        """The actor signed in to the portal from this address, or somebody of that name was refused
+        there: the only record of something that is not done here."""
+        self._permit(Action.PORTAL_SIGN_IN)
+        try:
+            place = str(ip_address(address))
+        except ValueError:
+            raise ArgumentError(
+                f"'{names.shown(address)}' is no address: one such as 192.0.2.7 is."
+            ) from None
+        refused = "" if refused_name is None else f"refused: '{names.shown(refused_name)}' "
+        self._record(Action.PORTAL_SIGN_IN, f"{refused}from {place}")
 
     def grants(self, namespace: str) -> list[QuotaGrant]:
         self._permit(Action.GRANT_READ, namespace)

@@ -206,7 +206,13 @@ def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Htm
             visit.link("hubs", hub.name, "capture"),
             check("Capture is on", "enabled", bool(capture.get("enabled"))),
             *_window_fields(visit, capture),
-            select("Destination", "destination", choices, visit.filled("destination", account)),
+            select(
+                "Destination",
+                "destination",
+                choices,
+                visit.filled("destination", account),
+                wide=True,
+            ),
             field(
                 "Container or folder",
                 "container",

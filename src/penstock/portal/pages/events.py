@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -12,12 +11,14 @@ from starlette.responses import Response
 
 from penstock.client import EventData
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
-from penstock.portal import bodies
+from penstock.portal import bodies, downloads
+from penstock.portal.downloads import properties, stored_at
 from penstock.portal.finding import compile_search, shown_value
-from penstock.portal.html import Html, el
+from penstock.portal.html import Html, el, visible
 from penstock.portal.layout import page
 from penstock.portal.parts import card, code, facts, field, select, table
-from penstock.portal.reading import COUNT_MAX, Row, Start, parse_start
+from penstock.portal.reading import Page, Row
+from penstock.portal.spans import COUNT_MAX, Span, parse_span, places_text
 from penstock.portal.streams import EventStream, said
 from penstock.portal.texts import size, whole
 from penstock.portal.web import Route, Visit
@@ -29,8 +30,9 @@ _FROM = {
     "offset": "an offset",
     "time": "a time (UTC)",
 }
+_COUNT = 50
 _HEADS = ("Partition", "Sequence", "Time (UTC)", "Key", "Size", "Properties", "Body")
-_DOWNLOADS = {"jsonl": "JSON lines", "avro": "Avro"}
+_NOTHING = Page([], {}, {})
 
 
 class _Wish(msgspec.Struct, frozen=True):
@@ -38,25 +40,36 @@ class _Wish(msgspec.Struct, frozen=True):
 
     partitions: list[str]
     partition: str  # empty: all
-    start: Start
+    span: Span
     count: int
     find: str
     where: str
 
+    @property
+    def searched(self) -> Span:
+        """A search looks at everything, unless it is told where to begin."""
+        if not self.span.is_backwards:
+            return self.span
+        return msgspec.structs.replace(self.span, kind="earliest", value="")
 
-async def _wish(visit: Visit, *, count: int = 50) -> _Wish:
+
+async def _wish(visit: Visit) -> _Wish:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     known = [str(index) for index in range(hub.partition_count)]
     partition = visit.query.get("partition", "")
     if partition and partition not in known:
         raise NotFound(f"There is no partition '{partition[:20]}': 0 to {known[-1]} are there.")
-    text = visit.query.get("count", "") or str(count)
+    text = visit.query.get("count", "") or str(_COUNT)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= COUNT_MAX:
         raise ArgumentError(f"1 to {COUNT_MAX} events are shown at once.")
     return _Wish(
         partitions=[partition] if partition else known,
         partition=partition,
-        start=parse_start(visit.query.get("from", ""), visit.query.get("at", ""), count=int(text)),
+        span=parse_span(
+            *(visit.query.get(name, "") for name in ("from", "at", "until")),
+            count=int(text),
+            now_ms=visit.portal.clock.now_ms(),
+        ),
         count=int(text),
         find=visit.query.get("find", ""),
         where=visit.query.get("where", ""),
@@ -64,20 +77,20 @@ async def _wish(visit: Visit, *, count: int = 50) -> _Wish:
 
 
 async def explorer(visit: Visit) -> Response:
-    problem, rows = "", []
+    problem, found = "", _NOTHING
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     try:
         wish = await _wish(visit)
         compile_search(wish.find, wish.where)
         if not wish.find and not wish.where:
-            rows = await visit.portal.events.page(
-                visit.namespace, hub.name, wish.partitions, wish.start, wish.count
+            found = await visit.portal.events.page(
+                visit.namespace, hub.name, wish.partitions, wish.span, wish.count
             )
     except PenstockError as error:
         problem = str(error)
     shown = table(
         _HEADS,
-        [_cells(visit, hub.name, row) for row in rows],
+        [_cells(visit, hub.name, row) for row in found.rows],
         empty="No events here.",
         numbers=(1, 4),
     )
@@ -89,7 +102,7 @@ async def explorer(visit: Visit) -> Response:
         notice,
         card(
             "",
-            _bar(visit, hub.name),
+            _bar(visit, hub.name, found),
             el("div", shown, id="results", data_heads=json.dumps(_HEADS)),
             _downloads(visit, hub.name),
         ),
@@ -103,44 +116,53 @@ def _form(visit: Visit, partition_count: int) -> Html:
     partitions = {"": "all partitions"} | {
         str(index): f"partition {index}" for index in range(partition_count)
     }
-    asked = visit.query.get("from", "")
-    chosen = asked if asked in _FROM else ("latest" if not asked else "")
-    if not chosen:  # the value alone, as in ?from=42
-        start = parse_start(asked, "", count=50) if _parses(asked) else Start("latest")
-        chosen = start.kind if start.kind in _FROM else "latest"
-    at = visit.query.get("at", "") or (asked if asked not in _FROM else "")
+    query = visit.query
+    asked = query.get("from", "")
+    chosen, at = asked or "latest", query.get("at", "")
+    if chosen in ("before", "after"):  # a page on the way: the form begins anew
+        chosen, at = "latest", ""
+    elif chosen not in _FROM:  # the value alone, as in ?from=42
+        chosen, at = _guessed(asked), asked
     kept = [
-        el("input", type="hidden", name="namespace", value=visit.query["namespace"])
-        if "namespace" in visit.query
+        el("input", type="hidden", name="namespace", value=query["namespace"])
+        if "namespace" in query
         else None
     ]
     return el(
         "form",
         *kept,
-        select("Partition", "partition", partitions, visit.query.get("partition", "")),
+        select("Partition", "partition", partitions, query.get("partition", "")),
         select("From", "from", _FROM, chosen),
-        field("At", "at", at, placeholder="42 or 2026-01-31T12:00:00", autocomplete="off"),
+        field("At", "at", at, placeholder="42, 2026-01-31T12:00, -15min", autocomplete="off"),
         field(
-            "How many",
-            "count",
-            visit.query.get("count", "50"),
-            type_="number",
-            min=1,
-            max=COUNT_MAX,
+            "Until",
+            "until",
+            query.get("until", ""),
+            placeholder="the end; or as At",
+            autocomplete="off",
         ),
         field(
             "Find text",
             "find",
-            visit.query.get("find", ""),
+            query.get("find", ""),
             placeholder="in body, key, properties",
             autocomplete="off",
         ),
         field(
             "Where",
             "where",
-            visit.query.get("where", ""),
-            placeholder="json.temperature >= 30 and key == d7",
+            query.get("where", ""),
+            placeholder="json.amount >= 30 and …",
+            title="json.temperature >= 30 and key == d7",
             autocomplete="off",
+        ),
+        field(
+            "How many",
+            "count",
+            query.get("count", str(_COUNT)),
+            type_="number",
+            min=1,
+            max=COUNT_MAX,
         ),
         el("button", "Show", type="submit", class_="primary"),
         method="get",
@@ -150,20 +172,40 @@ def _form(visit: Visit, partition_count: int) -> Html:
     )
 
 
-def _parses(text: str) -> bool:
+def _guessed(text: str) -> str:
+    """What the form shows for it."""
     try:
-        parse_start(text, "", count=1)
+        kind = parse_span(text, "", count=_COUNT).kind
     except PenstockError:
-        return False
-    return True
+        return "latest"
+    return kind if kind in _FROM else "latest"
 
 
-def _bar(visit: Visit, hub: str) -> Html:
+def _bar(visit: Visit, hub: str, found: Page) -> Html:
     stream = visit.link("hubs", hub, "events", "stream")
+    kept = {
+        name: value
+        for name, value in visit.query.items()
+        if name in ("partition", "count", "until") and value
+    }
+
+    def turn(text: str, kind: str, places: dict[str, int]) -> Html | None:
+        if not places:
+            return None
+        to = {**kept, "from": kind, "at": places_text(places)}
+        return el("a", text, href=visit.link("hubs", hub, "events", **to), class_="button")
+
     return el(
         "div",
         el("button", "Live tail", type="button", data_tail=stream, id="tail"),
         el("button", "Stop", type="button", id="stop", hidden=True),
+        el(
+            "span",
+            turn("← Older", "before", found.older),
+            turn("Newer →", "after", found.newer),
+            id="turn",
+            class_="row",
+        ),
         el("span", aria_live="polite", id="progress", class_="soft"),
         class_="row",
     )
@@ -177,8 +219,9 @@ def _downloads(visit: Visit, hub: str) -> Html:
             label,
             href=visit.link("hubs", hub, "events", "download", **{**kept, "format": key}),
             class_="button small",
+            data_download=key,
         )
-        for key, label in _DOWNLOADS.items()
+        for key, label in downloads.FORMATS.items()
     ]
     return el("p", "Download these events: ", *links, class_="row")
 
@@ -205,24 +248,12 @@ def _plain(row: Row) -> tuple[str, ...]:
     return (
         row.partition,
         str(event.sequence_number),
-        _time(event),
+        stored_at(event),
         event.partition_key or "",
         size(len(event.body)),
-        ", ".join(f"{name}={value}" for name, value in _properties(event)[:8])[:200],
+        ", ".join(f"{name}={value}" for name, value in properties(event)[:8])[:200],
         bodies.preview(event.body),
     )
-
-
-def _time(event: EventData) -> str:
-    when = event.enqueued_time
-    return "" if when is None else when.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def _properties(event: EventData) -> list[tuple[str, str]]:
-    try:
-        return [(str(name), shown_value(value)) for name, value in event.properties.items()]
-    except PenstockError as error:
-        return [("(damaged)", str(error))]
 
 
 # --- one event ------------------------------------------------------------------------------------
@@ -243,7 +274,7 @@ async def event_page(visit: Visit) -> Response:
         el(
             "div",
             card("Event", _event_facts(row)),
-            card("Properties", _pairs(_properties(event), "It has no properties.")),
+            card("Properties", _pairs(properties(event), "It has no properties.")),
             class_="columns",
         ),
         card(
@@ -316,7 +347,7 @@ def _event_facts(row: Row) -> Html:
         ("Partition", row.partition),
         ("Sequence number", whole(event.sequence_number)),
         ("Offset", event.offset or ""),
-        ("Stored (UTC)", _time(event)),
+        ("Stored (UTC)", stored_at(event)),
         ("Partition key", event.partition_key or ""),
         ("Size", f"{size(len(event.body))} ({whole(len(event.body))} bytes)"),
         ("Body type", event.body_type),
@@ -350,7 +381,9 @@ def _pairs(pairs: list[tuple[str, str]], empty: str) -> Html:
 async def event_body(visit: Visit) -> Response:
     row = await _one(visit)
     name = f"event-{row.partition}-{row.event.sequence_number}.bin"
-    return Response(row.event.body, media_type="application/octet-stream", headers=_named(name))
+    return Response(
+        row.event.body, media_type="application/octet-stream", headers=downloads.named(name)
+    )
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -362,11 +395,13 @@ async def stream(visit: Visit) -> Response:
     follow = visit.query.get("follow") == "1"
     wish = await _wish(visit)
     wanted = compile_search(wish.find, wish.where)
-    start = Start("latest") if follow else wish.start
-    if not follow and visit.query.get("from", "") in ("", "latest", "end"):
-        start = Start("earliest")  # a search looks at everything, unless it is told where to begin
     found = visit.portal.events.stream(
-        visit.namespace, hub.name, wish.partitions, start, wanted, follow=follow
+        visit.namespace,
+        hub.name,
+        wish.partitions,
+        Span("latest") if follow else wish.searched,
+        wanted,
+        follow=follow,
     )
 
     async def lines() -> AsyncGenerator[bytes, None]:
@@ -374,7 +409,10 @@ async def stream(visit: Visit) -> Response:
             yield said("begun", {})
             try:
                 async for step in steps:
-                    shown = [[_event_link(visit, hub.name, row), *_plain(row)] for row in step.rows]
+                    shown = [
+                        [_event_link(visit, hub.name, row), *map(visible, _plain(row))]
+                        for row in step.rows
+                    ]
                     data = {"rows": shown, "scanned": step.scanned}
                     yield said("over" if step.is_over else "rows", data)
             except PenstockError as error:
@@ -383,53 +421,18 @@ async def stream(visit: Visit) -> Response:
     return EventStream(lines())
 
 
-# --- downloads ------------------------------------------------------------------------------------
-
-
 async def download(visit: Visit) -> Response:
+    """What is shown: the page, or what the search finds."""
     hub = await visit.backend.hub(visit.namespace, visit.hub)
-    wish = await _wish(visit, count=COUNT_MAX)
+    wish = await _wish(visit)
     wanted = compile_search(wish.find, wish.where)
-    rows = await visit.portal.events.page(
-        visit.namespace, hub.name, wish.partitions, wish.start, wish.count
-    )
-    rows = [row for row in rows if wanted is None or wanted(row.partition, row.event)]
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in hub.name)
-    if visit.query.get("format") == "avro":
-        from penstock.portal.avro import container
-
-        return Response(
-            container([row.event for row in rows]),
-            media_type="application/octet-stream",
-            headers=_named(f"{name}.avro"),
-        )
-    text = "".join(json.dumps(_record(row), ensure_ascii=False) + "\n" for row in rows)
-    return Response(
-        text.encode("utf-8", "replace"),
-        media_type="application/x-ndjson",
-        headers=_named(f"{name}.jsonl"),
-    )
-
-
-def _record(row: Row) -> dict[str, object]:
-    event = row.event
-    record: dict[str, object] = {
-        "partition": row.partition,
-        "sequence_number": event.sequence_number,
-        "offset": event.offset,
-        "enqueued_time": _time(event).replace(" ", "T") + "Z",
-        "partition_key": event.partition_key,
-        "properties": dict(_properties(event)),
-    }
-    try:
-        record["body"] = event.body.decode()
-    except UnicodeDecodeError:
-        record["body_base64"] = base64.b64encode(event.body).decode()
-    return record
-
-
-def _named(name: str) -> dict[str, str]:
-    return {"content-disposition": f'attachment; filename="{name}"'}
+    events = visit.portal.events
+    where = (visit.namespace, hub.name, wish.partitions)
+    if wanted is None:
+        rows = (await events.page(*where, wish.span, wish.count)).rows
+    else:
+        rows = await events.search(*where, wish.searched, wanted)
+    return downloads.made(rows, hub.name, visit.query.get("format", ""))
 
 
 ROUTES = (

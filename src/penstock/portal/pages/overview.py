@@ -95,6 +95,7 @@ async def _tiles(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html
     )
     units = "unlimited" if namespace.unlimited else whole(namespace.capacity)
     return tiles(
+        await _health(visit),
         tile("Events in", f"{count(rate(now, 'incoming_messages'))}/s", _bytes(now, "incoming")),
         tile("Events out", f"{count(rate(now, 'outgoing_messages'))}/s", _bytes(now, "outgoing")),
         tile(
@@ -110,6 +111,19 @@ async def _tiles(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html
     )
 
 
+async def _health(visit: Visit) -> Html:
+    """The way to the page that says more."""
+    found = await visit.backend.health()
+    fine = found.status == "ready"
+    note = plural(len(found.warnings), "warning") if found.warnings else "all is well"
+    return tile(
+        "Health",
+        el("a", found.status, href=visit.link("health")),
+        note if fine else "not every part works",
+        tone="bad" if not fine else "warn" if found.warnings else "good",
+    )
+
+
 def _bytes(now: dict[str, Any], way: str) -> str:
     return f"{size(rate(now, f'{way}_bytes'))}/s"
 
@@ -119,7 +133,7 @@ def traffic_charts(series: dict[str, Any]) -> list[Html]:
     values, at_ms, step_ms = series["values"], series["at_ms"], series["step_ms"]
 
     def lines(**named: str) -> dict[str, list[float | None]]:
-        return {label: per_second(values.get(name, []), step_ms) for label, name in named.items()}
+        return {label: per_second(series, name) for label, name in named.items()}
 
     return [
         el(

@@ -206,7 +206,13 @@ def _token_form(visit: Visit, hub: str | None, rules: list[str]) -> Html | None:
         form(
             visit,
             visit.link(*_base(hub), "-", "token"),
-            select("Signed by the policy", "policy", {rule: rule for rule in rules}),
+            select(
+                "Signed by the policy",
+                "policy",
+                {rule: rule for rule in rules},
+                visit.filled("policy"),
+                wide=True,
+            ),
             field(
                 "Event hub",
                 "hub",

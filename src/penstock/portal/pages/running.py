@@ -73,7 +73,7 @@ async def connections(visit: Visit) -> Response:
     ]
     rows = [_connection(visit, each) for each in here]
     heads = ("Client", "Program", "Links", "Open for", "Events in", "Events out", "In", "Out", "")
-    shown = table(heads, rows, empty="Nobody is connected.", numbers=(4, 5, 6, 7))
+    shown = table(heads, rows, empty="Nobody is connected.", numbers=(3, 4, 5, 6, 7))
     head = tiles(
         tile("Connections", whole(len(here))),
         tile("Sending", whole(sum(_has(each, "send") for each in here))),

@@ -52,7 +52,7 @@ _CHARTED = (
 async def scale(visit: Visit) -> Response:
     namespace = await _namespace(visit)
     now = await lately(visit, None)
-    series: dict[str, Any] = await history(visit, None, _CHARTED)
+    series = await history(visit, None, _CHARTED)
     now_ms = visit.portal.clock.now_ms()
     usage = await visit.backend.shared(
         "usage",
@@ -185,8 +185,7 @@ def _charts(namespace: NamespaceInfo, series: dict[str, Any]) -> Html:
         chart(
             "Bytes in",
             at_ms,
-            {"in": per_second(values["incoming_bytes"], step_ms)}
-            | bound(limits.UNIT_INGRESS_BYTES_PER_S),
+            {"in": per_second(series, "incoming_bytes")} | bound(limits.UNIT_INGRESS_BYTES_PER_S),
             unit="a second",
             step_ms=step_ms,
             bytes_=True,
@@ -194,7 +193,7 @@ def _charts(namespace: NamespaceInfo, series: dict[str, Any]) -> Html:
         chart(
             "Events in",
             at_ms,
-            {"in": per_second(values["incoming_messages"], step_ms)}
+            {"in": per_second(series, "incoming_messages")}
             | bound(limits.UNIT_INGRESS_EVENTS_PER_S),
             unit="a second",
             step_ms=step_ms,
@@ -202,8 +201,7 @@ def _charts(namespace: NamespaceInfo, series: dict[str, Any]) -> Html:
         chart(
             "Bytes out",
             at_ms,
-            {"out": per_second(values["outgoing_bytes"], step_ms)}
-            | bound(limits.UNIT_EGRESS_BYTES_PER_S),
+            {"out": per_second(series, "outgoing_bytes")} | bound(limits.UNIT_EGRESS_BYTES_PER_S),
             unit="a second",
             step_ms=step_ms,
             bytes_=True,
@@ -256,9 +254,9 @@ def _bill(visit: Visit, usage: list[dict[str, Any]]) -> list[Html]:
         tile("Unit hours this month", whole(unit_hours), f"in {plural(len(rows), 'hour')}"),
         tile("Events this month", count(events), "in steps of 64 KB"),
         tile(
-            "Forecast",
+            "Unit hours, forecast",
             whole(units_now * _HOURS_A_MONTH),
-            f"unit hours a month, at {plural(units_now, 'unit')}",
+            f"a month, at {plural(units_now, 'unit')}",
         ),
     ]
     prices = visit.portal.settings.prices
@@ -272,7 +270,7 @@ def _bill(visit: Visit, usage: list[dict[str, Any]]) -> list[Html]:
         made += [
             tile("Cost this month", _money(so_far, currency), "so far"),
             tile(
-                "Forecast",
+                "Cost, forecast",
                 _money(hourly * _HOURS_A_MONTH, currency),
                 "a month, like the last 24 hours",
             ),

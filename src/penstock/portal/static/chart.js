@@ -81,7 +81,7 @@
           if (run.length === 1) run.push([run[0][0] + 1, run[0][1]]);
           const line = run.map(([px, py]) => `${px.toFixed(1)},${py.toFixed(1)}`).join(" L");
           const floor = y(0).toFixed(1);
-          svg.append(make("path", { class: `fill s${index % 6}`, d: `M${run[0][0].toFixed(1)},${floor} L${line} L${run[run.length - 1][0].toFixed(1)},${floor} Z` }));
+          if (name !== "limit") svg.append(make("path", { class: `fill s${index % 6}`, d: `M${run[0][0].toFixed(1)},${floor} L${line} L${run[run.length - 1][0].toFixed(1)},${floor} Z` }));
           svg.append(make("path", { class: `curve s${index % 6}`, d: `M${line}` }));
         }
         run = [];

@@ -6,7 +6,7 @@
   if (!form || !results) return;
   const ROWS_MAX = 1000;
   const tail = document.getElementById("tail"), stop = document.getElementById("stop");
-  const progress = document.getElementById("progress");
+  const progress = document.getElementById("progress"), turn = document.getElementById("turn");
   const heads = JSON.parse(results.dataset.heads);
   const numbers = new Set([1, 4]);
   let source = null, shown = 0, scanned = 0;
@@ -64,6 +64,7 @@
 
   const begin = (address, follow) => {
     end("");
+    turn.hidden = true;
     const body = freshTable();
     shown = 0; scanned = 0;
     stop.hidden = false;
@@ -103,6 +104,12 @@
     const shownAs = new URL(form.action);
     new FormData(form).forEach((value, name) => { if (value) shownAs.searchParams.set(name, value); });
     history.replaceState(null, "", shownAs);
+    document.querySelectorAll("[data-download]").forEach((link) => {
+      const file = new URL(link.href);
+      file.search = shownAs.search;
+      file.searchParams.set("format", link.dataset.download);
+      link.href = file.pathname + file.search;
+    });
     document.querySelectorAll(".flash.error").forEach((old) => old.remove());
     begin(address(false), false);
   });
