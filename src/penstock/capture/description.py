@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.capture.runs import FilesPlace
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
 
@@ -77,6 +78,12 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
             account=account,
             container=container.strip("/"),
             name_format=properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT),
+        )
+
+    @property
+    def place(self) -> FilesPlace:
+        return FilesPlace(
+            account=self.account, container=self.container, name_format=self.name_format
         )
 
     @property

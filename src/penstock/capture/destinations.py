@@ -107,9 +107,7 @@ def checked_destination(name: str, url: str, options: Mapping[str, str]) -> str:
         )
     if any(part == ".." for part in unquote(parts.path).split("/")):
         raise ConfigurationError(f"The URL of '{names.shown(name)}' has a '..' in its path.")
-    allowed: tuple[str, ...] = AZURE_OPTIONS if parts.scheme in AZURE else S3_OPTIONS
-    if parts.scheme == "file":
-        allowed = ()
+    allowed = _options_of(parts.scheme)
     for option in options:
         if option not in allowed:
             told = ", ".join(allowed) or "none"
@@ -125,6 +123,12 @@ def checked_destination(name: str, url: str, options: Mapping[str, str]) -> str:
     return url
 
 
+def _options_of(scheme: str) -> tuple[str, ...]:
+    if scheme == "file":
+        return ()
+    return AZURE_OPTIONS if scheme in AZURE else S3_OPTIONS
+
+
 def variable_of(name: str, option: str) -> str:
     """Of the environment, for an option that the configuration leaves out.
 
@@ -134,15 +138,20 @@ def variable_of(name: str, option: str) -> str:
     return f"PENSTOCK_CAPTURE_{re.sub('[^A-Z0-9]', '_', name.upper())}_{option.upper()}"
 
 
-def environment_destination(name: str, url: str, environ: Mapping[str, str]) -> Destination:
-    """One that the service names, with credentials of this machine's environment."""
-    options = {
+def environment_destination(
+    name: str, url: str, environ: Mapping[str, str], options: Mapping[str, str] | None = None
+) -> Destination:
+    """One that the service names, with credentials of this machine's environment, or with options
+    that are given: those that its kind of URL knows."""
+    found = {
         option: environ[variable_of(name, option)]
         for option in (*AZURE_OPTIONS, *S3_OPTIONS)
         if variable_of(name, option) in environ
     }
-    checked_destination(name, url, options)
-    return Destination(name=name, url=url, options=options)
+    known = _options_of(urlsplit(url).scheme)
+    found |= {option: value for option, value in (options or {}).items() if option in known}
+    checked_destination(name, url, found)
+    return Destination(name=name, url=url, options=found)
 
 
 def resolve(destinations: Sequence[Destination], account: str, container: str) -> Target:

@@ -32,6 +32,10 @@ class CapturedFile(msgspec.Struct, frozen=True, kw_only=True):
     named_s: int
     first_ms: int = 0
     last_ms: int = 0
+    # Under which settings it was written: they may have changed since.
+    account: str = ""
+    container: str = ""
+    encoding: str = ""
 
     @property
     def lost(self) -> int:
@@ -66,6 +70,20 @@ def manifest(
             for file in ordered
         ],
     }
+
+
+def with_others(document: dict[str, Any], there: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of a manifest that is there already, the files that are not ours: of another run of the same
+    hub, whose window closed in the same slot."""
+    if there is None or there.get("namespace") != document["namespace"]:
+        return document
+    own = {file["path"] for file in document["files"]}
+    others = [file for file in there.get("files", ()) if file["path"] not in own]
+    files = sorted(
+        [*document["files"], *others],
+        key=lambda file: (_number(file["partitionId"]), file["closedAt"]),
+    )
+    return document | {"files": files, "eventCount": sum(file["eventCount"] for file in files)}
 
 
 def manifest_bytes(document: Mapping[str, Any]) -> bytes:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
+from penstock.capture.destinations import Destination, Store, Target, resolve
 from penstock.capture.names import MANIFESTS
+from penstock.capture.runs import FilesPlace
+from penstock.model.errors import ArgumentError
 
 _TOKEN = re.compile(r"\{([A-Za-z]+)\}")
 _DIGITS = {"Year": 4, "Month": 2, "Day": 2, "Hour": 2, "Minute": 2, "Second": 2}
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A captured file by its name: when its window closed, in seconds."""
+    """A captured file by its name: when its window closed, in seconds. `place` is which of several
+    it lies at."""
 
     path: str
     partition: str
     named_s: int
     size: int
+    place: int = 0
 
     @property
     def kind(self) -> str:
@@ -46,6 +51,45 @@ def pattern(name_format: str, namespace: str, hub: str) -> re.Pattern[str]:
         seen.add(name)
     parts.append(re.escape(name_format[at:]))
     return re.compile("".join(parts) + r"\.(?:avro|parquet)")
+
+
+class Shelf(msgspec.Struct, frozen=True, kw_only=True):
+    """One place that a hub's files lie at."""
+
+    target: Target
+    name_format: str
+
+
+def shelves_of(
+    places: Iterable[FilesPlace], destinations: Sequence[Destination]
+) -> tuple[list[Shelf], list[str]]:
+    """Where a hub's files lie, and a sentence for each place before that no configuration names
+    any more. Raises ArgumentError where that is so of the first, which is the present one."""
+    shelves: list[Shelf] = []
+    troubles = []
+    for place in places:
+        try:
+            target = resolve(destinations, place.account, place.container)
+        except ArgumentError as error:
+            if not shelves:
+                raise
+            troubles.append(f"Files from before are not looked at. {error}")
+            continue
+        shelves.append(Shelf(target=target, name_format=place.name_format))
+    return shelves, troubles
+
+
+def listed_at(
+    shelves: Sequence[Shelf], stores: Sequence[Store], namespace: str, hub: str
+) -> list[Listed]:
+    """Those of the hub, wherever they lie, in the order of partition and time. Raises
+    DestinationError."""
+    found: dict[str, Listed] = {}
+    for index, (shelf, store) in enumerate(zip(shelves, stores, strict=True)):
+        for file in listed(store.files(), shelf.name_format, namespace, hub):
+            # Two settings may lead to one place.
+            found.setdefault(store.url(file.path), msgspec.structs.replace(file, place=index))
+    return sorted(found.values(), key=lambda each: (int(each.partition), each.named_s))
 
 
 def listed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from penstock.model import names
@@ -10,6 +11,7 @@ from penstock.model.errors import ArgumentError
 
 MANIFESTS = "_manifests"
 SUFFIXES = {"avro": ".avro", "parquet": ".parquet"}
+_SECONDS_BACK = 60  # that are looked at: the time in a name is about when the window closed
 _TOKEN = re.compile(r"\{([A-Za-z]+)\}")
 
 
@@ -45,6 +47,24 @@ def checked_path(path: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or "\\" in path or not path.isprintable():
         raise ArgumentError(f"The path '{names.shown(path)}' leads out of its destination.")
     return path
+
+
+def free_second(wanted_s: int, *, after_s: int, is_taken: Callable[[int], bool]) -> int:
+    """The second that a file is named by, where files of others have names in between: the next
+    free one before `wanted_s`, or behind it; always later than `after_s`.
+
+    >>> free_second(9, after_s=5, is_taken={9, 8}.__contains__)
+    7
+    >>> free_second(9, after_s=8, is_taken={9, 10}.__contains__)
+    11
+    """
+    for second in range(wanted_s, max(after_s, wanted_s - _SECONDS_BACK), -1):
+        if not is_taken(second):
+            return second
+    second = max(wanted_s, after_s) + 1
+    while is_taken(second):
+        second += 1
+    return second
 
 
 def slot_of(at_s: int, interval_s: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,28 +166,26 @@ def verify(
     output: Format = Output.TABLE,
 ) -> None:
     """Prove that log and files are the same, event by event; exit code 1 when they are not."""
-    from penstock.cli.capture_target import find_target, range_settings
+    from penstock.cli.capture_target import find_shelves, range_settings
     from penstock.spark.capture_verify import verify as compare
 
     told = _told(service, hub)
-    target = find_target(service, told, config)
-    ranges = range_settings(service, hub, connection_string)
-    runs = [each for each in service.client.capture_runs() if each["hub"] == told.hub]
+    shelves, troubles = find_shelves(service, told, config)
     result = compare(
-        target,
-        namespace=service.namespace,
+        shelves,
+        namespace=told.namespace,
         hub=told.hub,
-        description=_description(service, hub),
-        runs=runs,
-        ranges=ranges,
+        runs=[*_captured(service, told)],
+        ranges=range_settings(service, told.hub, connection_string),
     )
     print_record(result.row(), output)
-    for line in result.problems[:20]:
+    for line in [*troubles, *result.problems][:20]:
         talk(line)
     if not result.is_fine:
         raise PenstockError(
             f"Log and files of '{told.hub}' differ: {result.missing} missing, {result.double} "
-            f"double, {result.different} different, {result.damaged_files} files damaged."
+            f"double, {result.different} different, {result.damaged_files} files damaged, "
+            f"{result.unlike_manifest} not as their manifest says."
         )
     talk(f"Log and files of '{told.hub}' are the same: {result.events:,} events.")
 
@@ -196,33 +195,47 @@ def verify(
 def compact(
     service: Service,
     hub: HubName,
-    to: Annotated[str, typer.Option("--to", metavar="URL|PATH", help="Where the Parquet files go")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="Where the Parquet files go: DESTINATION/DIRECTORY, a path or a URL",
+        ),
+    ],
     since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later (UTC)")
+        str | None,
+        typer.Option("--from", metavar="TIME", help="From the hour of this time on (UTC)"),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Stored before then")
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Up to the hour that ends then or later"),
     ] = None,
     config: Config = None,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
+    output: Format = Output.TABLE,
 ) -> None:
     """Join captured files into Parquet, a directory for each hour (Spark)."""
-    from penstock.cli.capture_target import find_target
-    from penstock.spark.capture_read import compact as join
+    from penstock.cli.capture_target import find_shelves, known_destinations, named_target
+    from penstock.spark.capture_compact import compact as join
 
     told = _told(service, hub)
-    target = find_target(service, told, config)
-    count = join(
-        target,
-        namespace=service.namespace,
+    shelves, troubles = find_shelves(service, told, config)
+    target = named_target(to, known_destinations(service, config))
+    rows = join(
+        shelves,
+        namespace=told.namespace,
         hub=told.hub,
-        description=_description(service, hub),
-        to=to,
+        to=target,
         since=since,
         until=until,
         master=master,
     )
-    talk(f"{count:,} events of '{told.hub}' stand in {to}, by hour.")
+    for line in troubles:
+        talk(line)
+    print_rows(rows, output, title=f"Files in {target.url}")
+    count = sum(int(row["events"]) for row in rows)
+    talk(f"{count:,} events of '{told.hub}' stand in {target.url}, by hour.")
 
 
 @app.verb()
@@ -259,10 +272,13 @@ def _told(service: Service, hub: str) -> CaptureStatusInfo:
     raise NotFound(f"The event hub '{hub}' was never captured.")
 
 
-def _description(service: Service, hub: str) -> dict[str, Any]:
-    found = service.client.hub(service.namespace, hub).capture
-    assert found is not None
-    return found
+def _captured(service: Service, told: CaptureStatusInfo) -> Iterator[dict[str, Any]]:
+    """What should be in files by now: of runs that are done, and of those that go on."""
+    for each in told.ended:
+        yield {"starts": each["starts"], "captured": each["stops"]}
+    for each in service.client.capture_runs():
+        if (each["namespace"], each["hub"]) == (told.namespace, told.hub):
+            yield {"starts": each["run"]["starts"], "captured": each["captured"]}
 
 
 def _row(found: CaptureStatusInfo) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,28 +11,50 @@ from penstock.cli.service import Service
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from penstock.capture.destinations import Target
+    from penstock.capture.destinations import Destination, Target
+    from penstock.capture.listing import Shelf
     from penstock.client.ranges import RangeSettings
     from penstock.management.client import CaptureStatusInfo
 
 
-def find_target(service: Service, told: CaptureStatusInfo, config: Path | None) -> Target:
+def find_shelves(
+    service: Service, told: CaptureStatusInfo, config: Path | None
+) -> tuple[list[Shelf], list[str]]:
+    """Where a hub's files lie, now and from before, and what cannot be looked at. Raises
+    PenstockError."""
+    import msgspec
+
+    from penstock.capture.listing import shelves_of
+    from penstock.capture.runs import FilesPlace
+
+    places = msgspec.convert(told.places, list[FilesPlace])
+    return shelves_of(places, known_destinations(service, config))
+
+
+def known_destinations(service: Service, config: Path | None) -> list[Destination]:
     """By the service's configuration where this machine has it; else by what the service tells and
     credentials of the environment. Raises PenstockError."""
-    from penstock.capture.description import CaptureSettings
-    from penstock.capture.destinations import environment_destination, resolve
+    from penstock.capture.destinations import environment_destination
     from penstock.service.config import load_settings
 
     settings = load_settings(flags={"config": config}, environ=os.environ)
-    known = list(settings.capture.destinations) or [
+    return list(settings.capture.destinations) or [
         environment_destination(each["name"], each["url"], os.environ)
         for each in service.client.capture_destinations()
     ]
-    description = service.client.hub(told.namespace, told.hub).capture
-    if description is None:
-        raise ConfigurationError(f"The event hub '{told.hub}' has no captureDescription.")
-    wanted = CaptureSettings.of(description)
-    return resolve(known, wanted.account, wanted.container)
+
+
+def named_target(text: str, known: Sequence[Destination]) -> Target:
+    """What a user names: a destination with a container or directory in it, a directory of this
+    machine, or a URL with credentials of the environment (PENSTOCK_CAPTURE_TO_ACCOUNT_KEY, ...).
+    Raises PenstockError."""
+    from penstock.capture.destinations import environment_destination, resolve
+
+    name, _, below = text.partition("/")
+    if any(each.name.casefold() == name.casefold() for each in known):
+        return resolve(known, name, below.strip("/"))
+    url = text if "://" in text else Path(text).expanduser().resolve().as_uri()
+    return resolve([environment_destination("to", url, os.environ)], "to", "")
 
 
 def range_settings(service: Service, hub: str, connection_string: str | None) -> RangeSettings:

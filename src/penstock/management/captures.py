@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination, resolve, shown_url
-from penstock.capture.runs import Run, runs_of
+from penstock.capture.runs import Ended, FilesPlace, Run, ended_of, places_of, runs_of
 from penstock.model import names
 from penstock.model.entities import Hub
 from penstock.model.errors import AlreadyExists, ArgumentError, PenstockError
@@ -90,6 +90,8 @@ class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str
     updated_ms: int
     retention_hours: int
+    ended: list[Ended]  # runs that are over and done
+    places: list[FilesPlace]  # where files lie: as it is now, then as it was before
 
     @property
     def warning(self) -> str | None:
@@ -156,10 +158,17 @@ class CaptureRegistry:
         description = hub.metadata.get("capture", {})
         runs = runs_of(hub.metadata.get("captureRuns"))
         told = [self._reports[key] for run in runs if (key := (hub.id, run.id)) in self._reports]
-        newest = told[-1] if told else None
+        newest = _worst(told)
         state, error = self._judged(description, runs, newest, now_ms)
-        report = newest[0] if newest else CaptureReport(run="")
+        report = told[-1][0] if told else CaptureReport(run="")
         settings = CaptureSettings.of(description)
+        ended = ended_of(hub.metadata.get("captureEnded"))
+        wrote: list[Ended | CaptureReport] = [*ended, *(each for each, _ in told)]
+        last = max(ended, key=lambda each: each.last_file_ms, default=None)
+        if last is not None and last.last_file_ms > report.last_file_ms:
+            report = msgspec.structs.replace(
+                report, last_file=last.last_file, last_file_ms=last.last_file_ms
+            )
         return CaptureStatus(
             namespace=hub.namespace,
             hub=hub.name,
@@ -173,12 +182,14 @@ class CaptureRegistry:
             last_file=report.last_file,
             last_file_ms=report.last_file_ms,
             recent_files=report.recent_files,
-            files=sum(each.files for each, _ in told),
-            events=sum(each.events for each, _ in told),
-            lost_events=sum(each.lost for each, _ in told),
+            files=sum(each.files for each in wrote),
+            events=sum(each.events for each in wrote),
+            lost_events=sum(each.lost for each in wrote),
             last_error=error,
             updated_ms=newest[1] if newest else 0,
             retention_hours=hub.retention_hours,
+            ended=ended,
+            places=[settings.place, *reversed(places_of(hub.metadata.get("capturePlaces")))],
         )
 
     def _judged(
@@ -233,3 +244,11 @@ class CaptureRegistry:
             max(0, wanted.get(key, first) - max(first, captured.get(key, first)))
             for key, first in run.starts.items()
         )
+
+
+def _worst(told: Sequence[tuple[CaptureReport, int]]) -> tuple[CaptureReport, int] | None:
+    """Of several runs the one that waits or failed speaks for all; else the newest."""
+    for each in reversed(told):
+        if each[0].state in (CaptureState.WAITING, CaptureState.FAILED):
+            return each
+    return told[-1] if told else None

@@ -74,11 +74,12 @@ class ManagementClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"'{url}' is no URL of a service: http:// or https:// it is.")
         self.url = url
+        self.ca_file = None if ca_file is None else str(ca_file)
         self._token = token
         self._host, self._port = parts.hostname, parts.port
         self._tls: ssl.SSLContext | None = None
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+            self._tls = ssl.create_default_context(cafile=self.ca_file)
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
         self._ids: dict[str, str] = {}  # of namespaces, by name

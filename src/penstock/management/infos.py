@@ -85,6 +85,8 @@ class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_ms: int
     retention_hours: int
     recent_files: list[RecentFileInfo] = []  # the newest first
+    ended: list[dict[str, Any]] = []  # runs that are over and done: starts, stops by partition
+    places: list[dict[str, str]] = []  # account, container, name_format: as it is now, then before
 
 
 def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:

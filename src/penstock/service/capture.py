@@ -221,9 +221,7 @@ class CaptureWatch:
                 "when the newest file's window closed",
                 labels=labels,
             ),
-            "files": CounterMetricFamily(
-                "penstock_capture_files", "files captured, of the runs that go on", labels=labels
-            ),
+            "files": CounterMetricFamily("penstock_capture_files", "files captured", labels=labels),
             "events": CounterMetricFamily(
                 "penstock_captured_messages", "events in those files", labels=labels
             ),

@@ -17,7 +17,13 @@ import msgspec
 
 from penstock.capture import names
 from penstock.capture.destinations import Store, resolve
-from penstock.capture.files import CapturedFile, created_event, manifest, manifest_bytes
+from penstock.capture.files import (
+    CapturedFile,
+    created_event,
+    manifest,
+    manifest_bytes,
+    with_others,
+)
 from penstock.capture.ledger import Ledger
 from penstock.model.errors import PenstockError
 from penstock.spark.capture_plan import CapturePlan
@@ -53,7 +59,8 @@ Send = Callable[[CapturePlan, Sequence[Mapping[str, Any]]], None]
 
 def write_manifests(plan: CapturePlan, ledger: Ledger, *, is_finished: bool) -> int:
     """Of every slot that no open window can close in any more; how many those were. Files that
-    storage has lost meanwhile are written again first."""
+    storage has lost meanwhile are written again first. Raises PenstockError, and goes on where it
+    was when it is called again."""
     interval_s = plan.settings.interval_s
     places = ledger.places()
     if is_finished:
@@ -65,19 +72,39 @@ def write_manifests(plan: CapturePlan, ledger: Ledger, *, is_finished: bool) -> 
     else:
         return 0
     written = 0
-    slots = ledger.slots(before_s)
-    store: Store | None = None
-    for slot_s in slots:
-        if store is None:
-            settings = plan.settings
-            store = Store(resolve(plan.destinations, settings.account, settings.container))
-        files = repaired(plan, store, ledger, ledger.of_slot(slot_s))
-        document = manifest(plan.namespace, plan.hub, slot_s, interval_s, files)
-        path = names.manifest_path(plan.hub, slot_s)
-        store.put_bytes(manifest_bytes(document), path, plan.spool)
+    for slot_s in ledger.slots(before_s):
+        by_place: dict[tuple[str, str], list[CapturedFile]] = {}
+        for file in ledger.of_slot(slot_s):
+            by_place.setdefault(_place_of(file, plan), []).append(file)
+        for place, files in by_place.items():
+            store = Store(resolve(plan.destinations, *place))
+            found = repaired(plan, store, ledger, files)
+            path = names.manifest_path(plan.hub, slot_s)
+            document = manifest(plan.namespace, plan.hub, slot_s, interval_s, found)
+            whole = with_others(document, _there(store, path))
+            store.put_bytes(manifest_bytes(whole), path, plan.spool)
         ledger.listed(slot_s)
         written += 1
     return written
+
+
+def _place_of(file: CapturedFile, plan: CapturePlan) -> tuple[str, str]:
+    """A manifest lies where its files lie, also when new ones go elsewhere by now."""
+    if file.account:
+        return file.account, file.container
+    return plan.settings.account, plan.settings.container
+
+
+def _there(store: Store, path: str) -> dict[str, Any] | None:
+    """The manifest as it is now; None when there is none, or none that can be read."""
+    if store.size(path) is None:
+        return None
+    with store.open(path) as opened:
+        try:
+            document: dict[str, Any] = json.load(opened)
+        except ValueError:
+            return None
+    return document
 
 
 def tell(plan: CapturePlan, ledger: Ledger, notify: Notify | None, send: Send | None = None) -> int:

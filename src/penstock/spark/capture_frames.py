@@ -3,6 +3,7 @@ history and what is live can be put one behind the other."""
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.capture.container import EMPTY_BYTES_MAX, Container, DamagedFile
-from penstock.capture.destinations import Destination, Store, Target
+from penstock.capture.destinations import Store, Target
 from penstock.capture.listing import Listed
 from penstock.capture.records import Record, Value, long_at, records
 from penstock.model.errors import ConfigurationError
@@ -35,18 +36,13 @@ class CapturedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Which files are read, and which of their events: those stored from `since_us` on and before
     `until_us`."""
 
-    destination: Destination
-    container: str
+    targets: list[Target]  # where they lie, by their `place`
     files: list[Listed]
     since_us: int | None = None
     until_us: int | None = None
 
     def __repr__(self) -> str:
         return f"CapturedPlan({len(self.files)} files)"
-
-    @property
-    def store(self) -> Store:
-        return Store(Target(destination=self.destination, container=self.container))
 
     def shares(self) -> list[list[Listed]]:
         """Files for each task."""
@@ -62,8 +58,10 @@ class CapturedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_captured_plan(plan: CapturedPlan) -> str:
-    """Into a file that only we can read: its path stands in the query, its content does not."""
+    """Into a file that only we can read: its path stands in the query, its content does not. It
+    goes with this process."""
     handle, name = tempfile.mkstemp(prefix="penstock-captured-", suffix=".json")
+    atexit.register(Path(name).unlink, missing_ok=True)
     with os.fdopen(handle, "wb") as file:
         file.write(msgspec.json.encode(plan))
     return name
@@ -80,7 +78,7 @@ def read_captured_plan(name: str | None) -> CapturedPlan:
 
 def batches_of(plan: CapturedPlan, file: Listed) -> Iterator[Any]:
     """Record batches of one file's events, in order. Raises DamagedFile, DestinationError."""
-    with plan.store.open(file.path) as opened:
+    with Store(plan.targets[file.place]).open(file.path) as opened:
         if file.kind == "parquet":
             yield from _parquet(plan, file, opened)
             return
@@ -96,12 +94,12 @@ def batches_of(plan: CapturedPlan, file: Listed) -> Iterator[Any]:
             yield _batch(held, file.partition)
 
 
-def next_sequence(store: Store, files: Sequence[Listed]) -> int | None:
+def next_sequence(stores: Sequence[Store], files: Sequence[Listed]) -> int | None:
     """The event behind the last one of a partition's files; None when they hold none."""
     for file in reversed(files):
         if file.kind == "avro" and file.size <= EMPTY_BYTES_MAX:
             continue
-        with store.open(file.path) as opened:
+        with stores[file.place].open(file.path) as opened:
             if file.kind == "parquet":
                 from pyarrow import parquet
 

@@ -125,7 +125,7 @@ class CaptureJob:
             return
         self._follow(wanted)
         try:
-            for capture in self._captures.values():
+            for capture in self._those_whose_turn_it_is():
                 capture.keep(self._monotonic())
         except Exception as error:
             if is_gone(error):
@@ -147,6 +147,19 @@ class CaptureJob:
                     self._settings, self._client, self._spark, self._start
                 )
             self._captures[run_id].told(told)
+
+    def _those_whose_turn_it_is(self) -> list[Capturing]:
+        """Of a hub's runs of events from before one at a time: each looks for names that no other
+        has taken."""
+        chosen: list[Capturing] = []
+        hubs: set[str] = set()
+        for capture in self._captures.values():
+            if capture.takes_turns and capture.hub_id in hubs:
+                continue
+            chosen.append(capture)
+            if capture.takes_turns:
+                hubs.add(capture.hub_id)
+        return chosen
 
     def _report(self) -> None:
         for capture in list(self._captures.values()):
@@ -221,6 +234,15 @@ class Capturing:
     @property
     def last_error(self) -> str:
         return self._query_error or self._after_error
+
+    @property
+    def hub_id(self) -> str:
+        return str(self._told["hub_id"])
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether others of its hub wait until it is done."""
+        return self._run.is_backfill and not self._is_finished
 
     @property
     def _where(self) -> str:
@@ -348,6 +370,7 @@ class Capturing:
             named_s=run.named_s,
             stops=run.stops,
             stopped_ms=run.off_ms or 0,
+            is_backfill=run.is_backfill,
         )
 
     def _way_in(self) -> tuple[str, str]:

@@ -32,6 +32,7 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     named_s: int = 0  # names of files are later than that
     stops: dict[str, int] | None = None
     stopped_ms: int = 0
+    is_backfill: bool = False
     consumer_group: str = "$Default"
     ca_file: str | None = None
     timeout_s: float = 60.0

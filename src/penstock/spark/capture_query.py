@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.capture.writing import sweep
@@ -30,7 +31,8 @@ def start_query(
         blocks.writeStream.format(SINK)
         .option(OPTION, file)
         .option("checkpointLocation", str(plan.checkpoint))
-        .queryName(f"capture {plan.namespace}/{plan.hub}")
+        # Several runs of one hub go on at once: events from before, and what comes.
+        .queryName(f"capture {plan.namespace}/{plan.hub} ({Path(plan.state).name})")
         .trigger(processingTime=trigger)
         .start()
     )

@@ -7,35 +7,49 @@ are there then; what the log has behind the last of them is live.
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
-from penstock.capture.destinations import Destination, Store, Target, checked_destination
-from penstock.capture.listing import Listed, listed
+from penstock.capture.description import NAME_FORMAT_DEFAULT
+from penstock.capture.destinations import (
+    Destination,
+    Store,
+    checked_destination,
+    environment_destination,
+    resolve,
+)
+from penstock.capture.listing import Listed, Shelf, listed_at, shelves_of
+from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
 from penstock.spark.capture_frames import CapturedPlan, next_sequence, write_captured_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.management.client import ManagementClient
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
-_INTERVAL_MAX_S = 900
+_APART_S = 60  # names may be late, and clocks apart
+_log = logging.getLogger("penstock.capture")
 Moment = datetime | str | None
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose files, and where they are."""
+    """Whose files, where they are, and how the live hub is reached if nobody says otherwise."""
 
-    target: Target
+    shelves: list[Shelf]
     namespace: str
     hub: str
-    name_format: str
+    live: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Where({self.namespace}/{self.hub})"
 
 
 def read(
@@ -58,15 +72,14 @@ def read(
     event once.
 
     Without `url` the service is asked where the files are (PENSTOCK_DATA, or PENSTOCK_ADMIN_URL
-    and PENSTOCK_ADMIN_TOKEN); with it, `options` are the destination's (`account_name`,
-    `account_key`, ...). `source` are further options of the `eventhubs` source."""
+    and PENSTOCK_ADMIN_TOKEN) and how the hub is read; with it, `container`, `namespace` and
+    `name_format` say the rest. `options` are the destination's (`account_name`, `account_key`,
+    ...), `source` further ones of the `eventhubs` source."""
     where = _where(hub, url, options, container, namespace, name_format)
-    history, following = _history(spark, where, start, end)
+    history, following = history_of(spark, where, start, end)
     if not live:
         return history
-    text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
-    reader = spark.read.format("eventhubs")
-    tail = _live(reader, text, hub, following, source)
+    tail = _live(spark.read.format("eventhubs"), where, connection_string, following, source)
     return history.unionByName(_between(tail, start, end).select(history.columns))
 
 
@@ -75,137 +88,90 @@ def bridge(
     hub: str,
     *,
     start: Moment = None,
+    url: str | None = None,
+    options: Mapping[str, str] | None = None,
+    container: str = "",
+    namespace: str | None = None,
+    name_format: str = NAME_FORMAT_DEFAULT,
     connection_string: str | None = None,
-    source: Mapping[str, str] | None = None,
-    **where: Any,
+    **source: str,
 ) -> tuple[DataFrame, DataFrame]:
-    """History, and a stream that begins behind it: no event is in both, none in neither."""
-    place = _where(
-        hub,
-        where.get("url"),
-        where.get("options"),
-        where.get("container", ""),
-        where.get("namespace"),
-        where.get("name_format", NAME_FORMAT_DEFAULT),
+    """History, and a stream that begins behind it: no event is in both, none in neither. What both
+    are told is as for `read`."""
+    where = _where(hub, url, options, container, namespace, name_format)
+    history, following = history_of(spark, where, start, None)
+    stream = _live(
+        spark.readStream.format("eventhubs"), where, connection_string, following, source
     )
-    history, following = _history(spark, place, start, None)
-    text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
-    stream = _live(spark.readStream.format("eventhubs"), text, hub, following, source or {})
-    return history, stream.select(history.columns)
+    return history, _between(stream, start, None).select(history.columns)
 
 
-def compact(
-    target: Target,
-    *,
-    namespace: str,
-    hub: str,
-    description: Mapping[str, Any],
-    to: str,
-    since: str | None = None,
-    until: str | None = None,
-    master: str = "local[*]",
-) -> int:
-    """Join a hub's files into Parquet below `to`, `date=.../hour=...`; how many events that are.
-    Hours that are there already are replaced, so it can be done again."""
-    from penstock.spark.sessions import session
-
-    settings = CaptureSettings.of(description)
-    where = Where(target=target, namespace=namespace, hub=hub, name_format=settings.name_format)
-    spark = session(
-        app_name="penstock-compact",
-        master=master,
-        **{
-            "spark.sql.sources.partitionOverwriteMode": "dynamic",
-            "spark.sql.session.timeZone": "UTC",
-        },
-    )
-    try:
-        frame, _ = _history(spark, where, since, until)
-        return write_by_hour(frame, to)
-    finally:
-        spark.stop()
-
-
-def write_by_hour(frame: DataFrame, to: str) -> int:
-    """One file for each hour and hub's partition."""
-    from pyspark.sql import functions as f
-
-    placed = frame.withColumn("date", f.to_date("enqueuedTime")).withColumn(
-        "hour", f.hour("enqueuedTime")
-    )
-    ordered = placed.repartition("date", "hour", "partition").sortWithinPartitions(
-        "date", "hour", "partition", "sequenceNumber"
-    )
-    ordered.write.mode("overwrite").partitionBy("date", "hour").parquet(to)
-    return frame.count()
-
-
-def _history(
+def history_of(
     spark: SparkSession, where: Where, start: Moment, end: Moment
 ) -> tuple[DataFrame, dict[str, int]]:
     """The frame, and behind which event each partition's files end."""
     from penstock.spark.sources.captured import SOURCE, CapturedSource
 
-    store = Store(where.target)
-    files = listed(store.files(), where.name_format, where.namespace, where.hub)
-    since_us, until_us = _microseconds("start", start), _microseconds("end", end)
+    stores = [Store(shelf.target) for shelf in where.shelves]
+    files = listed_at(where.shelves, stores, where.namespace, where.hub)
+    since_us, until_us = microseconds("start", start), microseconds("end", end)
     plan = CapturedPlan(
-        destination=where.target.destination,
-        container=where.target.container,
-        files=[file for file in files if _may_hold(file, files, since_us, until_us)],
+        targets=[shelf.target for shelf in where.shelves],
+        files=_that_may_hold(files, since_us, until_us),
         since_us=since_us,
         until_us=until_us,
     )
     spark.dataSource.register(CapturedSource)
     frame = spark.read.format(SOURCE).option("plan", write_captured_plan(plan)).load()
-    following = {}
-    for partition in sorted({file.partition for file in files}):
-        own = [file for file in files if file.partition == partition]
-        number = next_sequence(store, own)
-        if number is not None:
-            following[partition] = number
-    return frame, following
+    own: dict[str, list[Listed]] = {}
+    for file in files:
+        own.setdefault(file.partition, []).append(file)
+    found = {partition: next_sequence(stores, those) for partition, those in own.items()}
+    return frame, {key: number for key, number in found.items() if number is not None}
 
 
-def _may_hold(
-    file: Listed, files: list[Listed], since_us: int | None, until_us: int | None
-) -> bool:
-    """By its name: its events were stored before its window closed, and not long before. A file
-    too many is opened and gives nothing; none too few."""
-    closed_us = (file.named_s + 60) * 1_000_000  # names may be late, and clocks apart
-    opened_us = (file.named_s - 2 * _INTERVAL_MAX_S) * 1_000_000
-    if since_us is not None and closed_us < since_us:
-        return False
-    # A window that waited for its first events may have opened long before it closed; the file
-    # before it says when at the earliest.
-    before = [each.named_s for each in files if each.partition == file.partition]
-    earlier = [each for each in before if each < file.named_s]
-    if earlier:
-        opened_us = (max(earlier) - 60) * 1_000_000
-    return until_us is None or opened_us < until_us
+def _that_may_hold(
+    files: Sequence[Listed], since_us: int | None, until_us: int | None
+) -> list[Listed]:
+    """By their names: events were stored before their window closed, and behind the end of the
+    window before it. A file too many is opened and gives nothing; none too few."""
+    chosen = []
+    before: Listed | None = None
+    for file in files:
+        closed_us = (file.named_s + _APART_S) * 1_000_000
+        opened_us = -(2**62)
+        if before is not None and before.partition == file.partition:
+            opened_us = (before.named_s - _APART_S) * 1_000_000
+        before = file
+        if since_us is not None and closed_us < since_us:
+            continue
+        if until_us is None or opened_us < until_us:
+            chosen.append(file)
+    return chosen
 
 
 def _live(
     reader: Any,
+    where: Where,
     connection_string: str | None,
-    hub: str,
     following: Mapping[str, int],
     source: Mapping[str, str],
 ) -> Any:
-    if not connection_string:
+    text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
+    own = {"eventhubs.connectionString": text} if text else where.live
+    if not own:
         raise ArgumentError(
             "What is live is read from the hub: give connection_string, or set "
             "PENSTOCK_CONNECTION_STRING."
         )
-    positions = {key: number for key, number in following.items()}
     options = {
-        "eventhubs.connectionString": connection_string,
-        "eventhubs.eventHubName": hub,
+        **own,
+        "eventhubs.eventHubName": where.hub,
         "eventhubs.startingPosition": "earliest",
         **source,
     }
-    if positions:
-        options["eventhubs.startingPositions"] = json.dumps(positions)
+    if following:
+        options["eventhubs.startingPositions"] = json.dumps(following)
     return reader.options(**options).load()
 
 
@@ -213,7 +179,7 @@ def _between(frame: Any, start: Moment, end: Moment) -> Any:
     from pyspark.sql import functions as f
 
     for name, moment in (("start", start), ("end", end)):
-        number = _microseconds(name, moment)
+        number = microseconds(name, moment)
         if number is not None:
             bound = f.timestamp_micros(f.lit(number))
             column = f.col("enqueuedTime")
@@ -230,37 +196,59 @@ def _where(
     name_format: str,
 ) -> Where:
     if url is None:
-        return _asked(hub, namespace)
+        return _asked(hub, namespace, dict(options or {}))
     if namespace is None:
         raise ArgumentError("With url the namespace has to be named too: it is part of the paths.")
     given = dict(options or {})
     destination = Destination(
         name="given", url=checked_destination("given", url, given), options=given
     )
-    target = Target(destination=destination, container=container)
-    return Where(target=target, namespace=namespace, hub=hub, name_format=name_format)
+    target = resolve([destination], "given", container)
+    shelf = Shelf(target=target, name_format=name_format)
+    return Where(shelves=[shelf], namespace=namespace, hub=hub)
 
 
-def _asked(hub: str, namespace: str | None) -> Where:
-    """Of the service that the environment names; credentials are of the environment too."""
-    from penstock.capture.destinations import environment_destination, resolve
+def _asked(hub: str, namespace: str | None, options: dict[str, str]) -> Where:
+    """Of the service that the environment names; credentials are the environment's too, or those
+    that are given."""
     from penstock.management.client import ManagementClient
 
     with ManagementClient.find() as client:
         namespace = namespace or client.namespaces()[0].name
-        description = client.hub(namespace, hub).capture
-        if description is None:
+        told = [
+            each
+            for each in client.capture_status()
+            if (each.namespace, each.hub.casefold()) == (namespace, hub.casefold())
+        ]
+        if not told:
+            client.hub(namespace, hub)  # NotFound, unless it was never captured
             raise ArgumentError(f"The event hub '{hub}' was never captured.")
         known = [
-            environment_destination(each["name"], each["url"], os.environ)
+            environment_destination(each["name"], each["url"], os.environ, options)
             for each in client.capture_destinations()
         ]
-    settings = CaptureSettings.of(description)
-    target = resolve(known, settings.account, settings.container)
-    return Where(target=target, namespace=namespace, hub=hub, name_format=settings.name_format)
+        live = _way_in(client, namespace)
+    places = msgspec.convert(told[0].places, list[FilesPlace])
+    shelves, troubles = shelves_of(places, known)
+    for trouble in troubles:
+        _log.warning("%s", trouble)
+    return Where(shelves=shelves, namespace=namespace, hub=told[0].hub, live=live)
 
 
-def _microseconds(name: str, moment: Moment) -> int | None:
+def _way_in(client: ManagementClient, namespace: str) -> dict[str, str]:
+    """Options of the `eventhubs` source, with a key that the service tells to whom manages it."""
+    able = [rule for rule in client.rules(namespace) if {"Listen", "Manage"} & set(rule.rights)]
+    if not able:
+        return {}
+    able.sort(key=lambda rule: ("Listen" not in rule.rights, rule.name))
+    keys = client.keys(namespace, None, able[0].name)
+    found = {"eventhubs.connectionString": keys.primary_connection_string}
+    if client.ca_file:
+        found["eventhubs.tls.caFile"] = client.ca_file
+    return found
+
+
+def microseconds(name: str, moment: Moment) -> int | None:
     if moment is None:
         return None
     try:

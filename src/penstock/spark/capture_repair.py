@@ -43,6 +43,7 @@ def repaired(
 
 def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
     spooled = spool_directory(plan.spool) / f"{os.getpid()}-again-{file.partition}-{file.window}"
+    encoding = file.encoding or plan.settings.encoding
     made: WindowFile
     if file.path.endswith(".parquet"):
         from penstock.spark.capture_parquet import ParquetFile
@@ -50,7 +51,7 @@ def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
         made = ParquetFile(spooled)
     else:
         name = window_name(plan, file.partition, file.window, file.first_sequence)
-        made = AvroFile(spooled, name=name, deflate=plan.settings.encoding == "AvroDeflate")
+        made = AvroFile(spooled, name=name, deflate=encoding == "AvroDeflate")
     count = 0
     try:
         if file.count:
@@ -59,7 +60,7 @@ def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
                 file.partition,
                 file.first_sequence,
                 file.last_sequence,
-                encoding=plan.settings.encoding,
+                encoding=encoding,
                 iso_time=store.target.destination.iso_time,
             )
             for block in blocks:

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
 from penstock.capture.container import Container, DamagedFile
-from penstock.capture.description import CaptureSettings
-from penstock.capture.destinations import Store, Target
-from penstock.capture.listing import Listed, listed
+from penstock.capture.destinations import Store
+from penstock.capture.listing import Listed, Shelf, listed_at
+from penstock.capture.names import MANIFESTS
 from penstock.capture.records import long_at, ranges_of, records
 from penstock.client.ranges import HubReader, RangeSettings
 from penstock.spark.capture_blocks import blocks_of
 
 _PROBLEMS_MAX = 100
+_PIECE_BYTES = 1024 * 1024
 _NOTHING = (2**62, 2**62)  # of a log that is empty
 
 
@@ -39,11 +41,19 @@ class Verified(msgspec.Struct, kw_only=True):
     double: int = 0
     different: int = 0
     damaged_files: int = 0
+    manifests: int = 0
+    unlike_manifest: int = 0  # files that a manifest lists and that are not there as it says
     problems: list[str] = []
 
     @property
     def is_fine(self) -> bool:
-        return not (self.missing or self.double or self.different or self.damaged_files)
+        return not (
+            self.missing
+            or self.double
+            or self.different
+            or self.damaged_files
+            or self.unlike_manifest
+        )
 
     def row(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "problems"}
@@ -54,17 +64,17 @@ class Verified(msgspec.Struct, kw_only=True):
 
 
 def verify(
-    target: Target,
+    shelves: Sequence[Shelf],
     *,
     namespace: str,
     hub: str,
-    description: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     ranges: RangeSettings,
 ) -> Verified:
-    """`runs` as the service tells them. Raises PenstockError when one of the two cannot be read."""
-    settings = CaptureSettings.of(description)
-    store = Store(target)
+    """`shelves` are where the files lie; `runs` are what was captured: `starts` and `captured`, the
+    first event that was and the first that was not, by partition. Raises PenstockError when log or
+    files cannot be read."""
+    stores = [Store(shelf.target) for shelf in shelves]
     found = Verified()
     with HubReader(ranges) as reader:
         retained = {
@@ -72,16 +82,45 @@ def verify(
             for key, told in reader.partitions().items()
             if not told["is_empty"]
         }
-    files = listed(store.files(), settings.name_format, namespace, hub)
     held: dict[str, list[tuple[int, int, str]]] = {}
-    for file in files:
+    digests: dict[str, str] = {}
+    for file in listed_at(shelves, stores, namespace, hub):
         log = retained.get(file.partition, _NOTHING)
-        for first, end in _File(store, file, ranges, target, log).check(found):
+        store = stores[file.place]
+        one = _File(store, file, ranges, log)
+        for first, end in one.check(found):
             held.setdefault(file.partition, []).append((first, end, file.path))
+        digests[store.url(file.path)] = one.sha256
     for partition, spans in held.items():
         _check_double(partition, spans, found)
     _check_missing(runs, held, found)
+    for store in {store.root: store for store in stores}.values():
+        _check_manifests(store, namespace, hub, digests, found)
     return found
+
+
+def _check_manifests(
+    store: Store, namespace: str, hub: str, digests: Mapping[str, str], found: Verified
+) -> None:
+    """Every file that a manifest lists is there, with the bytes that it had then: also where the
+    log has dropped the events long since."""
+    for path, _ in store.files(f"{MANIFESTS}/{hub}"):
+        with store.open(path) as opened:
+            try:
+                document = json.load(opened)
+            except ValueError:
+                found.damaged_files += 1
+                found.note(f"{path} is no manifest.")
+                continue
+        if document.get("namespace") != namespace:
+            continue  # of a hub that is called the same in another one
+        found.manifests += 1
+        for file in document["files"]:
+            digest = digests.get(store.url(file["path"]))
+            if digest != file["sha256"]:
+                found.unlike_manifest += 1
+                now = "is not there" if digest is None else "has other bytes"
+                found.note(f"{file['path']}, which {path} lists, {now}.")
 
 
 class _File:
@@ -92,14 +131,14 @@ class _File:
         store: Store,
         file: Listed,
         ranges: RangeSettings,
-        target: Target,
         retained: tuple[int, int],
     ) -> None:
         self._store = store
         self._file = file
         self._ranges = ranges
-        self._iso = target.destination.iso_time
+        self._iso = store.target.destination.iso_time
         self._begin, self._last = retained
+        self.sha256 = ""  # of its bytes, when it was checked
 
     def check(self, found: Verified) -> list[tuple[int, int]]:
         """The sequence numbers that it holds, as spans."""
@@ -107,16 +146,20 @@ class _File:
         found.bytes += self._file.size
         try:
             with self._store.open(self._file.path) as opened:
-                if self._file.kind == "parquet":
-                    return self._parquet(opened, found)
-                return self._avro(opened, found)
+                read = _Digested(opened)
+                try:
+                    if self._file.kind == "parquet":
+                        return self._parquet(read, found)
+                    return self._avro(read, found)
+                finally:
+                    self.sha256 = read.sha256()
         except DamagedFile as error:
             found.damaged_files += 1
             found.note(f"{self._file.path}: {error}")
             return []
 
-    def _avro(self, opened: BinaryIO, found: Verified) -> list[tuple[int, int]]:
-        blocks = Container(opened).blocks()
+    def _avro(self, opened: _Digested, found: Verified) -> list[tuple[int, int]]:
+        blocks = Container(cast("BinaryIO", opened)).blocks()
         head = next(blocks, None)
         if head is None:
             found.empty_files += 1
@@ -174,7 +217,7 @@ class _File:
                 found.different += 1
                 found.note(f"{self._file.path}: event {number} is not what the log has.")
 
-    def _parquet(self, opened: BinaryIO, found: Verified) -> list[tuple[int, int]]:
+    def _parquet(self, opened: _Digested, found: Verified) -> list[tuple[int, int]]:
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -203,6 +246,25 @@ class _File:
                 found.different += end - start
                 found.note(f"{self._file.path}: events {start} to {end - 1} differ from the log.")
         return ranges_of(numbers)
+
+
+class _Digested:
+    """A file whose bytes are added up as they are read."""
+
+    def __init__(self, opened: BinaryIO) -> None:
+        self._opened = opened
+        self._digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._opened.read(size)
+        self._digest.update(piece)
+        return piece
+
+    def sha256(self) -> str:
+        """Of the whole file: what nobody wanted is read too."""
+        while self.read(_PIECE_BYTES):
+            pass
+        return self._digest.hexdigest()
 
 
 class _Counted:
@@ -258,7 +320,7 @@ def _check_missing(
 ) -> None:
     """What the job says that it captured is there."""
     for each in runs:
-        for partition, first in each["run"]["starts"].items():
+        for partition, first in each["starts"].items():
             at, end = first, each["captured"].get(partition, first)
             for start, behind, _ in sorted(held.get(partition, ())):
                 if behind <= at or at >= end:

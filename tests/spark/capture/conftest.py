@@ -14,6 +14,7 @@ from tests.spark.capture.storages import S3Server, TlsAzurite, s3_server
 from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
 from penstock.capture.destinations import Destination, resolve
 from penstock.capture.ledger import Ledger
+from penstock.capture.listing import Shelf
 from penstock.spark.capture_plan import CapturePlan
 from penstock.spark.capture_verify import Verified, verify
 
@@ -132,24 +133,14 @@ def bodies(frame: DataFrame) -> list[bytes]:
 
 
 def verified(plan: CapturePlan) -> Verified:
+    assert plan.stops is not None
     given = plan.settings
-    description = {
-        "encoding": given.encoding,
-        "destination": {
-            "properties": {
-                "storageAccountResourceId": given.account,
-                "blobContainer": given.container,
-                "archiveNameFormat": given.name_format,
-            }
-        },
-    }
-    runs = [{"run": {"starts": plan.starts}, "captured": plan.stops}]
+    target = resolve(plan.destinations, given.account, given.container)
     return verify(
-        resolve(plan.destinations, given.account, given.container),
+        [Shelf(target=target, name_format=given.name_format)],
         namespace=plan.namespace,
         hub=plan.hub,
-        description=description,
-        runs=runs,
+        runs=[{"starts": plan.starts, "captured": plan.stops}],
         ranges=plan.ranges,
     )
 

@@ -23,6 +23,7 @@ from tests.spark.conftest import TestHub, new_hub
 
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination, resolve
+from penstock.capture.listing import Shelf
 from penstock.client.ranges import RangeSettings
 from penstock.management.client import CaptureStatusInfo, ManagementClient
 from penstock.model.errors import PenstockError
@@ -220,12 +221,12 @@ def _prove(scene: Scene) -> None:
         options={"connection_string": scene.storage.connection_string},
     )
     settings = CaptureSettings.of(DESCRIPTION)
+    target = resolve([destination], settings.account, settings.container)
     found = verify(
-        resolve([destination], settings.account, settings.container),
+        [Shelf(target=target, name_format=settings.name_format)],
         namespace=scene.server["namespace"],
         hub="killed",
-        description=DESCRIPTION,
-        runs=[{"run": {"starts": dict.fromkeys(counts, 0)}, "captured": counts}],
+        runs=[{"starts": dict.fromkeys(counts, 0), "captured": counts}],
         ranges=RangeSettings(scene.hub.connection_string),
     )
     assert found.is_fine, f"seed {SEED}: {found.row()} {found.problems[:5]}"

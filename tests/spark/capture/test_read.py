@@ -20,8 +20,9 @@ from tests.spark.capture.conftest import (
 
 import penstock.capture
 from penstock.capture.container import EMPTY_BYTES_MAX
+from penstock.capture.destinations import Destination, Target
+from penstock.spark.capture_compact import write_by_hour
 from penstock.spark.capture_query import start_query
-from penstock.spark.capture_read import write_by_hour
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,9 +97,15 @@ def test_history_joined_by_hour_is_the_same_events(
     hub = make_hub(2)
     sent = hub.spread(300)
     run_capture(drained(hub, tmp_path))
-    target = str(tmp_path / "joined")
-    assert write_by_hour(history(spark, hub, tmp_path), target) == 300
-    joined = spark.read.parquet(target)
+    joined_at = tmp_path / "joined"
+    target = Target(destination=Destination(name="x", url=joined_at.as_uri()), container="")
+    for _ in range(2):  # again is the same
+        written = write_by_hour(history(spark, hub, tmp_path), target)
+        assert sum(row["events"] for row in written) == 300
+    assert sorted(str(file.relative_to(joined_at)) for file in joined_at.rglob("*.parquet")) == [
+        row["path"] for row in written
+    ]
+    joined = spark.read.parquet(str(joined_at))
     assert sorted(bodies(joined)) == sorted(sent)
     assert {"date", "hour"} <= set(joined.columns)
 

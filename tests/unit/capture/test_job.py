@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
@@ -202,6 +203,29 @@ def test_changed_settings_and_the_end_start_the_query_anew(stage: Stage) -> None
     assert not state.exists()
 
 
+def test_events_from_before_are_captured_one_run_after_the_other(stage: Stage) -> None:
+    stage.service.want()
+    (current,) = stage.service.runs
+    before = [
+        current | {"run": {"id": f"b{n}", "on_ms": 1, "starts": {"0": n}} | over}
+        for n, over in enumerate(
+            [{"off_ms": 2, "stops": {"0": n + 1}, "is_backfill": True} for n in range(2)]
+        )
+    ]
+    stage.service.runs = [*before, current]
+    stage.round()
+    stage.round()
+    assert [query.plan.starts for query in stage.queries] == [{"0": 0}, {"0": 0, "1": 5}]
+    assert stage.queries[0].plan.is_backfill and not stage.queries[1].plan.is_backfill
+    assert stage.queries[0].plan.state != stage.queries[1].plan.state
+    ledger = Ledger(stage.queries[0].plan.ledger)
+    ledger.record([], {"0": Place(1, window=1, named_s=7)})
+    ledger.close()
+    stage.round()
+    stage.round()
+    assert [query.plan.starts for query in stage.queries[2:]] == [{"0": 1}]
+
+
 def test_a_service_that_is_away_stops_nothing(stage: Stage) -> None:
     stage.service.want()
     stage.round()
@@ -293,6 +317,39 @@ def test_a_manifest_comes_when_its_slot_is_complete(
     assert file.name == "1970-01-01T00-01-00Z.json"
     assert [each["partitionId"] for each in json.loads(file.read_text())["files"]] == ["0", "1"]
     assert write_manifests(plan, ledger, is_finished=True) == 1
+    # A run of events from before has a ledger of its own, and a file that comes late to the slot.
+    late = Ledger(tmp_path / "late.sqlite")
+    other = msgspec.structs.replace(captured(1, "1"), path="ns/h/1/late.avro", named_s=70)
+    (tmp_path / "files/box" / other.path).write_bytes(bytes(600))
+    late.record([(other, 60)], {})
+    assert write_manifests(plan, late, is_finished=True) == 1
+    late.close()
+    listed = json.loads(file.read_text())
+    assert [each["path"] for each in listed["files"]] == [
+        "ns/h/0/1.avro",
+        "ns/h/1/late.avro",
+        "ns/h/1/1.avro",
+    ]
+    assert listed["eventCount"] == 3
+
+
+def test_a_manifest_lies_where_its_files_lie_whatever_settings_say_now(
+    plan: CapturePlan, ledger: Ledger, tmp_path: Path
+) -> None:
+    old = msgspec.structs.replace(
+        captured(1, "0"), account="here", container="old", encoding="AvroDeflate"
+    )
+    new = msgspec.structs.replace(captured(2, "0"), account="here", container="box")
+    for file, container in ((old, "old"), (new, "box")):
+        path = tmp_path / "files" / container / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(600))
+    ledger.record([(old, 60), (new, 60)], {})
+    assert write_manifests(plan, ledger, is_finished=True) == 1
+    for file, container in ((old, "old"), (new, "box")):
+        (manifest,) = (tmp_path / "files" / container / "_manifests/h").iterdir()
+        assert [each["path"] for each in json.loads(manifest.read_text())["files"]] == [file.path]
+    assert len([*(tmp_path / "files").rglob("*.avro")]) == 2  # nothing was written again
 
 
 def test_who_is_to_hear_hears_of_each_file_once_it_took_it(

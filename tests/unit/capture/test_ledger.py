@@ -9,7 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.capture.files import CapturedFile, created_event, manifest, manifest_bytes
+from penstock.capture.files import (
+    CapturedFile,
+    created_event,
+    manifest,
+    manifest_bytes,
+    with_others,
+)
 from penstock.capture.ledger import Ledger
 from penstock.capture.windows import Place
 
@@ -98,6 +104,22 @@ def test_a_manifest_lists_each_file_with_what_proves_it() -> None:
     }
     assert (made["slot"], made["eventCount"]) == ("2023-11-14T22-14-00Z", 20)
     assert json.loads(manifest_bytes(made)) == made
+
+
+def test_a_manifest_keeps_the_files_of_another_run_in_its_slot() -> None:
+    slot = ("ns", "hub", 1_700_000_040, 60)
+    first = manifest(*slot, [captured(0), captured(1, "1")])
+    late = with_others(manifest(*slot, [captured(2), captured(3, "0", count=4)]), first)
+    assert [file["path"] for file in late["files"]] == [
+        "ns/hub/0/0.avro",
+        "ns/hub/0/2.avro",
+        "ns/hub/0/3.avro",
+        "ns/hub/1/1.avro",
+    ]
+    assert late["eventCount"] == 34
+    assert with_others(manifest(*slot, [captured(0)]), late) == late  # again is the same
+    elsewhere = first | {"namespace": "other"}
+    assert with_others(manifest(*slot, [captured(2)]), elsewhere)["eventCount"] == 10
 
 
 def test_event_grid_and_cloud_events_say_the_same() -> None:

@@ -76,14 +76,14 @@ class Captures(Acts):
             self._record(Action.CAPTURE_RUN, f"{path}: {report.state}")
         if report.is_finished:
             known = runs_of(hub.metadata.get("captureRuns"))
-            left = capture_runs.finished(known, report.run)
-            if left != known:
-                self._keep(hub, left)
+            left, done = capture_runs.finished(known, report.run)
+            if done is not None:
+                self._keep(hub, left, captureEnded=_with_ended(hub, done, report))
 
     async def backfill(self, namespace: str, name: str, since: str) -> Mapping[str, int]:
         """Capture what lies before the moment when Capture was switched on, as far as it is
-        retained: from `since` (earliest, a sequence number, an ISO time) on. How many events of
-        each partition that are. NotAllowed when Capture is off."""
+        retained and was never captured: from `since` (earliest, a sequence number, an ISO time)
+        on. How many events of each partition that are. NotAllowed when Capture is off."""
         self._permit(Action.CAPTURE_BACKFILL, namespace, name)
         self._hub(namespace, name)
         position = parse_position(since)
@@ -107,20 +107,25 @@ class Captures(Acts):
                 "captured."
             )
         made = capture_runs.backfilled(
-            known, starts, run_id=self._administration.new_hub_id(), at_ms=self._now_ms()
+            known,
+            capture_runs.ended_of(hub.metadata.get("captureEnded")),
+            starts,
+            new_id=self._administration.new_hub_id,
+            at_ms=self._now_ms(),
         )
         self._record(
             Action.CAPTURE_BACKFILL,
             f"{shown_path(hub.namespace, hub.name)}: from {names.shown(since)}",
         )
-        if made is None:
-            return dict.fromkeys(starts, 0)
-        assert made.stops is not None
-        self._keep(hub, [made, *known])
-        return {key: made.stops[key] - first for key, first in made.starts.items()}
+        if made:
+            self._keep(hub, [*made, *known])
+        return {
+            key: sum(run.stops[key] - run.starts[key] for run in made if run.stops is not None)
+            for key in starts
+        }
 
-    def _keep(self, hub: Hub, known: Sequence[Run]) -> None:
-        metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(known)}
+    def _keep(self, hub: Hub, known: Sequence[Run], **more: object) -> None:
+        metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(known)} | more
         self._catalog.put_hub(msgspec.structs.replace(hub, metadata=metadata))
 
     def _hubs(self) -> Sequence[Hub]:
@@ -137,3 +142,15 @@ class Captures(Acts):
             partition: runtime.status(index).last_sequence + 1
             for index, partition in enumerate(runtime.partition_ids)
         }
+
+
+def _with_ended(hub: Hub, done: Run, report: CaptureReport) -> object:
+    return capture_runs.with_ended(
+        hub.metadata.get("captureEnded"),
+        done,
+        files=report.files,
+        events=report.events,
+        lost=report.lost,
+        last_file=report.last_file,
+        last_file_ms=report.last_file_ms,
+    )

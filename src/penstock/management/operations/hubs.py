@@ -115,6 +115,7 @@ def _changed(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub
     metadata = dict(old.metadata)
     if request.capture is not None:
         metadata["capture"] = capture.checked(request.capture)
+        metadata |= _left_place(old, metadata["capture"])
     if request.cleanup_policy not in (None, "Delete"):
         raise NotAllowed(
             f"retentionDescription.cleanupPolicy is '{names.shown(str(request.cleanup_policy))}': "
@@ -133,6 +134,19 @@ def _changed(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub
         metadata=metadata,
         updated_ms=now_ms,
     )
+
+
+def _left_place(old: Hub, description: Mapping[str, Any]) -> dict[str, Any]:
+    """Files that were captured before stay where they are: the place is kept in mind for who
+    reads or proves them."""
+    if not {"captureRuns", "captureEnded"} & old.metadata.keys():
+        return {}  # never captured: there are none
+    before = capture.CaptureSettings.of(old.metadata["capture"]).place
+    now = capture.CaptureSettings.of(description).place
+    kept = old.metadata.get("capturePlaces")
+    if before == now or not before.account:
+        return {}
+    return {"capturePlaces": capture_runs.with_place(kept, before)}
 
 
 def _retention_hours(old: Hub, request: HubRequest, *, is_new: bool) -> int:

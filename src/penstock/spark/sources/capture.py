@@ -134,6 +134,8 @@ class CaptureReader(DataSourceStreamReader):
                 windows_max=_WINDOWS_MAX,
                 bytes_max=_BYTES_MAX,
             )
+            if found and self._plan.is_backfill:
+                place, found = self._named_freely(key, stood[key].named_s, place, found)
             if found:
                 cuts[key] = found
                 stood[key] = place
@@ -186,6 +188,22 @@ class CaptureReader(DataSourceStreamReader):
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _named_freely(
+        self, key: str, after_s: int, place: Place, cuts: list[Cut]
+    ) -> tuple[Place, list[Cut]]:
+        """Events from before may lie between those of other runs, within one second even: no file
+        of theirs is written over. Asked once: what was found stands in the offset."""
+        store = checked_target(self._plan)
+
+        def is_taken(named_s: int) -> bool:
+            return store.size(file_path(self._plan, self._plan.settings, key, named_s)) is not None
+
+        named = []
+        for cut in cuts:
+            after_s = names.free_second(cut.named_s, after_s=after_s, is_taken=is_taken)
+            named.append(msgspec.structs.replace(cut, named_s=after_s))
+        return msgspec.structs.replace(place, named_s=after_s), named
 
     def _first(self, key: str) -> Place:
         return Place(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
@@ -349,14 +367,7 @@ class _Window:
         settings = self._settings
         size, digest = self._file.close()
         store = Store(resolve(self._plan.destinations, settings.account, settings.container))
-        path = names.file_path(
-            settings.name_format,
-            namespace=self._plan.namespace,
-            hub=self._plan.hub,
-            partition=partition,
-            at_s=named_s,
-            kind=settings.kind,
-        )
+        path = file_path(self._plan, settings, partition, named_s)
         put(store, self._spooled, path)
         made = CapturedFile(
             path=path,
@@ -371,6 +382,9 @@ class _Window:
             named_s=named_s,
             first_ms=row["first_ms"],
             last_ms=row["last_ms"],
+            account=settings.account,
+            container=settings.container,
+            encoding=settings.encoding,
         )
         written.files.append((made, names.slot_of(named_s, settings.interval_s)))
 
@@ -378,6 +392,18 @@ class _Window:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.discard()
+
+
+def file_path(plan: CapturePlan, settings: CaptureSettings, partition: str, named_s: int) -> str:
+    """Of the window that is named by that second."""
+    return names.file_path(
+        settings.name_format,
+        namespace=plan.namespace,
+        hub=plan.hub,
+        partition=partition,
+        at_s=named_s,
+        kind=settings.kind,
+    )
 
 
 def checked_target(plan: CapturePlan) -> Store:

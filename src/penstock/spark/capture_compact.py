@@ -1,0 +1,134 @@
+"""`penstock capture compact`: many small files become one Parquet file for each hour and partition.
+
+The files are made by Spark's tasks and put in place whole, by the same means as captured ones: at
+every kind of destination. A file's name follows from what it holds, so it can be done again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.capture.destinations import Store, Target
+from penstock.capture.listing import Shelf
+from penstock.capture.writing import put
+from penstock.spark.capture_read import Moment, Where, history_of, microseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_HOUR_US = 3_600_000_000
+_PLACE = ("date", "hour", "partition")
+_RESULT = "path string, partition string, events long, bytes long"
+_CONF: dict[str, Any] = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": 8}
+
+
+def compact(
+    shelves: Sequence[Shelf],
+    *,
+    namespace: str,
+    hub: str,
+    to: Target,
+    since: Moment = None,
+    until: Moment = None,
+    master: str = "local[*]",
+) -> list[dict[str, Any]]:
+    """Join a hub's files into Parquet below `to`; what was written, file by file. Hours are taken
+    whole: one that is joined again has what it had, and what came since."""
+    from penstock.spark.sessions import session
+
+    where = Where(shelves=list(shelves), namespace=namespace, hub=hub)
+    start, end = whole_hours(since, until)
+    spark = session(app_name="penstock-compact", master=master, **_CONF)
+    try:
+        frame, _ = history_of(spark, where, start, end)
+        return write_by_hour(frame, to)
+    finally:
+        spark.stop()
+
+
+def whole_hours(since: Moment, until: Moment) -> tuple[Moment, Moment]:
+    """
+    >>> [at.hour for at in whole_hours("2026-11-17T08:30:00Z", "2026-11-17T09:00:01Z")]
+    [8, 10]
+    """
+    from datetime import UTC, datetime, timedelta
+
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    since_us, until_us = microseconds("--from", since), microseconds("--until", until)
+    start = None if since_us is None else epoch + timedelta(hours=since_us // _HOUR_US)
+    end = None if until_us is None else epoch + timedelta(hours=-(-until_us // _HOUR_US))
+    return start, end
+
+
+def write_by_hour(frame: DataFrame, to: Target) -> list[dict[str, Any]]:
+    """`date=2026-11-17/hour=8/partition-0.parquet`: one file for each hour and hub's partition."""
+    from pyspark.sql import functions as f
+
+    placed = frame.withColumn("date", f.date_format("enqueuedTime", "yyyy-MM-dd")).withColumn(
+        "hour", f.hour("enqueuedTime")
+    )
+    ordered = placed.repartition(*_PLACE).sortWithinPartitions(*_PLACE, "sequenceNumber")
+    written = ordered.mapInArrow(_writer(to), _RESULT).collect()
+    return sorted((row.asDict() for row in written), key=lambda row: str(row["path"]))
+
+
+def _writer(to: Target) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
+            yield from _written(batches, Store(to), Path(folder))
+
+    return write
+
+
+def _written(batches: Iterator[Any], store: Store, folder: Path) -> Iterator[Any]:
+    """One file after the other, as the rows come: sorted by where they belong."""
+    import pyarrow as pa
+
+    making: _HourFile | None = None
+    for batch in batches:
+        for place, rows in _by_place(batch):
+            if making is not None and making.place != place:
+                yield pa.RecordBatch.from_pylist([making.finish(store)])
+                making = None
+            if making is None:
+                making = _HourFile(place, rows.schema, folder)
+            making.add(rows)
+    if making is not None:
+        yield pa.RecordBatch.from_pylist([making.finish(store)])
+
+
+def _by_place(batch: Any) -> Iterator[tuple[tuple[str, int, str], Any]]:
+    """A batch's rows in runs that belong to one file, without the columns that say so."""
+    columns = [batch.column(name).to_pylist() for name in _PLACE]
+    places = list(zip(*columns, strict=True))
+    rows = batch.drop_columns(["date", "hour"])
+    first = 0
+    for index in range(1, len(places) + 1):
+        if index == len(places) or places[index] != places[first]:
+            yield places[first], rows.slice(first, index - first)
+            first = index
+
+
+class _HourFile:
+    def __init__(self, place: tuple[str, int, str], schema: Any, folder: Path) -> None:
+        from pyarrow import parquet
+
+        self.place = place
+        self._events = 0
+        self._spooled = folder / "spooled.parquet"
+        self._writer = parquet.ParquetWriter(self._spooled, schema, compression="zstd")
+
+    def add(self, rows: Any) -> None:
+        self._events += rows.num_rows
+        self._writer.write_batch(rows)
+
+    def finish(self, store: Store) -> dict[str, object]:
+        date, hour, partition = self.place
+        self._writer.close()
+        size = self._spooled.stat().st_size
+        path = f"date={date}/hour={hour}/partition-{partition}.parquet"
+        put(store, self._spooled, path)
+        return {"path": path, "partition": partition, "events": self._events, "bytes": size}
