@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.errors import ClientError
+from penstock.gateway.amqp import driver
 from penstock.spark.options import Options, WriteOptions
 from penstock.spark.sending import producer_id, publish
+from penstock.testing import broker as in_process
 
 if TYPE_CHECKING:
     from tests.spark.conftest import MakeHub, TestHub
@@ -83,8 +85,9 @@ def test_rows_that_are_equal_are_counted(make_hub: MakeHub) -> None:
     hub = make_hub(2)
     same: Row = (b"same", "key")
     other: Row = (b"other".ljust(SIZE), "key")
-    rows = [same] * 500 + [other] * 200
-    run_until_killed(hub, rows[:600], ("q",))
+    rows = [same] * 500 + [other] * 400
+    # More than two publications: the second one leaves when the first is stored.
+    run_until_killed(hub, rows[:800], ("q",))
     assert len(stored(hub)) > 0
     publish(batches(rows), options_of(hub), ("q",))
     assert stored(hub) == sorted(body for body, _ in rows)
@@ -150,6 +153,20 @@ def test_without_idempotence_rows_are_there_at_least_once(make_hub: MakeHub) -> 
     assert len(stored(hub)) == 100
     system = hub.read()
     assert sum(map(len, system.values())) == 100
+
+
+def test_a_service_that_does_not_call_itself_penstock_gets_plain_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with in_process(hubs={"events": 2}) as small:
+        text = f"{small.emulator_connection_string.rstrip(';')};EntityPath=events"
+        options = Options({"connectionString": text}).write()
+        publish(batches(keyed(20)), options, ("query", 1))
+        publish(batches(keyed(20)), options, ("query", 1))
+        assert len(small.published()) == 20
+        monkeypatch.delitem(driver.ABOUT, "product")
+        publish(batches(keyed(20)), options, ("query", 1))
+        assert len(small.published()) == 40
 
 
 def test_a_task_without_rows_connects_to_nobody() -> None:

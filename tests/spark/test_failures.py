@@ -170,6 +170,23 @@ def test_a_hub_made_anew_between_two_runs_is_noticed(
     assert seen.bodies == numbered(0, 50) + numbered(1000, 1020)
 
 
+def test_a_hub_made_anew_is_noticed_also_when_it_holds_more_than_was_read(
+    spark: SparkSession, small: InProcessBroker, tmp_path: Path
+) -> None:
+    seen = Batches()
+    send(small, numbered(0, 50))
+    run(spark, cs(small), seen, tmp_path / "c")
+    small.delete_hub("events")
+    small.advance(timedelta(seconds=5))
+    small.create_hub("events", partitions=2)
+    send(small, numbered(1000, 1080))
+    assert "was deleted and made anew since" in failure_of(
+        stream(spark, cs(small), seen, tmp_path / "c")
+    )
+    run(spark, cs(small), seen, tmp_path / "c", failOnDataLoss="false")
+    assert seen.bodies == numbered(0, 50) + numbered(1000, 1080)
+
+
 def test_retention_that_overtakes_a_query_is_an_error_or_a_choice(
     spark: SparkSession, small: InProcessBroker, tmp_path: Path
 ) -> None:

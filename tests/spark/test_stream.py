@@ -113,8 +113,10 @@ def test_a_running_query_gets_what_comes_and_tells_its_lag(
     assert not any(body.startswith(b"before") for body in seen.bodies)
     source = progress["sources"][0]
     end, latest = (_parsed(source[name]) for name in ("endOffset", "latestOffset"))
-    assert end == latest == {"0": 40, "1": 40, "2": 40, "3": 40}
-    assert list(end) == ["0", "1", "2", "3"]
+    assert end == latest
+    assert list(end) == ["0", "1", "2", "3", "bytes", "createdAt"]
+    assert [end[key] for key in "0123"] == [40, 40, 40, 40]
+    assert end["bytes"] > sum(map(len, seen.bodies)), "as they are stored, with their headers"
     assert progress["sink"] is not None
 
 

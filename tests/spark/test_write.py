@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,33 @@ def test_small_batches_are_sent_when_they_are_asked_for(
     rows = spark.range(100).selectExpr("cast(id as string) as body")
     write(rows, hub, maxBatchEvents="7", maxBatchSizeBytes="2048", linger="5ms", maxRetries="3")
     assert sum(map(len, hub.read().values())) == 100
+
+
+def test_a_thread_without_a_session_of_its_own_writes_too(
+    spark: SparkSession, make_hub: MakeHub, tmp_path: Path
+) -> None:
+    hub = make_hub(2)
+    hub.spread(4)
+    rows = spark.range(3).selectExpr("cast(id as string) as body")
+    streaming = spark.readStream.format("eventhubs").options(**hub.options).load()
+
+    def act() -> None:
+        rows.write.format("eventhubs").options(**hub.options).save()
+        query = (
+            streaming.writeStream.format("eventhubs")
+            .options(**hub.options, checkpointLocation=str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(180)
+        done.append(query.exception())
+
+    done: list[object] = []
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join(300)
+    assert done == [None]
+    assert sum(map(len, hub.read().values())) == 7
 
 
 def test_a_stream_is_written_to_another_hub(

@@ -92,6 +92,7 @@ class JsonDisplay:
                     timestamp=batch.timestamp,
                     rows=batch.rows,
                     rows_total=query.rows,
+                    bytes=batch.bytes,
                     rows_per_second=round(query.rows_per_second, 1),
                     batch_seconds=batch.seconds,
                     lag_events=batch.lag_events,

@@ -143,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._token_s = token_s
         self._loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = self._loop.create_future()
+        self.product = ""  # what the service says that it is, once it is opened
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._socket: asyncio.Transport | None = None
         self._session: Session | None = None
@@ -477,7 +478,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.engine.init_sasl("ANONYMOUS", b"")
             case SaslDone():
                 self.engine.send_open()
-            case OpenReceived():
+            case OpenReceived(open=told):
+                self.product = str((told.properties or {}).get("product", ""))
                 self._session = self.engine.begin()
             case BeginReceived() if not self.opened.done():
                 self.opened.set_result(None)

@@ -89,6 +89,11 @@ class HubClient:
             "is_empty": bool(told.get("is_partition_empty")),
         }
 
+    async def get_service_product(self) -> str:
+        """`Penstock`, or what else the service calls itself; empty where it says nothing."""
+        connection = await with_retry(self._retry, self._own_connection)
+        return connection.product
+
     async def close(self) -> None:
         """Harmless when done before. What waits ends with an error."""
         self._is_closed = True

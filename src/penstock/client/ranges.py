@@ -147,6 +147,9 @@ class HubReader:
         """The hub's name, when it was created, its partitions."""
         return self._ask(self._client.get_eventhub_properties())
 
+    def service_product(self) -> str:
+        return self._ask(self._client.get_service_product())
+
     def close(self) -> None:
         """Harmless when done before."""
         with self._closing:

@@ -14,6 +14,7 @@ GroupName = NewType("GroupName", str)
 RuleName = NewType("RuleName", str)
 PublisherName = NewType("PublisherName", str)
 
+PRODUCT = "Penstock"  # as the service calls itself on the wire
 DEFAULT_GROUP = GroupName("$Default")
 CAPTURE_GROUP = GroupName("$Capture")  # of hubs that are captured, for the capture job alone
 ROOT_RULE = RuleName("RootManageSharedAccessKey")

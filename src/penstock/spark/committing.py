@@ -21,7 +21,6 @@ from penstock.model.errors import PenstockError
 from penstock.spark.options import ReadOptions
 
 _log = logging.getLogger("penstock.spark")
-_AZURE = ".servicebus."
 _AGAIN_S, _AGAIN_S_MAX = 30.0, 600.0
 _STOP_S = 5.0
 _START = Checkpoint(partition_id="", offset="-1", sequence_number=-1)
@@ -36,12 +35,14 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def committer(options: ReadOptions, offset_of: OffsetOf) -> Committer | None:
+def committer(
+    options: ReadOptions, offset_of: OffsetOf, *, is_penstock: Callable[[], bool]
+) -> Committer | None:
     """None where nobody would listen: switched off, or Azure's own service."""
     target = options.target
-    host = parse_connection_string(target.connection_string.reveal()).host.casefold()
-    if not options.commit_to_service or (_AZURE in host and target.https_url is None):
+    if not options.commit_to_service or not (target.https_url or is_penstock()):
         return None
+    host = parse_connection_string(target.connection_string.reveal()).host.casefold()
     names = Names(host, target.eventhub_name, options.consumer_group)
 
     def open_store() -> Store:

@@ -32,7 +32,7 @@ def beyond(hub: str, partition_id: str, wanted: int, end: int) -> DataLoss:
 
 def made_anew(hub: str) -> DataLoss:
     return DataLoss(
-        f"The hub {hub!r} was deleted and made anew while the query ran: its events begin with 0 "
-        "again, and what was not read before is lost. Start with a new checkpointLocation, or set "
-        "failOnDataLoss=false to read the new hub from its beginning."
+        f"The hub {hub!r} was deleted and made anew since the query read it: its events begin with "
+        "0 again, and what was not read before is lost. Start with a new checkpointLocation, or "
+        "set failOnDataLoss=false to read the new hub from its beginning."
     )

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from penstock.client.ranges import HubReader, RangeSettings
 from penstock.model.errors import ArgumentError
+from penstock.model.names import PRODUCT
 from penstock.spark.errors import beyond, gone
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import Bounds
@@ -49,6 +50,9 @@ class Planner:
             begin = end if about["is_empty"] else about["beginning_sequence_number"]
             found[partition_id] = Bounds(begin, end, about["last_enqueued_offset"])
         return found
+
+    def is_penstock(self) -> bool:
+        return self._reader.service_product() == PRODUCT
 
     def created_at(self) -> datetime:
         return self._reader.properties()["created_at"]

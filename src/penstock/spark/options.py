@@ -31,10 +31,13 @@ from penstock.spark.positions import (
 
 _log = logging.getLogger("penstock.spark")
 _PREFIX = "eventhubs."
+_OF_TABLE = "option."  # how Spark repeats the options of CREATE TABLE among its properties
 _CONNECTION_STRING_BYTES_MAX = 16 * 1024
 _PREFETCH_MAX = 4000
 _MB = 1024 * 1024
 _SHOWN_MAX = 80
+_AZURE = ".servicebus."
+REDACTED_VARIABLE = "PENSTOCK_SPARK_REDACTED"  # of processes whose session hides sasKey
 
 # As users write them. The readers of values are below, by name.
 NAMES = (
@@ -96,8 +99,11 @@ ALIASES = {
     "maxrecordsperpartition": "maxEventsPerTask",
     "includeheaders": "includeProperties",
     "startingoffsetsbytimestampstrategy": "startingTimestampStrategy",
-    "eventhubname": "eventHubName",
     "name": "eventHubName",
+    # Spark hides options by these names in every session; sasKey only where it is told to.
+    "sharedaccesskey": "sasKey",
+    "sharedaccesskeyname": "sasKeyName",
+    "sharedaccesssignature": "sasToken",
 }
 # Of the old connector, with nothing to do here: taken, with a word in the log.
 NOT_USED = {
@@ -192,6 +198,11 @@ class Options:
 
     def _take(self, key: str, value: str) -> None:
         plain = key.lower().removeprefix(_PREFIX)
+        if plain.startswith(_OF_TABLE):
+            raise ArgumentError(
+                "Spark does not hand the options of a table to a source in Python: use CREATE "
+                "TEMPORARY VIEW ... USING eventhubs OPTIONS (...) instead of CREATE TABLE."
+            )
         if plain in SPARKS and not key.lower().startswith(_PREFIX):
             return
         if plain in NOT_USED:
@@ -199,6 +210,11 @@ class Options:
                 return
             self.notes.append(f"the option {key} is not used: {NOT_USED[plain]}")
             return
+        if plain == "saskey" and REDACTED_VARIABLE not in os.environ:
+            self.notes.append(
+                f"the option {key} shows in the plans of this session, unless "
+                "spark.redaction.regex names it; give the key as sharedAccessKey, which Spark hides"
+            )
         name = _BY_LOWER.get(plain) or ALIASES.get(plain)
         if name is None:
             raise ArgumentError(_unknown(key, plain))
@@ -329,14 +345,17 @@ class Options:
                 "No credentials are given: the connection string needs SharedAccessKeyName and "
                 "SharedAccessKey, or SharedAccessSignature."
             )
+        insecure = self.boolean("tls.insecure", False)
         ca_file = self.text("tls.caFile")
         if ca_file is not None and not Path(ca_file).is_file():
             raise ArgumentError(f"tls.caFile is {_shown(ca_file)}: there is no such file.")
+        if ca_file is None and endpoint.tls and not insecure:
+            ca_file = _known_ca_file(connection_string, endpoint.host)
         return Target(
             connection_string=Secret(connection_string),
             eventhub_name=hub,
             ca_file=ca_file,
-            insecure=self.boolean("tls.insecure", False),
+            insecure=insecure,
             websocket=transport is not None and transport.strip().lower() == "wss",
             timeout_s=self.seconds("operationTimeout", 60.0),
             https_url=self.text("https.url"),
@@ -386,7 +405,7 @@ class Options:
             raise ArgumentError(
                 "No connection is given: set the option connectionString, connectionString.env, "
                 "connectionString.file or endpoint, or PENSTOCK_CONNECTION_STRING in the driver's "
-                "environment."
+                "environment before the session is made."
             )
         return given
 
@@ -441,9 +460,13 @@ _UNITS = {
 
 
 def _unknown(key: str, plain: str) -> str:
-    candidates = {name.lower(): name for name in NAMES} | {n: n for n in NOT_USED}
+    candidates = _BY_LOWER | {name: name for name in NOT_USED}
     near = difflib.get_close_matches(plain, candidates, n=1, cutoff=0.5)
-    hint = f"did you mean {candidates[near[0]]}?" if near else "docs/spark.md lists them all."
+    if near:
+        hint = f"did you mean {candidates[near[0]]}?"
+    else:
+        far = difflib.get_close_matches(plain, _BY_LOWER, n=1, cutoff=0.0)[0]
+        hint = f"the nearest is {_BY_LOWER[far]}; docs/spark.md lists them all."
     # The key alone: its value may be a secret whose name was misspelt.
     return f"The format eventhubs has no option {_shown(key)}: {hint}"
 
@@ -457,12 +480,23 @@ def _with_tls(connection_string: str, *, tls: bool) -> str:
     return ";".join(parts if tls else [*parts, "UseDevelopmentEmulator=true"])
 
 
+def _known_ca_file(connection_string: str, host: str) -> str | None:
+    """Of a service that this environment knows: named there, or running on the data directory
+    here. Azure's own hosts are signed by authorities that every machine has."""
+    from penstock.checkpoints.locating import locate_service
+
+    named = os.environ.get("PENSTOCK_CA_FILE")
+    if named and Path(named).is_file() and _AZURE not in host.casefold():
+        return named
+    return locate_service(connection_string).ca_file
+
+
 def _from_environment(variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
         raise ArgumentError(
-            f"connectionString.env names {_shown(variable)}, which is not set in the driver's "
-            "environment."
+            f"connectionString.env names {_shown(variable)}, which is not set in the environment "
+            "that Spark was started with: set it before the session is made."
         )
     return value
 

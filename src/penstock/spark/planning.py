@@ -1,7 +1,8 @@
 """What a query reads next: pure decisions over sequence numbers.
 
 Offsets are next sequence numbers: a span is [first, end), and a partition whose offset is its end
-has nothing to read.
+has nothing to read. Beside them stand how much the query has read, and which hub it is, by its
+birthday: {"0": 40, "1": 38, "bytes": 81920, "createdAt": 1794877000000}.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+# Numbers, so that one offset can be taken from another: 0, and the bytes between them.
+CREATED_AT, BYTES = "createdAt", "bytes"
 _EVENT_BYTES_DEFAULT = 1024  # where the service's offsets tell nothing
 
 
@@ -36,6 +39,11 @@ class Span(NamedTuple):
 def sorted_offsets(offsets: Mapping[str, int]) -> dict[str, int]:
     """Spark compares offsets as texts: the same offsets in another order would be new ones."""
     return {key: offsets[key] for key in sorted(offsets, key=_order)}
+
+
+def positions_of(offset: Mapping[str, int]) -> dict[str, int]:
+    """By partition, without what else an offset says."""
+    return {key: number for key, number in offset.items() if key not in (CREATED_AT, BYTES)}
 
 
 def _order(partition_id: str) -> tuple[int, str]:
@@ -109,6 +117,24 @@ class Sizes:
         if last_number <= number or last_offset <= offset:
             return _EVENT_BYTES_DEFAULT
         return max(1, (last_offset - offset) // (last_number - number))
+
+    def between(self, start: Mapping[str, int], end: Mapping[str, int]) -> int | None:
+        """What the events of all partitions weigh; None where the service's offsets tell nothing.
+        To the byte between two ends that were seen, else by the average."""
+        total = 0
+        for key in end:
+            first, last = start.get(key, 0), end[key]
+            if last <= first:
+                continue
+            offsets = dict(self._seen.get(key, ()))
+            if not offsets:
+                return None
+            offsets.setdefault(0, 0)
+            if first in offsets and last in offsets:
+                total += offsets[last] - offsets[first]
+            else:
+                total += (last - first) * self.event_bytes(key, first)
+        return total
 
     def events_for(
         self, start: Mapping[str, int], end: Mapping[str, int], bytes_max: int

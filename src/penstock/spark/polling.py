@@ -8,15 +8,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from penstock.spark.errors import beyond, gone, made_anew
 from penstock.spark.options import ReadOptions
-from penstock.spark.planning import Bounds, Sizes, Span, admit, sorted_offsets, split
+from penstock.spark.planning import (
+    BYTES,
+    CREATED_AT,
+    Bounds,
+    Sizes,
+    Span,
+    admit,
+    positions_of,
+    sorted_offsets,
+    split,
+)
 from penstock.spark.positions import LATEST, Position
 
 _log = logging.getLogger("penstock.spark")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FRESH_S = 5.0  # what the hub said so recently is good enough to find losses early
 
 
@@ -46,9 +57,8 @@ class Poller:
         self._sizes = Sizes()
         self._bounds: dict[str, Bounds] = {}
         self._bounds_at_s = float("-inf")  # never
-        self._created_at: datetime | None = None
-        self._is_anew = False  # another hub of the same name: what was read before counts no more
-        self._anew_end: dict[str, int] | None = None  # of its first micro-batch
+        self._created_ms = 0  # when the hub was made, which tells it from another of its name
+        self._first_created_ms: int | None = None
         self._target: dict[str, int] | None = None  # AvailableNow ends there
         self._moved_at_s = monotonic_s()  # when a trigger last had something to read
         self._returned: dict[str, int] | None = None  # for a Spark that does not tell the start
@@ -56,7 +66,7 @@ class Poller:
     def initial(self) -> dict[str, int]:
         """Where a query without a checkpoint begins."""
         starts = self._hub.starts(self._poll(), LATEST)
-        self._returned = sorted_offsets(starts)
+        self._returned = self._offset(starts, 0)
         return self._returned
 
     def stop_at_present(self) -> None:
@@ -65,12 +75,21 @@ class Poller:
 
     def known_ends(self) -> dict[str, int] | None:
         """As of the last time that the hub was asked."""
-        return sorted_offsets({k: b.end for k, b in self._bounds.items()}) or None
+        ends = {key: bounds.end for key, bounds in self._bounds.items()}
+        if not ends:
+            return None
+        reached = self._returned or ends
+        size = self._sizes.between(positions_of(reached), ends)
+        return self._offset(ends, _sum(reached.get(BYTES), size))
 
     def next(self, start: Mapping[str, int] | None, *, limited: bool = True) -> dict[str, int]:
         """How far the next micro-batch goes; `start` itself when there is nothing to do."""
-        begin = dict(start if start is not None else self._returned or {})
+        given = dict(start if start is not None else self._returned or {})
         bounds = self._poll()
+        begin = positions_of(given)
+        if self._is_of_another_hub(given):
+            self._check_anew()
+            begin = {}
         end = self._ends(begin, bounds)
         first = {key: self._first(key, begin, end) for key in end}
         if self._target is not None:
@@ -80,11 +99,12 @@ class Poller:
             end = begin
         elif limited and backlog:
             end = self._admitted(first, end)
-        if end != begin:
+        if end == begin:
+            self._returned = given
+        else:
             self._moved_at_s = self._monotonic_s()
-            if self._is_anew:
-                self._is_anew, self._anew_end = False, dict(end)
-        self._returned = sorted_offsets(end)
+            size = self._sizes.between(first, end)
+            self._returned = self._offset(end, _sum(given.get(BYTES, 0), size))
         return self._returned
 
     def offset_of(self, partition_id: str, number: int) -> str | None:
@@ -105,13 +125,17 @@ class Poller:
         """The tasks of one micro-batch, also of one that is run again after a crash."""
         found: list[Span] = []
         bounds = self._recent()
-        is_anew = self._anew_end is not None and self._anew_end == dict(end)
-        for key in end:
+        if self._is_of_another_hub(end):
+            self._check_anew()
+            return []  # what was planned went with the old hub
+        begin = {} if self._is_of_another_hub(start) else start
+        ends = positions_of(end)
+        for key in ends:
             known = bounds.get(key)
-            first = self._first(key, {} if is_anew else start, end)
+            first = self._first(key, begin, ends)
             if known is not None and known.begin > first:
-                first = self._lost(key, first, min(known.begin, end[key]), known)
-            found.append(Span(key, first, end[key]))
+                first = self._lost(key, first, min(known.begin, ends[key]), known)
+            found.append(Span(key, first, ends[key]))
         return split(
             found,
             max_events_per_task=self._options.max_events_per_task,
@@ -120,15 +144,25 @@ class Poller:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def _offset(self, positions: Mapping[str, int], size: int | None) -> dict[str, int]:
+        told = {} if size is None else {BYTES: size}
+        return sorted_offsets({**positions, **told, CREATED_AT: self._created_ms})
+
+    def _is_of_another_hub(self, offset: Mapping[str, int]) -> bool:
+        """One of an earlier release does not say: then it is of the hub that was there first."""
+        return offset.get(CREATED_AT, self._first_created_ms) != self._created_ms
+
+    def _check_anew(self) -> None:
+        """Raises DataLoss unless that is allowed."""
+        if self._options.fail_on_data_loss:
+            raise made_anew(self._name)
+        _log.warning("eventhubs: the hub %r was made anew.", self._name)
+
     def _poll(self) -> dict[str, Bounds]:
-        """Ask the hub. Raises DataLoss when it is another one than before."""
-        created_at = self._hub.created_at()
-        if self._created_at is not None and created_at != self._created_at:
-            if self._options.fail_on_data_loss:
-                raise made_anew(self._name)
-            _log.warning("eventhubs: the hub %r was made anew.", self._name)
-            self._is_anew = True
-        self._created_at = created_at
+        """Ask the hub."""
+        self._created_ms = (self._hub.created_at() - _EPOCH) // timedelta(milliseconds=1)
+        if self._first_created_ms is None:
+            self._first_created_ms = self._created_ms
         bounds = self._hub.bounds()
         if not self._options.discover_partitions and self._bounds:
             bounds = {key: each for key, each in bounds.items() if key in self._bounds}
@@ -166,7 +200,7 @@ class Poller:
         """A partition that came later, or that was made anew, is read from its beginning."""
         known = self._bounds.get(key)
         begin = known.begin if known is not None else 0
-        if self._is_anew or key not in start or end[key] < start[key]:
+        if key not in start or end[key] < start[key]:
             return min(begin, end[key])
         return start[key]
 
@@ -194,3 +228,8 @@ class Poller:
             self._name,
         )
         return end
+
+
+def _sum(before: int | None, more: int | None) -> int | None:
+    """Nothing, where one of them is not known."""
+    return None if before is None or more is None else before + more

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.spark.planning import BYTES, positions_of
+
 RATE_MS = 10_000  # a rate is that of so many last milliseconds
 _LOOKS_MAX = 64  # kept for it: more than one tick a second for the ten
 
@@ -24,6 +26,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: str  # when it began, as Spark writes it
     rows: int
     rows_written: int | None
+    bytes: int | None  # of hubs, as they are stored; None: no source says it
     seconds: float
     lag_events: int | None  # None: no source of the query says where its end is
     state_rows: int | None
@@ -46,6 +49,7 @@ def read_progress(progress: Mapping[str, Any]) -> Batch:
         timestamp=str(progress.get("timestamp", "")),
         rows=_rows(progress),
         rows_written=written if isinstance(written, int) and written >= 0 else None,
+        bytes=_bytes(progress.get("sources")),
         seconds=_whole(took_ms if took_ms is not None else progress.get("batchDuration")) / 1000,
         lag_events=_lag(progress.get("sources")),
         state_rows=sum(_whole(each.get("numRowsTotal")) for each in operators)
@@ -125,7 +129,19 @@ def _lag_of_source(source: object) -> int | None:
     latest, end = (_offsets(source.get(name)) for name in ("latestOffset", "endOffset"))
     if not latest or end is None:
         return None
+    latest = positions_of(latest)
     return sum(max(0, number - end.get(partition, number)) for partition, number in latest.items())
+
+
+def _bytes(sources: object) -> int | None:
+    """What an `eventhubs` source has read says its offset (planning.py)."""
+    found = []
+    for each in _items(sources):
+        if isinstance(each, dict):
+            start, end = (_offsets(each.get(name)) or {} for name in ("startOffset", "endOffset"))
+            if BYTES in end:
+                found.append(max(0, end[BYTES] - start.get(BYTES, 0)))
+    return sum(found) if found else None
 
 
 def _offsets(given: object) -> dict[str, int] | None:

@@ -24,6 +24,7 @@ from penstock.spark.defaults import query_defaults
 from penstock.spark.failures import Failure, explain, of_error
 from penstock.spark.launching import is_gone
 from penstock.spark.progress import Batch, Tally, read_progress
+from penstock.spark.saving import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,7 +244,7 @@ class PipelineRun:
 
     def _run_file(self, raised: list[BaseException]) -> None:
         try:
-            _activate(self._spark)
+            activate(self._spark)
             found = self._file.run(self._spark, self._hubs, self._settings.arguments)
             pipelines.start(found, self._hubs)
         except SystemExit as error:
@@ -348,13 +349,6 @@ class PipelineRun:
             if left:
                 self._at_once.wait(_CLOSE_TICK_S)
         self._look()
-
-
-def _activate(spark: SparkSession) -> None:
-    """Spark looks formats of Python up in the thread's own session, and a new thread has none."""
-    jvm, session = getattr(spark, "_jvm", None), getattr(spark, "_jsparkSession", None)
-    if jvm is not None and session is not None:  # else a server has it (Spark Connect)
-        jvm.SparkSession.setActiveSession(session)
 
 
 def _nothing_started(file: pipelines.PipelineFile) -> PenstockError:

@@ -1,8 +1,11 @@
-"""`df.write.format("eventhubs").save()` without a mode, as the old connector's documents have it.
+"""What Spark's own writers lack for this format, in sessions that `penstock.spark.session()` made.
 
-Spark's default mode is "errorifexists", which it refuses for every data source written in Python.
-For this one format a writer that names no mode appends, as it always did. Only in sessions that
-`penstock.spark.session()` made: elsewhere Spark's own words ask for `.mode("append")`.
+`df.write.format("eventhubs").save()` without a mode: Spark's default is "errorifexists", which it
+refuses for every data source written in Python. For this one format a writer that names no mode
+appends, as the old connector's documents have it.
+
+Writers in threads: Spark looks for formats written in Python in the thread's active session, and a
+new thread has none. Each is given the session of its own DataFrame.
 """
 
 from __future__ import annotations
@@ -14,20 +17,45 @@ _FORMAT = "eventhubs"
 _MARK = "_penstock_appends"
 
 
-def append_by_default() -> None:
+def complete_writers() -> None:
     """Harmless when done before."""
     from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    _change(DataFrameWriter)
+    _append_by_default(DataFrameWriter)
+    _activate_first(DataStreamWriter, "start")
 
 
-def append_by_default_over_connect() -> None:
+def complete_writers_over_connect() -> None:
     from pyspark.sql.connect.readwriter import DataFrameWriter
 
-    _change(DataFrameWriter)
+    _append_by_default(DataFrameWriter)
 
 
-def _change(writer: Any) -> None:
+def activate(spark: Any) -> None:
+    """Unless this thread has a session already."""
+    jvm, session = getattr(spark, "_jvm", None), getattr(spark, "_jsparkSession", None)
+    if jvm is None or session is None:
+        return  # a server has it (Spark Connect)
+    if jvm.SparkSession.getActiveSession().isEmpty():
+        jvm.SparkSession.setActiveSession(session)
+
+
+def _activate_first(writer: Any, name: str) -> None:
+    if getattr(writer, _MARK, False):
+        return
+    setattr(writer, _MARK, True)
+    plain = getattr(writer, name)
+
+    @functools.wraps(plain)
+    def act(self: Any, *given: Any, **named: Any) -> Any:
+        activate(self._df.sparkSession)
+        return plain(self, *given, **named)
+
+    setattr(writer, name, act)
+
+
+def _append_by_default(writer: Any) -> None:
     if getattr(writer, _MARK, False):
         return
     setattr(writer, _MARK, True)
@@ -54,8 +82,9 @@ def _change(writer: Any) -> None:
     ) -> None:
         named = format or getattr(self, "_penstock_format", None)
         chosen = mode or getattr(self, "_penstock_mode", None)
-        if chosen is None and str(named).lower() == _FORMAT:
-            mode = "append"
+        if str(named).lower() == _FORMAT:
+            activate(getattr(self, "_spark", None))
+            mode = mode if chosen is not None else "append"
         plain_save(self, path, format, mode, partitionBy, **options)
 
     writer.format, writer.mode, writer.save = format_, mode, save

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.batch import EventDataBatch
 from penstock.client.consumer import EventHubConsumerClient
-from penstock.client.errors import ClientDenied, ClientError, ClientThrottled
+from penstock.client.errors import ClientDenied, ClientThrottled
 from penstock.client.events import EventData
 from penstock.client.producer import EventHubProducerClient
 from penstock.client.retry import RetryPolicy
@@ -35,8 +35,9 @@ from penstock.client.stamps import (
 )
 from penstock.kernels import append_bodies, append_event
 from penstock.model.errors import ArgumentError
+from penstock.model.names import PRODUCT
 from penstock.model.partition_key import partition_for_key
-from penstock.spark.options import Target, WriteOptions
+from penstock.spark.options import WriteOptions
 from penstock.spark.stored import read_back, row_digest
 
 if TYPE_CHECKING:
@@ -52,11 +53,6 @@ _KEYS_MAX = 4096  # whose annotations are kept ready
 _NUMBER = struct.Struct(">i")
 _NUMBER_NAME = PRODUCER_SEQUENCE.encode() + b"\x71"
 _CYCLE = 2**31  # after the highest number comes 0
-_AZURE = (
-    ".servicebus.windows.net",
-    ".servicebus.chinacloudapi.cn",
-    ".servicebus.usgovcloudapi.net",
-)
 
 
 def producer_id(*parts: object) -> int:
@@ -84,20 +80,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, number: int) -> int:
-    is_idempotent = options.idempotent
-    if is_idempotent is None:
-        is_idempotent = not _host(options.target).endswith(_AZURE)
     first: Any = await asyncio.to_thread(next, batches, None)
     if first is None:
         return 0
-    sink = _Sink(options, number if is_idempotent else None)
+    sink = _Sink(options, None if options.idempotent is False else number)
     try:
-        try:
-            await sink.open()
-        except ClientError as error:
-            if options.idempotent or not is_idempotent or "knows no idempotent" not in str(error):
-                raise
-            _log.info("eventhubs: the service knows no idempotent producers: at least once.")
+        if not await sink.open():
+            _log.info("eventhubs: the service is not Penstock: rows arrive at least once.")
             await sink.close()
             sink = _Sink(options, None)
             await sink.open()
@@ -245,7 +234,12 @@ class _Sink:
         self._turn = 0
         self._run_rows = self._run_bytes = 0
 
-    async def open(self) -> None:
+    async def open(self) -> bool:
+        """False where each row once is not promised: by default only Penstock is trusted to know
+        its producers for ever."""
+        is_asked = self._is_idempotent and self._options.idempotent is None
+        if is_asked and await self._producer.get_service_product() != PRODUCT:
+            return False
         self._ids = await self._producer.get_partition_ids()
         wanted = self._options.partition_id
         if wanted is not None and wanted not in self._ids:
@@ -259,6 +253,7 @@ class _Sink:
             counts = {place: state.published for place, state in told if state.published}
             if counts:
                 await self._leave_out(self._producer_id, counts)
+        return True
 
     async def close(self) -> None:
         for lane in self._lanes.values():
@@ -546,12 +541,6 @@ def _too_large(size: int, batch: EventDataBatch) -> ArgumentError:
 
 def _no_partition(wanted: str, ids: list[str]) -> str:
     return f"The hub has no partition {wanted!r}: it has {', '.join(ids)}."
-
-
-def _host(target: Target) -> str:
-    from penstock.client.endpoint import parse_connection_string
-
-    return parse_connection_string(target.connection_string.reveal()).host.casefold()
 
 
 def _insecure() -> ssl.SSLContext:

@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import ArgumentError
-from penstock.spark.saving import append_by_default, append_by_default_over_connect
+from penstock.spark.options import REDACTED_VARIABLE
+from penstock.spark.saving import complete_writers, complete_writers_over_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 _EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
-    # Spark hides no option named sasKey by itself where a view is made of it in SQL.
+    # Spark hides no option named sasKey by itself. The second is for a session that runs already.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|sas.?key|connection.?string",
+    "spark.sql.redaction.options.regex": "(?i)url|sas.?key|connection.?string",
 }
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -67,9 +69,9 @@ def session(
         builder = builder.config(name, value)
     made = builder.getOrCreate()
     if remote is None:
-        append_by_default()
+        complete_writers()
     else:
-        append_by_default_over_connect()
+        complete_writers_over_connect()
     return made
 
 
@@ -79,6 +81,7 @@ def prepare_environment(master: str | None = None) -> None:
     from penstock.spark.java import ensure_java
 
     ensure_java()
+    os.environ.setdefault(REDACTED_VARIABLE, "1")
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master is None or master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

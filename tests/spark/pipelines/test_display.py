@@ -20,6 +20,7 @@ def batch(number: int, **more: Any) -> Batch:
         "timestamp": "2026-11-16T09:00:00.000Z",
         "rows": 100,
         "rows_written": None,
+        "bytes": 51200,
         "seconds": 0.75,
         "lag_events": 42,
         "state_rows": 320,
@@ -65,6 +66,7 @@ def test_json_lines_tell_everything_a_script_wants(capsys: pytest.CaptureFixture
     progress = lines[3]
     assert (progress["batch_id"], progress["rows"], progress["rows_total"]) == (11, 100, 1200)
     assert (progress["lag_events"], progress["batch_seconds"]) == (42, 0.75)
+    assert progress["bytes"] == 51200
     assert (progress["state_rows"], progress["state_bytes"], progress["late_rows"]) == (
         320,
         2048,

@@ -20,8 +20,8 @@ def progress(batch_id: int = 3, rows: int = 10, **more: Any) -> dict[str, Any]:
     }
 
 
-def source(end: object, latest: object) -> dict[str, Any]:
-    return {"description": "x", "endOffset": end, "latestOffset": latest}
+def source(end: object, latest: object, start: object = None) -> dict[str, Any]:
+    return {"description": "x", "startOffset": start, "endOffset": end, "latestOffset": latest}
 
 
 def test_a_batch_has_its_lag_state_and_time() -> None:
@@ -60,6 +60,16 @@ def test_whatever_is_odd_counts_as_nothing(odd: dict[str, Any]) -> None:
     batch = read_progress(odd)
     assert (batch.rows, batch.lag_events, batch.state_rows) == (0, None, None)
     assert (batch.late_rows, batch.watermark, batch.rows_written) == (0, None, None)
+
+
+def test_bytes_are_what_the_sources_have_read_since_the_batch_before() -> None:
+    first = source(
+        {"0": 5, "bytes": 900, "createdAt": 7}, {"0": 9, "bytes": 1700, "createdAt": 7}, {"0": 0}
+    )
+    second = source('{"0": 5, "bytes": 1000}', None, '{"0": 4, "bytes": 700}')
+    batch = read_progress(progress(sources=[first, second, source({"topic": 1}, None)]))
+    assert (batch.bytes, batch.lag_events) == (900 + 300, 4)
+    assert read_progress(progress(sources=[source({"0": 1}, {"0": 1})])).bytes is None
 
 
 def test_rows_are_those_of_the_sources_where_the_whole_does_not_say() -> None:

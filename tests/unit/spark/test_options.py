@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(given: str, meant: str)
     with pytest.raises(ArgumentError, match=f"did you mean {meant}\\?") as refused:
         Options({given: KEY})
     assert KEY not in str(refused.value)
-
-
-def test_a_name_that_is_like_none_is_refused_too() -> None:
-    with pytest.raises(ArgumentError, match=r"has no option 'zzz': docs/spark\.md"):
-        Options({"zzz": "1"})
 
 
 def test_the_same_option_twice_must_mean_the_same() -> None:
@@ -129,7 +125,10 @@ def test_connections_can_be_given_in_four_ways(
     [
         ({}, "No connection is given"),
         ({"connectionString": TEXT, "endpoint": "h"}, "exclude each other"),
-        ({"connectionString.env": "NOT_SET_AT_ALL"}, "not set in the driver's environment"),
+        (
+            {"connectionString.env": "NOT_SET_AT_ALL"},
+            "not set in the environment that Spark was started with",
+        ),
         ({"connectionString.file": "/nowhere/at/all"}, "cannot be read"),
         ({"endpoint": "h", "sasKey": KEY}, "give sasKeyName and sasKey, or sasToken"),
         ({"endpoint": "h", "sasKeyName": "n", "sasKey": KEY}, "No hub is named"),
@@ -143,6 +142,47 @@ def test_a_connection_that_is_not_whole_is_refused(
     with pytest.raises(ArgumentError, match=named) as refused:
         Options(given).target()
     assert KEY not in str(refused.value)
+
+
+def test_a_key_has_a_name_that_spark_hides_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_SPARK_REDACTED", raising=False)
+    hidden = re.compile("(?i)secret|password|token|access[.]?key")  # spark.redaction.regex
+    safe = {"endpoint": "h", "sharedAccessKeyName": "n", "sharedAccessKey": KEY}
+    assert all(hidden.search(name) for name in safe if name != "endpoint")
+    made = Options(safe | {"eventhubs.eventHubName": "hub"})
+    assert KEY in made.target().connection_string.reveal()
+    assert made.notes == []
+    (note,) = Options({"sasKey": KEY}).notes
+    assert "sharedAccessKey" in note and KEY not in note
+    monkeypatch.setenv("PENSTOCK_SPARK_REDACTED", "1")
+    assert Options({"sasKey": KEY}).notes == []
+
+
+def test_a_table_is_refused_with_what_works_instead() -> None:
+    with pytest.raises(ArgumentError, match="CREATE TEMPORARY VIEW"):
+        Options({"connectionString": TEXT, "option.connectionString": TEXT})
+
+
+def test_an_option_like_no_other_is_refused_with_the_nearest_all_the_same() -> None:
+    with pytest.raises(ArgumentError, match=r"no option 'kafka.bootstrap.servers': .* nearest is"):
+        options(**{"kafka.bootstrap.servers": "x"})
+
+
+def test_the_authority_of_a_known_service_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca_file = tmp_path / "ca.pem"
+    ca_file.write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PENSTOCK_DATA", raising=False)
+    assert options().target().ca_file is None
+    monkeypatch.setenv("PENSTOCK_CA_FILE", str(ca_file))
+    assert options().target().ca_file == str(ca_file)
+    assert options(transport="amqp").target().ca_file is None
+    assert options(**{"tls.insecure": "true"}).target().ca_file is None
+    azure = TEXT.replace("sb://host", "sb://contoso.servicebus.windows.net")
+    assert azure != TEXT
+    assert Options({"connectionString": azure}).target().ca_file is None
 
 
 def test_transport_decides_over_the_connection_string() -> None:

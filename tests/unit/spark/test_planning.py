@@ -91,13 +91,22 @@ class Hub:
         return {k: b.begin if default is EARLIEST else b.end for k, b in bounds.items()}
 
 
+BORN_MS = 1767225600000  # 2026-01-01
+ANEW_MS = BORN_MS + 24 * 3600 * 1000
+
+
+def at(born_ms: int = BORN_MS, **positions: int) -> dict[str, int]:
+    """An offset as it is stored: at(p0=5) is event 5 of partition 0."""
+    return {key.removeprefix("p"): n for key, n in positions.items()} | {"createdAt": born_ms}
+
+
 def poller(hub: Hub, **options: str) -> Poller:
     read = Options({"connectionString": TEXT} | options).read()
     return Poller(read, hub, monotonic_s=lambda: hub.clock_s)
 
 
 def test_a_stream_without_position_begins_at_the_end() -> None:
-    assert poller(Hub(p0=(0, 5), p1=(2, 7))).initial() == {"0": 5, "1": 7}
+    assert poller(Hub(p0=(0, 5), p1=(2, 7))).initial() == at(p0=5, p1=7, bytes=0)
 
 
 def test_a_new_partition_is_read_from_its_beginning() -> None:
@@ -105,8 +114,8 @@ def test_a_new_partition_is_read_from_its_beginning() -> None:
     polled = poller(hub)
     assert polled.next({"0": 5}) == {"0": 5}
     hub.now["1"] = Bounds(3, 9)
-    assert polled.next({"0": 5}) == {"0": 5, "1": 9}
-    assert polled.spans({"0": 5}, {"0": 5, "1": 9}) == [Span("1", 3, 9)]
+    assert polled.next(at(p0=5)) == at(p0=5, p1=9)
+    assert polled.spans(at(p0=5), at(p0=5, p1=9)) == [Span("1", 3, 9)]
     fixed = poller(hub, dynamicPartitionDiscovery="false")
     assert fixed.next({"0": 5}) == {"0": 5}
 
@@ -114,7 +123,7 @@ def test_a_new_partition_is_read_from_its_beginning() -> None:
 def test_a_spark_that_tells_no_start_is_still_bounded() -> None:
     hub = Hub(p0=(0, 0))
     polled = poller(hub, maxEventsPerTrigger="10")
-    assert polled.initial() == {"0": 0}
+    assert polled.initial() == at(p0=0, bytes=0)
     hub.now["0"] = Bounds(0, 25)
     assert [polled.next(None)["0"] for _ in range(4)] == [10, 20, 25, 25]
 
@@ -124,21 +133,33 @@ def test_available_now_ends_where_it_began() -> None:
     polled = poller(hub, maxEventsPerTrigger="6", minEventsPerTrigger="100")
     polled.stop_at_present()
     hub.now["0"] = Bounds(0, 50)
-    assert polled.next({"0": 0}) == {"0": 6}
-    assert polled.next({"0": 6}) == {"0": 10}
-    assert polled.next({"0": 10}) == {"0": 10}
+    assert polled.next(at(p0=0)) == at(p0=6)
+    assert polled.next(at(p0=6)) == at(p0=10)
+    assert polled.next(at(p0=10)) == at(p0=10)
     assert polled.is_at_its_end
 
 
 def test_few_events_wait_until_the_delay_is_over() -> None:
     hub = Hub(p0=(0, 3))
     polled = poller(hub, minEventsPerTrigger="5", maxTriggerDelay="60s")
-    assert polled.next({"0": 0}) == {"0": 0}
+    assert polled.next(at(p0=0)) == at(p0=0)
     hub.clock_s = 61
-    assert polled.next({"0": 0}) == {"0": 3}
+    assert polled.next(at(p0=0)) == at(p0=3)
     hub.now["0"] = Bounds(0, 20)
-    assert polled.next({"0": 3}) == {"0": 20}
-    assert polled.known_ends() == {"0": 20}
+    assert polled.next(at(p0=3)) == at(p0=20)
+    assert polled.known_ends() == at(p0=20)
+
+
+def test_offsets_say_how_much_was_read_where_the_service_tells() -> None:
+    hub = Hub(p0=(0, 10), p1=(0, 0))
+    hub.now["0"] = Bounds(0, 10, "1000")
+    polled = poller(hub, maxEventsPerTrigger="6")
+    assert polled.next(at(p0=0, p1=0)) == at(p0=6, p1=0, bytes=600)
+    assert polled.known_ends() == at(p0=10, p1=0, bytes=1000)
+    hub.now["0"] = Bounds(0, 12, "1700")
+    assert polled.next(at(p0=10, p1=0, bytes=50)) == at(p0=12, p1=0, bytes=750)
+    hub.now["1"] = Bounds(0, 3, "no number")
+    assert "bytes" not in polled.next(at(p0=12, p1=0, bytes=750))
 
 
 def test_retention_is_noticed_where_the_batch_is_planned() -> None:
@@ -153,24 +174,49 @@ def test_retention_is_noticed_where_the_batch_is_planned() -> None:
 def test_a_hub_made_anew_is_an_error_or_is_read_from_its_beginning() -> None:
     hub = Hub(p0=(0, 50))
     strict, lenient = poller(hub), poller(hub, failOnDataLoss="false")
-    assert strict.next({"0": 50}) == lenient.next({"0": 50}) == {"0": 50}
+    assert strict.next(at(p0=50)) == lenient.next(at(p0=50)) == at(p0=50)
     hub.born, hub.now["0"] = datetime(2026, 1, 2, tzinfo=UTC), Bounds(0, 80)
     with pytest.raises(DataLoss, match="made anew"):
-        strict.next({"0": 50})
-    assert lenient.next({"0": 50}) == {"0": 80}
-    assert lenient.spans({"0": 50}, {"0": 80}) == [Span("0", 0, 80)]
+        strict.next(at(p0=50))
+    anew = at(ANEW_MS, p0=80)
+    assert lenient.next(at(p0=50)) == anew
+    assert lenient.spans(at(p0=50), anew) == [Span("0", 0, 80)]
     hub.now["0"] = Bounds(0, 90)
-    assert lenient.next({"0": 80}) == {"0": 90}
-    assert lenient.spans({"0": 80}, {"0": 90}) == [Span("0", 80, 90)]
+    assert lenient.next(anew) == at(ANEW_MS, p0=90)
+    assert lenient.spans(anew, at(ANEW_MS, p0=90)) == [Span("0", 80, 90)]
 
 
-def test_a_checkpoint_of_another_hub_is_an_error_or_begins_anew() -> None:
+def test_a_hub_made_anew_before_a_restart_is_noticed_however_much_it_holds() -> None:
+    hub = Hub(p0=(0, 80))
+    hub.born = datetime(2026, 1, 2, tzinfo=UTC)
+    with pytest.raises(DataLoss, match="made anew"):
+        poller(hub).next(at(p0=50))
+    # A batch that was planned and not finished is not filled with another hub's events.
+    with pytest.raises(DataLoss, match="made anew"):
+        poller(hub).spans(at(p0=40), at(p0=50))
+    lenient = poller(hub, failOnDataLoss="false")
+    assert lenient.spans(at(p0=40), at(p0=50)) == []
+    assert lenient.next(at(p0=50)) == at(ANEW_MS, p0=80)
+
+
+def test_offsets_that_do_not_say_which_hub_they_are_of_are_read_on() -> None:
+    hub = Hub(p0=(0, 80))
+    polled = poller(hub)
+    assert polled.next({"0": 80}) == {"0": 80}, "nothing new is no new offset"
+    assert polled.next({"0": 50}) == at(p0=80)
+    assert polled.spans({"0": 50}, at(p0=80)) == polled.spans({"0": 50}, {"0": 80})
+    hub.born = datetime(2026, 1, 2, tzinfo=UTC)
+    with pytest.raises(DataLoss, match="made anew"):
+        polled.next({"0": 80})
+
+
+def test_a_checkpoint_beyond_the_end_is_an_error_or_begins_anew() -> None:
     hub = Hub(p0=(0, 20))
     with pytest.raises(DataLoss, match="the next one will have the number 20"):
         poller(hub).next({"0": 50})
     lenient = poller(hub, failOnDataLoss="false")
-    assert lenient.next({"0": 50}) == {"0": 20}
-    assert lenient.spans({"0": 50}, {"0": 20}) == [Span("0", 0, 20)]
+    assert lenient.next({"0": 50}) == at(p0=20)
+    assert lenient.spans({"0": 50}, at(p0=20)) == [Span("0", 0, 20)]
 
 
 def test_the_offset_of_the_last_event_is_known_without_asking() -> None:

@@ -29,6 +29,7 @@ from penstock.amqp.events import (
 )
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Disposition, Error
+from penstock.amqp.types import Symbol
 from penstock.gateway.admission import Place, network_of
 from penstock.gateway.amqp import attach
 from penstock.gateway.amqp.context import Context, log
@@ -50,6 +51,8 @@ from penstock.model.errors import (
     QuotaExceeded,
 )
 
+# Who asks can tell Penstock from Azure's own service, whose clients do not look at it.
+ABOUT: dict[str, object] = {Symbol("product"): names.PRODUCT}
 _TURN_BYTES = 256 * limits.KB  # deliveries of one turn; then other connections get theirs
 _CHECK_MS = 15_000  # the wall clock may be set, readers may stall: look at least this often
 _REASON_MAX = 400  # characters of a reason in the log
@@ -128,6 +131,7 @@ class AmqpConnection:
                 idle_time_out_ms=deadlines.idle_time_out_ms,
                 header_deadline_ms=deadlines.header_ms,
                 open_deadline_ms=deadlines.open_ms,
+                properties=ABOUT,
             ),
             now_ms=self._started_ms,
         )

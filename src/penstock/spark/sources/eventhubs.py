@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 
 from penstock.model.errors import ArgumentError
 from penstock.spark.options import Options, ReadOptions, RowOptions, WriteOptions
+from penstock.spark.planning import positions_of
 
 try:  # Spark 4.2
     from pyspark.sql.streaming.datasource import (
@@ -178,7 +179,7 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         poller = self._polling()
         end = poller.next(start, limited=limited)
         if start is not None and self._committer is not None:
-            self._committer.note(start)
+            self._committer.note(positions_of(start))
             if end == start and poller.is_at_its_end:
                 self._committer.flush()  # the last call of a query that ends by itself
         return end
@@ -207,9 +208,12 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             from penstock.spark.hub import Planner
             from penstock.spark.polling import Poller
 
-            self._planner = Planner(self._options)
-            self._poller = Poller(self._options, self._planner)
-            self._committer = committer(self._options, self._poller.offset_of)
+            planner = self._planner = self._planner or Planner(self._options)
+            poller = Poller(self._options, planner)
+            self._committer = committer(
+                self._options, poller.offset_of, is_penstock=planner.is_penstock
+            )
+            self._poller = poller
         return self._poller
 
 
@@ -230,7 +234,9 @@ class EventHubsWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         from penstock.spark.sending import publish
+        from penstock.spark.tasks import settle_in
 
+        settle_in()
         task = _task()
         return Written(publish(iterator, self._options, ("batch", self._job, task.partitionId())))
 
@@ -246,7 +252,9 @@ class EventHubsStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         from penstock.spark.sending import publish
+        from penstock.spark.tasks import settle_in
 
+        settle_in()
         task = _task()
         query = task.getLocalProperty(_QUERY_ID)
         batch = task.getLocalProperty(_BATCH_ID)
@@ -301,7 +309,9 @@ def _read(
     from penstock.spark.hub import range_settings
     from penstock.spark.planning import Span
     from penstock.spark.rows import record_batches
+    from penstock.spark.tasks import settle_in
 
+    settle_in()
     span = Span(*partition.value)
     return record_batches(
         range_settings(options),
