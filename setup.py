@@ -14,6 +14,7 @@ MODULES = {
     "penstock.kernels._avro": "src/penstock/kernels/_avro.pyx",
     "penstock.kernels._compiled": "src/penstock/kernels/_compiled.pyx",
     "penstock.kernels._gather": "src/penstock/kernels/_gather.pyx",
+    "penstock.kernels._intake": "src/penstock/kernels/_intake.pyx",
 }
 SHARED = ["src/penstock/kernels/_event.pxd"]
 

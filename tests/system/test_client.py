@@ -41,6 +41,7 @@ from azure.eventhub.aio import EventHubProducerClient as OfficialProducer
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory
 
+pytestmark = pytest.mark.sdk
 DEADLINE_S = 60.0
 HUBS = 24
 EARLIEST = EventPosition.earliest()

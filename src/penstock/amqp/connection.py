@@ -104,7 +104,6 @@ class Connection:
         "_free_channels",
         "_header_done",
         "_out",
-        "_pending",
         "_received_ms",
         "_sasl_open",
         "_sasl_used",
@@ -117,6 +116,7 @@ class Connection:
         "frames_received",
         "has_more",
         "open",
+        "pending",
         "sasl_state",
         "sessions",
         "state",
@@ -137,7 +137,7 @@ class Connection:
         self._sasl_used = False
         self._header_done = False
         self._silent = False  # our close is out: nothing follows it
-        self._pending = b""
+        self.pending = b""  # read, of a frame whose end did not come yet
         self._out: list[bytes] = []
         self._started_ms = now_ms
         self._received_ms = now_ms
@@ -167,7 +167,7 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """What the peer makes us keep: part of a frame, parts of deliveries."""
-        return len(self._pending) + self.allowance.unfinished_bytes
+        return len(self.pending) + self.allowance.unfinished_bytes
 
     def receive_data(
         self, data: bytes | memoryview, *, now_ms: int, frames_max: int | None = None
@@ -183,8 +183,8 @@ class Connection:
         events: list[Event] = []
         if self.is_over:
             return events
-        is_whole = isinstance(data, bytes) and not self._pending
-        buffer = bytes(data) if is_whole else self._pending + data
+        is_whole = isinstance(data, bytes) and not self.pending
+        buffer = bytes(data) if is_whole else self.pending + data
         position = 0
         try:
             self._check_patience(len(buffer))
@@ -200,7 +200,7 @@ class Connection:
             raise
         except AmqpError as error:
             self._fail(error, events)
-        self._pending = b"" if self.is_over else buffer[position:]
+        self.pending = b"" if self.is_over else buffer[position:]
         return events
 
     def bytes_to_send(self, *, now_ms: int) -> bytes:
@@ -590,7 +590,7 @@ class Connection:
         """Nothing more is read or sent; links and sessions are gone with the connection."""
         self.state = CONNECTION.after(self.state, ConnectionInput.DISCONNECT)
         self._silent = True
-        self._pending = b""
+        self.pending = b""
         for session in self._by_channel.values():
             session.close_links()
         self.sessions.clear()

@@ -49,6 +49,7 @@ from penstock.client.errors import (
 )
 from penstock.client.links import OnRange, OnSettled, Receiver, Sender
 from penstock.client.nodes import RequestNode
+from penstock.kernels import Intake
 
 __all__ = [
     "ClientDenied",
@@ -134,7 +135,7 @@ def _place(endpoint: Endpoint) -> str:
 class Connection(asyncio.BufferedProtocol):
     """Made by `connect`. Closing it ends its links.
 
-    The socket fills one buffer again and again, from which the engine copies once.
+    The socket fills what the engine then reads: large reads are not copied.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float, token_s: float = TOKEN_S) -> None:
@@ -158,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._error: ClientError | None = None
         self._reading_paused = False
-        self._incoming = memoryview(bytearray(_READ_BYTES))  # memory only as far as it is used
+        self._intake = Intake(_READ_BYTES)
         self.write_paused = False
         self.renewed = 0  # how many tokens were put again
         self.engine = Engine(
@@ -183,10 +184,11 @@ class Connection(asyncio.BufferedProtocol):
         self._arm()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._incoming
+        return self._intake.room(self.engine.pending)  # asked for again when nothing was read
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._incoming[:nbytes])
+        self.engine.pending = b""
+        self.data_received(self._intake.take(nbytes))
 
     def data_received(self, data: bytes | memoryview) -> None:
         self._handle(self.engine.receive_data(data, now_ms=_now_ms()))

@@ -2,7 +2,8 @@
 
 Leaf functions over bytes. They import nothing of Penstock, keep no state and read no clock, so a
 compiled twin can take over each signature; what stands in `_pure` is the specification. `Gatherer`
-and `AvroRows` alone hold something: the rows that they were given and nobody took.
+and `AvroRows` alone hold something, the rows that they were given and nobody took; and `Intake`,
+what a socket read.
 
 A publication comes in as one AMQP message per transfer, is split into `sections` (a run of data
 sections, one canonical message each, see `penstock.model.events`), is stored like that, and goes
@@ -35,6 +36,7 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
             split_singles,
         )
         from penstock.kernels._gather import Gatherer
+        from penstock.kernels._intake import Intake
     except ImportError:
         pass
     else:
@@ -45,6 +47,7 @@ if KERNEL == "pure":
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.framing import frame_events, frame_run
     from penstock.kernels._pure.gathering import Gatherer
+    from penstock.kernels._pure.intake import Intake
     from penstock.kernels._pure.splitting import split_batch, split_singles
     from penstock.kernels._pure.steps import count_steps
 
@@ -55,6 +58,7 @@ __all__ = [
     "Framed",
     "Gathered",
     "Gatherer",
+    "Intake",
     "KernelError",
     "KeyConflict",
     "KeyTooLong",

@@ -30,6 +30,9 @@ ROUND_BYTES_MIN = 2 * limits.MB
 ROUND_BYTES_MAX = 32 * limits.MB
 SLOW_FLUSH_S, QUICK_FLUSH_S = 0.010, 0.005
 FLUSH_HELPERS = 8  # flushing at once: 3 times the rate of one by one at 4 files, 5 and more at 16
+# From so many bytes on, writing takes long enough that one partition is written while another is
+# flushed; below that handing it to another thread costs more.
+LARGE_ROUND_BYTES = 512 * 1024
 
 Chore = Callable[[], object]
 OnFlush = Callable[[float], object]
@@ -137,16 +140,11 @@ class Committer:
                 return appends, chores, True
 
     def _commit(self, appends: dict[Committed, list[Pending]]) -> None:
-        for partition, pending in appends.items():
-            partition.writer.begin(pending)
-        flushing = [p.writer for p in appends if p.writer.needs_flush]
-        if flushing:
-            began_s = monotonic()
-            others = [self._helpers.submit(writer.flush) for writer in flushing[1:]]
-            flushing[0].flush()
-            for other in others:
-                other.result()
-            flush_s = monotonic() - began_s
+        if len(appends) > 1 and _size(appends) >= LARGE_ROUND_BYTES:
+            flush_s = self._store_at_once(appends)
+        else:
+            flush_s = self._store(appends)
+        if flush_s is not None:
             self._round_bytes = next_round_bytes(self._round_bytes, flush_s)
             if self._on_flush is not None:
                 self._on_flush(flush_s)
@@ -155,6 +153,28 @@ class Committer:
         self._wake_owner()
         for partition in appends:
             partition.writer.tidy()
+
+    def _store(self, appends: dict[Committed, list[Pending]]) -> float | None:
+        """Write everything, then flush all of it at once; how long that flush took, if any."""
+        for partition, pending in appends.items():
+            partition.writer.begin(pending)
+        flushing = [p.writer for p in appends if p.writer.needs_flush]
+        if not flushing:
+            return None
+        began_s = monotonic()
+        others = [self._helpers.submit(writer.flush) for writer in flushing[1:]]
+        flushing[0].flush()
+        for other in others:
+            other.result()
+        return monotonic() - began_s
+
+    def _store_at_once(self, appends: dict[Committed, list[Pending]]) -> float | None:
+        """Write and flush each partition by itself, all at once; how long the longest flush took.
+        A writer is in one thread's hands all the while, and answers for its own failures."""
+        rounds = [(partition.writer, pending) for partition, pending in appends.items()]
+        others = [self._helpers.submit(_store_one, *each) for each in rounds[1:]]
+        told = [_store_one(*rounds[0]), *(other.result() for other in others)]
+        return max((flush_s for flush_s in told if flush_s is not None), default=None)
 
     def _wake_owner(self) -> None:
         try:
@@ -173,6 +193,19 @@ class Committer:
             act()
         except Exception:
             _logger.exception("An act of the log failed.")
+
+
+def _size(appends: dict[Committed, list[Pending]]) -> int:
+    return sum(each.size for pending in appends.values() for each in pending)
+
+
+def _store_one(writer: PartitionWriter, pending: list[Pending]) -> float | None:
+    writer.begin(pending)
+    if not writer.needs_flush:
+        return None
+    began_s = monotonic()
+    writer.flush()
+    return monotonic() - began_s
 
 
 def next_round_bytes(round_bytes: int, flush_s: float) -> int:

@@ -19,11 +19,13 @@ PURE = {
     "scan_transfers": "penstock.amqp.scan",
     "Gatherer": "penstock.kernels._pure.gathering",
     "AvroRows": "penstock.kernels._pure.avro_rows",
+    "Intake": "penstock.kernels._pure.intake",
 }
 COMPILED = dict.fromkeys(PURE, "penstock.kernels._compiled") | {
     "scan_transfers": "penstock.amqp._scan",
     "Gatherer": "penstock.kernels._gather",
     "AvroRows": "penstock.kernels._avro",
+    "Intake": "penstock.kernels._intake",
 }
 
 
