@@ -52,6 +52,7 @@ from penstock.spark.capture_plan import (
     read_plan,
     window_name,
 )
+from penstock.spark.tasks import settle_in
 
 SCHEMA = (
     "partition string, window long, first long, end long, named_s long, settings string, "
@@ -159,6 +160,7 @@ class CaptureReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Windows)
+        settle_in()
         settings = msgspec.json.decode(partition.settings, type=CaptureSettings)
         target = resolve(self._plan.destinations, settings.account, settings.container)
         for key, cut in partition.cuts:
@@ -291,6 +293,7 @@ class CaptureWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[Any]) -> Written:
+        settle_in()
         written = Written()
         writing: _Window | None = None
         try:
