@@ -8,6 +8,7 @@ system's Chromium.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from penstock.checkpoints import ServiceCheckpointStore
 from penstock.management.client import ManagementClient
+from pictures import smaller
 
 ROOT = Path(__file__).resolve().parents[1]
 PENSTOCK = Path(sys.executable).with_name("penstock")
@@ -71,6 +73,24 @@ partition_count = 8
 """
 
 
+CAPTURE = {
+    "enabled": True,
+    "encoding": "Avro",
+    "intervalInSeconds": 60,
+    "sizeLimitInBytes": 10 * 1024 * 1024,
+    "skipEmptyArchives": True,
+    "destination": {
+        "name": "EventHubArchive.AzureBlockBlob",
+        "properties": {
+            "storageAccountResourceId": "archive",
+            "blobContainer": "shop",
+            "archiveNameFormat": "{Namespace}/{EventHub}/{PartitionId}/{Year}/{Month}/{Day}/"
+            "{Hour}/{Minute}/{Second}",
+        },
+    },
+}
+
+
 @contextmanager
 def service(folder: Path) -> Iterator[dict[str, Any]]:
     config = folder / "penstock.toml"
@@ -97,6 +117,9 @@ def fill(facts: dict[str, Any], stopping: threading.Event, seconds: int) -> None
     string = facts["emulator_connection_string"]
     with ManagementClient(facts["admin"], facts["admin_token"]) as client:
         client.put_rule("contoso", "orders", "sender", ["Send"])
+        client.put_hub("contoso", "orders", user_metadata="What the shop sold, as it is sold.")
+        if importlib.util.find_spec("pyspark") is not None:
+            client.put_hub("contoso", "orders", capture=CAPTURE)
     deadline = time.monotonic() + seconds
     with EventHubProducerClient.from_connection_string(string, eventhub_name="orders") as producer:
         number = 0
@@ -174,13 +197,17 @@ def picture(page: Page, facts: dict[str, Any], address: str, file: Path) -> None
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     if wide > 0:
         sys.stderr.write(f"{file.name}: {wide} px are cut off at the right\n")
-    page.screenshot(path=file, full_page=True)
+    keep(page, file)
+
+
+def keep(page: Page, file: Path) -> None:
+    file.write_bytes(smaller(page.screenshot(full_page=True)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", type=Path, help="each page, both themes and widths, into DIR")
-    parser.add_argument("--seconds", type=int, default=60, help="of traffic before the pictures")
+    parser.add_argument("--seconds", type=int, default=150, help="of traffic before the pictures")
     given = parser.parse_args()
     target: Path = given.all or ROOT / "docs" / "portal"
     target.mkdir(parents=True, exist_ok=True)
@@ -190,7 +217,7 @@ def main() -> None:
         service(Path(name)) as facts,
     ):
         threads = [
-            threading.Thread(target=fill, args=(facts, stopping, given.seconds + 120)),
+            threading.Thread(target=fill, args=(facts, stopping, given.seconds + 400)),
             threading.Thread(target=read, args=(facts, stopping)),
         ]
         for thread in threads:
@@ -212,7 +239,7 @@ def main() -> None:
 def take(browser: Browser, facts: dict[str, Any], target: Path, *, everything: bool) -> None:
     plain = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     plain.goto(facts["portal"] + "/signin")
-    plain.screenshot(path=target / "signin.png")
+    keep(plain, target / "signin.png")
     for width in WIDTHS:
         for theme in ("light", "dark"):
             page = signed_in(browser, facts, theme, width)

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import http.client
+import http.cookiejar
+import json
+import os
 import shutil
+import signal
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +53,16 @@ class Service:
     def client(self) -> ManagementClient:
         return ManagementClient(self.server["admin"], self.server["admin_token"])
 
+    @property
+    def portal_pid(self) -> int:
+        """Of the process that runs now; a test that asks while there is none fails."""
+        parent = self.server.process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for pid in children:
+            if b"penstock.portal" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+        raise AssertionError("The portal does not run.")
+
     def make_hub(self, name: str, partitions: int = 2) -> str:
         with self.client as client:
             client.put_hub("penstock", name, partition_count=partitions)
@@ -62,6 +82,77 @@ class Service:
                 event.properties = {name: value for name, value in properties.items()}
                 batch.add(event)
             producer.send_batch(batch)
+
+    def flood(self, hub: str, size: int) -> None:
+        """So many bytes, into one partition."""
+        producer = EventHubProducerClient.from_connection_string(
+            self.server["emulator_connection_string"], eventhub_name=hub
+        )
+        with producer:
+            for _ in range(-(-size // 200_000)):
+                batch = producer.create_batch(partition_key="same")
+                for _ in range(10):
+                    batch.add(EventData(bytes(20_000)))
+                producer.send_batch(batch)
+
+
+class _From(urllib.request.HTTPHandler):
+    """Connections from one of this machine's other addresses."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self._source = source
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        made = functools.partial(http.client.HTTPConnection, source_address=(self._source, 0))
+        return self.do_open(made, req)
+
+
+class Visitor:
+    """Somebody without a browser: forms of the portal as they are posted, cookies kept."""
+
+    def __init__(
+        self, url: str, form: dict[str, str] | None = None, *, source: str | None = None
+    ) -> None:
+        """Signs in with the form, if one is given; comes from the address `source`."""
+        self.url = url.replace("localhost", "127.0.0.1") if source else url
+        self._jar = http.cookiejar.CookieJar()
+        handlers: list[urllib.request.BaseHandler] = [_From(source)] if source else []
+        cookies = urllib.request.HTTPCookieProcessor(self._jar)
+        self._opener = urllib.request.build_opener(cookies, *handlers)
+        self._form_token = ""
+        if form is not None:
+            status, text = self.post("/signin", form)
+            assert status == 200, text[:500]
+            self._form_token = text.partition('name="form_token" value="')[2].partition('"')[0]
+            assert self._form_token
+
+    def cookies(self) -> list[str]:
+        return [each.value or "" for each in self._jar]
+
+    def get(self, path: str) -> tuple[int, str]:
+        return self._ask(urllib.request.Request(self.url + path))
+
+    def post(self, path: str, form: dict[str, str], **headers: str) -> tuple[int, str]:
+        """Redirects are followed."""
+        body = urllib.parse.urlencode(form).encode()
+        return self._ask(urllib.request.Request(self.url + path, data=body, headers=headers))
+
+    def act(self, path: str, form: dict[str, str]) -> tuple[int, str]:
+        """A form of our own, with its token."""
+        return self.post(path, {**form, "form_token": self._form_token})
+
+    def _ask(self, request: urllib.request.Request) -> tuple[int, str]:
+        try:
+            with self._opener.open(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read().decode()
+
+
+def as_user(name: str) -> dict[str, str]:
+    return {"name": name, "password": PASSWORD}
 
 
 @pytest.fixture(scope="session")
@@ -101,12 +192,42 @@ def service(
     return Service(start_session_server("--portal-port", "0", config=config), folder)
 
 
+@pytest.fixture(scope="session")
+def hung(start_session_server: ServerFactory) -> tuple[Service, int]:
+    """A service in read-only mode whose portal is stopped as soon as it runs: it is found out and
+    started again within a minute, while other tests run. With the process that was stopped."""
+    environ = {"PENSTOCK_PORTAL_READ_ONLY": "yes"}
+    server = start_session_server("--portal-port", "0", environ=environ)
+    made = Service(server, server.data)
+    with urllib.request.urlopen(f"{made.url}/alive", timeout=60):
+        pid = made.portal_pid
+    # Once it is known to run: before that, a minute is given to a start.
+    ready = f"{server['admin']}/ready"
+    deadline = time.monotonic() + 60
+    while True:
+        with urllib.request.urlopen(ready, timeout=60) as answer:
+            if json.loads(answer.read())["checks"]["portal"] == "ok":
+                break
+        assert time.monotonic() < deadline, "The portal was not said to be there."
+    os.kill(pid, signal.SIGSTOP)
+    return made, pid
+
+
 OpenPage = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="session")
+def signed_in() -> dict[tuple[str, str | None], Any]:
+    """Cookies of those who signed in before: a password is checked slowly, for a reason."""
+    return {}
 
 
 @pytest.fixture
 def open_page(
-    browser: Browser, service: Service, request: pytest.FixtureRequest
+    browser: Browser,
+    service: Service,
+    signed_in: dict[tuple[str, str | None], Any],
+    request: pytest.FixtureRequest,
 ) -> Iterator[OpenPage]:
     """`open_page(path, user=None, width=1280)`: signed in by the token, or as a user.
 
@@ -126,23 +247,20 @@ def open_page(
     ) -> Page:
         server = server or service.server
         url = server["portal"]
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        known = signed_in.get((url, user))
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, storage_state=known
+        )
         context.set_default_timeout(TIMEOUT_MS)
         page = context.new_page()
         page.on("dialog", lambda dialog: _spoke(troubles, dialog))
         page.on("pageerror", lambda error: troubles.append(f"error {error}"))
         page.on("console", lambda said: _heard(troubles, said))
         page.on("request", lambda asked: _asked(troubles, url, asked.url))
-        page.goto(f"{url}/signin")
-        if user is None:
-            page.locator("input:visible").first.fill(server["admin_token"])
-            page.get_by_role("button", name="Sign in", exact=True).click()
-        else:
-            page.get_by_label("Name").fill(user)
-            page.get_by_label("Password").fill(PASSWORD)
-            page.get_by_role("button", name="Sign in as user").click()
-        page.wait_for_url(url + "/")
-        if path != "/":
+        if known is None:
+            sign_in(page, server, user)
+            signed_in[url, user] = context.storage_state()
+        if known is not None or path != "/":
             page.goto(url + path)
         opened.append(page)
         return page
@@ -151,9 +269,23 @@ def open_page(
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
     for number, page in enumerate(opened):
         name = f"{request.node.name[:80].replace('/', '-')}-{number}.png"
-        page.screenshot(path=ARTEFACTS / name, full_page=True)
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.screenshot(path=ARTEFACTS / name, full_page=height < 4000)
         page.context.close()
     assert troubles == []
+
+
+def sign_in(page: Page, server: Server, user: str | None = None) -> None:
+    """By the form: with the administration token, or as a user."""
+    page.goto(f"{server['portal']}/signin")
+    if user is None:
+        page.locator("input:visible").first.fill(server["admin_token"])
+        page.get_by_role("button", name="Sign in", exact=True).click()
+    else:
+        page.get_by_label("Name").fill(user)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in as user").click()
+    page.wait_for_url(server["portal"] + "/")
 
 
 def _spoke(troubles: list[str], dialog: Any) -> None:

@@ -233,8 +233,8 @@ def _cells(visit: Visit, hub: str, row: Row) -> tuple[object, ...]:
         cells[0],
         el("a", cells[1], href=link),
         *cells[2:5],
-        el("span", cells[5], class_="clip"),
-        el("span", cells[6], class_="clip mono"),
+        el("span", cells[5] or "–", class_="clip"),
+        el("span", cells[6] or "–", class_="clip mono"),
     )
 
 

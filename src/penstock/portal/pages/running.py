@@ -15,6 +15,7 @@ from penstock.portal.web import Done, Route, Visit
 
 _JOB_TONES = {"Running": "good", "Starting": "warn", "Lost": "bad", "Failed": "bad"}
 _AUDIT_SHOWN = 200
+_AUDIT_SEARCHED = 1000
 
 
 async def jobs(visit: Visit) -> Response:
@@ -139,8 +140,9 @@ async def close_connection(visit: Visit) -> Response:
 
 
 async def audit(visit: Visit) -> Response:
-    found = await visit.backend.ask(visit.session, lambda client: client.audit(newest=_AUDIT_SHOWN))
     wanted = visit.query.get("find", "").casefold()
+    newest = _AUDIT_SEARCHED if wanted else _AUDIT_SHOWN
+    found = await visit.backend.ask(visit.session, lambda client: client.audit(newest=newest))
     rows = [
         (moment(each["at_ms"]), each["who"], each["what"], each["detail"])
         for each in found
