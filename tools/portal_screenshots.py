@@ -32,7 +32,7 @@ from penstock.management.client import ManagementClient
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.pictures import smaller  # noqa: E402
+from tools.pictures import smaller
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
