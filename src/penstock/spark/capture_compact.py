@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.capture.destinations import Store, Target
 from penstock.capture.listing import Shelf
 from penstock.capture.writing import put
+from penstock.model.errors import InternalError, PenstockError
 from penstock.spark.capture_read import Moment, Where, history_of, microseconds
+from penstock.spark.failures import explain
+from penstock.spark.launching import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 _HOUR_US = 3_600_000_000
 _PLACE = ("date", "hour", "partition")
 _RESULT = "path string, partition string, events long, bytes long"
-_CONF: dict[str, Any] = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": 8}
+_CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "8"}
 
 
 def compact(
@@ -37,16 +40,20 @@ def compact(
 ) -> list[dict[str, Any]]:
     """Join a hub's files into Parquet below `to`; what was written, file by file. Hours are taken
     whole: one that is joined again has what it had, and what came since."""
-    from penstock.spark.sessions import session
-
     where = Where(shelves=list(shelves), namespace=namespace, hub=hub)
     start, end = whole_hours(since, until)
-    spark = session(app_name="penstock-compact", master=master, **_CONF)
-    try:
-        frame, _ = history_of(spark, where, start, end)
-        return write_by_hour(frame, to)
-    finally:
-        spark.stop()
+    with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
+        log = Path(folder, "spark.log")
+        try:
+            with spark_session(
+                app_name="penstock-compact", master=master, remote=None, conf=_CONF, log=log
+            ) as spark:
+                frame, _ = history_of(spark, where, start, end)
+                return write_by_hour(frame, to)
+        except PenstockError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever Spark throws: one sentence of it
+            raise InternalError(explain(str(error)).text) from None
 
 
 def whole_hours(since: Moment, until: Moment) -> tuple[Moment, Moment]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.model.errors import AlreadyExists, InternalError, NotFound
 from penstock.spark.capture_after import Notify, NotTold, post, tell, write_manifests
 from penstock.spark.capture_job import CaptureJob, JobSettings
 from penstock.spark.capture_plan import CapturePlan, read_plan, write_plan
+from penstock.testing.certificate import certificates_in
 
 DESCRIPTION = {
     "enabled": True,
@@ -404,6 +406,50 @@ def test_a_hook_is_posted_to_and_not_followed_elsewhere() -> None:
     with pytest.raises(NotTold) as refused:
         post(url, [], content_type="application/json")
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("format", "content_type", "kind", "time"),
+    [
+        ("eventgrid", "application/json; charset=utf-8", "eventType", "eventTime"),
+        ("cloudevents", "application/cloudevents-batch+json; charset=utf-8", "type", "time"),
+    ],
+)
+def test_a_hook_hears_of_files_over_https(
+    plan: CapturePlan,
+    ledger: Ledger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format: str,
+    content_type: str,
+    kind: str,
+    time: str,
+) -> None:
+    made = certificates_in(tmp_path / "tls")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(made.certificate_file, made.key_file)
+    ledger.record([(captured(n, "0"), 0) for n in range(3)], {})
+    with http.server.HTTPServer(("127.0.0.1", 0), Hook) as server:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        notify = Notify(url=f"https://localhost:{server.server_port}/?code=key", format=format)
+        Hook.status, Hook.got = 200, []
+        try:
+            with pytest.raises(NotTold, match="certificate") as refused:  # of nobody we know
+                tell(plan, ledger, notify)
+            assert "code=key" not in str(refused.value) and Hook.got == []
+            monkeypatch.setenv("SSL_CERT_FILE", str(made.ca_file))
+            assert tell(plan, ledger, notify) == 3
+            assert tell(plan, ledger, notify) == 0
+        finally:
+            server.shutdown()
+            thread.join()
+    ((told_type, told),) = Hook.got
+    assert told_type == content_type
+    assert [each["data"]["fileUrl"] for each in told] == [captured(n, "0").url for n in range(3)]
+    assert {each[kind] for each in told} == {"Microsoft.EventHub.CaptureFileCreated"}
+    assert told[0][time] == "1970-01-01T00:00:30.000Z"
 
 
 def test_a_hub_that_is_gone_is_no_trouble(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
