@@ -29,11 +29,11 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from penstock.checkpoints import ServiceCheckpointStore
 from penstock.management.client import ManagementClient
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.pictures import smaller
 
+ROOT = Path(__file__).resolve().parents[1]
 PENSTOCK = Path(sys.executable).with_name("penstock")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 WIDTHS = {"wide": (1280, 800), "narrow": (390, 844)}
