@@ -10,7 +10,7 @@ import gc
 # machine the first touch of a page can be a visit to the host: a task keeps what the next batch
 # needs again.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES = 64 * 1024 * 1024
+_KEPT_BYTES = 32 * 1024 * 1024
 _LARGE_BYTES = 32 * 1024 * 1024  # the most that glibc allows
 
 
