@@ -24,7 +24,7 @@ from penstock.management.client import ManagementClient
 from penstock.portal.users import hashed
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
     from tests.conftest import Server, ServerFactory
 
 PASSWORD = "correct horse"
@@ -217,8 +217,9 @@ OpenPage = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="session")
-def signed_in() -> dict[tuple[str, str | None], Any]:
-    """Cookies of those who signed in before: a password is checked slowly, for a reason."""
+def contexts(browser: Browser) -> dict[tuple[Any, ...], BrowserContext]:
+    """Of those who signed in before, with their cookies: a password is checked slowly, for a
+    reason, and a new context takes longer than a page."""
     return {}
 
 
@@ -226,7 +227,7 @@ def signed_in() -> dict[tuple[str, str | None], Any]:
 def open_page(
     browser: Browser,
     service: Service,
-    signed_in: dict[tuple[str, str | None], Any],
+    contexts: dict[tuple[Any, ...], BrowserContext],
     request: pytest.FixtureRequest,
 ) -> Iterator[OpenPage]:
     """`open_page(path, user=None, width=1280)`: signed in by the token, or as a user.
@@ -247,9 +248,10 @@ def open_page(
     ) -> Page:
         server = server or service.server
         url = server["portal"]
-        known = signed_in.get((url, user))
-        context = browser.new_context(
-            viewport={"width": width, "height": 800}, color_scheme=scheme, storage_state=known
+        key = (url, user, width, scheme)
+        known = contexts.get(key)
+        context = known or browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme
         )
         context.set_default_timeout(TIMEOUT_MS)
         page = context.new_page()
@@ -259,7 +261,7 @@ def open_page(
         page.on("request", lambda asked: _asked(troubles, url, asked.url))
         if known is None:
             sign_in(page, server, user)
-            signed_in[url, user] = context.storage_state()
+            contexts[key] = context
         if known is not None or path != "/":
             page.goto(url + path)
         opened.append(page)
@@ -270,8 +272,8 @@ def open_page(
     for number, page in enumerate(opened):
         name = f"{request.node.name[:80].replace('/', '-')}-{number}.png"
         height = page.evaluate("document.documentElement.scrollHeight")
-        page.screenshot(path=ARTEFACTS / name, full_page=height < 4000)
-        page.context.close()
+        page.screenshot(path=ARTEFACTS / name, full_page=height < 2500)
+        page.close()
     assert troubles == []
 
 

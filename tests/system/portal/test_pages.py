@@ -339,6 +339,7 @@ def test_keys_and_theme(open_page: OpenPage) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     page.keyboard.press("?")
     expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    page.context.clear_cookies(name="penstock_theme")
 
 
 # --- beside the browser ---------------------------------------------------------------------------
