@@ -30,8 +30,10 @@ PORTIONS = (
     "tests/spark",
     "tests/compatibility",
     "tests/system",
-    "tests/spark/capture",
+    "tests/spark/capture/test_service.py",
+    "tests/spark/capture/test_kills.py",
     "tests/faults",
+    "tests/spark/capture",
     "tests/spark/pipelines",
     "tests/unit/kernels",
     "tests/system/portal",
@@ -95,7 +97,7 @@ def portions() -> dict[str, list[str]]:
         file = str(path.relative_to(ROOT))
         if "node_modules" in path.parts or file.startswith(f"{ELSEWHERE}/"):
             continue
-        fitting = [name for name in PORTIONS if file.startswith(f"{name}/")]
+        fitting = [name for name in PORTIONS if f"{file}/".startswith(f"{name}/")]
         files[max(fitting, key=len, default="the rest")].append(file)
     return {name: those for name, those in files.items() if those}
 

@@ -41,6 +41,7 @@ AZURE_OPTIONS = ("account_name", "account_host", "account_key", "sas_token", "co
 S3_OPTIONS = ("endpoint_url", "region", "access_key", "secret_key")
 _CREDENTIALS = ("account_key", "sas_token", "connection_string")
 _TIMEOUT_S = 60
+_TRIES_AGAIN = 1
 _SHOWN_MAX = 300  # of what a library says: an operator has to understand it
 _NO_CONSTRAINT = "us-east-1"  # S3 refuses a bucket that is made with its first region's name
 # adlfs looks for these too, and a connection string of the environment would win over the
@@ -369,6 +370,7 @@ class Store:
                     use_listings_cache=False,
                     **_options(self.target.destination),
                 )
+            _try_again_soon(self._file_system)
         return self._file_system
 
     def _full(self, path: str) -> str:
@@ -403,6 +405,16 @@ def _options(destination: Destination) -> dict[str, Any]:
         options["anon"] = False  # DefaultAzureCredential
     options["connection_timeout"] = options["read_timeout"] = _TIMEOUT_S
     return options
+
+
+def _try_again_soon(file_system: Any) -> None:
+    """Azure's library waits 15 seconds before it tries again, and longer each time: a minute until
+    anybody hears that storage is away. Whoever uses a store tries again himself."""
+    client = getattr(file_system, "service_client", None)
+    for policy in getattr(getattr(client, "_pipeline", None), "_impl_policies", ()):
+        if hasattr(policy, "initial_backoff"):
+            policy.initial_backoff = policy.increment_base = 1
+            policy.total_retries = _TRIES_AGAIN
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 from penstock.capture import container
 from penstock.capture.destinations import DestinationError, Store
 
-_TRIES = 5
+TRIES = 5
 _PAUSE_S = 0.5
 
 
@@ -64,16 +64,21 @@ class AvroFile:
 
 
 def put(
-    store: Store, source: Path, path: str, *, pause: Callable[[float], None] = time.sleep
+    store: Store,
+    source: Path,
+    path: str,
+    *,
+    tries: int = TRIES,
+    pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Into its place, trying again for some seconds: what is spooled need not be read again.
     Raises DestinationError."""
-    for tried in range(_TRIES):
+    for tried in range(tries):
         try:
             store.put(source, path)
             return
         except DestinationError:
-            if tried == _TRIES - 1:
+            if tried == tries - 1:
                 raise
             pause(_PAUSE_S * 2**tried)
 

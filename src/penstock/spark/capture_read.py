@@ -196,7 +196,7 @@ def _where(
     name_format: str,
 ) -> Where:
     if url is None:
-        return _asked(hub, namespace, dict(options or {}))
+        return asked(hub, namespace, dict(options or {}))
     if namespace is None:
         raise ArgumentError("With url the namespace has to be named too: it is part of the paths.")
     given = dict(options or {})
@@ -208,7 +208,7 @@ def _where(
     return Where(shelves=[shelf], namespace=namespace, hub=hub)
 
 
-def _asked(hub: str, namespace: str | None, options: dict[str, str]) -> Where:
+def asked(hub: str, namespace: str | None, options: dict[str, str]) -> Where:
     """Of the service that the environment names; credentials are the environment's too, or those
     that are given."""
     from penstock.management.client import ManagementClient

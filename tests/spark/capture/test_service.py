@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fastavro
+import polars
 import pytest
 from azure.core.credentials import AccessToken
 from tests.spark.conftest import TestHub, new_hub
 
 from penstock.capture.container import EMPTY_BYTES_MAX
+from penstock.capture.destinations import Store
+from penstock.capture.listing import listed_at
+from penstock.client.ranges import HubReader, RangeSettings
 from penstock.management.client import ManagementClient
+from penstock.spark.capture_read import asked
 
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory
@@ -30,6 +35,7 @@ PENSTOCK = Path(__file__).resolve().parents[3] / ".venv" / "bin" / "penstock"
 DEADLINE_S = 150.0
 SIZE = 10 * 1024 * 1024
 HOOKED = "notices"
+FRAGILE = "fragile"
 
 
 class Captured:
@@ -47,10 +53,30 @@ class Captured:
         config = sorted(self.server.data.parent.glob("penstock-*.toml"))[-1]
         environ["PENSTOCK_CONFIG"] = str(config)
         done = subprocess.run(
-            [str(PENSTOCK), *words], capture_output=True, text=True, env=environ, timeout=120
+            [str(PENSTOCK), *words], capture_output=True, text=True, env=environ, timeout=240
         )
         assert done.returncode == code, done.stderr
         return done.stdout
+
+    def enable(self, hub: str, destination: str) -> None:
+        self.cli(
+            *("capture", "enable", hub, "--destination", destination, "--container", hub),
+            *("--interval", "15m", "--size", "10MB", "--encoding", "avro-deflate"),
+        )
+
+    def disable(self, hub: str) -> None:
+        """And wait until all that was published before is in files."""
+        self.cli("capture", "disable", hub)
+        self.wait("the end", lambda: self.status(hub).state == "Off")
+
+    def verify(self, hub: str) -> dict[str, int]:
+        (proof,) = json.loads(self.cli("capture", "verify", hub, "-o", "json"))
+        return proof  # type: ignore[no-any-return]
+
+    def text(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.server['admin']}{path}", timeout=10) as answer:
+            found: str = answer.read().decode()
+        return found
 
     def status(self, hub: str) -> Any:
         (found,) = [each for each in self.client.capture_status() if each.hub == hub]
@@ -78,6 +104,8 @@ def captured(
     format = "cloudevents"
     [capture.destinations.here]
     url = "{folder.as_uri()}"
+    [capture.destinations.fragile]
+    url = "{(folder / FRAGILE).as_uri()}"
     [capture.destinations.coldstore]
     url = "abfs://"
     account_name = "{tls_azurite.ACCOUNT}"
@@ -114,16 +142,13 @@ def test_switched_on_by_the_command_line_the_first_file_appears(captured: Captur
     (shown,) = json.loads(captured.cli("capture", "status", "by-cli", "-o", "json"))
     assert (shown["state"], shown["last_file"]) == ("Running", file.as_uri())
     assert shown["backlog_events"] == 1150 - len(bodies)
-    (proof,) = json.loads(captured.cli("capture", "verify", "by-cli", "-o", "json"))
+    proof = captured.verify("by-cli")
     assert (proof["missing"], proof["double"], proof["compared"]) == (0, 0, len(bodies))
 
 
 def test_health_metrics_and_jobs_tell_of_it(captured: Captured) -> None:
-    admin = captured.server["admin"]
-    with urllib.request.urlopen(f"{admin}/ready", timeout=10) as answer:
-        assert json.load(answer)["checks"]["capture"] == "ok"
-    with urllib.request.urlopen(f"{admin}/metrics", timeout=10) as answer:
-        metrics = answer.read().decode()
+    assert json.loads(captured.text("/ready"))["checks"]["capture"] == "ok"
+    metrics = captured.text("/metrics")
     where = f'hub="by-cli",namespace="{captured.server["namespace"]}"'
     assert f"penstock_capture_files_total{{{where}}}" in metrics
     assert f'penstock_capture_state{{{where},state="Running"}} 1.0' in metrics
@@ -205,6 +230,120 @@ def test_switched_on_by_the_official_sdk_blobs_appear_and_off_finishes_them(
     mine = [each["data"] for each in told if each["subject"] == f"eventhubs/{hub.name}"]
     assert sum(each["eventCount"] for each in mine) == len(found)
     assert all(each["fileUrl"].startswith(f"https://{tls_azurite.host}/sdk-box/") for each in mine)
+
+
+def test_events_from_before_are_captured_too_and_once(captured: Captured) -> None:
+    hub = new_hub(captured.server, 2, name="before")
+    hub.send([b"%d" % number for number in range(60)], partition_id="0")
+    captured.enable("before", "here")
+    hub.send([b"later"] * 30, partition_id="1")
+    for since, events in (("20", 40), ("earliest", 20), ("earliest", 0)):
+        told = captured.cli("capture", "backfill", "before", "--from", since, "-o", "json")
+        assert sum(each["events"] for each in json.loads(told)) == events
+    captured.disable("before")
+    proof = captured.verify("before")
+    assert (proof["compared"], proof["events"], proof["manifests"] > 0) == (90, 90, True)
+    # What it was goes on to be told when it is off, and again when it is on.
+    found = captured.status("before")
+    assert (found.events, found.files >= 3, bool(found.last_file)) == (90, True, True)
+    root = captured.folder / "before"
+    files = [str(file.relative_to(root)) for file in root.rglob("*.avro")]
+    listed = [
+        file["path"]
+        for manifest in (root / "_manifests" / "before").iterdir()
+        for file in json.loads(manifest.read_text())["files"]
+    ]
+    assert sorted(listed) == sorted(files)
+    hub.send([b"never captured"] * 5, partition_id="0")
+    captured.enable("before", "here")
+    told = captured.cli("capture", "backfill", "before", "-o", "json")
+    assert sum(each["events"] for each in json.loads(told)) == 5
+    captured.disable("before")
+    assert captured.verify("before")["compared"] == 95
+
+
+def test_a_file_that_is_gone_is_found_by_verify(captured: Captured) -> None:
+    file = max((captured.folder / "before").rglob("*.avro"))
+    kept = file.read_bytes()
+    file.unlink()
+    captured.cli("capture", "verify", "before", code=1)
+    file.write_bytes(kept)
+    captured.cli("capture", "verify", "before")
+
+
+def test_files_are_joined_by_hour_at_a_destination_that_is_named(captured: Captured) -> None:
+    words = ("capture", "compact", "before", "--to", "here/joined", "--master", "local[2]")
+    # A part of an hour is the whole of it.
+    since = time.strftime("%Y-%m-%dT%H:59:59Z", time.gmtime(time.time() - 3600))
+    rows = json.loads(captured.cli(*words, "--from", since, "-o", "json"))
+    assert sum(row["events"] for row in rows) == 95
+    files = sorted((captured.folder / "joined").rglob("*.parquet"))
+    assert [str(file.relative_to(captured.folder / "joined")) for file in files] == [
+        row["path"] for row in rows
+    ]
+    frame = polars.concat([polars.read_parquet(file) for file in files])
+    wanted = [b"%d" % number for number in range(60)] + [b"later"] * 30 + [b"never captured"] * 5
+    assert sorted(frame["body"].to_list()) == sorted(wanted)
+
+
+def test_the_service_is_asked_where_history_is_and_how_the_hub_is_read(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_DATA", str(captured.server.data))
+    where = asked("BEFORE", None, {})
+    stores = [Store(shelf.target) for shelf in where.shelves]
+    files = listed_at(where.shelves, stores, where.namespace, where.hub)
+    assert {stores[0].url(file.path) for file in files} == {
+        file.as_uri() for file in (captured.folder / "before").rglob("*.avro")
+    }
+    assert captured.server.key not in repr(where)
+    text, ca_file = (where.live[f"eventhubs.{name}"] for name in ("connectionString", "tls.caFile"))
+    with HubReader(RangeSettings(text, where.hub, ca_file=ca_file)) as reader:
+        told = reader.partitions().values()
+        assert sum(each["last_enqueued_sequence_number"] + 1 for each in told) == 95
+
+
+def test_storage_that_is_away_is_told_waited_for_and_caught_up_with(
+    captured: Captured, tls_azurite: TlsAzurite
+) -> None:
+    hubs = {"away-blob": "coldstore", "away-dir": "fragile"}
+    for name in hubs:
+        new_hub(captured.server, 2, name=name)
+    fragile = captured.folder / FRAGILE
+    tls_azurite.stop()
+    try:
+        fragile.write_bytes(b"a file where the directory should be")
+        for name, destination in hubs.items():
+            captured.enable(name, destination)
+            fill(TestHub(captured.server, name, 2))
+
+        def are(state: str) -> bool:
+            return all(captured.status(name).state == state for name in hubs)
+
+        captured.wait("both to wait", lambda: are("Waiting"))
+        warned = json.loads(captured.text("/ready"))["warnings"]
+        metrics = captured.text("/metrics")
+        shown = captured.cli("capture", "status")
+        for name in hubs:
+            found = captured.status(name)
+            assert "did not take or give" in found.last_error
+            assert (found.files, found.backlog_events, found.lost_events) == (0, 1150, 0)
+            assert any(f"/{name} is waiting" in each for each in warned), warned
+            where = f'hub="{name}",namespace="{captured.server["namespace"]}"'
+            assert f'penstock_capture_state{{{where},state="Waiting"}} 1.0' in metrics
+            assert f"penstock_capture_backlog_events{{{where}}} 1150.0" in metrics
+            assert name in shown and "Waiting" in shown
+    finally:
+        fragile.unlink(missing_ok=True)
+        tls_azurite.start()
+    captured.wait("files", lambda: all(captured.status(name).files > 0 for name in hubs))
+    captured.wait("both to run", lambda: are("Running"))
+    for name in hubs:
+        assert captured.status(name).last_error == ""
+        captured.disable(name)
+        assert captured.verify(name)["compared"] == 1150
+    warned = json.loads(captured.text("/ready"))["warnings"]
+    assert not any("away" in each for each in warned)
 
 
 def test_no_secret_stands_where_others_can_read(

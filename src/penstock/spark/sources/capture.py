@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -40,7 +41,7 @@ from penstock.capture.windows import (
     advanced,
     begun,
 )
-from penstock.capture.writing import AvroFile, WindowFile, put, spool_directory
+from penstock.capture.writing import TRIES, AvroFile, WindowFile, put, spool_directory
 from penstock.model.errors import ArgumentError, InternalError
 from penstock.spark.capture_blocks import blocks_of
 from penstock.spark.capture_log import LogReader, PartitionView
@@ -52,7 +53,6 @@ from penstock.spark.capture_plan import (
     read_plan,
     window_name,
 )
-from penstock.spark.tasks import settle_in
 
 SCHEMA = (
     "partition string, window long, first long, end long, named_s long, settings string, "
@@ -160,7 +160,6 @@ class CaptureReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Windows)
-        settle_in()
         settings = msgspec.json.decode(partition.settings, type=CaptureSettings)
         target = resolve(self._plan.destinations, settings.account, settings.container)
         for key, cut in partition.cuts:
@@ -293,7 +292,6 @@ class CaptureWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        settle_in()
         written = Written()
         writing: _Window | None = None
         try:
@@ -371,7 +369,7 @@ class _Window:
         size, digest = self._file.close()
         store = Store(resolve(self._plan.destinations, settings.account, settings.container))
         path = file_path(self._plan, settings, partition, named_s)
-        put(store, self._spooled, path)
+        put(store, self._spooled, path, tries=_tries())
         made = CapturedFile(
             path=path,
             url=store.url(path),
@@ -395,6 +393,13 @@ class _Window:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.discard()
+
+
+def _tries() -> int:
+    """A task that failed once need not be patient again: storage is away, and who watches should
+    hear of it."""
+    context = TaskContext.get()
+    return TRIES if context is None or context.attemptNumber() == 0 else 1
 
 
 def file_path(plan: CapturePlan, settings: CaptureSettings, partition: str, named_s: int) -> str:
