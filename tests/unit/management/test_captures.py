@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
@@ -83,6 +84,45 @@ def test_a_run_that_is_over_is_forgotten_when_its_job_is_done(plane: Plane) -> N
     assert status(plane).state is CaptureState.OFF
     hub = plane.catalog.hub(NS, HUB)
     assert hub is not None and runs_of(hub.metadata["captureRuns"]) == []
+
+
+def test_what_a_run_wrote_is_told_when_it_is_done(plane: Plane) -> None:
+    for files in (3, 4):
+        switch(plane)
+        (one,) = run_ids(plane)
+        switch(plane, enabled=False)
+        report = CaptureReport(
+            run=one, files=files, events=10, last_file=f"file:///{files}.avro", last_file_ms=files
+        )
+        plane.admin.captures.report(NS, HUB, msgspec.structs.replace(report, is_finished=True))
+    found = status(plane)
+    assert (found.files, found.events, found.last_file) == (7, 20, "file:///4.avro")
+    assert [each.files for each in found.ended] == [3, 4]
+    assert all(each.is_over for each in found.ended)
+
+
+def test_where_files_were_put_before_is_kept_in_mind(plane: Plane) -> None:
+    switch(plane, enabled=False)
+    switch(plane, enabled=False, account="never")  # nothing was captured there
+    switch(plane)
+    switch(plane, account="other")
+    switch(plane)
+    switch(plane, account="third")
+    assert [each.account for each in status(plane).places] == ["third", "store", "other"]
+
+
+def test_a_run_that_waits_speaks_for_all(plane: Plane) -> None:
+    switch(plane)
+    (one,) = run_ids(plane)
+    switch(plane, enabled=False)
+    switch(plane)
+    _, two = run_ids(plane)
+    away = CaptureReport(run=one, state=CaptureState.WAITING, last_error="storage is away", files=1)
+    plane.admin.captures.report(NS, HUB, away)
+    plane.admin.captures.report(NS, HUB, CaptureReport(run=two, last_file="file:///2.avro"))
+    found = status(plane)
+    assert (found.state, found.last_error) == (CaptureState.WAITING, "storage is away")
+    assert (found.files, found.last_file) == (1, "file:///2.avro")
 
 
 def test_state_is_what_the_job_says_as_long_as_it_does(plane: Plane) -> None:
