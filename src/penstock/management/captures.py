@@ -96,16 +96,16 @@ class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def warning(self) -> str | None:
         """What an operator should look at."""
-        where = f"Capture of {self.namespace}/{self.hub}"
+        told = []
         if self.state in (CaptureState.FAILED, CaptureState.WAITING):
-            return f"{where} is {self.state.lower()}: {self.last_error or 'no reason was told'}"
+            told.append(f"is {self.state.lower()}: {self.last_error or 'no reason was told'}")
         if self.is_endangered:
             left_h = max(0.0, self.retention_hours - self.backlog_seconds / 3600)
-            return (
-                f"{where} is {self.backlog_seconds / 3600:.1f} hours behind: in {left_h:.1f} hours "
+            told.append(
+                f"is {self.backlog_seconds / 3600:.1f} hours behind: in {left_h:.1f} hours "
                 "retention begins to drop events that are in no file"
             )
-        return None
+        return f"Capture of {self.namespace}/{self.hub} {'; it '.join(told)}" if told else None
 
     @property
     def is_endangered(self) -> bool:
@@ -121,6 +121,7 @@ class CaptureRegistry:
         self.trouble = ""
         self._reports: dict[tuple[str, str], tuple[CaptureReport, int]] = {}
         self._job: tuple[str, int] | None = None  # whose turn it is, and when it last asked
+        self._since_ms: int | None = None  # when it was first looked at: a job needs time to come
 
     def claim(self, job: str, *, now_ms: int) -> None:
         """One job at a time: two would write each other's files. AlreadyExists."""
@@ -155,6 +156,8 @@ class CaptureRegistry:
 
     def status(self, hub: Hub, ends: Mapping[str, int], *, now_ms: int) -> CaptureStatus:
         """`ends` is the next event of each partition."""
+        if self._since_ms is None:
+            self._since_ms = now_ms
         description = hub.metadata.get("capture", {})
         runs = runs_of(hub.metadata.get("captureRuns"))
         told = [self._reports[key] for run in runs if (key := (hub.id, run.id)) in self._reports]
@@ -178,7 +181,7 @@ class CaptureRegistry:
             interval_seconds=settings.interval_s,
             size_limit_bytes=settings.size_bytes,
             backlog_events=sum(self._backlog(hub, run, ends) for run in runs),
-            backlog_seconds=max((each.backlog_seconds for each, _ in told), default=0.0),
+            backlog_seconds=self._backlog_seconds(hub, runs, ends, now_ms),
             last_file=report.last_file,
             last_file_ms=report.last_file_ms,
             recent_files=report.recent_files,
@@ -207,7 +210,7 @@ class CaptureRegistry:
         if self.trouble:
             return CaptureState.FAILED, self.trouble
         if newest is None:
-            silent_ms = now_ms - runs[-1].on_ms
+            silent_ms = now_ms - max(runs[-1].on_ms, self._since_ms or 0)
             if silent_ms < STARTING_MS:
                 return CaptureState.STARTING, ""
             return CaptureState.WAITING, "No capture job has reported yet."
@@ -244,6 +247,26 @@ class CaptureRegistry:
             max(0, wanted.get(key, first) - max(first, captured.get(key, first)))
             for key, first in run.starts.items()
         )
+
+    def _backlog_seconds(
+        self, hub: Hub, runs: Sequence[Run], ends: Mapping[str, int], now_ms: int
+    ) -> float:
+        """How old the oldest event is that is in no file, about: as reported, and what passed since
+        in silence. Where no job ever came, since Capture was switched on."""
+        ages = [0.0]
+        for run in runs:
+            report, at_ms = self._reports.get((hub.id, run.id), (None, 0))
+            if not self._backlog(hub, run, ends):
+                continue
+            if report is None:
+                silent_ms = now_ms - max(run.on_ms, self._since_ms or 0)
+                ages.append((now_ms - run.on_ms) / 1000 if silent_ms >= STARTING_MS else 0.0)
+            else:
+                silent_ms = now_ms - at_ms
+                ages.append(
+                    report.backlog_seconds + (silent_ms / 1000 if silent_ms >= SILENT_MS else 0.0)
+                )
+        return max(ages)
 
 
 def _worst(told: Sequence[tuple[CaptureReport, int]]) -> tuple[CaptureReport, int] | None:

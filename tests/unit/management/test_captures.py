@@ -14,6 +14,7 @@ from penstock.management.captures import (
     CLAIM_MS,
     SILENT_MS,
     STARTING_MS,
+    CaptureRegistry,
     CaptureReport,
     CaptureState,
     RecentFile,
@@ -186,6 +187,39 @@ def test_it_warns_before_retention_wins(plane: Plane) -> None:
     ends = {"0": 7}
     found = plane.administration.captures.status(hub, ends, now_ms=plane.clock.now_ms())
     assert found.warning is not None and "retention begins to drop" in found.warning
+
+
+def test_it_warns_of_retention_also_when_no_job_tells_anything(plane: Plane) -> None:
+    switch(plane)
+    hub = plane.catalog.hub(NS, HUB)
+    assert hub is not None
+    registry, hour_ms = plane.administration.captures, 3_600_000
+    ends = {"0": 7}
+    registry.status(hub, ends, now_ms=plane.clock.now_ms())
+    plane.clock.advance(hub.retention_hours * hour_ms * 6 // 10)
+    found = registry.status(hub, ends, now_ms=plane.clock.now_ms())
+    assert found.warning is not None
+    assert "is waiting: No capture job" in found.warning and "retention begins" in found.warning
+    (one,) = run_ids(plane)
+    report = CaptureReport(run=one, captured={"0": 1}, backlog_seconds=5.0)
+    plane.admin.captures.report(NS, HUB, report)
+    now_ms = plane.clock.now_ms()
+    assert registry.status(hub, ends, now_ms=now_ms).backlog_seconds == 5.0
+    late = registry.status(hub, ends, now_ms=now_ms + SILENT_MS)
+    assert late.backlog_seconds == 5.0 + SILENT_MS / 1000
+
+
+def test_after_a_restart_the_job_has_time_to_come(plane: Plane) -> None:
+    switch(plane)
+    plane.clock.advance(STARTING_MS * 10)
+    hub = plane.catalog.hub(NS, HUB)
+    assert hub is not None
+    anew = CaptureRegistry(plane.administration.captures.destinations)
+    now_ms = plane.clock.now_ms()
+    found = anew.status(hub, {"0": 7}, now_ms=now_ms)
+    assert (found.state, found.warning) == (CaptureState.STARTING, None)
+    late = anew.status(hub, {"0": 7}, now_ms=now_ms + STARTING_MS)
+    assert late.state is CaptureState.WAITING
 
 
 def test_backfill_needs_capture_to_be_on(plane: Plane) -> None:
