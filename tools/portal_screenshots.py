@@ -200,11 +200,7 @@ def picture(page: Page, facts: dict[str, Any], address: str, file: Path) -> None
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     if wide > 0:
         sys.stderr.write(f"{file.name}: {wide} px are cut off at the right\n")
-    keep(page, file)
-
-
-def keep(page: Page, file: Path) -> None:
-    file.write_bytes(smaller(page.screenshot(full_page=True)))
+    page.screenshot(path=file, full_page=True)
 
 
 def main() -> None:
@@ -237,12 +233,15 @@ def main() -> None:
             stopping.set()
             for thread in threads:
                 thread.join(30)
+    if given.all is None:
+        for file in target.glob("*.png"):
+            file.write_bytes(smaller(file.read_bytes()))
 
 
 def take(browser: Browser, facts: dict[str, Any], target: Path, *, everything: bool) -> None:
     plain = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     plain.goto(facts["portal"] + "/signin")
-    keep(plain, target / "signin.png")
+    plain.screenshot(path=target / "signin.png")
     for width in WIDTHS:
         for theme in ("light", "dark"):
             page = signed_in(browser, facts, theme, width)

@@ -13,6 +13,7 @@ import uvicorn
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.portal.backend import Backend
+from penstock.portal.masking import Mask
 from penstock.portal.pages import PUBLIC, ROUTES
 from penstock.portal.reading import Events
 from penstock.portal.sessions import Guesses, Sessions
@@ -37,6 +38,7 @@ def build(settings: PortalSettings, clock: Clock | None = None) -> tuple[Applica
         guesses=Guesses(),
         clock=clock,
         events=Events(backend, settings.ca_file),
+        mask=Mask(settings.mask),
     )
     return Application(portal, ROUTES, PUBLIC), backend
 

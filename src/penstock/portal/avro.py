@@ -11,6 +11,7 @@ from penstock.client import EventData
 from penstock.client.values import to_union
 
 # Given fields of their own in the record.
+_KEY = "x-opt-partition-key"
 _OWN = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
 
 
@@ -27,6 +28,8 @@ def container(events: Sequence[EventData]) -> bytes:
 def _record(event: EventData) -> bytes:
     when = event.enqueued_time
     system = {k: v for k, v in event.system_properties.items() if str(k) not in _OWN}
+    if _KEY in system:
+        system[_KEY] = event.partition_key  # which may be masked
     text = "" if when is None else when.strftime("%m/%d/%Y %I:%M:%S %p")
     return b"".join(
         (

@@ -25,6 +25,7 @@ from penstock.client import (
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.portal.backend import Backend
 from penstock.portal.finding import Wanted
+from penstock.portal.masking import Mask
 from penstock.portal.spans import COUNT_MAX, Span
 
 STREAMS_MAX = 24  # at once, of all visitors
@@ -69,7 +70,14 @@ class Events:
         self._streams = asyncio.Semaphore(STREAMS_MAX)
 
     async def page(
-        self, namespace: str, hub: str, partitions: Sequence[str], span: Span, count: int
+        self,
+        namespace: str,
+        hub: str,
+        partitions: Sequence[str],
+        span: Span,
+        count: int,
+        *,
+        mask: Mask | None,
     ) -> Page:
         """At most `count` events, those of several partitions by time. Never waits for events
         that are not there yet."""
@@ -77,14 +85,18 @@ class Events:
             found = await asyncio.gather(
                 *(_some(consumer, partition, span, count) for partition in partitions)
             )
+        if mask is not None:
+            mask.apply(event for each in found for event in each.events)
         rows = [Row(each.partition, event) for each in found for event in each.events]
         rows.sort(key=lambda row: (row.event.enqueued_time or _NEVER, row.partition))
         shown = rows[-count:] if span.is_backwards else rows[:count]
         return _framed(shown, found, backwards=span.is_backwards)
 
-    async def event(self, namespace: str, hub: str, partition: str, number: int) -> Row | None:
+    async def event(
+        self, namespace: str, hub: str, partition: str, number: int, *, mask: Mask | None
+    ) -> Row | None:
         span = Span("sequence", str(number))
-        for row in (await self.page(namespace, hub, [partition], span, 1)).rows:
+        for row in (await self.page(namespace, hub, [partition], span, 1, mask=mask)).rows:
             if row.event.sequence_number == number:
                 return row
         return None
@@ -96,10 +108,12 @@ class Events:
         partitions: Sequence[str],
         span: Span,
         wanted: Wanted | None,
+        *,
+        mask: Mask | None,
     ) -> list[Row]:
         """All that a search would show."""
         rows: list[Row] = []
-        found = self.stream(namespace, hub, partitions, span, wanted, follow=False)
+        found = self.stream(namespace, hub, partitions, span, wanted, follow=False, mask=mask)
         async with contextlib.aclosing(found) as steps:
             async for step in steps:
                 rows += step.rows
@@ -115,6 +129,7 @@ class Events:
         wanted: Wanted | None,
         *,
         follow: bool,
+        mask: Mask | None,
     ) -> AsyncGenerator[Found, None]:
         """Matches as they are found, and now and then only how many were looked at. Without
         `follow` it is over at what was the end when it began, or after `MATCHES_MAX`."""
@@ -135,6 +150,8 @@ class Events:
                         continue
                     partition, events = got
                     scanned += len(events)
+                    if mask is not None:
+                        mask.apply(events)
                     rows = [
                         Row(partition, event)
                         for event in events

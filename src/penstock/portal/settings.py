@@ -19,6 +19,7 @@ class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
     environment: str = ""  # the name that every page shows
     read_only: bool = False
     users_file: str | None = None
+    mask: str = ""  # fields that administrators alone see
     prices: dict[str, str] = {}  # `currency` and what each unit costs
     sockets: tuple[int, ...] = ()  # listening, inherited
     certificate_file: str | None = None
@@ -56,6 +57,7 @@ def from_environ(environ: Mapping[str, str]) -> PortalSettings:
         environment=environ.get("PENSTOCK_PORTAL_ENVIRONMENT", ""),
         read_only=environ.get("PENSTOCK_PORTAL_READ_ONLY") == "1",
         users_file=environ.get("PENSTOCK_PORTAL_USERS_FILE") or None,
+        mask=environ.get("PENSTOCK_PORTAL_MASK", ""),
         prices=prices,
         sockets=sockets,
         certificate_file=environ.get("PENSTOCK_PORTAL_CERTIFICATE_FILE") or None,

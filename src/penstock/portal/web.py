@@ -20,6 +20,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import NotFound, PenstockError
 from penstock.portal.backend import Backend
 from penstock.portal.html import path
+from penstock.portal.masking import Mask
 from penstock.portal.reading import Events
 from penstock.portal.sessions import Guesses, Session, Sessions
 from penstock.portal.settings import PortalSettings
@@ -64,6 +65,7 @@ class Portal(msgspec.Struct, kw_only=True):
     guesses: Guesses
     clock: Clock
     events: Events
+    mask: Mask = Mask("")
     flashes: dict[str, Flash] = {}
 
 
@@ -99,6 +101,11 @@ class Visit(msgspec.Struct, kw_only=True):
 
     def sees(self, hub: str) -> bool:
         return sees(self.session.hubs, hub)
+
+    @property
+    def mask(self) -> Mask | None:
+        """What is hidden from this visitor in events."""
+        return None if self.session.role >= Role.ADMIN else self.portal.mask
 
     @property
     def form_token(self) -> str:

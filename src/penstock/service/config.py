@@ -191,6 +191,12 @@ SETTINGS: tuple[Setting, ...] = (
         meaning="who may sign in without the admin token: names, roles, hashed passwords",
     ),
     Setting(
+        key="portal_mask",
+        read=values.fields,
+        meaning="fields of events that the portal shows to administrators alone, such as "
+        "`json.card.number, properties.email, key`",
+    ),
+    Setting(
         key="root_key",
         read=values.secret,
         in_file=False,

@@ -26,6 +26,8 @@ KeyPath = tuple[str | int, ...]
 
 _KEY_FILE_BYTES_MAX = 4 * limits.KB
 _PRICE_LIMIT = 1_000_000
+_FIELDS_MAX = 4 * limits.KB
+_FIELD = re.compile(r"(json|properties)\.\S+|key")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?", re.IGNORECASE)
@@ -351,6 +353,17 @@ def short_text(most: int) -> Reader[str]:
         return text
 
     return read
+
+
+def fields(value: Value) -> str:
+    """Fields of events, as the portal's mask names them."""
+    allowed = "json.NAME, properties.NAME and key are allowed, with commas between them"
+    text = value.text(allowed)
+    if len(text) > _FIELDS_MAX or not all(
+        _FIELD.fullmatch(each.strip()) for each in text.split(",")
+    ):
+        value.refuse(allowed)
+    return text
 
 
 def secret(value: Value) -> Secret:

@@ -102,6 +102,7 @@ def portal_child(
         "PENSTOCK_PORTAL_USERS_FILE": str(settings.portal_users_file.absolute())
         if settings.portal_users_file is not None
         else "",
+        "PENSTOCK_PORTAL_MASK": settings.portal_mask or "",
         "PENSTOCK_PORTAL_PRICES": json.dumps(_prices(settings)),
     }
     if not settings.is_loopback:

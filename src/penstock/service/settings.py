@@ -109,6 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     portal_environment: str | None = None
     portal_read_only: bool = False
     portal_users_file: Path | None = None
+    portal_mask: str | None = None
     flush: Flush = "disk"
     json: bool = False
     log_level: LogLevel = "info"

@@ -33,6 +33,7 @@ TIMEOUT_MS = 45_000  # a loaded machine
 CONFIG = """
 portal_environment = "Test bench"
 portal_users_file = "{users}"
+portal_mask = "json.card.number, properties.secret"
 [capture.destinations.archive]
 url = "file://{folder}/captured"
 [prices]

@@ -68,6 +68,7 @@ def test_every_setting_is_heard_from_the_environment(tmp_path: Path) -> None:
         "PORTAL_ENVIRONMENT": ("Production", "portal_environment", "Production"),
         "PORTAL_READ_ONLY": ("yes", "portal_read_only", True),
         "PORTAL_USERS_FILE": ("/u", "portal_users_file", Path("/u")),
+        "PORTAL_MASK": ("json.card, key", "portal_mask", "json.card, key"),
         "FLUSH": ("OS", "flush", "os"),
         "JSON": ("1", "json", True),
         "LOG_LEVEL": ("Debug", "log_level", "debug"),
@@ -388,3 +389,9 @@ def test_the_published_key_is_refused_beyond_loopback(load: Load) -> None:
     text = NAMESPACE + "rules = [{name = 'r', rights = ['send'], key = 'SAS_KEY_VALUE'}]"
     assert "emulator's published one" in refusal(lambda: load(text, host="0.0.0.0"))
     assert load(text).namespaces[0].rules[0].name == "r"
+
+
+@pytest.mark.parametrize("text", ["card", "key,,key", "", "json.a b", "json."])
+def test_a_mask_of_no_field_is_refused(load: Load, text: str) -> None:
+    with pytest.raises(ConfigurationError, match="with commas between them"):
+        load(f'portal_mask = "{text}"')

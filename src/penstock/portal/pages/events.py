@@ -31,6 +31,7 @@ _FROM = {
     "time": "a time (UTC)",
 }
 _COUNT = 50
+_KEY = "x-opt-partition-key"
 _HEADS = ("Partition", "Sequence", "Time (UTC)", "Key", "Size", "Properties", "Body")
 _NOTHING = Page([], {}, {})
 
@@ -84,7 +85,7 @@ async def explorer(visit: Visit) -> Response:
         compile_search(wish.find, wish.where)
         if not wish.find and not wish.where:
             found = await visit.portal.events.page(
-                visit.namespace, hub.name, wish.partitions, wish.span, wish.count
+                visit.namespace, hub.name, wish.partitions, wish.span, wish.count, mask=visit.mask
             )
     except PenstockError as error:
         problem = str(error)
@@ -133,7 +134,7 @@ def _form(visit: Visit, partition_count: int) -> Html:
         *kept,
         select("Partition", "partition", partitions, query.get("partition", "")),
         select("From", "from", _FROM, chosen),
-        field("At", "at", at, placeholder="42, 2026-01-31T12:00, -15min", autocomplete="off"),
+        field("At", "at", at, placeholder="2026-01-31T12:00, -15min", autocomplete="off"),
         field(
             "Until",
             "until",
@@ -318,7 +319,9 @@ async def _one(visit: Visit) -> Row:
         raise NotFound(f"There is no partition '{partition[:20]}'.")
     if not (number.isascii() and number.isdigit() and len(number) < 19):
         raise NotFound(f"'{number[:40]}' is no sequence number.")
-    row = await visit.portal.events.event(visit.namespace, hub.name, partition, int(number))
+    row = await visit.portal.events.event(
+        visit.namespace, hub.name, partition, int(number), mask=visit.mask
+    )
     if row is None:
         raise NotFound(
             f"Event {number} of partition {partition} is not there: not yet, or no longer retained."
@@ -368,6 +371,8 @@ def _system(event: EventData) -> list[tuple[str, str]]:
         found = event.system_properties
     except PenstockError as error:
         return [("(damaged)", str(error))]
+    if _KEY in found:
+        found[_KEY] = event.partition_key  # which may be masked
     return [(str(name), shown_value(value)) for name, value in found.items()]
 
 
@@ -402,6 +407,7 @@ async def stream(visit: Visit) -> Response:
         Span("latest") if follow else wish.searched,
         wanted,
         follow=follow,
+        mask=visit.mask,
     )
 
     async def lines() -> AsyncGenerator[bytes, None]:
@@ -429,9 +435,9 @@ async def download(visit: Visit) -> Response:
     events = visit.portal.events
     where = (visit.namespace, hub.name, wish.partitions)
     if wanted is None:
-        rows = (await events.page(*where, wish.span, wish.count)).rows
+        rows = (await events.page(*where, wish.span, wish.count, mask=visit.mask)).rows
     else:
-        rows = await events.search(*where, wish.searched, wanted)
+        rows = await events.search(*where, wish.searched, wanted, mask=visit.mask)
     return downloads.made(rows, hub.name, visit.query.get("format", ""))
 
 

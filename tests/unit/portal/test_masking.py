@@ -1,0 +1,65 @@
+"""Fields that administrators alone see."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from penstock.client import EventData
+from penstock.model.errors import ConfigurationError
+from penstock.portal.masking import HIDDEN_BODY, SHOWN, Mask
+
+
+def masked(text: str, event: EventData) -> EventData:
+    Mask(text).apply([event])
+    return event
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"card": {"number": "1", "name": "a"}}, {"card": {"number": SHOWN, "name": "a"}}),
+        ({"card": {"number": {"deep": [1]}}}, {"card": {"number": SHOWN}}),
+        ([{"card": {"number": 1}}, {"card": 2}], [{"card": {"number": SHOWN}}, {"card": 2}]),
+        ({"card": [{"number": 1}, {"x": 2}]}, {"card": [{"number": SHOWN}, {"x": 2}]}),
+        ({"number": 1}, {"number": 1}),
+    ],
+)
+def test_field_of_json_is_masked_wherever_it_is(body: object, expected: object) -> None:
+    for packed in (json.dumps(body).encode(), gzip.compress(json.dumps(body).encode())):
+        event = masked("json.card.number", EventData(packed))
+        opened = gzip.decompress(event.body) if event.body[:2] == b"\x1f\x8b" else event.body
+        assert json.loads(opened) == expected
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"card": {"number": 1}', b"[" * 100_000, gzip.compress(b'{"card"'), b" [1,"]
+)
+def test_json_that_cannot_be_looked_into_is_not_shown(body: bytes) -> None:
+    assert masked("json.card.number", EventData(body)).body == HIDDEN_BODY
+
+
+def test_body_that_is_no_json_stays() -> None:
+    assert masked("json.card", EventData("plain card")).body == b"plain card"
+    assert masked("key", EventData('{"card": 1}')).body == b'{"card": 1}'
+
+
+def test_properties_and_key_are_masked() -> None:
+    event = EventData("x", properties={"email": "a@b", "n": 1})
+    event.partition_key = "customer"
+    masked(" properties.email , key ", event)
+    assert event.properties == {"email": SHOWN, "n": 1}
+    assert event.partition_key == SHOWN
+    assert masked("key", EventData("x")).partition_key is None
+
+
+@pytest.mark.parametrize("text", ["card", "json", "json.", "properties.a b", "key.x"])
+def test_field_that_is_none_is_a_sentence(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no field"):
+        Mask(text)
+
+
+def test_nothing_is_masked_without_fields() -> None:
+    assert masked("", EventData('{"a": 1')).body == b'{"a": 1'
