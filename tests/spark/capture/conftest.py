@@ -62,20 +62,18 @@ RunCapture = Callable[[CapturePlan], None]
 
 
 @pytest.fixture
-def run_capture(spark: SparkSession) -> Iterator[RunCapture]:
+def run_capture(spark: SparkSession) -> RunCapture:
     """Runs a plan until all that it asks for is in the ledger."""
+    return lambda plan: run_plan(spark, plan)
+
+
+def run_plan(spark: SparkSession, plan: CapturePlan) -> None:
     from penstock.spark.capture_query import start_query
 
-    started: list[Any] = []
-
-    def run(plan: CapturePlan) -> None:
-        query = start_query(spark, plan, trigger="100 milliseconds")
-        started.append(query)
+    query = start_query(spark, plan, trigger="100 milliseconds")
+    try:
         wait_until_drained(plan, query)
-        query.stop()
-
-    yield run
-    for query in started:
+    finally:
         query.stop()
 
 
@@ -100,11 +98,13 @@ def wait_until_drained(plan: CapturePlan, query: Any, seconds: float = 120) -> N
         ledger.close()
 
 
-def wait_for_files(folder: Path, count: int, query: Any, seconds: float = 60) -> None:
+def wait_for_files(
+    folder: Path, count: int, query: Any, *, kind: str = "avro", seconds: float = 120
+) -> None:
     deadline = time.monotonic() + seconds
-    while len(avro_files(folder)) < count:
+    while (found := len([*(folder / "files").rglob(f"*.{kind}")])) < count:
         assert query.isActive, query.exception()
-        assert time.monotonic() < deadline, f"{len(avro_files(folder))} files in {seconds} s"
+        assert time.monotonic() < deadline, f"{found} files in {seconds} s"
         time.sleep(0.02)
 
 

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import polars
 import pytest
 from tests.spark.capture.conftest import (
     RunCapture,
     avro_files,
     bodies,
     drained,
-    records,
+    run_plan,
     settings,
     verified,
-    wait_for_files,
 )
+from tests.spark.conftest import TestHub, new_hub
 
 import penstock.capture
-from penstock.capture.container import EMPTY_BYTES_MAX
 from penstock.capture.destinations import Destination, Target
 from penstock.spark.capture_compact import write_by_hour
-from penstock.spark.capture_query import start_query
+from penstock.spark.capture_plan import CapturePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from tests.spark.conftest import MakeHub, TestHub
+    from tests.conftest import Server
+    from tests.spark.conftest import MakeHub
 
 
 def history(spark: SparkSession, hub: TestHub, tmp_path: Path, **options: Any) -> DataFrame:
@@ -46,68 +45,127 @@ def rows(frame: DataFrame) -> dict[tuple[str, int], Any]:
     return {(row["partition"], row["sequenceNumber"]): row.asDict() for row in frame.collect()}
 
 
-@pytest.mark.parametrize("encoding", ["AvroDeflate", "Parquet"])
-def test_history_has_the_source_s_columns_and_goes_on_in_the_live_hub(
-    spark: SparkSession,
-    make_hub: MakeHub,
-    run_capture: RunCapture,
-    tmp_path: Path,
-    encoding: str,
-) -> None:
-    hub = make_hub(2)
-    hub.send([b"x" * 100] * 50, partition_id="0", partition_key=None, properties={"a": "ä", "n": 1})
-    sent = hub.spread(200, prefix="captured-")
-    plan = drained(hub, tmp_path, settings=settings(encoding=encoding))
-    run_capture(plan)
-    later = hub.spread(60, prefix="later-")
-    old = history(spark, hub, tmp_path)
+class Scene(NamedTuple):
+    """A hub that was captured, and went on: of partition 2 there is no file."""
+
+    hub: TestHub
+    folder: Path
+    plan: CapturePlan
+    captured: list[bytes]
+    later: list[bytes]
+
+
+def filled(server: Server, spark: SparkSession, folder: Path, encoding: str) -> Scene:
+    hub = new_hub(server, 3)
+    marked = [b"x" * 100] * 50
+    hub.send(marked, partition_id="0", properties={"a": "ä", "n": 1})
+    plain = [f"captured-{number}".encode() for number in range(200)]
+    hub.send(plain[:80], partition_id="0")
+    hub.send(plain[80:], partition_id="1")
+    plan = drained(hub, folder, settings=settings(encoding=encoding))
+    run_plan(spark, plan)
+    later = [f"later-{number}".encode() for number in range(25)]
+    hub.send(later[:20], partition_id="0")
+    hub.send(later[20:], partition_id="2")
+    return Scene(hub, folder, plan, [*marked, *plain], later)
+
+
+@pytest.fixture(scope="module")
+def scene(spark: SparkSession, broker: Server, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return filled(broker, spark, tmp_path_factory.mktemp("history"), "AvroDeflate")
+
+
+def check_history(spark: SparkSession, scene: Scene) -> DataFrame:
+    old = history(spark, scene.hub, scene.folder)
     assert old.columns[:4] == ["body", "partition", "offset", "sequenceNumber"]
-    assert sorted(bodies(old)) == sorted([*sent, *[b"x" * 100] * 50])
-    whole = history(spark, hub, tmp_path, live=True)
-    assert sorted(bodies(whole)) == sorted([*sent, *later, *[b"x" * 100] * 50])
-    numbers = whole.groupBy("partition", "sequenceNumber").count().where("count > 1").count()
-    assert numbers == 0
-    found = verified(plan)
-    assert found.is_fine and found.compared == found.events == 250
-    if encoding == "Parquet":
-        frame = polars.read_parquet(tmp_path / "files" / "captured" / "**" / "*.parquet")
-        assert sorted(frame["Body"].to_list()) == sorted(bodies(old))
-    if encoding == "AvroDeflate":
-        live = spark.read.format("eventhubs").options(**hub.options).load()
-        mine, theirs = rows(old), rows(live.select(old.columns))
-        assert mine == {key: theirs[key] for key in mine}
+    assert sorted(bodies(old)) == sorted(scene.captured)
+    whole = history(spark, scene.hub, scene.folder, live=True)
+    numbers = [(row[0], row[1]) for row in whole.select("partition", "sequenceNumber").collect()]
+    assert len(numbers) == len(set(numbers)) == len(scene.captured) + len(scene.later)
+    found = verified(scene.plan)
+    assert found.is_fine and found.compared == found.events == len(scene.captured)
+    return old
 
 
-def test_history_by_time_is_exact(
-    spark: SparkSession, make_hub: MakeHub, run_capture: RunCapture, tmp_path: Path
+def test_history_has_the_source_s_columns_and_goes_on_in_the_live_hub(
+    spark: SparkSession, scene: Scene
 ) -> None:
-    hub = make_hub(2)
-    hub.spread(100)
-    run_capture(drained(hub, tmp_path))
-    times = [row[0] for row in history(spark, hub, tmp_path).select("enqueuedTime").collect()]
+    old = check_history(spark, scene)
+    live = spark.read.format("eventhubs").options(**scene.hub.options).load()
+    mine, theirs = rows(old), rows(live.select(old.columns))
+    assert mine == {key: theirs[key] for key in mine}
+
+
+def test_history_of_parquet_files_is_the_same(
+    spark: SparkSession, broker: Server, tmp_path: Path
+) -> None:
+    check_history(spark, filled(broker, spark, tmp_path, "Parquet"))
+
+
+def test_history_by_time_is_exact(spark: SparkSession, scene: Scene) -> None:
+    frame = history(spark, scene.hub, scene.folder).select("enqueuedTime")
+    times = [row[0] for row in frame.collect()]
     middle = sorted(times)[len(times) // 2]
-    late = history(spark, hub, tmp_path, start=middle.astimezone()).count()
-    early = history(spark, hub, tmp_path, end=middle.astimezone()).count()
-    assert late + early == 100 and late == sum(each >= middle for each in times)
+    late = history(spark, scene.hub, scene.folder, start=middle.astimezone()).count()
+    early = history(spark, scene.hub, scene.folder, end=middle.astimezone()).count()
+    assert late + early == len(times) and late == sum(each >= middle for each in times)
 
 
 def test_history_joined_by_hour_is_the_same_events(
-    spark: SparkSession, make_hub: MakeHub, run_capture: RunCapture, tmp_path: Path
+    spark: SparkSession, scene: Scene, tmp_path: Path
 ) -> None:
-    hub = make_hub(2)
-    sent = hub.spread(300)
-    run_capture(drained(hub, tmp_path))
-    joined_at = tmp_path / "joined"
-    target = Target(destination=Destination(name="x", url=joined_at.as_uri()), container="")
+    target = Target(destination=Destination(name="x", url=tmp_path.as_uri()), container="joined")
     for _ in range(2):  # again is the same
-        written = write_by_hour(history(spark, hub, tmp_path), target)
-        assert sum(row["events"] for row in written) == 300
-    assert sorted(str(file.relative_to(joined_at)) for file in joined_at.rglob("*.parquet")) == [
+        written = write_by_hour(history(spark, scene.hub, scene.folder), target)
+        assert sum(row["events"] for row in written) == len(scene.captured)
+    root = tmp_path / "joined"
+    assert sorted(str(file.relative_to(root)) for file in root.rglob("*.parquet")) == [
         row["path"] for row in written
     ]
-    joined = spark.read.parquet(str(joined_at))
-    assert sorted(bodies(joined)) == sorted(sent)
+    joined = spark.read.parquet(str(root))
+    assert sorted(bodies(joined)) == sorted(scene.captured)
     assert {"date", "hour"} <= set(joined.columns)
+
+
+def test_a_bridge_has_no_gap_and_no_overlap(
+    spark: SparkSession, scene: Scene, tmp_path: Path
+) -> None:
+    hub = scene.hub
+    old, stream = penstock.capture.bridge(
+        spark,
+        hub.name,
+        url=(scene.folder / "files").as_uri(),
+        container="captured",
+        namespace=hub.server["namespace"],
+        connection_string=hub.connection_string,
+    )
+    assert stream.isStreaming and stream.columns == old.columns
+    joined = tmp_path / "joined"
+
+    def follow() -> None:
+        query = (
+            stream.writeStream.format("parquet")
+            .option("path", str(joined))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    follow()
+    hub.send([b"after the bridge was built"] * 30, partition_id="1")
+    follow()
+    whole = old.unionByName(spark.read.parquet(str(joined)))
+    found = whole.select("partition", "sequenceNumber").collect()
+    counts = {key: len(each) for key, each in hub.read().items()}
+    assert counts == {"0": 150, "1": 150, "2": 5}
+    assert sorted((row[0], row[1]) for row in found) == [
+        (key, number) for key, count in counts.items() for number in range(count)
+    ]
+    assert old.count() == len(scene.captured)
 
 
 def test_verify_names_what_is_missing_double_different_and_damaged(
@@ -135,21 +193,3 @@ def test_verify_names_what_is_missing_double_different_and_damaged(
     assert verified(plan).different == 1
     files[1].write_bytes(kept[:-5])
     assert verified(plan).damaged_files == 1
-
-
-def test_windows_without_events_are_valid_files_for_all_readers(
-    spark: SparkSession, make_hub: MakeHub, run_capture: RunCapture, tmp_path: Path
-) -> None:
-    hub = make_hub(2)
-    hub.send([b"only here"], partition_id="0")
-    plan = drained(hub, tmp_path, stops=None, settings=settings(interval_s=1))
-    query = start_query(spark, plan, trigger="100 milliseconds")
-    try:
-        wait_for_files(tmp_path, 4, query)
-    finally:
-        query.stop()
-    empty = [file for file in avro_files(tmp_path) if file.stat().st_size <= EMPTY_BYTES_MAX]
-    assert len(empty) >= 2
-    assert bodies(history(spark, hub, tmp_path)) == [b"only here"]
-    for file in empty:
-        assert records(file) == []
