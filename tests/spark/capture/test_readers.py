@@ -36,7 +36,14 @@ PROPERTIES = {"n": 7, "x": 1.5, "t": "ä", "b": b"\x01"}
 AVRO_JARS = "org/apache/spark/spark-avro_2.13"
 
 
-@pytest.fixture(scope="module", params=["AvroDeflate", "Parquet"])
+AVRO = pytest.mark.parametrize("captured", ["AvroDeflate"], indirect=True, scope="module")
+PARQUET = pytest.mark.parametrize("captured", ["Parquet"], indirect=True, scope="module")
+BOTH = pytest.mark.parametrize(
+    "captured", ["AvroDeflate", "Parquet"], indirect=True, scope="module"
+)
+
+
+@pytest.fixture(scope="module")
 def captured(
     request: pytest.FixtureRequest,
     spark: SparkSession,
@@ -64,10 +71,9 @@ def parquet_files(folder: Path) -> list[Path]:
     return sorted((folder / "files" / "captured").rglob("*.parquet"))
 
 
+@AVRO
 def test_fastavro_reads_events_and_files_without_any(captured: Path) -> None:
     files = avro_files(captured)
-    if not files:
-        pytest.skip("these are Parquet")
     empty = [file for file in files if file.stat().st_size <= EMPTY_BYTES_MAX]
     assert len(empty) >= 2 and all(records(file) == [] for file in empty)
     (full,) = [file for file in files if file not in empty]
@@ -75,16 +81,15 @@ def test_fastavro_reads_events_and_files_without_any(captured: Path) -> None:
     assert records(full)[0]["Properties"] == PROPERTIES
 
 
+@PARQUET  # polars reads no Avro with maps
 def test_polars_reads_parquet_with_and_without_events(captured: Path) -> None:
-    files = parquet_files(captured)
-    if not files:
-        pytest.skip("polars reads no Avro with maps")
-    frames = [polars.read_parquet(file) for file in files]
+    frames = [polars.read_parquet(file) for file in parquet_files(captured)]
     assert sum(frame.height == 0 for frame in frames) >= 2
     assert [body for frame in frames for body in frame["Body"].to_list()] == BODIES
     assert len({tuple(frame.schema.items()) for frame in frames}) == 1
 
 
+@BOTH
 def test_duckdb_reads_events_and_files_without_any(captured: Path) -> None:
     duckdb: Any = pytest.importorskip("duckdb", reason="duckdb is not installed")
     database = duckdb.connect(config={"allow_unsigned_extensions": "true"})
@@ -105,9 +110,8 @@ def test_duckdb_reads_events_and_files_without_any(captured: Path) -> None:
     assert found.fetchall() == [(len(BODIES),)]
 
 
+@AVRO
 def test_spark_avro_reads_events_and_files_without_any(spark: SparkSession, captured: Path) -> None:
-    if not avro_files(captured):
-        pytest.skip("these are Parquet")
     repository = Path(os.environ.get("MAVEN_REPOSITORY", Path.home() / ".m2" / "repository"))
     jars = sorted((repository / AVRO_JARS).glob("4.*/spark-avro_2.13-4.*.jar"))
     if not jars:
@@ -122,6 +126,7 @@ def test_spark_avro_reads_events_and_files_without_any(spark: SparkSession, capt
             assert spark.read.format("avro").load(str(file)).count() == 0
 
 
+@BOTH
 def test_our_own_reader_reads_all_of_them(spark: SparkSession, captured: Path) -> None:
     root = captured / "files" / "captured"
     namespace, hub = (
