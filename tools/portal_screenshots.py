@@ -56,6 +56,12 @@ PAGES = {
     "audit": "/audit",
     "health": "/health",
 }
+# Beside every page as it is by default, wide and light.
+SHOWN_TOO = {
+    ("overview", "wide", "dark"),
+    ("groups", "wide", "dark"),
+    ("overview", "narrow", "light"),
+}
 CONFIG = """
 portal_environment = "Demo"
 [capture.destinations.archive]
@@ -247,9 +253,7 @@ def take(browser: Browser, facts: dict[str, Any], target: Path, *, everything: b
             page = signed_in(browser, facts, theme, width)
             for name, address in PAGES.items():
                 usual = width == "wide" and theme == "light"
-                chosen = usual or (
-                    name in ("overview", "groups") and (width == "wide" or theme == "light")
-                )
+                chosen = usual or (name, width, theme) in SHOWN_TOO
                 if everything or chosen:
                     suffix = (
                         "" if usual else f"-{theme}" if width == "wide" else f"-{width}-{theme}"
