@@ -18,6 +18,7 @@ import msgspec
 AZURE = ("abfs", "abfss", "az")
 SCHEMES = ("file", *AZURE, "s3")
 _BLOB = "blob.core.windows.net"
+_EMULATOR = "http://127.0.0.1:10000/devstoreaccount1"  # what UseDevelopmentStorage=true means
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -105,6 +106,8 @@ def file_url(address: Address, options: Mapping[str, str], root: str, path: str)
 
 def _of_connection_string(text: str) -> str:
     fields = connection_fields(text)
+    if fields.get("usedevelopmentstorage", "").lower() == "true":
+        return _EMULATOR
     if told := fields.get("blobendpoint"):
         return told.rstrip("/").partition("?")[0]
     name = fields.get("accountname")

@@ -174,6 +174,8 @@ def resolve(destinations: Sequence[Destination], account: str, container: str) -
 
 def _check_account(destination: Destination) -> None:
     address = address_of(destination.url)
+    if "connection_string" in destination.options:
+        return  # whose account Azure's library finds
     if address.is_azure and not endpoint_of(address, destination.options):
         raise ArgumentError(
             f"Capture's destination '{destination.name}' names no storage account: give it "

@@ -86,6 +86,12 @@ def test_a_container_is_added_unless_the_url_names_the_very_same() -> None:
             "box",
             "https://acc.blob.example.com",
         ),
+        (
+            "az://",
+            {"connection_string": "UseDevelopmentStorage=true"},
+            "box",
+            "http://127.0.0.1:10000/devstoreaccount1",
+        ),
         ("s3://b/d", {"access_key": "x", "secret_key": "y"}, "b/d/box", "s3:/"),
     ],
 )
