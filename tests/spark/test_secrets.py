@@ -34,13 +34,6 @@ def spellings(hub: TestHub) -> list[dict[str, str]]:
             "transport": "amqp",
             "eventHubName": hub.name,
         },
-        {
-            "endpoint": parts["Endpoint"],
-            "sharedAccessKeyName": parts["SharedAccessKeyName"],
-            "sharedAccessKey": parts["SharedAccessKey"],
-            "transport": "amqp",
-            "eventHubName": hub.name,
-        },
     ]
 
 

@@ -77,15 +77,15 @@ def run(
     return query
 
 
-@pytest.mark.parametrize("partitions", [4, 32])
+@pytest.mark.parametrize(("partitions", "share"), [(4, 60), (32, 8)])
 def test_a_stream_equals_what_was_sent_over_restarts(
-    spark: SparkSession, make_hub: MakeHub, tmp_path: Path, partitions: int
+    spark: SparkSession, make_hub: MakeHub, tmp_path: Path, partitions: int, share: int
 ) -> None:
     hub, seen = make_hub(partitions), Collected()
-    sent = hub.spread(partitions * 25, prefix="a")
+    sent = hub.spread(partitions * share, prefix="a")
     run(spark, hub, seen, tmp_path / "c", startingPosition="earliest")
     assert sorted(seen.bodies) == sorted(sent)
-    sent += hub.spread(partitions * 25, prefix="b")
+    sent += hub.spread(partitions * share, prefix="b")
     run(spark, hub, seen, tmp_path / "c", startingPosition="earliest", maxEventsPerTrigger="150")
     assert sorted(seen.bodies) == sorted(sent)
     for partition, bodies in hub.read().items():

@@ -25,6 +25,8 @@ from penstock.cli.units import seconds
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.spark.pipelines import Hubs, ShowRows
     from penstock.spark.running import PipelineRun, RunSettings, Watcher
 
@@ -118,7 +120,7 @@ class _Job:
 def _run(job: _Job, file: Any, watcher: Any) -> None:
     """Everything that is opened is closed again, in the reverse order."""
     _check_packages(job.remote)
-    from penstock.spark.launching import spark_session
+    from penstock.spark.launching import Launcher
     from penstock.spark.running import PipelineRun
 
     with ExitStack() as stack:
@@ -129,8 +131,8 @@ def _run(job: _Job, file: Any, watcher: Any) -> None:
         reporter = stack.enter_context(reporting(job.label, job.master or job.remote, job.wire))
         _prepare_environment(job)
         watcher.starting(job.label, job.master or job.remote or "local[*]")
-        spark = stack.enter_context(
-            spark_session(
+        launcher = stack.enter_context(
+            Launcher(
                 app_name=f"penstock {job.label}",
                 master=job.master,
                 remote=job.remote,
@@ -138,17 +140,22 @@ def _run(job: _Job, file: Any, watcher: Any) -> None:
                 log=log,
             )
         )
-        is_remote = job.remote is not None
-        ui_url = None if is_remote else spark.sparkContext.uiWebUrl
-        reporter.ui_url = ui_url or ""
-        asked.claim()  # Spark's own handler would cancel the batch
-        watcher.started(ui_url, job.checkpoint)
+
+        def start() -> SparkSession:
+            spark = launcher.start()
+            ui_url = None if job.remote is not None else spark.sparkContext.uiWebUrl
+            reporter.ui_url = ui_url or ""
+            asked.claim()  # Spark's own handler would cancel the batch
+            watcher.started(ui_url, job.checkpoint)
+            return spark
+
         running = PipelineRun(
-            spark,
+            start(),
             file,
             job.settings,
             _Both(watcher, reporter),
-            hubs=_hubs(job, spark),
+            hubs=_hubs(job),
+            renew=start if job.remote is None else None,
         )
         asked.answer(running)
         _finish(running, reporter, log, scratch)
@@ -295,7 +302,7 @@ def _log_file(job: _Job, scratch: Path) -> Path | None:
     return scratch / "spark.log" if job.spark_log is None else Path(job.spark_log)
 
 
-def _hubs(job: _Job, spark: Any) -> Callable[[ShowRows], Hubs]:
+def _hubs(job: _Job) -> Callable[[SparkSession, ShowRows], Hubs]:
     from penstock.client import parse_connection_string
     from penstock.spark.pipelines import CONNECTION_VARIABLE, Hubs
 
@@ -312,7 +319,7 @@ def _hubs(job: _Job, spark: Any) -> Callable[[ShowRows], Hubs]:
         wired["transport"] = "wss"
     wired["operationTimeout"] = f"{wire.timeout_s:g}s"
 
-    def made(show: ShowRows) -> Hubs:
+    def made(spark: SparkSession, show: ShowRows) -> Hubs:
         return Hubs(spark, wired, reading=job.reading, show=show, is_remote=is_remote)
 
     return made

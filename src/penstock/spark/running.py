@@ -22,7 +22,7 @@ from penstock.model.errors import ConfigurationError, PenstockError
 from penstock.spark import pipelines
 from penstock.spark.defaults import query_defaults
 from penstock.spark.failures import Failure, explain, of_error
-from penstock.spark.launching import is_gone
+from penstock.spark.launching import is_gone, is_unreachable
 from penstock.spark.progress import Batch, Tally, read_progress
 from penstock.spark.saving import activate
 
@@ -146,14 +146,18 @@ class PipelineRun:
         settings: RunSettings,
         watcher: Watcher,
         *,
-        hubs: Callable[[pipelines.ShowRows], pipelines.Hubs],
+        hubs: Callable[[SparkSession, pipelines.ShowRows], pipelines.Hubs],
+        renew: Callable[[], SparkSession] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spark = spark
         self._file = file
         self._settings = settings
         self._watcher = watcher
-        self._hubs = hubs(self._show)
+        self._make_hubs = hubs
+        self._hubs = hubs(spark, self._show)
+        self._renew = renew
+        self._is_jvm_gone = False
         self._monotonic = monotonic
         self._stop = threading.Event()
         self._at_once = threading.Event()
@@ -195,6 +199,17 @@ class PipelineRun:
             if self._stop.wait(delay_s):
                 return self._saw("Stopped")
             delay_s = min(delay_s * 2, _BACK_OFF_MAX_S)
+            if self._is_jvm_gone:
+                self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Another JVM; the checkpoints are where they were."""
+        assert self._renew is not None, "else the failure was final"
+        with self._lock:
+            self._watched, self._ended = [], {}
+        self._spark = self._renew()
+        self._hubs = self._make_hubs(self._spark, self._show)
+        self._is_jvm_gone = False
 
     def _may_restart(self, failure: Failure) -> bool:
         most = self._settings.restarts_max
@@ -223,7 +238,7 @@ class PipelineRun:
             except Exception as error:
                 if not is_gone(error):
                     raise
-                return Failure("Spark's JVM ended: its log says why.", is_final=True)
+                return self._jvm_ended()
 
     def _watch(self, thread: threading.Thread, raised: list[BaseException]) -> Failure | None:
         while True:
@@ -282,7 +297,13 @@ class PipelineRun:
             if failure is not None:
                 return failure
         # One that waits for a query which we stopped may find that odd.
-        return of_error(raised[0]) if raised and not is_stopping else None
+        if not raised or is_stopping:
+            return None
+        return self._jvm_ended() if is_unreachable(raised[0]) else of_error(raised[0])
+
+    def _jvm_ended(self) -> Failure:
+        self._is_jvm_gone = True
+        return Failure("Spark's JVM ended: its log says why.", is_final=self._renew is None)
 
     def _queries(self) -> list[_Watched]:
         with self._lock:

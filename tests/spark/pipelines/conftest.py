@@ -67,6 +67,7 @@ class Pipelines:
         restarts: int | None = 0,
         reading: dict[str, str] | None = None,
         connection: dict[str, str] | None = None,
+        renew: Callable[[], SparkSession] | None = None,
         **arguments: str,
     ) -> PipelineRun:
         self.onlooker = Onlooker()
@@ -78,15 +79,16 @@ class Pipelines:
             restarts_max=restarts,
         )
 
-        def hubs(show: ShowRows) -> Hubs:
+        def hubs(spark: SparkSession, show: ShowRows) -> Hubs:
             return Hubs(
-                self._spark,
+                spark,
                 connection or {"connectionString": self._server.connection_string()},
                 reading={"startingPosition": "earliest", **(reading or {})},
                 show=show,
             )
 
-        return PipelineRun(self._spark, PipelineFile(file), settings, self.onlooker, hubs=hubs)
+        made = PipelineFile(file)
+        return PipelineRun(self._spark, made, settings, self.onlooker, hubs=hubs, renew=renew)
 
     def run(self, name: str, **options: Any) -> Shot:
         file = EXAMPLES / f"{name}.py" if "/" not in name else Path(name)

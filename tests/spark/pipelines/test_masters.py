@@ -27,6 +27,20 @@ DEADLINE_S = 180.0
 QUICK = "-XX:TieredStopAtLevel=1 -Xss4m"
 
 
+# A session of ours over Connect, and a writer that names no mode.
+SAVING = """
+import sys
+from penstock.spark import session
+
+spark = session(remote=sys.argv[1])
+rows = spark.range(3).selectExpr("cast(id as string) as body")
+rows.write.format("eventhubs").option("connectionString", sys.argv[2]).save()
+read = spark.read.format("eventhubs").option("connectionString", sys.argv[2]).load()
+print("rows", read.count())
+spark.stop()
+"""
+
+
 @contextmanager
 def daemon(
     program: str, *words: str, port: int, log: Path, environ: dict[str, str] | None = None
@@ -125,9 +139,18 @@ def test_a_pipeline_runs_on_a_spark_connect_server(
         *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
         *("--conf", f"spark.driver.extraJavaOptions={QUICK}", "spark-internal"),
     )
+    address = f"sc://127.0.0.1:{port}"
     with daemon("spark-submit", *words, port=port, log=log):
-        ended = enrich(broker, hub, out, "--remote", f"sc://127.0.0.1:{port}")
-    check(ended, broker, out)
+        ended = enrich(broker, hub, out, "--remote", address)
+        check(ended, broker, out)
+        saved = subprocess.run(
+            [sys.executable, "-c", SAVING, address, f"{out.connection_string}"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert (saved.returncode, saved.stdout.split()) == (0, ["rows", "53"]), saved.stderr
     assert broker.key not in log.read_text(), "the server's log is no place for a key"
 
 

@@ -157,6 +157,39 @@ def pipeline(spark, hubs, hub=""):
     assert "Starting again in 1 s" in note
 
 
+def test_a_pipeline_whose_jvm_ended_goes_on_in_another(
+    pipelines: Pipelines, make_hub: MakeHub, spark: SparkSession
+) -> None:
+    hub = make_hub(2)
+    hub.send(["one", "two"])
+    marker = pipelines.folder / "ended-once"
+    file = pipelines.write(
+        "orphan",
+        f"""
+from pathlib import Path
+
+def pipeline(spark, hubs, hub=""):
+    marker = Path({str(marker)!r})
+    if not marker.exists():
+        marker.touch()
+        raise ConnectionRefusedError("nobody is there")  # as py4j says it
+    return hubs.read(hub).writeStream.format("noop")
+""",
+    )
+    renewed: list[SparkSession] = []
+
+    def renew() -> SparkSession:
+        renewed.append(spark)
+        return spark
+
+    shot = pipelines.begin(file, restarts=1, renew=renew, hub=hub.name).run()
+    assert (shot.state, shot.restarts, shot.queries[0].rows) == ("Stopped", 1, 2)
+    assert len(renewed) == 1
+    marker.unlink()
+    with pytest.raises(PenstockError, match="JVM ended"):
+        pipelines.begin(file, restarts=1, hub=hub.name).run()
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
