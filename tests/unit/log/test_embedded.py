@@ -194,33 +194,6 @@ def test_partitions_of_one_round_are_flushed_each_once(bench: Bench, size: int) 
     assert bench.files.flushes == flushes + 6
 
 
-def test_partition_that_fails_in_a_large_round_fails_alone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for index in range(4):
-        bench.append(batch(0), index=index)
-    full = bench.segments(2)[0].stat().st_ino
-
-    def pwritev(fd: int, buffers: object, position: int) -> int:
-        if os.fstat(fd).st_ino == full:
-            raise OSError(errno.ENOSPC, "no room")
-        return OsFiles.pwritev(bench.files, fd, buffers, position)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(bench.files, "pwritev", pwritev)
-    bench.files.gate = threading.Event()
-    bench.files.is_flushing.clear()
-    bench.start(batch(1))
-    assert bench.files.is_flushing.wait(DEADLINE_S)
-    heard = [bench.start(batch(2, 150_000), batch(3, 150_000), index=i) for i in range(4)]
-    bench.files.gate.set()
-    bench.turn(lambda: all(len(each) == 2 for each in heard))
-    assert [type(each).__name__ for each in heard[2]] == ["DiskFull"] * 2
-    assert all(isinstance(each, Receipt) for i in (0, 1, 3) for each in heard[i])
-    monkeypatch.undo()
-    (again,) = bench.append(batch(4), index=2)
-    assert isinstance(again, Receipt) and again.first_sequence == 1
-
-
 def test_pending_bytes_are_those_not_yet_settled(bench: Bench) -> None:
     outcomes = bench.start(batch(0), batch(1))
     assert bench.store.pending_bytes == 2 * SIZE
