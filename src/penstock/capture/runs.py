@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-RUNS_MAX = 16  # that are over and not finished yet; the oldest makes room
+RUNS_MAX = 64  # that are over and not finished yet; the oldest makes room
 ENDED_MAX = 32  # that are done and still told of; the oldest makes room
 PLACES_MAX = 16  # where files were put before settings were changed
 

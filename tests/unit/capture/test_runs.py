@@ -86,9 +86,9 @@ def test_places_are_kept_once_each() -> None:
 def test_what_is_kept_is_plain_and_bounded() -> None:
     runs = [
         run
-        for number in range(30)
+        for number in range(RUNS_MAX + 10)
         for run in switched_off(
-            switched_on([], {"0": number}, run_id=str(number), at_ms=number), {"0": 99}, at_ms=50
+            switched_on([], {"0": number}, run_id=str(number), at_ms=number), {"0": 99}, at_ms=500
         )
     ]
     assert runs_of(kept_of(runs)) == runs[-RUNS_MAX:]

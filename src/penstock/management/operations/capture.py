@@ -113,6 +113,12 @@ class Captures(Acts):
             new_id=self._administration.new_hub_id,
             at_ms=self._now_ms(),
         )
+        if len(made) + len(known) > capture_runs.RUNS_MAX:
+            raise NotAllowed(
+                f"{len(known)} runs of Capture of '{names.shown(name)}' are not finished, and "
+                f"{len(made)} more are asked for: {capture_runs.RUNS_MAX} are allowed. Try again "
+                "when 'penstock capture status' shows no backlog."
+            )
         self._record(
             Action.CAPTURE_BACKFILL,
             f"{shown_path(hub.namespace, hub.name)}: from {names.shown(since)}",
