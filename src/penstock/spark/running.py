@@ -33,6 +33,9 @@ TICK_S = 0.5
 _CLOSE_TICK_S = 0.02  # while a batch ends: the next one must not begin
 _BACK_OFF_S, _BACK_OFF_MAX_S = 1.0, 60.0
 _STEADY_S = 60.0  # who lived so long did not fail at its start
+# Spark gives a Python process ten seconds to come up, however busy the machine is, and no setting
+# changes that: such a failure is tried again so often without being counted.
+_BUSY_MACHINE, _BUSY_TIMES_MAX = "Python worker failed to connect back", 5
 
 
 class QueryShot(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +161,7 @@ class PipelineRun:
         self._hubs = hubs(spark, self._show)
         self._renew = renew
         self._is_jvm_gone = False
+        self._busy_times = 0
         self._monotonic = monotonic
         self._stop = threading.Event()
         self._at_once = threading.Event()
@@ -215,7 +219,10 @@ class PipelineRun:
         most = self._settings.restarts_max
         if self._stop.is_set() or failure.is_final:
             return False
-        return most is None or self._restarts < most
+        if _BUSY_MACHINE in failure.text and self._busy_times < _BUSY_TIMES_MAX:
+            self._busy_times += 1
+            return True
+        return most is None or self._restarts - self._busy_times < most
 
     def _attempt(self) -> Failure | None:
         """Once from the file to the end of its queries; why it failed."""

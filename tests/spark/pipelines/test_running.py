@@ -59,6 +59,13 @@ def batches(onlooker: Onlooker) -> int:
     return max((query.batches for shot in onlooker.shots for query in shot.queries), default=0)
 
 
+def all_but_the_second_run(onlooker: Onlooker) -> bool:
+    if not onlooker.shots or onlooker.shots[-1].state != "Running":
+        return False
+    states = [query.state for query in onlooker.shots[-1].queries]
+    return states == ["Running", "Stopped", "Running", "Running"]
+
+
 def test_a_stop_lets_the_batch_finish(pipelines: Pipelines, make_hub: MakeHub) -> None:
     hub = make_hub(2)
     hub.send(["one", "two"])
@@ -113,8 +120,7 @@ def pipeline(spark, hubs, hub=""):
     )
     run = pipelines.begin(file, trigger={"processingTime": "3 seconds"}, hub=hub.name)
     with in_background(run) as ended:
-        pipelines.onlooker.wait_for(lambda seen: seen.shots and len(seen.shots[-1].queries) == 4)
-        pipelines.onlooker.wait_for(lambda seen: seen.shots[-1].queries[1].state == "Stopped")
+        pipelines.onlooker.wait_for(all_but_the_second_run)
         active = {query.name for query in spark.streams.active}
         run.ask_to_stop()
         ended()
@@ -125,8 +131,16 @@ def pipeline(spark, hubs, hub=""):
     assert spark.range(1).count() == 1, "the session is as before"
 
 
+@pytest.mark.parametrize(
+    ("words", "restarts"),
+    [
+        ("the disk is on fire", 1),
+        # A process of Spark's that came too late on a busy machine: that is nobody's failure.
+        ("Python worker failed to connect back", 0),
+    ],
+)
 def test_a_query_that_fails_is_started_again_and_goes_on(
-    pipelines: Pipelines, make_hub: MakeHub
+    pipelines: Pipelines, make_hub: MakeHub, words: str, restarts: int
 ) -> None:
     hub = make_hub(2)
     hub.send(["one", "two", "three"], partition_id="0")
@@ -142,19 +156,18 @@ def pipeline(spark, hubs, hub=""):
         marker = Path({str(marker)!r})
         if rows == ["two"] and not marker.exists():
             marker.touch()
-            raise ValueError("the disk is on fire")
+            raise ValueError({words!r})
         with Path({str(pipelines.folder / "seen")!r}).open("a") as seen:
             seen.writelines(row + "\\n" for row in rows)
 
     return hubs.read(hub, maxEventsPerTrigger=1).writeStream.foreachBatch(write)
 """,
     )
-    shot = pipelines.begin(file, restarts=1, hub=hub.name).run()
-    assert (shot.restarts, shot.state) == (1, "Stopped")
+    shot = pipelines.begin(file, restarts=restarts, hub=hub.name).run()
+    assert shot.restarts >= 1 and shot.state == "Stopped"
     assert (pipelines.folder / "seen").read_text().split() == ["one", "two", "three"]
-    (note,) = pipelines.onlooker.notes
-    assert "the disk is on fire" in note
-    assert "Starting again in 1 s" in note
+    told = [note for note in pipelines.onlooker.notes if words in note]
+    assert told and "Starting again in " in told[0]
 
 
 def test_a_pipeline_whose_jvm_ended_goes_on_in_another(
@@ -183,7 +196,7 @@ def pipeline(spark, hubs, hub=""):
         return spark
 
     shot = pipelines.begin(file, restarts=1, renew=renew, hub=hub.name).run()
-    assert (shot.state, shot.restarts, shot.queries[0].rows) == ("Stopped", 1, 2)
+    assert (shot.state, shot.queries[0].rows) == ("Stopped", 2)
     assert len(renewed) == 1
     marker.unlink()
     with pytest.raises(PenstockError, match="JVM ended"):
