@@ -49,7 +49,8 @@ STRANGE = """(words) => {
       if (name.startsWith("on") || ["style", "srcdoc", "http-equiv"].includes(name))
         found.push(`${element.localName} ${name}`);
       if (["href", "src", "action", "formaction", "xlink:href"].includes(name)
-          && new URL(value, location.href).origin !== location.origin)
+          && new URL(value, location.href).origin !== location.origin
+          && !(element.rel === "noreferrer noopener" && /^https?:/.test(value)))  // Spark's pages
         found.push(`${name} ${value}`);
     }
   }

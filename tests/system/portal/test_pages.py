@@ -329,6 +329,7 @@ def test_keys_and_theme(open_page: OpenPage) -> None:
     page.keyboard.press("g")
     page.keyboard.press("h")
     expect(page.get_by_role("heading", name="Event hubs", exact=True)).to_be_visible()
+    page.wait_for_load_state()  # its script listens from then on
     page.keyboard.press("/")
     expect(page.get_by_label("Name")).to_be_focused()
     page.keyboard.press("Escape")
