@@ -123,7 +123,8 @@ class Driver:
             if time.monotonic() > deadline_s:
                 self.kill()
                 raise AssertionError(f"the driver did not finish: {self.words[-3000:]}")
-            time.sleep(0.05)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
         assert self.process.returncode == 0, self.words[-3000:]
         return self.words
 
