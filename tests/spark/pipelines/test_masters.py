@@ -137,6 +137,8 @@ def test_a_pipeline_runs_on_a_spark_connect_server(
         *("--master", "local[2]", "--name", "connect"),
         *("--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.port=0"),
         *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
+        # At INFO Spark Connect itself may write a request, options and all, as it ends a session.
+        *("--conf", "spark.log.level=WARN"),
         *("--conf", f"spark.driver.extraJavaOptions={QUICK}", "spark-internal"),
     )
     address = f"sc://127.0.0.1:{port}"
