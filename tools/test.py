@@ -59,7 +59,7 @@ def main() -> int:
         return subprocess.run(pytest(*sys.argv[1:]), cwd=ROOT).returncode
     began_s = time.monotonic()
     counts: Counter[str] = Counter()
-    failed: list[str] = []  # tests, or portions that say of none which
+    failed: dict[str, list[str]] = {}  # tests by portion; none where it does not say which
     for ended in run_all(list(portions().items())):
         code = ended.process.returncode
         ended.said.seek(0)
@@ -68,12 +68,13 @@ def main() -> int:
         print(f"\n===== {ended.name} ({took_s:.0f} s)\n{text}", flush=True)
         counts.update({kind: int(n) for n, kind in COUNTED.findall(text.strip().split("\n")[-1])})
         if code not in (0, _NO_TESTS):
-            failed += FAILED.findall(text) or [ended.name]
+            failed[ended.name] = list(dict.fromkeys(FAILED.findall(text)))
     bad = counts["failed"] + counts["error"]
-    if pass_alone(failed):
-        print(f"failed beside others, passed alone: {', '.join(failed)}")
+    if failed and pass_alone(list(failed.values())):
+        names = ", ".join(test for tests in failed.values() for test in tests)
+        print(f"failed beside others, passed alone: {names}")
         counts["passed"] += bad
-        failed, bad = [], 0
+        failed, bad = {}, 0
     took_s = time.monotonic() - began_s
     outcome = f"failed: {', '.join(failed)}" if failed else "passed"
     print(f"all tests: {outcome} ({took_s:.0f} s)")
@@ -81,13 +82,15 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def pass_alone(failed: list[str]) -> bool:
-    """Whether tests that failed pass when nothing else runs on the machine."""
-    tests = list(dict.fromkeys(failed))
-    if not 0 < len(tests) <= _AGAIN_MAX or not all("::" in each for each in tests):
+def pass_alone(failed: list[list[str]]) -> bool:
+    """Whether tests that failed pass when nothing else runs on the machine, portion by portion."""
+    if not all(failed) or sum(map(len, failed)) > _AGAIN_MAX:
         return False
-    print(f"\n===== once more, alone: {', '.join(tests)}", flush=True)
-    return subprocess.run(pytest("-q", *tests), cwd=ROOT).returncode == 0
+    for tests in failed:
+        print(f"\n===== once more, alone: {', '.join(tests)}", flush=True)
+        if subprocess.run(pytest("-q", *tests), cwd=ROOT).returncode:
+            return False
+    return True
 
 
 def portions() -> dict[str, list[str]]:
