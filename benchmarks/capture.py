@@ -160,10 +160,13 @@ def ingress(place: Path, rate: float, seconds: float, size: int) -> None:
         said, _ = load.communicate()
         print(said.strip())
         half = backlogs[-1][0] / 2
-        for which, is_in in (("first", float(half).__gt__), ("second", float(half).__le__)):
-            behind = [events * KB / MB for at, events in backlogs if is_in(at)] or [0.0]
-            mean = sum(behind) / len(behind)
-            print(f"{which} half: {mean:.0f} MB behind on average, {max(behind):.0f} MB at most")
+        halves = {
+            "first": [events for at, events in backlogs if at < half] or [0],
+            "second": [events for at, events in backlogs if at >= half],
+        }
+        for which, behind in halves.items():
+            mean, most = (n * KB / MB for n in (sum(behind) / len(behind), max(behind)))
+            print(f"{which} half: {mean:.0f} MB behind on average, {most:.0f} MB at most")
         ended = time.monotonic()
         description = client.hub(facts["namespace"], HUB).capture or {}
         client.put_hub(facts["namespace"], HUB, capture=description | {"enabled": False})

@@ -1,4 +1,4 @@
-"""The one thread that writes: natural group commit.
+"""The one thread that commits, with helpers for what is long: natural group commit.
 
 While it flushes, appends gather; when the flush ends, all of them are the next round: one write and
 one flush per partition touched, then one turn on the owner's thread that tells everybody. There is
@@ -31,7 +31,7 @@ ROUND_BYTES_MAX = 32 * limits.MB
 SLOW_FLUSH_S, QUICK_FLUSH_S = 0.010, 0.005
 FLUSH_HELPERS = 8  # flushing at once: 3 times the rate of one by one at 4 files, 5 and more at 16
 # From so many bytes on, writing takes long enough that one partition is written while another is
-# flushed; below that handing it to another thread costs more.
+# flushed. Chosen well above what a write that fits a page or two takes, not measured.
 LARGE_ROUND_BYTES = 512 * 1024
 
 Chore = Callable[[], object]

@@ -88,7 +88,7 @@ class Events:
         if mask is not None:
             mask.apply(event for each in found for event in each.events)
         rows = [Row(each.partition, event) for each in found for event in each.events]
-        rows.sort(key=lambda row: (row.event.enqueued_time or _NEVER, row.partition))
+        rows.sort(key=_by_time)
         shown = rows[-count:] if span.is_backwards else rows[:count]
         return _framed(shown, found, backwards=span.is_backwards)
 
@@ -117,7 +117,7 @@ class Events:
         async with contextlib.aclosing(found) as steps:
             async for step in steps:
                 rows += step.rows
-        rows.sort(key=lambda row: (row.event.enqueued_time or _NEVER, row.partition))
+        rows.sort(key=_by_time)
         return rows[:MATCHES_MAX]
 
     async def stream(
@@ -278,6 +278,10 @@ async def _last_within(
     async with consumer.open_partition(partition, later, prefetch=1) as reader:
         got = await reader.receive_batch(1, _WAIT_S)
     return min(ends, (got[0].sequence_number or 0) - 1) if got else ends
+
+
+def _by_time(row: Row) -> tuple[datetime, str]:
+    return row.event.enqueued_time or _NEVER, row.partition
 
 
 def _framed(rows: list[Row], found: Sequence[_Found], *, backwards: bool) -> Page:

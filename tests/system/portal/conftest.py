@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import http.client
 import http.cookiejar
@@ -14,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -305,3 +307,28 @@ def _heard(troubles: list[str], said: Any) -> None:
 def _asked(troubles: list[str], ours: str, url: str) -> None:
     if not url.startswith((ours, "data:")):
         troubles.append(f"asked for {url}")
+
+
+def flood(service: Service, hub: str) -> int:
+    """How many of twelve publications of 200 KB, each to another partition (which takes one unit's
+    worth at most), were refused for being too much."""
+    from penstock.client import ClientThrottled, RetryPolicy
+    from penstock.client import EventData as Ours
+    from penstock.client import EventHubProducerClient as Producer
+
+    async def publish() -> int:
+        refused = 0
+        async with Producer(
+            service.server["emulator_connection_string"],
+            eventhub_name=hub,
+            retry=RetryPolicy(retry_total=0),
+        ) as producer:
+            for number in range(12):
+                try:
+                    await producer.send_event(Ours(bytes(200_000)), partition_id=str(number))
+                except ClientThrottled:
+                    refused += 1
+        return refused
+
+    with ThreadPoolExecutor(1) as thread:  # the browser's driver has this thread's loop
+        return thread.submit(lambda: asyncio.run(publish())).result(60)

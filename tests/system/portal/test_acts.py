@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ import pytest
 from azure.eventhub import EventData, EventHubProducerClient
 from azure.eventhub.exceptions import EventHubError
 from playwright.sync_api import expect
+from tests.system.portal.conftest import flood
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -346,24 +345,7 @@ def _publishes(service: Service, hub: str, key: str, *, policy: str = "sender") 
 
 def _inflated(service: Service, hub: str) -> int:
     """Publish more than one unit takes; how many there are then."""
-    from penstock.client import ClientThrottled, RetryPolicy
-    from penstock.client import EventData as Ours
-    from penstock.client import EventHubProducerClient as Producer
-
-    async def flood() -> None:
-        async with Producer(
-            service.server["emulator_connection_string"],
-            eventhub_name=hub,
-            retry=RetryPolicy(retry_total=0),
-        ) as producer:
-            for number in range(12):
-                try:
-                    await producer.send_event(Ours(bytes(200_000)), partition_id=str(number))
-                except ClientThrottled:
-                    return
-
-    with ThreadPoolExecutor(1) as thread:  # the browser's driver has this thread's loop
-        thread.submit(lambda: asyncio.run(flood())).result(60)
+    flood(service, hub)
     with service.client as client:
         (mine,) = [each for each in client.namespaces() if each.name == "penstock"]
     return mine.capacity

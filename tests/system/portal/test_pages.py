@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from tests.system.portal.conftest import flood
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -231,13 +230,13 @@ def test_units_are_raised_and_throttling_ends(open_page: OpenPage, service: Serv
         page.get_by_label("Unlimited").uncheck()
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("status")).to_contain_text("has 1 throughput units")
-        assert _flood(service, hub) > 0
+        assert flood(service, hub) > 0
         throttled = page.locator("#live-usage .tile", has_text="Throttled").locator(".tile-value")
         expect(throttled).not_to_have_text("0")
         page.get_by_label("Or exactly").fill("20")
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("status")).to_contain_text("has 20 throughput units")
-        assert _flood(service, hub) == 0
+        assert flood(service, hub) == 0
     finally:
         with service.client as client:
             client.put_namespace("penstock", unlimited=True)
@@ -358,31 +357,3 @@ def _until(page: Page, reached: Callable[[], bool]) -> None:
 def _readers(service: Service, hub: str) -> int:
     with service.client as client:
         return len(client.readers("penstock", hub))
-
-
-def _flood(service: Service, hub: str) -> int:
-    """How many of twelve publications of 200 KB, each to another partition (which takes one unit's
-    worth at most), were refused for being too much."""
-    from penstock.client import (
-        ClientThrottled,
-        EventData,
-        EventHubProducerClient,
-        RetryPolicy,
-    )
-
-    async def flood() -> int:
-        refused = 0
-        async with EventHubProducerClient(
-            service.server["emulator_connection_string"],
-            eventhub_name=hub,
-            retry=RetryPolicy(retry_total=0),
-        ) as producer:
-            for number in range(12):
-                try:
-                    await producer.send_event(EventData(bytes(200_000)), partition_id=str(number))
-                except ClientThrottled:
-                    refused += 1
-        return refused
-
-    with ThreadPoolExecutor(1) as thread:  # the browser's driver has this thread's loop
-        return thread.submit(lambda: asyncio.run(flood())).result(60)
