@@ -25,6 +25,9 @@ UV = VENV / "bin" / "uv"
 
 # Packages without wheels. A machine without a compiler does without them: only tests need them.
 BUILT_HERE = ("python-qpid-proton",)
+# What the others are built with (pyspark comes as source only): nothing is fetched for a build, so
+# they are there before it, in the lock's version and not in the one that Python's venv brought.
+BUILD_TOOLS = ("uv", "setuptools")
 # What is in the environment but not in the lock.
 NOT_LOCKED = ("pip", "penstock")
 
@@ -81,7 +84,7 @@ def build_environment() -> None:
 
 def install_python_packages() -> None:
     wheels, built_here = split_lock(LOCK.read_text())
-    install_entries([wheels["uv"]], quiet=True)
+    install_entries((wheels[name] for name in BUILD_TOOLS), quiet=True)
     if not install_entries(wheels.values()):
         raise SetupError(
             f"Installing {LOCK.name} into {VENV} failed, for the reason above: "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,27 @@ def test_lock_satisfies_pyproject(locked: dict[str, str], root: Path) -> None:
         or not wanted.specifier.contains(_version(locked[canonicalize_name(wanted.name)]))
     ]
     assert unmet == [], "run 'make lock'"
+
+
+def test_setup_has_the_locked_setuptools_before_anything_is_built(
+    locked: dict[str, str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyspark comes as source: the setuptools that Python 3.11's venv brings cannot build it."""
+    spec = importlib.util.spec_from_file_location("penstock_setup", root / "tools" / "setup.py")
+    assert spec is not None and spec.loader is not None
+    setup = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(setup)
+    installed: list[str] = []
+
+    def note(entries: Iterable[str], *, quiet: bool = False) -> bool:
+        installed.append("".join(entries))
+        return len(installed) < 2  # the second is everything else: the test ends there
+
+    monkeypatch.setattr(setup, "install_entries", note)
+    with pytest.raises(setup.SetupError):
+        setup.install_python_packages()
+    assert locked["setuptools"] in installed[0]
+    assert locked["pyspark"] in installed[1]
 
 
 def test_every_dependency_has_its_reason_written_down(root: Path) -> None:
