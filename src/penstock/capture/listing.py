@@ -54,17 +54,20 @@ def pattern(name_format: str, namespace: str, hub: str) -> re.Pattern[str]:
 
 
 class Shelf(msgspec.Struct, frozen=True, kw_only=True):
-    """One place that a hub's files lie at."""
+    """One place that a hub's files lie at. Files that are named by `after_s` or before are not its
+    own: a hub of that name was deleted then, whose sequence numbers began with 0 as well."""
 
     target: Target
     name_format: str
+    after_s: int = -1
 
 
 def shelves_of(
-    places: Iterable[FilesPlace], destinations: Sequence[Destination]
+    places: Iterable[FilesPlace], destinations: Sequence[Destination], *, created_ms: int
 ) -> tuple[list[Shelf], list[str]]:
-    """Where a hub's files lie, and a sentence for each place before that no configuration names
-    any more. Raises ArgumentError where that is so of the first, which is the present one."""
+    """Where the files of a hub that was made then lie, and a sentence for each place before that no
+    configuration names any more. Raises ArgumentError where that is so of the first, which is the
+    present one."""
     shelves: list[Shelf] = []
     troubles = []
     for place in places:
@@ -75,7 +78,9 @@ def shelves_of(
                 raise
             troubles.append(f"Files from before are not looked at. {error}")
             continue
-        shelves.append(Shelf(target=target, name_format=place.name_format))
+        shelves.append(
+            Shelf(target=target, name_format=place.name_format, after_s=created_ms // 1000)
+        )
     return shelves, troubles
 
 
@@ -87,6 +92,8 @@ def listed_at(
     found: dict[str, Listed] = {}
     for index, (shelf, store) in enumerate(zip(shelves, stores, strict=True)):
         for file in listed(store.files(), shelf.name_format, namespace, hub):
+            if file.named_s <= shelf.after_s:
+                continue
             # Two settings may lead to one place.
             found.setdefault(store.url(file.path), msgspec.structs.replace(file, place=index))
     return sorted(found.values(), key=lambda each: (int(each.partition), each.named_s))

@@ -62,10 +62,12 @@ def kept_of(runs: Sequence[Run]) -> object:
 
 
 def switched_on(
-    runs: Sequence[Run], ends: Mapping[str, int], *, run_id: str, at_ms: int
+    runs: Sequence[Run], ends: Mapping[str, int], *, run_id: str, at_ms: int, created_ms: int = 0
 ) -> list[Run]:
-    """`ends` is the next event of each partition."""
-    new = Run(id=run_id, on_ms=at_ms, starts=dict(ends), named_s=at_ms // 1000)
+    """`ends` is the next event of each partition. Names are later than the hub's creation, also
+    where the clock was set back since: those before it are of a hub that was deleted."""
+    named_s = max(at_ms, created_ms) // 1000
+    new = Run(id=run_id, on_ms=at_ms, starts=dict(ends), named_s=named_s)
     return [*runs, new]
 
 
@@ -86,6 +88,7 @@ def backfilled(
     *,
     new_id: Callable[[], str],
     at_ms: int,
+    created_ms: int = 0,
 ) -> list[Run]:
     """Runs of what lies before the running one and in none of the others, ended ones included:
     one for each gap between them. None when there is nothing, or no running one."""
@@ -105,6 +108,7 @@ def backfilled(
                     id=new_id(),
                     on_ms=at_ms,
                     starts=dict(reached),
+                    named_s=created_ms // 1000,
                     off_ms=off_ms,
                     stops=stops,
                     is_backfill=True,

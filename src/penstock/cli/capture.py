@@ -187,7 +187,8 @@ def verify(
             f"double, {result.different} different, {result.damaged_files} files damaged, "
             f"{result.unlike_manifest} not as their manifest says."
         )
-    talk(f"Log and files of '{told.hub}' are the same: {result.events:,} events.")
+    waiting = f" {result.waiting:,} more are in no file yet." if result.waiting else ""
+    talk(f"Log and files of '{told.hub}' are the same: {result.events:,} events.{waiting}")
 
 
 @app.verb()
@@ -275,10 +276,15 @@ def _told(service: Service, hub: str) -> CaptureStatusInfo:
 def _captured(service: Service, told: CaptureStatusInfo) -> Iterator[dict[str, Any]]:
     """What should be in files by now: of runs that are done, and of those that go on."""
     for each in told.ended:
-        yield {"starts": each["starts"], "captured": each["stops"]}
+        yield {"starts": each["starts"], "captured": each["stops"], "stops": each["stops"]}
     for each in service.client.capture_runs():
         if (each["namespace"], each["hub"]) == (told.namespace, told.hub):
-            yield {"starts": each["run"]["starts"], "captured": each["captured"]}
+            run = each["run"]
+            yield {
+                "starts": run["starts"],
+                "captured": each["captured"],
+                "stops": run.get("stops"),
+            }
 
 
 def _row(found: CaptureStatusInfo) -> dict[str, object]:

@@ -6,9 +6,10 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import ConfigurationError
@@ -55,11 +56,37 @@ def run_job(
         ca_file=ca_file,
         master=master or capture.master,
     )
-    stopping = threading.Event()
-    for wanted in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(wanted, lambda *_: stopping.set())
+    stopping = StopSignals()
+    stopping.claim()
     with _alone(where), _Spark(job_settings.master, capture.spark, where) as spark:
         CaptureJob(job_settings, client, spark.session).run(stopping)
+
+
+class StopSignals:
+    """SIGTERM and Ctrl-C, as the job waits for them. A handler runs in the midst of whatever the
+    main thread does, and an Event's lock may be held just then; this queue is entered anywhere."""
+
+    def __init__(self) -> None:
+        self._came: SimpleQueue[int] = SimpleQueue()
+        self._is_set = False
+
+    def claim(self) -> None:
+        for wanted in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(wanted, self.hear)
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        self._came.put(number)
+
+    def is_set(self) -> bool:
+        return self.wait(0)
+
+    def wait(self, timeout: float) -> bool:
+        """Until one came, and not longer than so many seconds; whether one came."""
+        if not self._is_set:
+            with contextlib.suppress(Empty):
+                self._came.get(timeout=timeout)
+                self._is_set = True
+        return self._is_set
 
 
 class _Spark:

@@ -28,7 +28,7 @@ def find_shelves(
     from penstock.capture.runs import FilesPlace
 
     places = msgspec.convert(told.places, list[FilesPlace])
-    return shelves_of(places, known_destinations(service, config))
+    return shelves_of(places, known_destinations(service, config), created_ms=told.created_ms)
 
 
 def known_destinations(service: Service, config: Path | None) -> list[Destination]:

@@ -90,6 +90,7 @@ class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str
     updated_ms: int
     retention_hours: int
+    created_ms: int  # of the hub: files named before that are of one that was deleted
     ended: list[Ended]  # runs that are over and done
     places: list[FilesPlace]  # where files lie: as it is now, then as it was before
 
@@ -191,6 +192,7 @@ class CaptureRegistry:
             last_error=error,
             updated_ms=newest[1] if newest else 0,
             retention_hours=hub.retention_hours,
+            created_ms=hub.created_ms,
             ended=ended,
             places=[settings.place, *reversed(places_of(hub.metadata.get("capturePlaces")))],
         )

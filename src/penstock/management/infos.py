@@ -84,6 +84,7 @@ class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str
     updated_ms: int
     retention_hours: int
+    created_ms: int = 0  # of the hub: files named before that are of one that was deleted
     recent_files: list[RecentFileInfo] = []  # the newest first
     ended: list[dict[str, Any]] = []  # runs that are over and done: starts, stops by partition
     places: list[dict[str, str]] = []  # account, container, name_format: as it is now, then before

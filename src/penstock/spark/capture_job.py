@@ -13,11 +13,10 @@ import os
 import secrets
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -78,6 +77,14 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     look_s: float = LOOK_S
 
 
+class Stopping(Protocol):
+    """As much of `threading.Event` as the job waits by."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float) -> bool: ...
+
+
 class CaptureJob:
     """Made with a way to the service and a way to Spark, which is started when it is needed."""
 
@@ -99,7 +106,7 @@ class CaptureJob:
         self._reported_s = -REPORT_S
         self.last_error = ""
 
-    def run(self, stopping: threading.Event) -> None:
+    def run(self, stopping: Stopping) -> None:
         """Until told to stop. Queries are stopped then, their windows stay open."""
         try:
             while not stopping.is_set():

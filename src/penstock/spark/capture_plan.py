@@ -14,8 +14,8 @@ from penstock.capture.windows import Stop
 from penstock.client.ranges import RangeSettings
 from penstock.model.errors import ConfigurationError
 
-OPTION = "plan"
-SOURCE = "penstock-capture"
+OPTION = "capturePlan"
+SOURCE = "eventhubs"
 SINK = "penstock-capture-files"
 
 
@@ -90,7 +90,7 @@ def write_plan(plan: CapturePlan) -> Path:
 def read_plan(file: str | None) -> CapturePlan:
     """Raises ConfigurationError; what the file holds is never shown."""
     if not file:
-        raise ConfigurationError(f"The format {SOURCE} needs the option '{OPTION}'.")
+        raise ConfigurationError(f"The format {SINK} needs the option '{OPTION}'.")
     try:
         return msgspec.json.decode(Path(file).read_bytes(), type=CapturePlan)
     except (OSError, msgspec.MsgspecError) as error:

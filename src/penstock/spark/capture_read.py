@@ -229,7 +229,7 @@ def asked(hub: str, namespace: str | None, options: dict[str, str]) -> Where:
         ]
         live = _way_in(client, namespace)
     places = msgspec.convert(told[0].places, list[FilesPlace])
-    shelves, troubles = shelves_of(places, known)
+    shelves, troubles = shelves_of(places, known, created_ms=told[0].created_ms)
     for trouble in troubles:
         _log.warning("%s", trouble)
     return Where(shelves=shelves, namespace=namespace, hub=told[0].hub, live=live)

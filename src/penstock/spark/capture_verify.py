@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.capture.container import Container, DamagedFile
 from penstock.capture.destinations import Store
+from penstock.capture.files import time_text
 from penstock.capture.listing import Listed, Shelf, listed_at
 from penstock.capture.names import MANIFESTS
 from penstock.capture.records import long_at, ranges_of, records
@@ -29,7 +30,8 @@ _NOTHING = (2**62, 2**62)  # of a log that is empty
 
 
 class Verified(msgspec.Struct, kw_only=True):
-    """What was found. `unretained` events stand in files and no longer in the log."""
+    """What was found. `unretained` events stand in files and no longer in the log; `waiting` ones
+    stand in no file, and nobody said yet that they do."""
 
     files: int = 0
     empty_files: int = 0
@@ -37,6 +39,7 @@ class Verified(msgspec.Struct, kw_only=True):
     bytes: int = 0
     compared: int = 0  # with the log
     unretained: int = 0
+    waiting: int = 0
     missing: int = 0
     double: int = 0
     different: int = 0
@@ -72,8 +75,8 @@ def verify(
     ranges: RangeSettings,
 ) -> Verified:
     """`shelves` are where the files lie; `runs` are what was captured: `starts` and `captured`, the
-    first event that was and the first that was not, by partition. Raises PenstockError when log or
-    files cannot be read."""
+    first event that was and the first that was not, by partition, and `stops`, the first that is
+    not wanted, of runs that are over. Raises PenstockError when log or files cannot be read."""
     stores = [Store(shelf.target) for shelf in shelves]
     found = Verified()
     with HubReader(ranges) as reader:
@@ -93,17 +96,26 @@ def verify(
         digests[store.url(file.path)] = one.sha256
     for partition, spans in held.items():
         _check_double(partition, spans, found)
-    _check_missing(runs, held, found)
+    ends = {key: last + 1 for key, (_, last) in retained.items()}
+    _check_missing(runs, held, ends, found)
+    after_s = min((shelf.after_s for shelf in shelves), default=-1)
     for store in {store.root: store for store in stores}.values():
-        _check_manifests(store, namespace, hub, digests, found)
+        _check_manifests(store, namespace, hub, digests, found, after_s=after_s)
     return found
 
 
 def _check_manifests(
-    store: Store, namespace: str, hub: str, digests: Mapping[str, str], found: Verified
+    store: Store,
+    namespace: str,
+    hub: str,
+    digests: Mapping[str, str],
+    found: Verified,
+    *,
+    after_s: int,
 ) -> None:
     """Every file that a manifest lists is there, with the bytes that it had then: also where the
-    log has dropped the events long since."""
+    log has dropped the events long since. Not those of a hub that was deleted."""
+    after = time_text(after_s * 1000) if after_s >= 0 else ""
     for path, _ in store.files(f"{MANIFESTS}/{hub}"):
         with store.open(path) as opened:
             try:
@@ -114,8 +126,11 @@ def _check_manifests(
                 continue
         if document.get("namespace") != namespace:
             continue  # of a hub that is called the same in another one
+        own = [file for file in document["files"] if file["closedAt"] > after]
+        if document["files"] and not own:
+            continue
         found.manifests += 1
-        for file in document["files"]:
+        for file in own:
             digest = digests.get(store.url(file["path"]))
             if digest != file["sha256"]:
                 found.unlike_manifest += 1
@@ -316,22 +331,29 @@ def _check_double(partition: str, spans: Sequence[tuple[int, int, str]], found: 
 def _check_missing(
     runs: Sequence[Mapping[str, Any]],
     held: Mapping[str, Sequence[tuple[int, int, str]]],
+    ends: Mapping[str, int],
     found: Verified,
 ) -> None:
-    """What the job says that it captured is there."""
+    """What the job says that it captured is there; what it says nothing of yet may wait."""
     for each in runs:
         for partition, first in each["starts"].items():
-            at, end = first, each["captured"].get(partition, first)
-            for start, behind, _ in sorted(held.get(partition, ())):
-                if behind <= at or at >= end:
-                    continue
-                if start > at:
-                    _missing(partition, at, min(start, end), found)
-                at = max(at, behind)
-            if at < end:
-                _missing(partition, at, end, found)
+            spans = sorted(held.get(partition, ()))
+            captured = max(first, each["captured"].get(partition, first))
+            for start, end in _gaps(first, captured, spans):
+                found.missing += end - start
+                found.note(f"Partition {partition}: events {start} to {end - 1} are in no file.")
+            wanted = (each.get("stops") or ends).get(partition, captured)
+            found.waiting += sum(end - start for start, end in _gaps(captured, wanted, spans))
 
 
-def _missing(partition: str, first: int, end: int, found: Verified) -> None:
-    found.missing += end - first
-    found.note(f"Partition {partition}: events {first} to {end - 1} are in no file.")
+def _gaps(first: int, end: int, spans: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int]]:
+    """What of a range is in none of the spans, which are sorted."""
+    at = first
+    for start, behind, _ in spans:
+        if behind <= at or at >= end:
+            continue
+        if start > at:
+            yield at, min(start, end)
+        at = max(at, behind)
+    if at < end:
+        yield at, end

@@ -144,6 +144,7 @@ def test_switched_on_by_the_command_line_the_first_file_appears(captured: Captur
     assert shown["backlog_events"] == 1150 - len(bodies)
     proof = captured.verify("by-cli")
     assert (proof["missing"], proof["double"], proof["compared"]) == (0, 0, len(bodies))
+    assert proof["waiting"] == 1150 - len(bodies)
 
 
 def test_health_metrics_and_jobs_tell_of_it(captured: Captured) -> None:
@@ -301,6 +302,36 @@ def test_the_service_is_asked_where_history_is_and_how_the_hub_is_read(
     with HubReader(RangeSettings(text, where.hub, ca_file=ca_file)) as reader:
         told = reader.partitions().values()
         assert sum(each["last_enqueued_sequence_number"] + 1 for each in told) == 95
+
+
+def test_a_hub_that_is_made_anew_has_files_of_its_own(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the very container where those of the one before lie, whose numbers were the same."""
+    server = captured.server
+    for body, events in ((b"before", 7), (b"since", 4)):
+        hub = new_hub(server, 2, name="anew")
+        captured.enable("anew", "here")
+        hub.send([body] * events, partition_id="0")
+        captured.disable("anew")
+        proof = captured.verify("anew")
+        told = [proof[name] for name in ("events", "compared", "waiting", "empty_files")]
+        assert told == [events, events, 0, 0]
+        if body == b"before":
+            captured.client.delete_hub(server["namespace"], "anew")
+            _next_second()
+    assert len(list((captured.folder / "anew").rglob("*.avro"))) == 2
+    monkeypatch.setenv("PENSTOCK_DATA", str(server.data))
+    where = asked("anew", None, {})
+    stores = [Store(shelf.target) for shelf in where.shelves]
+    assert len(listed_at(where.shelves, stores, where.namespace, where.hub)) == 1
+
+
+def _next_second() -> None:
+    """Names are told apart by the second."""
+    now = time.time()
+    while int(time.time()) == int(now):
+        time.sleep(0.01)
 
 
 def test_storage_that_is_away_is_told_waited_for_and_caught_up_with(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
 from penstock.capture.description import NAME_FORMAT_DEFAULT, TOKENS, checked_name_format
-from penstock.capture.listing import Listed, listed
+from penstock.capture.destinations import Destination, Store, resolve
+from penstock.capture.listing import Listed, listed, listed_at, shelves_of
 from penstock.capture.names import checked_path, file_path, manifest_path, slot_name, slot_of
+from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
 
 ORDERS = list(itertools.islice(itertools.permutations(TOKENS), 0, None, 36287))
@@ -25,6 +28,21 @@ def test_tokens_stand_in_any_order_and_lead_back(order: tuple[str, ...]) -> None
     name_format = checked_name_format("_".join(f"{{{token}}}" for token in order))
     path = file_path(name_format, namespace="ns", hub="events", partition="12", at_s=AT_S)
     assert listed([(path, 9)], name_format, "ns", "events") == [Listed(path, "12", AT_S, 9)]
+
+
+def test_files_of_a_hub_that_was_deleted_are_not_those_of_its_heir(tmp_path: Path) -> None:
+    target = resolve([Destination(name="here", url=tmp_path.as_uri())], "here", "box")
+    store = Store(target)
+    for second in (AT_S, AT_S + 1):
+        path = file_path(
+            NAME_FORMAT_DEFAULT, namespace="ns", hub="events", partition="0", at_s=second
+        )
+        store.put_bytes(b"x", path, tmp_path / "spool")
+    place = FilesPlace(account="here", container="box", name_format=NAME_FORMAT_DEFAULT)
+    for created_ms, count in ((0, 2), (AT_S * 1000 + 999, 1), (AT_S * 1000 + 1000, 0)):
+        shelves, troubles = shelves_of([place], [target.destination], created_ms=created_ms)
+        assert troubles == []
+        assert len(listed_at(shelves, [store], "ns", "events")) == count
 
 
 def test_hive_style_paths_work() -> None:

@@ -32,6 +32,15 @@ def test_off_and_on_leaves_out_exactly_what_came_between() -> None:
     assert finished(runs, "b") == (runs, None)  # it goes on
 
 
+def test_names_are_later_than_the_hub_itself_whatever_the_clock_says() -> None:
+    runs = switched_on([], {"0": 5}, run_id="a", at_ms=9_000, created_ms=1_000)
+    assert runs[0].named_s == 9
+    runs = switched_on([], {"0": 5}, run_id="a", at_ms=1_000, created_ms=9_500)
+    assert (runs[0].named_s, runs[0].on_ms) == (9, 1_000)
+    (made,) = backfilled(runs, (), {"0": 2}, new_id=lambda: "h", at_ms=4_000, created_ms=9_500)
+    assert made.named_s == 9
+
+
 def history(
     runs: list[Run], starts: dict[str, int], ended: Sequence[Run] = ()
 ) -> list[tuple[dict[str, int], dict[str, int] | None]]:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.errors import ArgumentError
+from penstock.model.errors import ArgumentError, ConfigurationError
 from penstock.spark.options import NAMES, Options, parse_duration
 from penstock.spark.positions import EARLIEST, LATEST, Kind, Position
+from penstock.spark.sources.capture import SCHEMA, CaptureSource
+from penstock.spark.sources.eventhubs import EventHubsDataSource
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 TEXT = f"Endpoint=sb://host:5671/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"
@@ -255,3 +257,12 @@ def test_positions_of_partitions_have_three_spellings() -> None:
         assert options(**{name: text}).read().starts == expected
     with pytest.raises(ArgumentError, match="for the hub 'other', but this query reads 'hub'"):
         options(startingPositions='{"{\\"ehName\\": \\"other\\", \\"partitionId\\": 0}": 1}').read()
+
+
+def test_a_plan_of_capture_is_for_the_capture_job_alone() -> None:
+    """Its file holds credentials: a query of somebody else's must not have one read."""
+    with pytest.raises(ArgumentError, match="no option 'capturePlan'"):
+        EventHubsDataSource({"capturePlan": "/somewhere/plan.json"})
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        CaptureSource({"capturePlan": "/somewhere/plan.json"}).streamReader(SCHEMA)
+    assert CaptureSource({}).schema() == EventHubsDataSource({}).schema()

@@ -112,6 +112,7 @@ class Captures(Acts):
             starts,
             new_id=self._administration.new_hub_id,
             at_ms=self._now_ms(),
+            created_ms=hub.created_ms,
         )
         if len(made) + len(known) > capture_runs.RUNS_MAX:
             raise NotAllowed(

@@ -88,7 +88,9 @@ class Hubs(Acts):
         runs = capture_runs.runs_of(hub.metadata.get("captureRuns"))
         if is_captured(hub):
             run_id = self._administration.new_hub_id()
-            runs = capture_runs.switched_on(runs, ends, run_id=run_id, at_ms=now_ms)
+            runs = capture_runs.switched_on(
+                runs, ends, run_id=run_id, at_ms=now_ms, created_ms=hub.created_ms
+            )
         else:
             runs = capture_runs.switched_off(runs, ends, at_ms=now_ms)
         metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(runs)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
 from penstock.capture import names
 from penstock.capture.description import CaptureSettings
@@ -48,15 +49,25 @@ from penstock.spark.capture_log import LogReader, PartitionView
 from penstock.spark.capture_plan import (
     OPTION,
     SINK,
-    SOURCE,
     CapturePlan,
     read_plan,
     window_name,
 )
+from penstock.spark.sources.eventhubs import EventHubsDataSource
 
 SCHEMA = (
-    "partition string, window long, first long, end long, named_s long, settings string, "
-    "count long, first_ms long, last_ms long, is_last boolean, block binary"
+    StructType()
+    .add("partition", StringType())
+    .add("window", LongType())
+    .add("first", LongType())
+    .add("end", LongType())
+    .add("named_s", LongType())
+    .add("settings", StringType())
+    .add("count", LongType())
+    .add("first_ms", LongType())
+    .add("last_ms", LongType())
+    .add("is_last", BooleanType())
+    .add("block", BinaryType())
 )
 _WINDOWS_MAX = 16  # of one partition in one batch
 _BYTES_MAX = 256 * 1024 * 1024  # of one partition in one batch, unless one window has more
@@ -65,18 +76,23 @@ _TASKS_MAX = 3  # of one partition at once: a group has five readers at most
 Offset = dict[str, Any]
 
 
-class CaptureSource(DataSource):
-    """`spark.readStream.format("penstock-capture").option("plan", file)`."""
+class CaptureSource(EventHubsDataSource):
+    """`spark.readStream.format("eventhubs").option("capturePlan", file)`: the source `eventhubs`,
+    as the sessions of the capture job alone have it. Without a plan it is the one of everybody;
+    everybody's refuses plans, so nobody's query can have one read."""
 
-    @classmethod
-    def name(cls) -> str:
-        return SOURCE
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._file = options.get(OPTION)
+        others = {name: value for name, value in options.items() if name.lower() != OPTION.lower()}
+        super().__init__(others)
 
-    def schema(self) -> str:
-        return SCHEMA
+    def schema(self) -> StructType:
+        return super().schema() if self._file is None else SCHEMA
 
-    def streamReader(self, schema: Any) -> CaptureReader:
-        return CaptureReader(read_plan(self.options.get(OPTION)))
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if self._file is None:
+            return super().streamReader(schema)
+        return CaptureReader(read_plan(self._file))
 
 
 class Windows(InputPartition):
@@ -269,7 +285,7 @@ def _number(key: str) -> tuple[int, str]:
 
 
 class CaptureSink(DataSource):
-    """`df.writeStream.format("penstock-capture-files").option("plan", file)`."""
+    """`df.writeStream.format("penstock-capture-files").option("capturePlan", file)`."""
 
     @classmethod
     def name(cls) -> str:
