@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.cluster import JAVA_OPTIONS, cluster
 
 if TYPE_CHECKING:
     from tests.spark.conftest import MakeHub, TestHub
@@ -22,7 +21,6 @@ KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))
 DEADLINE_S = 240
 STARTS_MAX = 3
 TOO_BUSY = "Python worker failed to connect back"
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -Xss4m"
 
 # From hub to hub, keyed, in small micro-batches, until there is nothing more.
 PROGRAM = """
@@ -160,90 +158,10 @@ def test_every_event_arrives_once_whatever_is_killed(make_hub: MakeHub, tmp_path
     assert left >= 0
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
-
-
-class Daemon:
-    """Spark's master or a worker from the pip package, as an operator would start it."""
-
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
-        self._log = folder / f"{name}.log"
-        spark_class = Path(sys.executable).parent / "spark-class"
-        # Nothing of this process: neither its connection strings nor its paths.
-        environ = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(folder),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
-            "SPARK_DAEMON_MEMORY": "256m",
-            "PYSPARK_PYTHON": sys.executable,
-        }
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [str(spark_class), *arguments],
-                cwd=folder,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    @property
-    def words(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def wait_for(self, words: str, times: int = 1) -> None:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while self.words.count(words) < times:
-            assert self.process.poll() is None and time.monotonic() < deadline_s, self.words[-2000:]
-            time.sleep(0.03)
-
-    def stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(20)
-            return
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(20)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A standalone master and two workers on this machine; its address, and where workers work."""
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
-    places = ["--host", "127.0.0.1", "--webui-port", "0"]
-    deploy = "org.apache.spark.deploy"
-    started: list[Daemon] = []
-    try:
-        master = Daemon(tmp_path, "master", f"{deploy}.master.Master", *places, "--port", str(port))
-        started.append(master)
-        master.wait_for("Starting Spark master at")
-        for name in ("worker-1", "worker-2"):
-            work = tmp_path / name
-            work.mkdir()
-            resources = ["-c", "1", "-m", "900m", "-d", str(work)]
-            worker = f"{deploy}.worker.Worker"
-            started.append(Daemon(tmp_path, name, worker, *places, *resources, address))
-        master.wait_for("Registering worker", times=2)
-        yield address, tmp_path
-    finally:
-        for daemon in reversed(started):
-            daemon.stop()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_same_job_runs_on_a_cluster(
-    cluster: tuple[str, Path], make_hub: MakeHub, tmp_path: Path
-) -> None:
+def test_the_same_job_runs_on_a_cluster(make_hub: MakeHub, tmp_path: Path) -> None:
     """Executors get everything from the query alone: their environment has no connection string."""
-    address, _ = cluster
     hubs = source, target = make_hub(4), make_hub(4)
     sent = source.spread(1200)
     folder = tmp_path / "driver"
@@ -255,11 +173,12 @@ def test_the_same_job_runs_on_a_cluster(
         "spark.pyspark.python": sys.executable,
         "spark.cores.max": "2",
     }
-    driver = Driver(folder, hubs, address, "now", **executor)
-    try:
-        words = driver.finish()
-    finally:
-        driver.kill()
+    with cluster(tmp_path, workers=2) as address:
+        driver = Driver(folder, hubs, address, "now", **executor)
+        try:
+            words = driver.finish()
+        finally:
+            driver.kill()
     assert f"rows {len(sent)}" in words
     assert stored(target) == sorted(sent)
     executors = [log for log in tmp_path.rglob("stderr") if "worker-" in str(log)]

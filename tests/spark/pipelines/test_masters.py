@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.cluster import JAVA_OPTIONS, cluster, free_port
 
 if TYPE_CHECKING:
     from tests.conftest import Server
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 PENSTOCK = Path(sys.executable).parent / "penstock"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "pipelines"
 DEADLINE_S = 180.0
-QUICK = "-XX:TieredStopAtLevel=1 -Xss4m"
 
 
 # A session of ours over Connect, and a writer that names no mode.
@@ -86,13 +86,6 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"nobody listens on {port}:\n{log.read_text()[-2000:]}")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def enrich(
     server: Server, hub: TestHub, out: TestHub, *words: str
 ) -> subprocess.CompletedProcess[str]:
@@ -139,7 +132,7 @@ def test_a_pipeline_runs_on_a_spark_connect_server(
         *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
         # At INFO Spark Connect itself may write a request, options and all, as it ends a session.
         *("--conf", "spark.log.level=WARN"),
-        *("--conf", f"spark.driver.extraJavaOptions={QUICK}", "spark-internal"),
+        *("--conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}", "spark-internal"),
     )
     address = f"sc://127.0.0.1:{port}"
     with daemon("spark-submit", *words, port=port, log=log):
@@ -158,36 +151,15 @@ def test_a_pipeline_runs_on_a_spark_connect_server(
 
 @pytest.mark.timeout(500)
 def test_a_pipeline_runs_on_a_cluster(broker: Server, make_hub: MakeHub, tmp_path: Path) -> None:
-    port, ui, worker_ui = free_port(), free_port(), free_port()
     hub, out = make_hub(2), make_hub(2)
-    host = ("--host", "127.0.0.1")
-    master = ("org.apache.spark.deploy.master.Master", *host)
-    worker = ("org.apache.spark.deploy.worker.Worker", *host, "-c", "1", "-m", "1g")
-    url = f"spark://127.0.0.1:{port}"
-    environ = {"SPARK_DAEMON_JAVA_OPTS": QUICK, "SPARK_WORKER_DIR": str(tmp_path / "work")}
-    with (
-        daemon(
-            "spark-class",
-            *(*master, "--port", str(port), "--webui-port", str(ui)),
-            port=port,
-            log=tmp_path / "master.log",
-            environ=environ,
-        ),
-        daemon(
-            "spark-class",
-            *(*worker, "--webui-port", str(worker_ui), url),
-            port=worker_ui,
-            log=tmp_path / "worker.log",
-            environ=environ,
-        ),
-    ):
+    with cluster(tmp_path, workers=1) as address:
         ended = enrich(
-            *(broker, hub, out, "--master", url),
+            *(broker, hub, out, "--master", address),
             *("--checkpoint", str(tmp_path / "checkpoint")),
             *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.port=0"),
             *("--conf", "spark.executor.memory=512m"),
-            *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
-            *("--conf", f"spark.executor.extraJavaOptions={QUICK}"),
+            *("--conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"),
+            *("--conf", f"spark.executor.extraJavaOptions={JAVA_OPTIONS}"),
             *("--conf", f"spark.pyspark.python={sys.executable}"),
         )
     check(ended, broker, out)

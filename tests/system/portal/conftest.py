@@ -51,6 +51,10 @@ class Service:
         self.server = server
         self.folder = folder
         self.url = server["portal"]
+        # `serve` does not wait for its portal. Its socket is open already: who asks is answered
+        # when the process is up.
+        with urllib.request.urlopen(self.url, timeout=60) as answer:
+            assert answer.status == 200
 
     @property
     def client(self) -> ManagementClient:
