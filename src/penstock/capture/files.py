@@ -72,6 +72,18 @@ def manifest(
     }
 
 
+def is_manifest(document: object) -> bool:
+    """Whether it has what `with_others` looks at; anybody may have put something there."""
+    if not isinstance(document, dict) or not isinstance(document.get("files"), list):
+        return False
+    return all(
+        isinstance(file, dict)
+        and all(isinstance(file.get(name), str) for name in ("path", "partitionId", "closedAt"))
+        and isinstance(file.get("eventCount"), int)
+        for file in document["files"]
+    )
+
+
 def with_others(document: dict[str, Any], there: Mapping[str, Any] | None) -> dict[str, Any]:
     """Of a manifest that is there already, the files that are not ours: of another run of the same
     hub, whose window closed in the same slot."""

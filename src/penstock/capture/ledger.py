@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.capture import names
 from penstock.capture.files import CapturedFile
 from penstock.capture.windows import Place
 
@@ -20,11 +21,15 @@ _BUSY_S = 30.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     path TEXT PRIMARY KEY, slot_s INTEGER NOT NULL, named_s INTEGER NOT NULL,
-    told INTEGER NOT NULL DEFAULT 0, listed INTEGER NOT NULL DEFAULT 0, record BLOB NOT NULL
+    told INTEGER NOT NULL DEFAULT 0, record BLOB NOT NULL
 );
 CREATE INDEX IF NOT EXISTS files_by_slot ON files (slot_s);
+CREATE INDEX IF NOT EXISTS files_by_name ON files (named_s, path);
 CREATE INDEX IF NOT EXISTS files_untold ON files (named_s) WHERE told = 0;
-CREATE INDEX IF NOT EXISTS files_unlisted ON files (slot_s) WHERE listed = 0;
+CREATE TABLE IF NOT EXISTS slots (
+    slot_s INTEGER PRIMARY KEY, end_s INTEGER NOT NULL, listed INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS slots_unlisted ON slots (slot_s) WHERE listed = 0;
 CREATE TABLE IF NOT EXISTS places (partition TEXT PRIMARY KEY, place BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS totals (
     one INTEGER PRIMARY KEY CHECK (one = 1), files INTEGER NOT NULL, events INTEGER NOT NULL,
@@ -37,6 +42,23 @@ _KEPT_S = 8 * 24 * 3600  # entries of files are dropped later than the events th
 _encode = msgspec.msgpack.Encoder().encode
 _decode_file = msgspec.msgpack.Decoder(CapturedFile).decode
 _decode_place = msgspec.msgpack.Decoder(Place).decode
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A window that is over: when its name says that it closed, how long it would have lasted, and
+    its file, if it has one."""
+
+    named_s: int
+    interval_s: int
+    file: CapturedFile | None = None
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A manifest's span of time. As long as the interval, and aligned to it; shorter next to
+    one of another length, where settings were changed: slots do not overlap."""
+
+    begin_s: int
+    end_s: int
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -59,11 +81,11 @@ class Ledger:
     def close(self) -> None:
         self._database.close()
 
-    def record(self, files: Iterable[tuple[CapturedFile, int]], places: dict[str, Place]) -> None:
-        """What a batch wrote, each file with its slot, and where the partitions stand behind it."""
+    def record(self, closed: Iterable[Closed], places: dict[str, Place]) -> None:
+        """What a batch closed and wrote, and where the partitions stand behind it."""
         with self._transaction():
-            for file, slot_s in files:
-                self._put(file, slot_s)
+            for each in closed:
+                self._put(each.file, self._slot(each.named_s, each.interval_s))
             for partition, place in places.items():
                 known = self._place(partition)
                 if known is None or known.window < place.window:
@@ -99,27 +121,38 @@ class Ledger:
                 "UPDATE files SET told = 1 WHERE path = ?", [(path,) for path in paths]
             )
 
-    def slots(self, before_s: int, most: int = 100) -> list[int]:
-        """Slots that begin before this time and have files that no manifest lists."""
+    def slots(self, before_s: int, most: int = 100) -> list[Slot]:
+        """Slots that end by this time and have no manifest that lists all of their files."""
         found = self._database.execute(
-            "SELECT DISTINCT slot_s FROM files WHERE listed = 0 AND slot_s < ? "
+            "SELECT slot_s, end_s FROM slots WHERE listed = 0 AND end_s <= ? "
             "ORDER BY slot_s LIMIT ?",
             (before_s, most),
         )
-        return [slot_s for (slot_s,) in found]
+        return [Slot(*each) for each in found]
 
-    def of_slot(self, slot_s: int) -> list[CapturedFile]:
-        found = self._database.execute("SELECT record FROM files WHERE slot_s = ?", (slot_s,))
+    def of_slot(self, slot: Slot) -> list[CapturedFile]:
+        found = self._database.execute("SELECT record FROM files WHERE slot_s = ?", (slot.begin_s,))
         return [_decode_file(record) for (record,) in found]
 
-    def listed(self, slot_s: int) -> None:
+    def listed(self, slot: Slot) -> None:
         """The slot's manifest is in place; what is old enough is forgotten."""
+        before_s = slot.begin_s - _KEPT_S
         with self._transaction():
-            self._database.execute("UPDATE files SET listed = 1 WHERE slot_s = ?", (slot_s,))
+            self._database.execute("UPDATE slots SET listed = 1 WHERE slot_s = ?", (slot.begin_s,))
             self._database.execute(
-                "DELETE FROM files WHERE slot_s < ? AND told = 1 AND listed = 1",
-                (slot_s - _KEPT_S,),
+                "DELETE FROM files WHERE slot_s < ? AND told = 1 AND slot_s NOT IN "
+                "(SELECT slot_s FROM slots WHERE listed = 0)",
+                (before_s,),
             )
+            self._database.execute("DELETE FROM slots WHERE slot_s < ? AND listed = 1", (before_s,))
+
+    def is_settled(self) -> bool:
+        """Whether every file is in a manifest, and told of."""
+        left = self._database.execute(
+            "SELECT EXISTS (SELECT 1 FROM files WHERE told = 0) "
+            "OR EXISTS (SELECT 1 FROM slots WHERE listed = 0)"
+        ).fetchone()
+        return not left[0]
 
     def replace(self, file: CapturedFile) -> None:
         """What is known of a file that was written again."""
@@ -127,7 +160,30 @@ class Ledger:
             "UPDATE files SET record = ? WHERE path = ?", (_encode(file), file.path)
         )
 
-    def _put(self, file: CapturedFile, slot_s: int) -> None:
+    def _slot(self, named_s: int, interval_s: int) -> int:
+        """When the slot that a window closed in begins."""
+        known = self._database.execute(
+            "SELECT slot_s FROM slots WHERE slot_s <= ? AND end_s > ?", (named_s, named_s)
+        ).fetchone()
+        if known is not None:
+            return int(known[0])
+        before_s, after_s = self._database.execute(
+            "SELECT (SELECT max(end_s) FROM slots WHERE end_s <= ?), "
+            "(SELECT min(slot_s) FROM slots WHERE slot_s > ?)",
+            (named_s, named_s),
+        ).fetchone()
+        slot_s = names.slot_of(named_s, interval_s)
+        end_s = slot_s + interval_s
+        if before_s is not None:
+            slot_s = max(slot_s, before_s)
+        if after_s is not None:
+            end_s = min(end_s, after_s)
+        self._database.execute("INSERT INTO slots (slot_s, end_s) VALUES (?, ?)", (slot_s, end_s))
+        return slot_s
+
+    def _put(self, file: CapturedFile | None, slot_s: int) -> None:
+        if file is None:
+            return
         known = self._database.execute(
             "SELECT 1 FROM files WHERE path = ?", (file.path,)
         ).fetchone()
@@ -137,6 +193,8 @@ class Ledger:
             "INSERT INTO files (path, slot_s, named_s, record) VALUES (?, ?, ?, ?)",
             (file.path, slot_s, file.named_s, _encode(file)),
         )
+        # One that came after its manifest: the manifest is written again.
+        self._database.execute("UPDATE slots SET listed = 0 WHERE slot_s = ?", (slot_s,))
         self._database.execute(
             "UPDATE totals SET files = files + 1, events = events + ?, bytes = bytes + ?, "
             "lost = lost + ?",

@@ -71,6 +71,8 @@ def shelves_of(
     shelves: list[Shelf] = []
     troubles = []
     for place in places:
+        if not place.account:
+            continue  # of a description that never said where
         try:
             target = resolve(destinations, place.account, place.container)
         except ArgumentError as error:

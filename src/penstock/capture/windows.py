@@ -13,7 +13,9 @@ begins with the event behind the last) and in time (it opens when the last one c
 | Capture was switched off | behind the last event before that | of that moment |
 
 The boundary is a fact of the log wherever the log has one, so a job that comes late cuts as one
-that was on time. Empty windows that passed while nobody looked are one window.
+that was on time. Empty windows that passed while nobody looked are one window. Events that
+retention dropped before they were read belong to the window that they would have been in: it tells
+how many were lost.
 """
 
 from __future__ import annotations
@@ -38,11 +40,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """A partition's end, as it is known now."""
+    """A partition's end, as it is known now. `is_empty`: nothing before it is retained."""
 
     next_sequence: int
     last_offset: int
     newest_ms: int
+    is_empty: bool = False
 
 
 class Log(Protocol):
@@ -92,6 +95,14 @@ class Cut(msgspec.Struct, frozen=True, gc=False, array_like=True):
     first: int
     end: int
     named_s: int
+    closed_ms: int = UNKNOWN
+
+    @property
+    def following(self) -> Place:
+        """Where the next window begins, as far as this one knows it: who has lost everything else
+        cuts from here on as before."""
+        opened_ms = self.named_s * 1000 if self.closed_ms == UNKNOWN else self.closed_ms
+        return Place(self.end, UNKNOWN, opened_ms, self.named_s, self.window + 1)
 
     @property
     def is_empty(self) -> bool:
@@ -134,15 +145,27 @@ def begun(
     firsts = [
         first.enqueued_ms
         for key in waiting
-        if key in ends and ends[key].next_sequence > places[key].sequence
+        if key in ends and _has_events(ends[key], places[key])
         if (first := logs[key].at(places[key].sequence)) is not None
     ]
-    # A partition that has begun already (a checkpoint of some) says when as well.
+    # One that came late, to a hub that has begun, opens its first window with the open ones.
+    firsts += [place.opened_ms for place in places.values() if place.opened_ms != NOT_BEGUN]
     opened_ms = min(firsts, default=NOT_BEGUN)
     return {
         key: msgspec.structs.replace(place, opened_ms=opened_ms) if key in waiting else place
         for key, place in places.items()
     }
+
+
+def gone_back(place: Place, end: End) -> bool:
+    """Whether the log is shorter than what was captured of it: an older copy was put back."""
+    return place.sequence > end.next_sequence
+
+
+def at_end(place: Place, end: End) -> Place:
+    """Of a log that went back: what is published now is captured, under names that come later
+    than those of the events that it had before."""
+    return msgspec.structs.replace(place, sequence=end.next_sequence, offset=UNKNOWN)
 
 
 def advanced(
@@ -154,8 +177,9 @@ def advanced(
     if seen.stop is not None:
         end = seen.end
         sequence = min(end.next_sequence, seen.stop.sequence)
+        newest_ms = min(end.newest_ms, seen.stop.at_ms)
         seen = msgspec.structs.replace(
-            seen, end=End(sequence, end.last_offset, min(end.newest_ms, seen.stop.at_ms))
+            seen, end=End(sequence, end.last_offset, newest_ms, end.is_empty)
         )
     taken = 0
     while place.opened_ms != NOT_BEGUN and len(cuts) < windows_max and taken < bytes_max:
@@ -180,23 +204,23 @@ def is_done(place: Place, stop: Stop | None) -> bool:
 
 
 def _located(place: Place, log: Log, seen: Seen) -> Place:
-    """With the offset of its first event. Where retention was quicker than we, the window begins
-    with what is left."""
-    if place.offset != UNKNOWN or seen.end.next_sequence <= place.sequence:
+    """With the offset of its first event that is retained."""
+    if place.offset != UNKNOWN or not _has_events(seen.end, place):
         return place
     first = log.at(place.sequence)
-    if first is None:
-        return place
-    sequence = max(place.sequence, min(first.sequence, seen.end.next_sequence))
-    offset = first.offset if sequence == first.sequence else UNKNOWN
-    return msgspec.structs.replace(place, sequence=sequence, offset=offset)
+    return place if first is None else msgspec.structs.replace(place, offset=first.offset)
+
+
+def _has_events(end: End, place: Place) -> bool:
+    """Whether the log can be asked: about one that has none it would be silent for long."""
+    return end.next_sequence > place.sequence and not end.is_empty
 
 
 def _next(place: Place, rules: Rules, log: Log, seen: Seen) -> tuple[Cut, Place] | None:
     due_ms = place.opened_ms + rules.interval_ms
     by_time: Event | None = None
     by_size: Event | None = None
-    if seen.end.next_sequence > place.sequence:
+    if _has_events(seen.end, place):
         limit = place.offset + rules.size_bytes
         if place.offset != UNKNOWN and seen.end.last_offset >= limit:
             by_size = _within(log.beyond(limit), seen)
@@ -244,5 +268,5 @@ def _cut(place: Place, end: int, offset: int, closed_ms: int) -> tuple[Cut, Plac
     # Two windows of one second need two names, and a clock that was set back must not give the
     # name of an older one.
     named_s = max(place.named_s + 1, closed_ms // 1000)
-    cut = Cut(place.window, place.sequence, end, named_s)
-    return cut, Place(end, offset, closed_ms, named_s, place.window + 1)
+    cut = Cut(place.window, place.sequence, end, named_s, closed_ms)
+    return cut, msgspec.structs.replace(cut.following, offset=offset)

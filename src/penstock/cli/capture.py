@@ -275,8 +275,10 @@ def _told(service: Service, hub: str) -> CaptureStatusInfo:
 
 def _captured(service: Service, told: CaptureStatusInfo) -> Iterator[dict[str, Any]]:
     """What should be in files by now: of runs that are done, and of those that go on."""
-    for each in told.ended:
-        yield {"starts": each["starts"], "captured": each["stops"], "stops": each["stops"]}
+    for partition, spans in told.past.get("covered", {}).items():
+        for first, end in spans:
+            stops = {partition: end}
+            yield {"starts": {partition: first}, "captured": stops, "stops": stops}
     for each in service.client.capture_runs():
         if (each["namespace"], each["hub"]) == (told.namespace, told.hub):
             run = each["run"]

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 from pydantic import Field, StrictBool, StrictStr
 
+from penstock.capture.runs import Reached
 from penstock.management import bodies, shapes
 from penstock.management.api_parts import Asked, HubName, NamespaceName, Responses
 from penstock.management.bodies import Body, Number, Rate
@@ -39,6 +40,7 @@ class ReportBody(Body):
     run: Annotated[StrictStr, Field(max_length=64)]
     state: CaptureState = CaptureState.RUNNING
     captured: dict[StrictStr, Number] = Field(default_factory=dict)
+    reached: dict[StrictStr, tuple[Number, Number, Number, Number]] = Field(default_factory=dict)
     backlog_seconds: Rate = 0.0
     last_file: StrictStr = ""
     last_file_ms: Number = 0
@@ -56,7 +58,8 @@ class ReportBody(Body):
         files = [
             RecentFile(each.url, each.ms, each.events, each.bytes) for each in told["recent_files"]
         ]
-        return CaptureReport(**told | {"recent_files": files})
+        reached = {key: Reached(*each) for key, each in told["reached"].items()}
+        return CaptureReport(**told | {"recent_files": files, "reached": reached})
 
 
 class BackfillBody(Body):

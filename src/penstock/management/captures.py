@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination, resolve, shown_url
-from penstock.capture.runs import Ended, FilesPlace, Run, ended_of, places_of, runs_of
+from penstock.capture.runs import FilesPlace, Past, Reached, Run, past_of, places_of, runs_of
 from penstock.model import names
 from penstock.model.entities import Hub
 from penstock.model.errors import AlreadyExists, ArgumentError, PenstockError
@@ -22,7 +22,7 @@ RECENT_FILES_MAX = 10
 TEXT_MAX = 2048
 SILENT_MS = 60_000  # the job reports every few seconds
 STARTING_MS = 120_000  # Spark takes its time to start
-CLAIM_MS = 30_000  # a job that did not ask for so long is gone
+CLAIM_MS = 90_000  # a job that did not ask for so long is gone: it asks nothing while Spark starts
 RETENTION_PERCENT = 50  # of it: behind further than that is worth a warning
 _PARTITIONS_MAX = 4096
 
@@ -58,6 +58,7 @@ class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: CaptureState = CaptureState.RUNNING
     captured: dict[str, int] = {}
+    reached: dict[str, Reached] = {}
     backlog_seconds: float = 0.0
     last_file: str = ""
     last_file_ms: int = 0
@@ -91,7 +92,7 @@ class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
     updated_ms: int
     retention_hours: int
     created_ms: int  # of the hub: files named before that are of one that was deleted
-    ended: list[Ended]  # runs that are over and done
+    past: Past  # all runs that are over and done
     places: list[FilesPlace]  # where files lie: as it is now, then as it was before
 
     @property
@@ -121,6 +122,7 @@ class CaptureRegistry:
         self.destinations = list(destinations)
         self.trouble = ""
         self._reports: dict[tuple[str, str], tuple[CaptureReport, int]] = {}
+        self._done_ms: dict[tuple[str, str], int] = {}
         self._job: tuple[str, int] | None = None  # whose turn it is, and when it last asked
         self._since_ms: int | None = None  # when it was first looked at: a job needs time to come
 
@@ -155,6 +157,20 @@ class CaptureRegistry:
         self._reports[key] = (report, now_ms)
         return is_new
 
+    def is_due(self, hub: Hub, run: str, *, now_ms: int, every_ms: int) -> bool:
+        """Whether something that is done so often for each run is to be done now."""
+        since_ms = self._done_ms.get((hub.id, run))
+        if since_ms is not None and 0 <= now_ms - since_ms < every_ms:
+            return False
+        if len(self._done_ms) >= REPORTS_MAX:
+            del self._done_ms[next(iter(self._done_ms))]
+        self._done_ms[hub.id, run] = now_ms
+        return True
+
+    def asked_ms_ago(self, now_ms: int) -> int | None:
+        """How long ago a job asked what there is to do; None when none ever did."""
+        return None if self._job is None else now_ms - self._job[1]
+
     def status(self, hub: Hub, ends: Mapping[str, int], *, now_ms: int) -> CaptureStatus:
         """`ends` is the next event of each partition."""
         if self._since_ms is None:
@@ -166,12 +182,11 @@ class CaptureRegistry:
         state, error = self._judged(description, runs, newest, now_ms)
         report = told[-1][0] if told else CaptureReport(run="")
         settings = CaptureSettings.of(description)
-        ended = ended_of(hub.metadata.get("captureEnded"))
-        wrote: list[Ended | CaptureReport] = [*ended, *(each for each, _ in told)]
-        last = max(ended, key=lambda each: each.last_file_ms, default=None)
-        if last is not None and last.last_file_ms > report.last_file_ms:
+        past = past_of(hub.metadata.get("capturePast"))
+        wrote: list[Past | CaptureReport] = [past, *(each for each, _ in told)]
+        if past.last_file_ms > report.last_file_ms:
             report = msgspec.structs.replace(
-                report, last_file=last.last_file, last_file_ms=last.last_file_ms
+                report, last_file=past.last_file, last_file_ms=past.last_file_ms
             )
         return CaptureStatus(
             namespace=hub.namespace,
@@ -193,7 +208,7 @@ class CaptureRegistry:
             updated_ms=newest[1] if newest else 0,
             retention_hours=hub.retention_hours,
             created_ms=hub.created_ms,
-            ended=ended,
+            past=past,
             places=[settings.place, *reversed(places_of(hub.metadata.get("capturePlaces")))],
         )
 
@@ -206,9 +221,9 @@ class CaptureRegistry:
     ) -> tuple[CaptureState, str]:
         if not runs or not (description.get("enabled") or any(run.is_over for run in runs)):
             return CaptureState.OFF, ""
-        wrong = self._unusable(description)
-        if wrong:
-            return CaptureState.FAILED, wrong
+        for each in [run.description or description for run in runs]:
+            if wrong := self._unusable(each):
+                return CaptureState.FAILED, wrong
         if self.trouble:
             return CaptureState.FAILED, self.trouble
         if newest is None:
@@ -238,9 +253,10 @@ class CaptureRegistry:
             return names.shown(settings.account)
 
     def captured(self, hub: Hub, run: Run) -> dict[str, int]:
-        """How far the run's job has told that it is."""
+        """How far the run's job has told that it is, also before the service was started anew."""
         report, _ = self._reports.get((hub.id, run.id), (None, 0))
-        return run.starts if report is None else run.starts | report.captured
+        kept = {key: each.sequence for key, each in run.reached.items()}
+        return run.starts | kept | ({} if report is None else report.captured)
 
     def _backlog(self, hub: Hub, run: Run, ends: Mapping[str, int]) -> int:
         captured = self.captured(hub, run)

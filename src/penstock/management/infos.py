@@ -86,7 +86,7 @@ class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     retention_hours: int
     created_ms: int = 0  # of the hub: files named before that are of one that was deleted
     recent_files: list[RecentFileInfo] = []  # the newest first
-    ended: list[dict[str, Any]] = []  # runs that are over and done: starts, stops by partition
+    past: dict[str, Any] = {}  # of runs that are done: covered, by partition [first, end] spans
     places: list[dict[str, str]] = []  # account, container, name_format: as it is now, then before
 
 

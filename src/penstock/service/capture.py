@@ -6,6 +6,7 @@ A service that captures nothing pays nothing: no process, no Spark, no memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -96,12 +97,12 @@ class CaptureSupervisor:
         )
 
     def _is_usable(self, hub: Hub) -> bool:
-        settings = CaptureSettings.of(hub.metadata["capture"])
-        try:
-            resolve(self._registry.destinations, settings.account, settings.container)
-        except PenstockError:
-            return False
-        return bool(runs_of(hub.metadata["captureRuns"]))
+        for run in runs_of(hub.metadata["captureRuns"]):
+            settings = CaptureSettings.of(run.description or hub.metadata["capture"])
+            with contextlib.suppress(PenstockError):
+                resolve(self._registry.destinations, settings.account, settings.container)
+                return True
+        return False
 
 
 class CaptureRoom:

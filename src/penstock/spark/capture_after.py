@@ -20,17 +20,20 @@ from penstock.capture.destinations import Store, resolve
 from penstock.capture.files import (
     CapturedFile,
     created_event,
+    is_manifest,
     manifest,
     manifest_bytes,
     with_others,
 )
-from penstock.capture.ledger import Ledger
+from penstock.capture.ledger import Ledger, Slot
+from penstock.capture.windows import Place
 from penstock.model.errors import PenstockError
 from penstock.spark.capture_plan import CapturePlan
 from penstock.spark.capture_repair import repaired
 
 _HOOK_S = 30.0
 _AT_ONCE = 100  # files that are told of in one request
+_SLOTS_AT_ONCE = 50  # a few seconds of Blob's time
 _CONTENT = {
     "eventgrid": "application/json; charset=utf-8",
     "cloudevents": "application/cloudevents-batch+json; charset=utf-8",
@@ -57,35 +60,52 @@ class NotTold(PenstockError):
 Send = Callable[[CapturePlan, Sequence[Mapping[str, Any]]], None]
 
 
-def write_manifests(plan: CapturePlan, ledger: Ledger, *, is_finished: bool) -> int:
-    """Of every slot that no open window can close in any more; how many those were. Files that
-    storage has lost meanwhile are written again first. Raises PenstockError, and goes on where it
-    was when it is called again."""
-    interval_s = plan.settings.interval_s
-    places = ledger.places()
-    if is_finished:
-        before_s = 2**62
-    elif all(key in places for key in plan.starts):
-        # The next window of a partition is named later than its last one.
-        reached_s = min(place.named_s for place in places.values()) + 1
-        before_s = names.slot_of(reached_s, interval_s)
-    else:
-        return 0
-    written = 0
-    for slot_s in ledger.slots(before_s):
-        by_place: dict[tuple[str, str], list[CapturedFile]] = {}
-        for file in ledger.of_slot(slot_s):
-            by_place.setdefault(_place_of(file, plan), []).append(file)
-        for place, files in by_place.items():
-            store = Store(resolve(plan.destinations, *place))
-            found = repaired(plan, store, ledger, files)
-            path = names.manifest_path(plan.hub, slot_s)
-            document = manifest(plan.namespace, plan.hub, slot_s, interval_s, found)
-            whole = with_others(document, _there(store, path))
-            store.put_bytes(manifest_bytes(whole), path, plan.spool)
-        ledger.listed(slot_s)
-        written += 1
+def write_manifests(plan: CapturePlan, ledger: Ledger) -> int:
+    """Of slots that no open window can close in any more; how many were written. At most so many
+    at a time: the job has others to look after. Files that storage has lost meanwhile are written
+    again first. A slot that cannot be written does not hold up the others: the first reason is
+    raised at the end, a PenstockError, and each is tried again at the next call."""
+    before_s = _complete_before(plan, ledger.places())
+    written, failed = 0, None
+    for slot in ledger.slots(before_s, _SLOTS_AT_ONCE):
+        try:
+            _write_slot(plan, ledger, slot)
+        except PenstockError as error:
+            failed = failed or error
+        else:
+            ledger.listed(slot)
+            written += 1
+    if failed is not None:
+        raise failed
     return written
+
+
+def _complete_before(plan: CapturePlan, places: Mapping[str, Place]) -> int:
+    """No window of the run will be named before that second. Partitions that are done do not
+    count; one that has not closed a window yet may do so at any time."""
+    stops = plan.stops
+    open_s = [
+        places[key].named_s + 1 if key in places else 0
+        for key, first in plan.starts.items()
+        if stops is None or (places[key].sequence if key in places else first) < stops.get(key, 0)
+    ]
+    return min(open_s, default=2**62)
+
+
+def _write_slot(plan: CapturePlan, ledger: Ledger, slot: Slot) -> None:
+    by_place: dict[tuple[str, str], list[CapturedFile]] = {}
+    for file in ledger.of_slot(slot):
+        by_place.setdefault(_place_of(file, plan), []).append(file)
+    if not by_place:  # its windows had no events: that nothing is there is worth knowing too
+        by_place[plan.settings.account, plan.settings.container] = []
+    for place, files in by_place.items():
+        store = Store(resolve(plan.destinations, *place))
+        found = repaired(plan, store, ledger, files)
+        path = names.manifest_path(plan.hub, slot.begin_s)
+        length_s = slot.end_s - slot.begin_s
+        document = manifest(plan.namespace, plan.hub, slot.begin_s, length_s, found)
+        whole = with_others(document, _there(store, path))
+        store.put_bytes(manifest_bytes(whole), path, plan.spool)
 
 
 def _place_of(file: CapturedFile, plan: CapturePlan) -> tuple[str, str]:
@@ -101,10 +121,10 @@ def _there(store: Store, path: str) -> dict[str, Any] | None:
         return None
     with store.open(path) as opened:
         try:
-            document: dict[str, Any] = json.load(opened)
+            document = json.load(opened)
         except ValueError:
             return None
-    return document
+    return document if is_manifest(document) else None
 
 
 def tell(plan: CapturePlan, ledger: Ledger, notify: Notify | None, send: Send | None = None) -> int:

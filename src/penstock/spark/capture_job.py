@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination, resolve
 from penstock.capture.ledger import Ledger
 from penstock.capture.runs import Run
+from penstock.capture.windows import Place
 from penstock.management.client import ManagementClient
 from penstock.model import names
 from penstock.model.errors import AlreadyExists, InternalError, NotFound, PenstockError
@@ -147,7 +149,8 @@ class CaptureJob:
         for run_id in self._captures.keys() - known.keys():
             capture = self._captures.pop(run_id)
             capture.stop()
-            capture.forget()
+            if capture.is_finished:
+                capture.forget()
         for run_id, told in known.items():
             if run_id not in self._captures:
                 self._captures[run_id] = Capturing(
@@ -209,6 +212,12 @@ def job_id(state: Path) -> str:
         return made
 
 
+def _wanted(told: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What a query works by: not how far it is."""
+    run = {key: value for key, value in told["run"].items() if key != "reached"}
+    return run, told["description"]
+
+
 class Capturing:
     """One run, and the query that works at it."""
 
@@ -232,7 +241,7 @@ class Capturing:
         self._next_s = 0.0
         self._pause_s = BACKOFF_S[0]
         self._is_changed = False
-        self._is_finished = False
+        self.is_finished = False  # all of it is in files, listed and told of
         self._query_error = ""
         self._failed_at: dict[str, int] = {}  # how far it was when it failed
         self._after_error = ""
@@ -249,7 +258,7 @@ class Capturing:
     @property
     def takes_turns(self) -> bool:
         """Whether others of its hub wait until it is done."""
-        return self._run.is_backfill and not self._is_finished
+        return self._run.is_backfill and not self.is_finished
 
     @property
     def _where(self) -> str:
@@ -257,21 +266,29 @@ class Capturing:
 
     def told(self, told: dict[str, Any]) -> None:
         """What the service wants now. A query that works at something else is started anew."""
-        known = {key: told[key] for key in ("run", "description")}
-        if self._told and known == {key: self._told[key] for key in known}:
-            return
-        self._is_changed = bool(self._told)
-        self._told = told
+        before, self._told = self._told, told
         self._run = msgspec.convert(told["run"], Run)
+        if before and _wanted(before) == _wanted(told):
+            return
+        self._is_changed = bool(before)
         self._next_s = 0.0
 
     def keep(self, now_s: float) -> None:
         """Start the query, or start it again, if it is time."""
-        if self._is_finished:
+        try:
+            self._kept(now_s)
+        except sqlite3.Error as error:  # this one cannot go on; the others can
+            self._lost(error)
+
+    def _kept(self, now_s: float) -> None:
+        if self.is_finished:
             return
         if self._is_changed:
             self._is_changed = False
             self.stop()
+        if self._is_captured():
+            self._stop_query()
+            return  # the rest is done when it reports
         query = self._query
         if query is not None and query.isActive:
             if now_s - self._started_s >= STEADY_S:
@@ -282,9 +299,6 @@ class Capturing:
         if query is not None:
             self._query = None
             self._failed(explain(str(query.exception())).text, now_s)
-        if self._is_captured(self._captured()):
-            self._after()
-            return
         if now_s < self._next_s:
             return
         try:
@@ -299,33 +313,49 @@ class Capturing:
             self._failed(explain(str(error)).text, now_s)  # whatever Spark throws: tried again
 
     def stop(self) -> None:
-        query, self._query = self._query, None
-        if query is not None:
-            with contextlib.suppress(Exception):  # it may have died already
-                query.stop()
+        self._stop_query()
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
 
+    def _stop_query(self) -> None:
+        query, self._query = self._query, None
+        if query is not None:
+            with contextlib.suppress(Exception):  # it may have died already
+                query.stop()
+
     def forget(self) -> None:
-        """The run is over and done, or its hub is gone: nobody needs its state."""
+        """The run is over and done: nobody needs its state."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self._state)
 
     def report(self) -> None:
         """Raises PenstockError."""
+        try:
+            self._client.report_capture(
+                self._told["namespace"], self._told["hub"], self._reported()
+            )
+        except sqlite3.Error as error:
+            self._lost(error)
+
+    def _reported(self) -> dict[str, Any]:
         captured = self._captured()
         self._after()
-        self._is_finished = self._is_finished or self._is_captured(captured)
-        if self._is_finished and self._query is not None:
-            self.stop()
         ledger = self._opened()
+        # Whoever hears of files, and manifests, are not forgotten with the run.
+        if self._is_captured() and not self._after_error and ledger.is_settled():
+            self.is_finished = True
+            self._stop_query()
         totals, newest = ledger.totals(), ledger.newest(_FILES_TOLD)
         backlog_s = self._backlog(captured)
-        report = {
+        return {
             "run": self._run.id,
             "state": self._state_text(),
             "captured": captured,
+            "reached": {
+                key: [each.sequence, each.opened_ms, each.named_s, each.window]
+                for key, each in self._places().items()
+            },
             "backlogSeconds": backlog_s,
             "lastFile": newest[0].url if newest else "",
             "lastFileMs": newest[0].named_s * 1000 if newest else 0,
@@ -342,9 +372,8 @@ class Capturing:
             "events": totals.events,
             "lost": max(0, totals.lost),
             "lastError": self.last_error[:1000],
-            "isFinished": self._is_finished,
+            "isFinished": self.is_finished,
         }
-        self._client.report_capture(self._told["namespace"], self._told["hub"], report)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -355,9 +384,9 @@ class Capturing:
     def _state_text(self) -> str:
         if self._query is not None and self._query.isActive and self._query.lastProgress:
             return "Running"
-        if self._query_error:
+        if self._query_error or (self._is_captured() and self._after_error):
             return "Waiting"
-        return "Running" if self._is_finished else "Starting"
+        return "Running" if self._is_captured() else "Starting"
 
     def _planned(self) -> CapturePlan:
         settings = CaptureSettings.of(self._told["description"])
@@ -373,7 +402,9 @@ class Capturing:
             ca_file=None if self._settings.amqp else self._settings.ca_file,
             consumer_group=group,
             state=str(self._state),
+            hub_id=self.hub_id,
             starts=run.starts,
+            reached=run.reached,
             named_s=run.named_s,
             stops=run.stops,
             stopped_ms=run.off_ms or 0,
@@ -407,35 +438,54 @@ class Capturing:
             self._ledger = Ledger(self._state / "ledger.sqlite")
         return self._ledger
 
+    def _places(self) -> dict[str, Place]:
+        """By our own notes, and where those were lost by the service's."""
+        told = {key: each.place for key, each in self._run.reached.items()}
+        return told | self._opened().places()
+
     def _captured(self) -> dict[str, int]:
-        places = self._opened().places()
+        places = self._places()
         return {
             key: max(first, places[key].sequence) if key in places else first
             for key, first in self._run.starts.items()
         }
 
-    def _is_captured(self, captured: Mapping[str, int]) -> bool:
+    def _is_captured(self) -> bool:
         """Whether a run that is over has all that it wants."""
-        stops = self._run.stops
-        done = stops is not None and all(captured[key] >= stop for key, stop in stops.items())
-        if done:
-            self._is_finished = True
-        return done
+        stops, captured = self._run.stops, self._captured()
+        return stops is not None and all(captured[key] >= stop for key, stop in stops.items())
 
     def _after(self) -> None:
         """Manifests and word to others; what fails is tried again at the next report."""
-        plan = self._plan
-        if plan is None:
-            return
         ledger = self._opened()
-        try:
-            write_manifests(plan, ledger, is_finished=self._is_captured(self._captured()))
-            tell(plan, ledger, self._settings.notify)
-            self._after_error = ""
-        except PenstockError as error:
-            if str(error) != self._after_error:
-                _log.warning("capture of %s: %s", self._where, error)
-            self._after_error = str(error)
+        errors = []
+        acts: tuple[Callable[[CapturePlan], int], ...] = (
+            lambda plan: tell(plan, ledger, self._settings.notify),
+            lambda plan: write_manifests(plan, ledger),
+        )
+        for act in acts:
+            try:
+                if self._plan is None:
+                    # A job that was started anew, for a run that has nothing else left to do.
+                    if not self._is_captured():
+                        return
+                    self._plan = self._planned()
+                act(self._plan)
+            except PenstockError as error:
+                errors.append(str(error))
+        text = " ".join(dict.fromkeys(errors))
+        if text and text != self._after_error:
+            _log.warning("capture of %s: %s", self._where, text)
+        self._after_error = text
+
+    def _lost(self, error: sqlite3.Error) -> None:
+        text = (
+            f"The notes of this run cannot be read or written ({error}): look at the disk of "
+            f"{self._state}. Without that directory Capture goes on from what the service knows."
+        )
+        if text != self._query_error:
+            _log.error("capture of %s: %s", self._where, text)
+        self._query_error = text
 
     def _backlog(self, captured: Mapping[str, int]) -> float:
         """How old the oldest event is that may be in no file yet, in seconds, about."""
@@ -445,7 +495,7 @@ class Capturing:
         }
         if self._run.stops is not None:
             ends = self._run.stops
-        places = self._opened().places()
+        places = self._places()
         waiting = [key for key in captured if ends.get(key, 0) > captured[key]]
         self.backlog_events = sum(ends[key] - captured[key] for key in waiting)
         since_ms = [

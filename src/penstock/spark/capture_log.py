@@ -23,6 +23,7 @@ class LogReader(HubReader):
                 told["last_enqueued_sequence_number"] + 1,
                 _offset(told["last_enqueued_offset"]),
                 (told["last_enqueued_time_utc"] - _EPOCH) // _MS,
+                told["is_empty"],
             )
             for partition, told in self.partitions().items()
         }

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination
+from penstock.capture.runs import Reached
 from penstock.capture.windows import Stop
 from penstock.client.ranges import RangeSettings
 from penstock.model.errors import ConfigurationError
@@ -28,8 +29,10 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     destinations: list[Destination]
     connection_string: str
     state: str  # a directory of this run's: ledger, spool, checkpoint
+    hub_id: str = ""
     starts: dict[str, int]  # the first event that is wanted, by partition
     named_s: int = 0  # names of files are later than that
+    reached: dict[str, Reached] = {}  # how far the service knows us to be
     stops: dict[str, int] | None = None
     stopped_ms: int = 0
     is_backfill: bool = False
@@ -58,6 +61,15 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ledger(self) -> Path:
         return Path(self.state, "ledger.sqlite")
+
+    @property
+    def run(self) -> str:
+        return Path(self.state).name
+
+    @property
+    def taken(self) -> Path:
+        """Names of files that this run or another one of the hub has taken."""
+        return Path(self.state).parent / f"{self.hub_id or self.run}.names.sqlite"
 
     @property
     def spool(self) -> Path:

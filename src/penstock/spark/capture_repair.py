@@ -30,13 +30,19 @@ class StorageLost(PenstockError):
 def repaired(
     plan: CapturePlan, store: Store, ledger: Ledger, files: Sequence[CapturedFile]
 ) -> list[CapturedFile]:
-    """The files, each of which is there now. Raises StorageLost, ClientError, DestinationError."""
+    """The files, each of which is there now, if the log can still give it; one that is gone for
+    good is listed all the same, and `verify` will say that it is not there. Raises ClientError,
+    DestinationError."""
     found = []
     for file in files:
         if store.size(file.path) != file.bytes:
-            _log.warning("storage lost %s: it is written again", file.url)
-            file = _again(plan, store, file)
-            ledger.replace(file)
+            try:
+                file = _again(plan, store, file)
+            except StorageLost as error:
+                _log.error("%s", error)
+            else:
+                _log.warning("storage had lost %s: it was written again", file.url)
+                ledger.replace(file)
         found.append(file)
     return found
 

@@ -104,7 +104,7 @@ def _launch(master: str | None, conf: Mapping[str, str], log: Path | None) -> No
     """The JVM, unless this process has one already."""
     from penstock.spark.sessions import prepare_environment
 
-    prepare_environment(master)
+    prepare_environment(master, conf.get("spark.pyspark.python"))
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 

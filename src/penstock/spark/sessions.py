@@ -75,14 +75,18 @@ def session(
     return made
 
 
-def prepare_environment(master: str | None = None) -> None:
+def prepare_environment(master: str | None = None, python: str | None = None) -> None:
     """What the JVM and the Python workers that this process starts will need: JAVA_HOME, and this
-    Python, which has Penstock. A cluster's workers have Pythons of their own."""
+    Python, which has Penstock. A cluster's workers have Pythons of their own: `python`, where a
+    setting (spark.pyspark.python) names it."""
     from penstock.spark.java import ensure_java
 
     ensure_java()
     os.environ.setdefault(REDACTED_VARIABLE, "1")
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if python is not None:
+        # Sources that are registered in a session run by this variable and not by the setting.
+        os.environ.setdefault("PYSPARK_PYTHON", python)
     if master is None or master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Spark's UI would else listen on every address of the machine.

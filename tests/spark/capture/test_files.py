@@ -118,6 +118,6 @@ def test_a_file_that_storage_lost_is_the_same_again_before_its_manifest(scene: S
     before = lost.read_bytes()
     lost.unlink()
     ledger = Ledger(scene.plan.ledger)
-    assert write_manifests(scene.plan, ledger, is_finished=True) >= 1
+    assert write_manifests(scene.plan, ledger) >= 1
     ledger.close()
     assert lost.read_bytes() == before

@@ -16,7 +16,7 @@ from penstock.capture.files import (
     manifest_bytes,
     with_others,
 )
-from penstock.capture.ledger import Ledger
+from penstock.capture.ledger import Closed, Ledger, Slot
 from penstock.capture.windows import Place
 
 
@@ -37,6 +37,10 @@ def captured(number: int, partition: str = "0", count: int = 10) -> CapturedFile
     )
 
 
+def closed(file: CapturedFile, interval_s: int = 60) -> Closed:
+    return Closed(file.named_s, interval_s, file)
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made = Ledger(tmp_path / "state" / "ledger.sqlite")
@@ -46,7 +50,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def test_a_batch_that_is_committed_twice_counts_once(ledger: Ledger) -> None:
     for _ in range(2):
-        ledger.record([(captured(0), 0), (captured(1), 60)], {"0": Place(20, window=2)})
+        ledger.record([closed(captured(n)) for n in (0, 1)], {"0": Place(20, window=2)})
     assert ledger.totals().files == 2
     assert ledger.totals().events == 20
     ledger.record([], {"0": Place(10, window=1)})  # of an older batch
@@ -56,25 +60,64 @@ def test_a_batch_that_is_committed_twice_counts_once(ledger: Ledger) -> None:
 
 
 def test_what_was_told_is_not_told_again(ledger: Ledger) -> None:
-    ledger.record([(captured(n), 0) for n in range(5)], {})
+    ledger.record([closed(captured(n)) for n in range(5)], {})
     assert [file.window for file in ledger.untold(2)] == [0, 1]
     ledger.told([file.path for file in ledger.untold(2)])
     assert [file.window for file in ledger.untold()] == [2, 3, 4]
 
 
 def test_a_slot_is_listed_when_it_is_complete_and_again_when_more_came(ledger: Ledger) -> None:
-    ledger.record([(captured(0), 0), (captured(1), 60)], {})
-    assert ledger.slots(60) == [0]
-    ledger.listed(0)
-    assert ledger.slots(1000) == [60]
-    ledger.record([(captured(7), 0)], {})
-    assert ledger.slots(60) == [0]
-    assert [file.window for file in ledger.of_slot(0)] == [0, 7]
+    begin_s = captured(0).named_s - captured(0).named_s % 60
+    one, two = Slot(begin_s, begin_s + 60), Slot(begin_s + 60, begin_s + 120)
+    ledger.record([closed(captured(0)), closed(captured(1))], {})
+    assert ledger.slots(one.end_s - 1) == []
+    assert ledger.slots(one.end_s) == [one]
+    ledger.listed(one)
+    assert ledger.slots(2**40) == [two]
+    late = msgspec.structs.replace(captured(7), named_s=one.end_s - 1)
+    ledger.record([closed(late)], {})
+    assert ledger.slots(one.end_s) == [one]
+    assert [file.window for file in ledger.of_slot(one)] == [0, 7]
+    ledger.listed(one)
+    ledger.record([closed(late)], {})  # committed twice
+    assert ledger.slots(one.end_s) == []
+
+
+def test_a_window_without_a_file_has_a_slot_too(ledger: Ledger) -> None:
+    ledger.record([Closed(130, 60)], {"0": Place(0, named_s=130, window=1)})
+    assert ledger.slots(180) == [Slot(120, 180)] and ledger.of_slot(Slot(120, 180)) == []
+    assert not ledger.is_settled()
+    ledger.listed(Slot(120, 180))
+    assert ledger.is_settled()
+
+
+def test_slots_do_not_overlap_when_the_interval_is_changed(ledger: Ledger) -> None:
+    for named_s, interval_s in ((30, 60), (90, 60), (130, 60), (170, 300), (190, 300), (700, 60)):
+        ledger.record([Closed(named_s, interval_s)], {})
+    ledger.record([Closed(650, 300)], {})  # of a partition that was late with the longer one
+    assert ledger.slots(2**40) == [
+        Slot(0, 60),
+        Slot(60, 120),
+        Slot(120, 180),
+        Slot(180, 300),
+        Slot(600, 660),
+        Slot(660, 720),
+    ]
+
+
+def test_a_run_is_settled_when_all_is_listed_and_told(ledger: Ledger) -> None:
+    assert ledger.is_settled()
+    ledger.record([closed(captured(0))], {})
+    (slot,) = ledger.slots(2**40)
+    ledger.listed(slot)
+    assert not ledger.is_settled()
+    ledger.told([captured(0).path])
+    assert ledger.is_settled()
 
 
 def test_the_ledger_survives_its_process(tmp_path: Path) -> None:
     first = Ledger(tmp_path / "ledger.sqlite")
-    first.record([(captured(0), 0)], {"0": Place(10, 5, 7, 8, 1)})
+    first.record([closed(captured(0))], {"0": Place(10, 5, 7, 8, 1)})
     first.close()
     again = Ledger(tmp_path / "ledger.sqlite")
     assert again.places() == {"0": Place(10, 5, 7, 8, 1)}
@@ -83,7 +126,7 @@ def test_the_ledger_survives_its_process(tmp_path: Path) -> None:
 
 def test_events_that_retention_took_are_counted(ledger: Ledger) -> None:
     short = captured(0, count=10)
-    ledger.record([(msgspec.structs.replace(short, count=4), 0)], {})
+    ledger.record([closed(msgspec.structs.replace(short, count=4))], {})
     assert ledger.totals().lost == 6
 
 

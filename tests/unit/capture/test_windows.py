@@ -17,7 +17,9 @@ from penstock.capture.windows import (
     Stop,
     Watch,
     advanced,
+    at_end,
     begun,
+    gone_back,
     is_done,
 )
 from penstock.model.clock import ManualClock
@@ -70,7 +72,8 @@ class Hub:
     @property
     def end(self) -> End:
         newest = self.events[-1] if self.events else Event(-1, -1, 0)
-        return End(newest.sequence + 1, newest.offset, newest.enqueued_ms)
+        is_empty = self.dropped >= len(self.events)
+        return End(newest.sequence + 1, newest.offset, newest.enqueued_ms, is_empty)
 
     def look(self) -> list[Cut]:
         """What a trigger of the job does."""
@@ -93,6 +96,10 @@ class Hub:
         return [(cut.first, cut.end) for cut in self.cuts]
 
 
+def told(cuts: list[Cut]) -> list[tuple[int, int, int, int]]:
+    return [(cut.window, cut.first, cut.end, cut.named_s) for cut in cuts]
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(1_700_000_000_000)
@@ -111,7 +118,7 @@ def test_nothing_begins_before_the_first_event(hub: Hub, clock: ManualClock) -> 
     clock.advance(60_999)
     assert hub.look() == []
     clock.advance(1)
-    assert hub.look() == [Cut(0, 0, 1, (began_ms + 60_000) // 1000)]
+    assert told(hub.look()) == [(0, 0, 1, (began_ms + 60_000) // 1000)]
 
 
 def test_time_first_closes_behind_what_was_stored_before(hub: Hub, clock: ManualClock) -> None:
@@ -120,7 +127,7 @@ def test_time_first_closes_behind_what_was_stored_before(hub: Hub, clock: Manual
     hub.publish(2)
     clock.advance(1)
     hub.publish(4)  # stored when the window is due: of the next one
-    assert hub.look() == [Cut(0, 0, 5, hub.cuts[0].named_s)]
+    assert told(hub.look()) == [(0, 0, 5, hub.cuts[0].named_s)]
     clock.advance(61_000)
     hub.look()
     assert hub.ranges() == [(0, 5), (5, 9)]
@@ -255,7 +262,12 @@ def test_shorter_interval_in_mid_window_holds_for_the_open_one(
     assert hub.look() == []
     hub.rules = RULES
     hub.publish()
-    assert hub.look()[0] == Cut(0, 0, 1, hub.cuts[0].named_s)  # what was stored before it was due
+    assert told(hub.look())[0] == (
+        0,
+        0,
+        1,
+        hub.cuts[0].named_s,
+    )  # what was stored before it was due
     clock.advance(61_000)
     hub.look()
     assert sum(end - first for first, end in hub.ranges()) == 2
@@ -309,14 +321,69 @@ def test_on_again_begins_with_the_first_event_after_that(hub: Hub, clock: Manual
     assert hub.look() == []
     hub.publish(2)
     clock.advance(61_000)
-    assert hub.look() == [Cut(0, 5, 7, (clock.now_ms() - 1_000) // 1000)]
+    assert told(hub.look()) == [(0, 5, 7, (clock.now_ms() - 1_000) // 1000)]
 
 
-def test_what_retention_dropped_is_passed_over(hub: Hub, clock: ManualClock) -> None:
+def test_what_retention_dropped_is_counted_to_its_window(hub: Hub, clock: ManualClock) -> None:
     hub.publish(10)
     hub.dropped = 4
     clock.advance(61_000)
-    assert hub.look()[0].first == 4
+    assert hub.look()[0].first == 0, "the file holds six events of ten: four are lost"
+    assert hub.ranges() == [(0, 10)]
+
+
+def test_a_run_ends_also_where_retention_dropped_its_rest(hub: Hub, clock: ManualClock) -> None:
+    hub.publish(10)
+    hub.look()
+    hub.stop = Stop(10, clock.now_ms())
+    clock.advance(3_600_000)
+    hub.publish(3)
+    hub.dropped = 12
+    hub.place = begun({"0": hub.place}, {"0": hub.end}, {"0": hub})["0"]
+    hub.look()
+    assert hub.ranges() == [(0, 10)] and is_done(hub.place, hub.stop)
+
+
+def test_a_log_that_is_empty_is_not_asked(hub: Hub, clock: ManualClock) -> None:
+    hub.publish(10)
+    hub.look()
+    hub.place = Place(4, opened_ms=clock.now_ms(), window=2)
+    hub.dropped = 10
+
+    def silent(_: object) -> Event | None:
+        raise AssertionError("it would wait for an event that does not come")
+
+    hub.at = hub.beyond = hub.since = silent  # type: ignore[method-assign,assignment]
+    clock.advance(61_000)
+    assert told(hub.look()) == [(2, 4, 10, hub.cuts[0].named_s)]
+
+
+def test_who_lost_everything_but_the_last_cut_goes_on_as_if_not(clock: ManualClock) -> None:
+    straight, lost = Hub(clock), Hub(clock)
+    for _ in range(60):
+        for each in (straight, lost):
+            each.publish(9, size=MB // 3)
+            if each.look() and each is lost:
+                each.place = each.cuts[-1].following
+                each.restart()
+        clock.advance(7_300)
+    assert straight.cuts == lost.cuts and len(lost.cuts) > 10
+
+
+def test_a_log_that_went_back_is_captured_from_its_end_on(hub: Hub, clock: ManualClock) -> None:
+    hub.publish(10)
+    clock.advance(61_000)
+    hub.look()
+    before = hub.place
+    assert not gone_back(before, hub.end)
+    del hub.events[6:], hub.sizes[6:]
+    assert gone_back(before, hub.end)
+    hub.place = at_end(before, hub.end)
+    hub.publish(2)
+    clock.advance(61_000)
+    (cut,) = hub.look()
+    assert (cut.first, cut.end) == (6, 8)
+    assert cut.named_s > before.named_s and cut.window == before.window
 
 
 def test_all_partitions_begin_with_the_first_event_of_the_hub(clock: ManualClock) -> None:
@@ -326,6 +393,17 @@ def test_all_partitions_begin_with_the_first_event_of_the_hub(clock: ManualClock
     opened = begun(places, {"0": one.end, "1": other.end}, {"0": one, "1": other})
     assert opened["1"].opened_ms == opened["0"].opened_ms == one.events[0].enqueued_ms
     assert places["0"].opened_ms == NOT_BEGUN
+
+
+def test_a_partition_without_events_opens_with_those_that_have_some(clock: ManualClock) -> None:
+    busy, idle = Hub(clock), Hub(clock)
+    places = {"0": Place(9, opened_ms=clock.now_ms(), window=1), "1": Place(0)}
+    busy.publish()
+    opened = begun(places, {"0": busy.end, "1": idle.end}, {"0": busy, "1": idle})
+    assert opened == {"0": places["0"], "1": Place(0, opened_ms=clock.now_ms())}
+    idle.place = opened["1"]
+    clock.advance(61_000)
+    assert [cut.is_empty for cut in idle.look()] == [True]
 
 
 def test_bytes_of_one_turn_are_bounded(hub: Hub, clock: ManualClock) -> None:

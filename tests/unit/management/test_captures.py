@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
-from penstock.capture.runs import runs_of
+from penstock.capture.runs import RUNS_MAX, Reached, runs_of
 from penstock.management.captures import (
     CLAIM_MS,
     SILENT_MS,
@@ -98,8 +98,55 @@ def test_what_a_run_wrote_is_told_when_it_is_done(plane: Plane) -> None:
         plane.admin.captures.report(NS, HUB, msgspec.structs.replace(report, is_finished=True))
     found = status(plane)
     assert (found.files, found.events, found.last_file) == (7, 20, "file:///4.avro")
-    assert [each.files for each in found.ended] == [3, 4]
-    assert all(each.is_over for each in found.ended)
+    assert found.past.files == 7
+
+
+def test_switched_off_by_one_word_it_goes_where_it_went(plane: Plane) -> None:
+    """As who uses the SDK may write it: CaptureDescription(enabled=False)."""
+    switch(plane)
+    (made,) = plane.admin.captures.runs()
+    plane.admin.hubs.put(NS, HUB, HubRequest(capture={"enabled": False}))
+    (over,) = plane.admin.captures.runs()
+    assert over.run.is_over and over.description == made.description
+    assert status(plane).state is not CaptureState.FAILED
+    assert [each.account for each in status(plane).places] == ["store"]
+    hub = plane.catalog.hub(NS, HUB)
+    assert hub is not None and hub.metadata["capture"]["destination"]["properties"]["blobContainer"]
+
+
+def test_what_is_not_written_yet_goes_where_it_should_have_gone(plane: Plane) -> None:
+    switch(plane)
+    switch(plane, enabled=False)
+    switch(plane, account="elsewhere")
+    over, goes_on = plane.admin.captures.runs()
+    properties = [each.description["destination"]["properties"] for each in (over, goes_on)]
+    assert [each["storageAccountResourceId"] for each in properties] == ["store", "elsewhere"]
+
+
+def test_how_far_a_run_is_outlives_the_service(plane: Plane) -> None:
+    switch(plane)
+    (one,) = run_ids(plane)
+    # Written down at once, and then not at every word.
+    for sequence, kept, after_ms in ((7, 7, 0), (8, 7, 5_000), (9, 9, 10_000)):
+        plane.clock.advance(after_ms)
+        reached = {"0": Reached(sequence, 1_000, 2, 1)}
+        report = CaptureReport(run=one, captured={"0": sequence}, reached=reached)
+        plane.admin.captures.report(NS, HUB, report)
+        (told,) = plane.admin.captures.runs()
+        assert told.captured["0"] == sequence
+        hub = plane.catalog.hub(NS, HUB)
+        assert hub is not None
+        (run,) = runs_of(hub.metadata["captureRuns"])
+        assert run.reached["0"].sequence == kept
+        assert CaptureRegistry().captured(hub, run)["0"] == kept
+
+
+def test_too_many_runs_that_wait_are_refused(plane: Plane) -> None:
+    for _ in range(RUNS_MAX):
+        switch(plane)
+        switch(plane, enabled=False)
+    with pytest.raises(NotAllowed, match="64 times"):
+        switch(plane)
 
 
 def test_where_files_were_put_before_is_kept_in_mind(plane: Plane) -> None:

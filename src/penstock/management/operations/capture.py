@@ -32,6 +32,9 @@ class CaptureRun(msgspec.Struct, frozen=True, kw_only=True):
     captured: dict[str, int]  # the next event of each partition that is in no file, as reported
 
 
+_KEEP_EVERY_MS = 15_000  # how far a run is: for a job that has lost its own notes
+
+
 class Captures(Acts):
     def list(self) -> Sequence[CaptureStatus]:
         """Of every hub that has a captureDescription."""
@@ -59,7 +62,7 @@ class Captures(Acts):
                 hub=hub.name,
                 hub_id=hub.id,
                 run=run,
-                description=hub.metadata["capture"],
+                description=run.description or hub.metadata["capture"],
                 retention_hours=hub.retention_hours,
                 captured=self._administration.captures.captured(hub, run),
             )
@@ -71,14 +74,22 @@ class Captures(Acts):
         """What the job tells now replaces what it told before. The first report is recorded."""
         self._permit(Action.CAPTURE_RUN, namespace, name)
         hub = self._hub(namespace, name)
-        if self._administration.captures.put(hub, report, now_ms=self._now_ms()):
+        registry, now_ms = self._administration.captures, self._now_ms()
+        if registry.put(hub, report, now_ms=now_ms):
             path = shown_path(hub.namespace, hub.name)
             self._record(Action.CAPTURE_RUN, f"{path}: {report.state}")
+        known = runs_of(hub.metadata.get("captureRuns"))
         if report.is_finished:
-            known = runs_of(hub.metadata.get("captureRuns"))
             left, done = capture_runs.finished(known, report.run)
             if done is not None:
-                self._keep(hub, left, captureEnded=_with_ended(hub, done, report))
+                self._keep(hub, left, capturePast=_with_done(hub, done, report))
+                return
+        run = next((each for each in known if each.id == report.run), None)
+        if run is None or run.reached == report.reached:
+            return
+        if registry.is_due(hub, report.run, now_ms=now_ms, every_ms=_KEEP_EVERY_MS):
+            new = msgspec.structs.replace(run, reached=report.reached)
+            self._keep(hub, [new if each is run else each for each in known])
 
     async def backfill(self, namespace: str, name: str, since: str) -> Mapping[str, int]:
         """Capture what lies before the moment when Capture was switched on, as far as it is
@@ -108,7 +119,7 @@ class Captures(Acts):
             )
         made = capture_runs.backfilled(
             known,
-            capture_runs.ended_of(hub.metadata.get("captureEnded")),
+            capture_runs.past_of(hub.metadata.get("capturePast")),
             starts,
             new_id=self._administration.new_hub_id,
             at_ms=self._now_ms(),
@@ -151,9 +162,9 @@ class Captures(Acts):
         }
 
 
-def _with_ended(hub: Hub, done: Run, report: CaptureReport) -> object:
-    return capture_runs.with_ended(
-        hub.metadata.get("captureEnded"),
+def _with_done(hub: Hub, done: Run, report: CaptureReport) -> object:
+    return capture_runs.with_done(
+        capture_runs.past_of(hub.metadata.get("capturePast")),
         done,
         files=report.files,
         events=report.events,

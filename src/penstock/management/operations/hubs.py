@@ -87,12 +87,23 @@ class Hubs(Acts):
             }
         runs = capture_runs.runs_of(hub.metadata.get("captureRuns"))
         if is_captured(hub):
-            run_id = self._administration.new_hub_id()
+            if len(runs) >= capture_runs.RUNS_MAX:
+                raise NotAllowed(
+                    f"Capture of '{names.shown(hub.name)}' was switched on and off {len(runs)} "
+                    "times, and what was published meanwhile is in no file yet: try again when "
+                    "'penstock capture status' shows no backlog."
+                )
             runs = capture_runs.switched_on(
-                runs, ends, run_id=run_id, at_ms=now_ms, created_ms=hub.created_ms
+                runs,
+                ends,
+                run_id=self._administration.new_hub_id(),
+                at_ms=now_ms,
+                created_ms=hub.created_ms,
+                past=capture_runs.past_of(hub.metadata.get("capturePast")),
             )
         else:
-            runs = capture_runs.switched_off(runs, ends, at_ms=now_ms)
+            before = None if old is None else old.metadata.get("capture")
+            runs = capture_runs.switched_off(runs, ends, at_ms=now_ms, description=before)
         metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(runs)}
         return msgspec.structs.replace(hub, metadata=metadata)
 
@@ -116,7 +127,9 @@ def days_of(hours: int) -> int:
 def _changed(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub:
     metadata = dict(old.metadata)
     if request.capture is not None:
-        metadata["capture"] = capture.checked(request.capture)
+        metadata["capture"] = capture.checked(
+            _as_before(request.capture, old.metadata.get("capture"))
+        )
         metadata |= _left_place(old, metadata["capture"])
     if request.cleanup_policy not in (None, "Delete"):
         raise NotAllowed(
@@ -138,10 +151,19 @@ def _changed(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub
     )
 
 
+def _as_before(wanted: Mapping[str, Any], before: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Who only says that it shall be off (`{"enabled": false}`) means it as it is otherwise: its
+    files are where they are, and what is not written yet has to go somewhere."""
+    if wanted.get("enabled") or wanted.get("destination") is not None or not before:
+        return wanted
+    given = {key: value for key, value in wanted.items() if value is not None}
+    return {**before, "enabled": False, **given}
+
+
 def _left_place(old: Hub, description: Mapping[str, Any]) -> dict[str, Any]:
     """Files that were captured before stay where they are: the place is kept in mind for who
     reads or proves them."""
-    if not {"captureRuns", "captureEnded"} & old.metadata.keys():
+    if not {"captureRuns", "capturePast"} & old.metadata.keys():
         return {}  # never captured: there are none
     before = capture.CaptureSettings.of(old.metadata["capture"]).place
     now = capture.CaptureSettings.of(description).place

@@ -9,9 +9,11 @@ changed meanwhile. Between source and sink travel blocks of Avro records, not ev
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,24 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
 from penstock.capture import names
+from penstock.capture.container import Container, DamagedFile
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Store, resolve
 from penstock.capture.files import CapturedFile
-from penstock.capture.ledger import Ledger
+from penstock.capture.ledger import Closed, Ledger
+from penstock.capture.taken import TakenNames
 from penstock.capture.windows import (
     NOT_BEGUN,
-    UNKNOWN,
     Cut,
+    End,
     Place,
     Rules,
     Seen,
     Watch,
     advanced,
+    at_end,
     begun,
+    gone_back,
 )
 from penstock.capture.writing import TRIES, AvroFile, WindowFile, put, spool_directory
 from penstock.model.errors import ArgumentError, InternalError
@@ -62,6 +68,7 @@ SCHEMA = (
     .add("first", LongType())
     .add("end", LongType())
     .add("named_s", LongType())
+    .add("closed_ms", LongType())
     .add("settings", StringType())
     .add("count", LongType())
     .add("first_ms", LongType())
@@ -71,7 +78,10 @@ SCHEMA = (
 )
 _WINDOWS_MAX = 16  # of one partition in one batch
 _BYTES_MAX = 256 * 1024 * 1024  # of one partition in one batch, unless one window has more
+_PIECE_BYTES = 1024 * 1024
 _TASKS_MAX = 3  # of one partition at once: a group has five readers at most
+
+_log = logging.getLogger("penstock.capture")
 
 Offset = dict[str, Any]
 
@@ -117,14 +127,15 @@ class CaptureReader(DataSourceStreamReader):
         self.__init__(state["plan"])  # type: ignore[misc]
 
     def initialOffset(self) -> Offset:
-        """Where the ledger says that we stand, if the checkpoint was lost; else where Capture was
-        switched on."""
+        """Where the ledger says that we stand, if the checkpoint was lost; where the service knows
+        us to be, if the ledger was lost too; else where Capture was switched on."""
         ledger = Ledger(self._plan.ledger)
         try:
             known = ledger.places()
         finally:
             ledger.close()
         places = {key: self._first(key) for key in self._plan.starts}
+        places |= {key: each.place for key, each in self._plan.reached.items()}
         return self._offset(places | known, {})
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
@@ -135,29 +146,59 @@ class CaptureReader(DataSourceStreamReader):
         ends = self._log.ends()
         for key in ends.keys() - stood.keys():
             stood[key] = self._first(key)
+        for key in [key for key in stood if key in ends and gone_back(stood[key], ends[key])]:
+            _log.warning(
+                "the log of %s/%s, partition %s, ends with %d events, %d were captured before: "
+                "an older one was put back; capture goes on from its end",
+                *(self._plan.namespace, self._plan.hub, key),
+                *(ends[key].next_sequence, stood[key].sequence),
+            )
+            stood[key] = at_end(stood[key], ends[key])
         views = {key: PartitionView(self._log, key) for key in stood}
         places = begun(stood, ends, views)
         cuts: dict[str, list[Cut]] = {}
         for key in sorted(places, key=_number):
-            if key not in ends or places[key].opened_ms == NOT_BEGUN:
-                continue
-            waited_ms = self._watch.waited_ms(key, places[key], time.monotonic_ns() // 1_000_000)
-            seen = Seen(ends[key], time.time_ns() // 1_000_000, waited_ms, self._plan.stop(key))
-            place, found = advanced(
-                places[key],
-                self._rules,
-                views[key],
-                seen,
-                windows_max=_WINDOWS_MAX,
-                bytes_max=_BYTES_MAX,
+            if key in ends and places[key].opened_ms != NOT_BEGUN:
+                place, found = self._cut(key, places[key], ends[key], views[key])
+                if found:
+                    places[key], cuts[key] = place, found
+        # Without a window nothing is written down: Spark compares offsets as texts. With one, also
+        # when the others were opened.
+        return self._offset(places, cuts) if cuts else start
+
+    def _cut(
+        self, key: str, place: Place, end: End, view: PartitionView
+    ) -> tuple[Place, list[Cut]]:
+        """The windows of one partition that are over, under names that are ours."""
+        waited_ms = self._watch.waited_ms(key, place, time.monotonic_ns() // 1_000_000)
+        seen = Seen(end, time.time_ns() // 1_000_000, waited_ms, self._plan.stop(key))
+        following, cuts = advanced(
+            place, self._rules, view, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
+        )
+        if not cuts:
+            return place, []
+        taken = TakenNames(self._plan.taken)
+        try:
+            cuts = taken.take(
+                self._plan.run,
+                key,
+                cuts,
+                after_s=place.named_s,
+                is_there=self._looker(key) if self._plan.is_backfill else None,
             )
-            if found and self._plan.is_backfill:
-                place, found = self._named_freely(key, stood[key].named_s, place, found)
-            if found:
-                cuts[key] = found
-                stood[key] = place
-        # What has no window yet keeps the place that it had: Spark compares offsets as texts.
-        return self._offset(stood, cuts) if cuts else start
+        finally:
+            taken.close()
+        return msgspec.structs.replace(following, named_s=cuts[-1].named_s), cuts
+
+    def _looker(self, key: str) -> Callable[[int], bool]:
+        """Events from before may lie between those of other runs, within one second even: no file
+        of theirs is written over, also where nobody has a note of it any more."""
+        store = checked_target(self._plan)
+
+        def is_there(named_s: int) -> bool:
+            return store.size(file_path(self._plan, self._plan.settings, key, named_s)) is not None
+
+        return is_there
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         settings = str(end["settings"])
@@ -206,22 +247,6 @@ class CaptureReader(DataSourceStreamReader):
             self._log.close()
             self._log = None
 
-    def _named_freely(
-        self, key: str, after_s: int, place: Place, cuts: list[Cut]
-    ) -> tuple[Place, list[Cut]]:
-        """Events from before may lie between those of other runs, within one second even: no file
-        of theirs is written over. Asked once: what was found stands in the offset."""
-        store = checked_target(self._plan)
-
-        def is_taken(named_s: int) -> bool:
-            return store.size(file_path(self._plan, self._plan.settings, key, named_s)) is not None
-
-        named = []
-        for cut in cuts:
-            after_s = names.free_second(cut.named_s, after_s=after_s, is_taken=is_taken)
-            named.append(msgspec.structs.replace(cut, named_s=after_s))
-        return msgspec.structs.replace(place, named_s=after_s), named
-
     def _first(self, key: str) -> Place:
         return Place(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
 
@@ -265,6 +290,7 @@ def _row(
         "first": (cut.first, pa.int64()),
         "end": (cut.end, pa.int64()),
         "named_s": (cut.named_s, pa.int64()),
+        "closed_ms": (cut.closed_ms, pa.int64()),
         "settings": (settings, pa.string()),
         "count": (count, pa.int64()),
         "first_ms": (times[0], pa.int64()),
@@ -296,10 +322,10 @@ class CaptureSink(DataSource):
 
 
 class Written(WriterCommitMessage):
-    """Files with their slots, and the places behind them."""
+    """Windows with their files, and the places behind them."""
 
     def __init__(self) -> None:
-        self.files: list[tuple[CapturedFile, int]] = []
+        self.closed: list[Closed] = []
         self.places: dict[str, Place] = {}
 
 
@@ -331,7 +357,7 @@ class CaptureWriter(DataSourceStreamArrowWriter):
         try:
             for message in messages:
                 if isinstance(message, Written):
-                    ledger.record(message.files, message.places)
+                    ledger.record(message.closed, message.places)
         finally:
             ledger.close()
 
@@ -348,7 +374,8 @@ class _Window:
         self._key: tuple[str, int] = (row["partition"], row["window"])
         self._count = 0
         self._file: WindowFile | None = None
-        if row["is_last"] and row["count"] == 0 and self._settings.skip_empty:
+        # One whose events were all lost has a file, which says so.
+        if row["is_last"] and row["first"] == row["end"] and self._settings.skip_empty:
             return
         self._spooled = spool_directory(plan.spool) / (
             f"{os.getpid()}-{row['partition']}-{row['window']}.{self._settings.kind}"
@@ -375,35 +402,43 @@ class _Window:
     def finish(self, row: dict[str, Any], written: Written) -> None:
         if self._count != row["count"]:
             raise InternalError(f"{self._count} of {row['count']} events came.")
-        partition, named_s = row["partition"], row["named_s"]
-        written.places[partition] = Place(
-            row["end"], UNKNOWN, named_s * 1000, named_s, row["window"] + 1
-        )
-        if self._file is None:
-            return
-        settings = self._settings
-        size, digest = self._file.close()
+        settings, partition = self._settings, row["partition"]
+        cut = Cut(*(row[name] for name in ("window", "first", "end", "named_s", "closed_ms")))
+        made = None if self._file is None else self._placed(self._file, cut, row)
+        written.places[partition] = cut.following
+        written.closed.append(Closed(cut.named_s, settings.interval_s, made))
+
+    def _placed(self, file: WindowFile, cut: Cut, row: dict[str, Any]) -> CapturedFile:
+        settings, partition = self._settings, row["partition"]
+        size, digest = file.close()
         store = Store(resolve(self._plan.destinations, settings.account, settings.container))
-        path = file_path(self._plan, settings, partition, named_s)
-        put(store, self._spooled, path, tries=_tries())
-        made = CapturedFile(
+        path = file_path(self._plan, settings, partition, cut.named_s)
+        count = row["count"]
+        better = None
+        if count < cut.end - cut.first:
+            better = _written_before(store, path, settings.kind, count)
+        if better is None:
+            put(store, self._spooled, path, tries=_tries())
+        else:
+            file.discard()
+            count, size, digest = better
+        return CapturedFile(
             path=path,
             url=store.url(path),
             partition=partition,
-            window=row["window"],
-            first_sequence=row["first"],
-            last_sequence=row["end"] - 1,
-            count=row["count"],
+            window=cut.window,
+            first_sequence=cut.first,
+            last_sequence=cut.end - 1,
+            count=count,
             bytes=size,
             sha256=digest,
-            named_s=named_s,
+            named_s=cut.named_s,
             first_ms=row["first_ms"],
             last_ms=row["last_ms"],
             account=settings.account,
             container=settings.container,
             encoding=settings.encoding,
         )
-        written.files.append((made, names.slot_of(named_s, settings.interval_s)))
 
     def discard(self) -> None:
         if self._file is not None:
@@ -416,6 +451,31 @@ def _tries() -> int:
     hear of it."""
     context = TaskContext.get()
     return TRIES if context is None or context.attemptNumber() == 0 else 1
+
+
+def _written_before(store: Store, path: str, kind: str, count: int) -> tuple[int, int, str] | None:
+    """Events, bytes and digest of the file that an earlier try of this batch wrote, where it holds
+    more than the log does by now: it is not written over."""
+    size = store.size(path)
+    if size is None:
+        return None
+    try:
+        with store.open(path) as opened:
+            if kind == "parquet":
+                from pyarrow import parquet
+
+                events = int(parquet.ParquetFile(opened).metadata.num_rows)
+            else:
+                events = sum(each for each, _ in Container(opened).blocks())
+    except (DamagedFile, ValueError):  # pyarrow's errors are ValueErrors
+        return None
+    if events <= count:
+        return None
+    digest = hashlib.sha256()
+    with store.open(path) as opened:
+        while piece := opened.read(_PIECE_BYTES):
+            digest.update(piece)
+    return events, size, digest.hexdigest()
 
 
 def file_path(plan: CapturePlan, settings: CaptureSettings, partition: str, named_s: int) -> str:
