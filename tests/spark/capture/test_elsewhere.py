@@ -94,7 +94,7 @@ def test_a_job_on_a_cluster_captures_what_the_service_says(
         deadline = time.monotonic() + DEADLINE_S
         while (found := client.capture_status()[0]).state != what or not found.files:
             assert time.monotonic() < deadline, found
-            time.sleep(0.05)
+            time.sleep(0.04)
 
     with client, cluster(tmp_path, workers=1) as address, job(server, file, tmp_path, address):
         switch(on=True)
