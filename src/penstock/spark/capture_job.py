@@ -15,7 +15,7 @@ import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,6 +44,7 @@ REPORT_S = 5.0
 BACKOFF_S = (1.0, 60.0)
 STEADY_S = 120.0  # a query that lived so long did not fail at its start
 JOB = "capture"
+_FORGOTTEN_S = 8 * 24 * 3600  # more than the longest retention of a standard namespace
 _FILES_TOLD = 10  # the last ones, for people who look
 _log = logging.getLogger("penstock.capture")
 
@@ -106,6 +107,7 @@ class CaptureJob:
         self._monotonic = monotonic
         self._captures: dict[str, Capturing] = {}
         self._reported_s = -REPORT_S
+        self._has_swept = False
         self.last_error = ""
 
     def run(self, stopping: Stopping) -> None:
@@ -146,6 +148,9 @@ class CaptureJob:
 
     def _follow(self, wanted: list[dict[str, Any]]) -> None:
         known = {each["run"]["id"]: each for each in wanted}
+        if not self._has_swept:
+            self._has_swept = True
+            _sweep(self._settings.state, known.keys())
         for run_id in self._captures.keys() - known.keys():
             capture = self._captures.pop(run_id)
             capture.stop()
@@ -210,6 +215,18 @@ def job_id(state: Path) -> str:
         made = f"{socket.gethostname()}-{secrets.token_hex(8)}"
         file.write_text(made)
         return made
+
+
+def _sweep(state: Path, known: Container[str]) -> None:
+    """Remove what runs have left that nobody has asked for as long as any event is retained: their
+    hubs are gone."""
+    before_s = time.time() - _FORGOTTEN_S
+    for ledger in state.glob("*-*/ledger.sqlite"):
+        folder = ledger.parent
+        files = [*folder.iterdir()]
+        newest_s = max((file.stat().st_mtime for file in files), default=before_s)
+        if folder.name.rpartition("-")[2] not in known and newest_s < before_s:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wanted(told: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:

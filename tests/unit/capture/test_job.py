@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -556,6 +558,20 @@ def test_state_of_a_run_that_the_service_does_not_name_is_kept(
     stage.service.runs = before
     stage.round()
     assert stage.queries[-1].isActive
+
+
+def test_what_runs_of_deleted_hubs_left_is_removed_after_a_week(
+    stage: Stage, tmp_path: Path
+) -> None:
+    for name, age_s in (("old-gone", 9 * 86_400), ("new-gone", 86_400), ("id-r1", 9 * 86_400)):
+        folder = tmp_path / "state" / name
+        Ledger(folder / "ledger.sqlite").close()
+        for file in folder.iterdir():
+            os.utime(file, (time.time() - age_s,) * 2)
+    stage.service.want()
+    stage.round()
+    left = {each.name for each in (tmp_path / "state").iterdir() if each.is_dir()}
+    assert left == {"new-gone", "id-r1"}
 
 
 def test_how_far_it_is_does_not_start_a_query_anew(stage: Stage) -> None:
