@@ -6,6 +6,10 @@ copied one after the other: each ends at a moment of its own, and no later one i
 
 - Checkpoints are copied before the log, so none is beyond its end; the catalog before both, and
   of the log only the hubs that it names. SQLite's own backup API sees whole transactions alone.
+- Of Capture first the ledgers, before the catalog: it names no run whose ledger has gone since.
+  Then the files that lie in the data directory, before the log, which has every event of theirs.
+  Nothing else: a checkpoint may lie beyond the log, and a plan holds keys of others' storage. A job
+  that finds no checkpoint goes on where its ledger says.
 - Of a partition first the derived files, then its segments, oldest first: nothing that is copied
   speaks of bytes that are not. Of the newest segment the whole records are taken, after a flush.
 - The manifest is written last: a backup without one is not whole, and is not restored.
@@ -40,6 +44,10 @@ _CHUNK_BYTES = 1024 * 1024
 _BUSY_S = 30.0
 _SEGMENT = re.compile(r"[0-9]{20}\.log")
 _LEFT_OUT = ("runtime.json", "lock", MANIFEST)
+_CAPTURE = "capture"  # the state of the job that the service runs
+_CAPTURED = "captured"  # the destination of a service that names none
+_LEDGERS = f"{_CAPTURE}/*/ledger.sqlite"
+_JOB_ID = f"{_CAPTURE}/job-id"
 _MANIFEST_BYTES_MAX = 256 * 1024 * 1024
 
 Report = Callable[[int], None]
@@ -73,7 +81,11 @@ class Verified(msgspec.Struct, frozen=True):
 
 def size_of(data: Path) -> int:
     """About so many bytes will be copied."""
-    return sum(file.stat().st_size for file in _files_below(data))
+    return sum(
+        file.stat().st_size
+        for file in _files_below(data)
+        if file.relative_to(data).parts[0] != _CAPTURE or file.match(_LEDGERS)
+    )
 
 
 def back_up(data: Path, place: Path, *, created_at: str, penstock: str, report: Report) -> Manifest:
@@ -85,7 +97,9 @@ def back_up(data: Path, place: Path, *, created_at: str, penstock: str, report: 
         raise NotFound(f"{data} is no data directory of Penstock.")
     _make_empty(place)
     copier = _Copier(data, place, report)
+    copier.copy_ledgers()
     copier.copy_databases()
+    copier.copy_captured()
     copier.copy_log()
     copier.copy_others()
     copier.flush()
@@ -157,7 +171,7 @@ def restore_to(place: Path, manifest: Manifest, data: Path, report: Report) -> V
 
 def verify(data: Path) -> Verified:
     """The log by its own verifier, the databases by theirs. Raises DataDirectoryError."""
-    for file in sorted(data.glob("*.sqlite")):
+    for file in sorted((*data.glob("*.sqlite"), *data.glob(_LEDGERS))):
         with closing(_read_only(file)) as connection:
             try:
                 said = connection.execute("PRAGMA integrity_check(1)").fetchone()
@@ -185,19 +199,28 @@ class _Copier:
         self._report = report
         self.files: list[CopiedFile] = []
 
+    def copy_ledgers(self) -> None:
+        """What Capture has done, and who did it."""
+        if (self._data / _JOB_ID).is_file():
+            self._copy(self._data / _JOB_ID)
+        for file in sorted(self._data.glob(_LEDGERS)):
+            try:
+                self._copy_database(file)
+            except DataDirectoryError:
+                if file.exists():
+                    raise
+                # Its run was over, and the job has forgotten it meanwhile.
+                _remove((self._place / file.relative_to(self._data)).parent)
+
     def copy_databases(self) -> None:
         """The catalog first: what it names is what is copied of the rest."""
         files = sorted(self._data.glob("*.sqlite"), key=lambda f: (f.name != "catalog.sqlite", f))
         for file in files:
-            target = self._place / file.name
-            _write(target, b"")  # made here, so that it is never readable by others
-            try:
-                with closing(_read_only(file)) as source, closing(sqlite3.connect(target)) as copy:
-                    source.backup(copy)  # one step: a snapshot, which holds up no writer
-                    copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside
-            except sqlite3.Error as error:
-                raise DataDirectoryError(f"{file} cannot be copied: {error}") from error
-            self._note(target, _hashed(target, self._report))
+            self._copy_database(file)
+
+    def copy_captured(self) -> None:
+        for file in _files_below(self._data / _CAPTURED):
+            self._copy(file)
 
     def copy_log(self) -> None:
         log = self._data / "log"
@@ -216,13 +239,28 @@ class _Copier:
         for file in _files_below(self._data):
             inside = file.relative_to(self._data)
             first = inside.parts[0]
-            if first == "log" or ".sqlite" in first or file.name.endswith(".new"):
+            if first in ("log", _CAPTURE, _CAPTURED) or ".sqlite" in first:
+                continue  # copied above, or not to be copied
+            if file.name.endswith(".new"):
                 continue
             if str(inside) not in _LEFT_OUT:
                 self._copy(file)
 
     def flush(self) -> None:
         _flush_all(self._place)
+
+    def _copy_database(self, file: Path) -> None:
+        """Raises DataDirectoryError."""
+        target = self._place / file.relative_to(self._data)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(target, b"")  # made here, so that it is never readable by others
+        try:
+            with closing(_read_only(file)) as source, closing(sqlite3.connect(target)) as copy:
+                source.backup(copy)  # one step: a snapshot, which holds up no writer
+                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside
+        except sqlite3.Error as error:
+            raise DataDirectoryError(f"{file} cannot be copied: {error}") from error
+        self._note(target, _hashed(target, self._report))
 
     def _copy_partition(self, folder: Path) -> None:
         names = sorted(each.name for each in folder.iterdir())

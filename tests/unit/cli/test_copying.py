@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.capture.ledger import Ledger
+from penstock.capture.windows import Place
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.cli.copying import (
     MANIFEST,
@@ -253,6 +255,132 @@ def test_no_checkpoint_of_a_copy_is_beyond_its_log(living: Living, tmp_path: Pat
     (sequence,) = copied.execute("SELECT sequence FROM checkpoint").fetchone()
     copied.close()
     assert 2 * EVENTS_PER_SEGMENT - 1 < sequence <= last_sequences(tmp_path / "copy")[0]
+
+
+# --- what Capture has done ------------------------------------------------------------------------
+
+RUN = "a" * 32 + "-first"
+
+
+def with_job(living: Living, run: str = RUN) -> Ledger:
+    """The state directory of a capture job that works at one run."""
+    state = living.path / "capture"
+    for path in (f"{run}/checkpoint/offsets/0", f"{run}/spool/7-0-1.avro", "local/blocks/1"):
+        (state / path).parent.mkdir(parents=True)
+        (state / path).write_text("of this very moment")
+    (state / run / "plan.json").write_text("AccountKey=of-the-storage")
+    for name in ("job-id", "lock", "spark.log"):
+        (state / name).write_text(name)
+    return Ledger(state / run / "ledger.sqlite")
+
+
+def copied_places(data: Path, run: str = RUN) -> dict[str, Place]:
+    ledger = Ledger(data / "capture" / run / "ledger.sqlite")
+    try:
+        return ledger.places()
+    finally:
+        ledger.close()
+
+
+def test_of_a_capture_job_the_ledgers_are_copied_and_no_key_of_others(
+    living: Living, tmp_path: Path
+) -> None:
+    living.publish(4)
+    ledger = with_job(living)
+    ledger.record([], {"0": Place(3, window=1)})
+    made = backed_up(living, tmp_path / "copy")
+    ledger.close()
+    paths = {file.path for file in made.files if file.path.startswith("capture/")}
+    assert paths == {"capture/job-id", f"capture/{RUN}/ledger.sqlite"}
+    assert {file for file in (tmp_path / "copy" / "capture").rglob("*") if file.is_file()} == {
+        tmp_path / "copy" / path for path in paths
+    }
+    for file in made.files:
+        assert b"of-the-storage" not in (tmp_path / "copy" / file.path).read_bytes()
+    restore_to(tmp_path / "copy", made, tmp_path / "new", quietly)
+    assert (tmp_path / "new" / "capture" / "job-id").read_text() == "job-id"
+    assert copied_places(tmp_path / "new") == {"0": Place(3, window=1)}
+
+
+def test_ledger_that_is_being_written_is_copied_as_it_was_before(
+    living: Living, tmp_path: Path
+) -> None:
+    living.publish(4)
+    ledger = with_job(living)
+    ledger.record([], {"0": Place(3, window=1)})  # in the journal alone, beside the file
+    writing = sqlite3.connect(living.path / "capture" / RUN / "ledger.sqlite", isolation_level=None)
+    writing.execute("PRAGMA cache_size = 1")  # what is not committed reaches the disk as well
+    writing.execute("BEGIN IMMEDIATE")
+    writing.execute("UPDATE places SET place = zeroblob(100000)")
+    backed_up(living, tmp_path / "copy")
+    writing.execute("ROLLBACK")
+    writing.close()
+    ledger.close()
+    assert copied_places(tmp_path / "copy") == {"0": Place(3, window=1)}
+
+
+def test_no_ledger_and_no_captured_file_of_a_copy_is_beyond_its_log(
+    living: Living, tmp_path: Path
+) -> None:
+    """At every chunk an event is published and then captured."""
+    living.publish(2 * EVENTS_PER_SEGMENT)
+    ledger = with_job(living)
+    captured = living.path / "captured" / "events"
+    captured.mkdir(parents=True)
+    windows: list[int] = []
+
+    def capture(_: int = 0) -> None:
+        living.publish(1)
+        last = 2 * EVENTS_PER_SEGMENT + len(windows)
+        windows.append(last)
+        (captured / f"{last:04}.avro").write_text("events")
+        ledger.record([], {"0": Place(last + 1, window=len(windows))})
+
+    capture()
+    backed_up(living, tmp_path / "copy", capture)
+    ledger.close()
+    copied = sorted((tmp_path / "copy" / "captured").rglob("*.avro"))
+    last_sequence = last_sequences(tmp_path / "copy")[0]
+    stood = copied_places(tmp_path / "copy")["0"].sequence
+    # What the ledger knows is there; what is there can be read in the log.
+    assert stood - 1 <= int(copied[-1].stem) <= last_sequence
+
+
+def test_run_that_is_forgotten_meanwhile_is_left_out(living: Living, tmp_path: Path) -> None:
+    """Its ledger was seen before the catalog was copied: the catalog may name it no more."""
+    living.publish(2)
+    with_job(living).close()
+    state, copy = living.path / "capture", tmp_path / "copy"
+    shutil.copytree(state / RUN, state / f"{RUN}-2")
+
+    def forget(_: int) -> None:
+        if (copy / "capture" / RUN).exists() and (state / f"{RUN}-2").exists():
+            assert not (copy / "catalog.sqlite").exists()
+            shutil.rmtree(state / f"{RUN}-2")
+
+    made = backed_up(living, copy, forget)
+    assert [each.name for each in sorted((copy / "capture").iterdir())] == [RUN, "job-id"]
+    check_backup(copy, made, quietly)
+
+
+def test_ledger_that_is_damaged_is_not_copied_as_if_it_were_sound(
+    living: Living, tmp_path: Path
+) -> None:
+    living.publish(1)
+    with_job(living).close()
+    (living.path / "capture" / RUN / "ledger.sqlite").write_bytes(b"no database " * 1000)
+    with pytest.raises(DataDirectoryError, match=r"ledger\.sqlite"):
+        backed_up(living, tmp_path / "copy")
+
+
+def test_bar_leaves_out_what_is_not_copied_of_a_capture_job(living: Living) -> None:
+    with_job(living).close()
+    before = size_of(living.path)
+    (living.path / "capture" / RUN / "spool" / "large").write_bytes(bytes(100_000))
+    assert size_of(living.path) == before
+
+
+# --- damage, and what is refused ------------------------------------------------------------------
 
 
 def test_damage_of_the_source_is_told_and_the_rest_is_copied(
