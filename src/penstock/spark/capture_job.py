@@ -55,7 +55,9 @@ SPARK_CONF = {
     "spark.driver.extraJavaOptions": (
         # Java would begin with a 64th of the machine's memory.
         "-XX:+UseSerialGC -Xms64m -XX:MaxNewSize=32m -XX:MinHeapFreeRatio=10 "
-        "-XX:MaxHeapFreeRatio=20 -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=64m -Xss1m"
+        "-XX:MaxHeapFreeRatio=20 -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=64m -Xss1m "
+        # A Java whose threads died one by one would look alive: it ends, and the job starts anew.
+        "-XX:+ExitOnOutOfMemoryError"
     ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8",
     "spark.sql.shuffle.partitions": "1",
