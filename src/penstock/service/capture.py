@@ -38,6 +38,7 @@ _MISSING = (
     "Capture runs on Spark, and {} is not installed here: pip install 'penstock[capture]', or run "
     "'penstock capture run' on a machine that has it."
 )
+_FLAGS = ("host", "amqp_port", "amqps_port", "https_port", "admin_port")
 _WARN_EVERY_MS = 600_000
 _log = logging.getLogger("penstock.capture")
 
@@ -143,8 +144,15 @@ def capture_child(settings: Settings, facts: Facts, token: str) -> Child:
     environ = {
         name: value
         for name, value in os.environ.items()
-        # What is the broker's alone; credentials of destinations are for the job.
-        if name not in ("PENSTOCK_ROOT_KEY", "PENSTOCK_CONNECTION_STRING", "PENSTOCK_CONTEXT")
+        # Both would lead to another service. All else is for the job, which loads what we loaded:
+        # credentials of destinations, and keys, which its token can list anyway.
+        if name not in ("PENSTOCK_CONNECTION_STRING", "PENSTOCK_CONTEXT")
+    }
+    # Flags that won over file and environment: without them it might refuse what we could load.
+    environ |= {
+        f"PENSTOCK_{field.upper()}": str(value)
+        for field in _FLAGS
+        if (value := getattr(settings, field)) is not None
     }
     environ |= {
         "PENSTOCK_ADMIN_URL": facts.admin,

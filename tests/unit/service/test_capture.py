@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.model.names import HubName, NamespaceName
 from penstock.service import capture
 from penstock.service.capture import CaptureSupervisor, CaptureWatch, capture_child
 from penstock.service.children import Child, ChildState, ChildStatus
+from penstock.service.config import load_settings
 from penstock.service.facts import Facts
 from penstock.service.settings import Settings
 
@@ -114,12 +116,8 @@ async def test_packages_that_are_missing_are_told(
     await supervisor.close()
 
 
-def test_the_process_is_told_by_its_environment_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENSTOCK_ROOT_KEY", "root-secret")
-    monkeypatch.setenv("PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY", "storage-secret")
-    facts = Facts(
+def facts_of(data: Path) -> Facts:
+    return Facts(
         namespace="ns",
         connection_string="",
         emulator_connection_string=None,
@@ -130,17 +128,66 @@ def test_the_process_is_told_by_its_environment_alone(
         portal=None,
         admin_token="of-admin",
         ca_file="ca.pem",
-        data=str(tmp_path),
+        data=str(data),
         pid=1,
     )
+
+
+def test_the_process_is_told_by_its_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CONTEXT", "another-service")
+    monkeypatch.setenv("PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY", "storage-secret")
+    facts = facts_of(tmp_path)
     child = capture_child(Settings(data=tmp_path), facts, "of-capture")
     assert "of-capture" not in " ".join(child.command) and "of-capture" not in repr(child)
     assert child.environ["PENSTOCK_ADMIN_TOKEN"] == "of-capture"
     assert child.environ["PENSTOCK_CAPTURE_AMQP"] == "localhost:1"
     assert child.environ["PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY"] == "storage-secret"
-    assert "PENSTOCK_ROOT_KEY" not in child.environ
+    assert "PENSTOCK_CONTEXT" not in child.environ
     beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, "t")
     assert "PENSTOCK_CAPTURE_AMQP" not in beyond.environ
+
+
+EMULATOR = """{"UserConfig": {"NamespaceConfig": [{"Type": "EventHub", "Name": "emulatorNs1",
+  "Entities": [{"Name": "eh1", "PartitionCount": 2, "ConsumerGroups": []}]}]}}"""
+KEY_BY_NAME = """
+[[namespaces]]
+name = "contoso"
+  [[namespaces.rules]]
+  name = "RootManageSharedAccessKey"
+  rights = ["manage"]
+  key_env = "PENSTOCK_ROOT_KEY"
+"""
+SHARED_PORT = "amqp_port = 5300"
+ROOT_KEY = {"PENSTOCK_ROOT_KEY": "of-the-operator"}
+BEYOND = {"PENSTOCK_HOST": "0.0.0.0"}
+
+
+@pytest.mark.parametrize(
+    ("content", "environ", "flags"),
+    [
+        pytest.param(EMULATOR, ROOT_KEY | BEYOND, {}, id="the emulator's, beyond loopback"),
+        pytest.param(KEY_BY_NAME, ROOT_KEY, {}, id="a key that is named"),
+        pytest.param(EMULATOR, BEYOND, {"host": "127.0.0.1"}, id="a flag that wins over a host"),
+        pytest.param(SHARED_PORT, {}, {"amqp_port": 0}, id="a flag that wins over a port"),
+    ],
+)
+def test_the_process_can_load_what_the_service_could(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+    environ: dict[str, str],
+    flags: dict[str, object],
+) -> None:
+    file = tmp_path / "configuration"
+    file.write_text(content)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    ours = load_settings(flags={"config": file, "data": tmp_path, **flags}, environ=os.environ)
+    child = capture_child(ours, facts_of(tmp_path), "of-capture")
+    theirs = load_settings(flags={"config": None}, environ=child.environ)
+    assert (theirs.capture, theirs.data) == (ours.capture, ours.data)
 
 
 def test_warnings_are_logged_once_in_ten_minutes(
