@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.broker import Broker
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import resolve
@@ -24,7 +26,7 @@ from penstock.management.captures import CaptureRegistry, CaptureState, CaptureS
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub
 from penstock.model.errors import PenstockError
-from penstock.service.children import Child, Children
+from penstock.service.children import Child, Children, ChildState, ChildStatus, Probe
 from penstock.service.config_capture import destinations_of
 from penstock.service.facts import Facts
 from penstock.service.settings import Settings
@@ -40,6 +42,9 @@ _MISSING = (
 )
 _FLAGS = ("host", "amqp_port", "amqps_port", "https_port", "admin_port")
 _WARN_EVERY_MS = 600_000
+_HUNG_MS = 300_000  # the job asks every other second, but not while Spark starts or storage is slow
+_START_S = 300.0  # to its first question: on a busy machine Python alone takes its time
+_ENDS_MAX = 3  # in a row; fewer happen
 _log = logging.getLogger("penstock.capture")
 
 
@@ -52,7 +57,8 @@ class CaptureSupervisor:
         self._children = children
         self._catalog = catalog
         self._registry = registry
-        self._child = child
+        self._child = msgspec.structs.replace(child, heard=self._hear)
+        self._ending = ""  # what there is to say of a process that keeps ending
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -79,7 +85,7 @@ class CaptureSupervisor:
                 self._registry.trouble = _MISSING.format(", ".join(missing))
                 _log.warning("%s", self._registry.trouble)
                 continue
-            self._registry.trouble = ""
+            self._registry.trouble = self._ending
             runs = any(each.name == NAME for each in self._children.status())
             if wanted and not runs:
                 _log.info("capture begins: its process starts")
@@ -87,6 +93,12 @@ class CaptureSupervisor:
             elif runs and not wanted:
                 _log.info("nothing is captured any more: the capture process ends")
                 await self._children.stop(NAME)
+
+    def _hear(self, status: ChildStatus) -> None:
+        """A process that answers speaks for itself; of one that never gets so far we have to."""
+        is_down = status.state in (ChildState.STARTING, ChildState.WAITING)
+        self._ending = _ended(status) if is_down and status.in_vain >= _ENDS_MAX else ""
+        self._registry.trouble = self._ending
 
     def is_wanted(self) -> bool:
         """Whether some hub has something to capture, and a destination that there is."""
@@ -123,11 +135,13 @@ class CaptureRoom:
                 for index, partition in enumerate(runtime.partition_ids)
             }
 
+        self._now_ms = clock.now_ms
         self.watch = CaptureWatch(catalog, self.registry, ends, clock.now_ms)
 
     def start(self, children: Children, facts: Facts, token: str) -> CaptureSupervisor:
         """Its process comes when a hub needs it: it is no door, and not waited for."""
-        child = capture_child(self._settings, facts, token)
+        probe = asking(children, self.registry, self._now_ms)
+        child = capture_child(self._settings, facts, token, probe)
         supervisor = CaptureSupervisor(children, self._catalog, self.registry, child)
         if self._settings.capture.run:
             supervisor.start()
@@ -138,7 +152,36 @@ def missing_packages() -> list[str]:
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
-def capture_child(settings: Settings, facts: Facts, token: str) -> Child:
+def asking(children: Children, registry: CaptureRegistry, now_ms: Callable[[], int]) -> Probe:
+    """Whether the job still asks what to do. A process that is new has to ask for itself: the last
+    question may be of the one before it."""
+
+    async def asks() -> bool:
+        at_ms = now_ms()
+        ago_ms = registry.asked_ms_ago(at_ms)
+        if ago_ms is None or ago_ms < 0:
+            return False  # nobody did, or the clock was set back: it asks again in a moment
+        for status in children.status():
+            if status.name == NAME and status.state is ChildState.STARTING:
+                return at_ms - ago_ms > status.since_ms
+        return ago_ms < _HUNG_MS
+
+    return asks
+
+
+def _ended(status: ChildStatus) -> str:
+    code = status.last_exit
+    if code is None:
+        how = "no process at all"
+    else:
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return (
+        f"The capture process ended {status.in_vain} times in a row, last with {how}: see the "
+        "service's log. It is started again."
+    )
+
+
+def capture_child(settings: Settings, facts: Facts, token: str, probe: Probe) -> Child:
     """`penstock capture run`, told by its environment where the service is: others can read a
     command's words."""
     environ = {
@@ -168,7 +211,8 @@ def capture_child(settings: Settings, facts: Facts, token: str) -> Child:
         environ["PENSTOCK_CONFIG"] = str(settings.config.resolve())
     if facts.amqp is not None and settings.is_loopback:
         environ["PENSTOCK_CAPTURE_AMQP"] = facts.amqp
-    return Child(NAME, (sys.executable, "-m", "penstock.cli", "capture", "run"), environ)
+    command = (sys.executable, "-m", "penstock.cli", "capture", "run")
+    return Child(NAME, command, environ, probe, start_s=_START_S)
 
 
 class CaptureWatch:

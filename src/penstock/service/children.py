@@ -27,7 +27,7 @@ GRACE_S = 5.0  # from SIGTERM to SIGKILL
 PROBE_EVERY_S = 10.0
 PROBE_S = 5.0  # a child that does not answer in this time did not
 PROBES_MISSED_MAX = 3
-START_S = 60.0  # a child that has not answered once by then hangs
+START_S = 60.0  # a child that has not answered once by then hangs, unless it may take longer
 LINE_BYTES_MAX = 8192
 
 # Runs in the child before its program: asks the kernel to kill us when the thread that started us
@@ -59,13 +59,16 @@ class ChildState(StrEnum):
 class Child(msgspec.Struct, frozen=True):
     """What to run. `environ` is the whole environment; secrets go there and not into `command`,
     which every user of the machine can read. `probe` tells whether it still works; without one
-    it does as long as its process lives. `pass_fds` are descriptors that it inherits."""
+    it does as long as its process lives. `start_s` is how long it may take to its first answer.
+    `heard` is told of each new state. `pass_fds` are descriptors that it inherits."""
 
     name: str
     command: Sequence[str]
     environ: Mapping[str, str]
     probe: Probe | None = None
     pass_fds: Sequence[int] = ()
+    start_s: float = START_S
+    heard: Callable[[ChildStatus], None] | None = None
 
     def __repr__(self) -> str:  # the environment holds secrets
         return f"Child({self.name!r})"
@@ -78,6 +81,7 @@ class ChildStatus(msgspec.Struct, frozen=True):
     restarts: int
     last_exit: int | None  # as of a process: negative for the signal that ended it
     since_ms: int  # when it came into this state
+    in_vain: int = 0  # ends in a row, each before it had been well for a while
 
 
 class _Kept:
@@ -132,9 +136,12 @@ class Children:
             exit_code = await self._live(kept)
             if kept.stopping.is_set():
                 break
-            if self._clock.monotonic_ms() - began_ms >= LIVED_S * 1000:
+            has_lived = self._clock.monotonic_ms() - began_ms >= LIVED_S * 1000
+            if has_lived:
                 delay_s = BACKOFF_S[0]
-            self._move(kept, ChildState.WAITING, pid=None, last_exit=exit_code)
+            was_well = has_lived and kept.status.state is ChildState.RUNNING
+            in_vain = 1 if was_well else kept.status.in_vain + 1
+            self._move(kept, ChildState.WAITING, pid=None, last_exit=exit_code, in_vain=in_vain)
             kept.log.warning(
                 "ended child=%s exit=%s: starts again in %g s", kept.child.name, exit_code, delay_s
             )
@@ -191,7 +198,7 @@ class Children:
                 if kept.status.state is ChildState.STARTING:
                     self._move(kept, ChildState.RUNNING)
             elif kept.status.state is ChildState.STARTING:
-                if self._clock.monotonic_ms() - began_ms >= START_S * 1000:
+                if self._clock.monotonic_ms() - began_ms >= kept.child.start_s * 1000:
                     return True
             else:
                 missed += 1
@@ -217,6 +224,8 @@ class Children:
         kept.status = msgspec.structs.replace(
             kept.status, state=state, since_ms=self._clock.now_ms(), **changed
         )
+        if kept.child.heard is not None:
+            kept.child.heard(kept.status)
 
 
 async def _spawn(

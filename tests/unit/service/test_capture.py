@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
@@ -17,7 +18,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
 from penstock.service import capture
-from penstock.service.capture import CaptureSupervisor, CaptureWatch, capture_child
+from penstock.service.capture import CaptureSupervisor, CaptureWatch, asking, capture_child
 from penstock.service.children import Child, ChildState, ChildStatus
 from penstock.service.config import load_settings
 from penstock.service.facts import Facts
@@ -30,15 +31,22 @@ CHILD = Child("capture", ("true",), {})
 class FakeChildren:
     def __init__(self) -> None:
         self.running: list[str] = []
+        self.heard: Callable[[ChildStatus], None] | None = None
+        self.found: ChildStatus | None = None
 
     def start(self, child: Child) -> None:
         self.running.append(child.name)
+        self.heard = child.heard
 
     async def stop(self, name: str) -> None:
         if name in self.running:
             self.running.remove(name)
+            assert self.heard is not None
+            self.heard(ChildStatus(name, ChildState.STOPPED, None, 0, None, 0))
 
     def status(self) -> list[ChildStatus]:
+        if self.found is not None:
+            return [self.found]
         return [ChildStatus(name, ChildState.RUNNING, 1, 0, None, 0) for name in self.running]
 
 
@@ -116,6 +124,87 @@ async def test_packages_that_are_missing_are_told(
     await supervisor.close()
 
 
+async def test_process_that_keeps_ending_is_told(
+    catalog: MemoryCatalog, registry: CaptureRegistry
+) -> None:
+    children = FakeChildren()
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor.start()
+    catalog.put_hub(hub([RUN]))
+    await until(lambda: children.heard is not None)
+    assert children.heard is not None
+    ended = ChildStatus("capture", ChildState.WAITING, None, 1, 2, 0, in_vain=2)
+    children.heard(ended)
+    assert registry.trouble == ""  # that happens
+    children.heard(msgspec.structs.replace(ended, in_vain=3))
+    assert "ended 3 times in a row, last with exit code 2: " in registry.trouble
+    watch = CaptureWatch(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
+    assert registry.trouble in watch.warnings()[0]
+    children.heard(msgspec.structs.replace(ended, in_vain=4, last_exit=-9))
+    assert "last with signal 9: " in registry.trouble
+    children.heard(msgspec.structs.replace(ended, in_vain=4, state=ChildState.STARTING))
+    assert "ended 4 times in a row" in registry.trouble
+    children.heard(msgspec.structs.replace(ended, in_vain=4, state=ChildState.RUNNING))
+    assert registry.trouble == ""
+    await supervisor.close()
+
+
+async def test_word_of_a_process_that_keeps_ending_outlives_a_change_of_the_catalog(
+    catalog: MemoryCatalog, registry: CaptureRegistry
+) -> None:
+    children = FakeChildren()
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor.start()
+    catalog.put_hub(hub([RUN]))
+    await until(lambda: children.heard is not None)
+    assert children.heard is not None
+    children.heard(ChildStatus("capture", ChildState.WAITING, None, 3, 2, 0, in_vain=3))
+    catalog.put_hub(hub([RUN, {**RUN, "id": "s"}]))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert "ended 3 times" in registry.trouble
+    catalog.put_hub(hub([]))
+    await until(lambda: children.running == [])
+    await until(lambda: registry.trouble == "")
+    await supervisor.close()
+
+
+async def test_job_that_has_not_asked_for_five_minutes_hangs(registry: CaptureRegistry) -> None:
+    children, clock = FakeChildren(), ManualClock()
+    asks = asking(children, registry, clock.now_ms)  # type: ignore[arg-type]
+    children.running = ["capture"]
+    assert not await asks()  # nobody ever did
+    registry.claim("job", now_ms=clock.now_ms())
+    assert await asks()
+    clock.advance(299_000)
+    assert await asks()
+    clock.advance(1_000)
+    assert not await asks()
+
+
+async def test_question_of_the_process_before_is_no_answer_of_the_next(
+    registry: CaptureRegistry,
+) -> None:
+    children, clock = FakeChildren(), ManualClock()
+    asks = asking(children, registry, clock.now_ms)  # type: ignore[arg-type]
+    registry.claim("job", now_ms=clock.now_ms())
+    clock.advance(1_000)
+    children.found = ChildStatus("capture", ChildState.STARTING, 7, 1, -9, clock.now_ms())
+    clock.advance(1_000)
+    assert not await asks()
+    registry.claim("job", now_ms=clock.now_ms())
+    assert await asks()
+
+
+async def test_clock_that_was_set_back_hides_no_job_that_hangs(registry: CaptureRegistry) -> None:
+    children, clock = FakeChildren(), ManualClock()
+    asks = asking(children, registry, clock.now_ms)  # type: ignore[arg-type]
+    registry.claim("job", now_ms=clock.now_ms() + 3_600_000)
+    assert not await asks()
+    registry.claim("job", now_ms=clock.now_ms())
+    assert await asks()
+
+
 def facts_of(data: Path) -> Facts:
     return Facts(
         namespace="ns",
@@ -133,19 +222,24 @@ def facts_of(data: Path) -> Facts:
     )
 
 
+async def still() -> bool:
+    return True
+
+
 def test_the_process_is_told_by_its_environment_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CONTEXT", "another-service")
     monkeypatch.setenv("PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY", "storage-secret")
     facts = facts_of(tmp_path)
-    child = capture_child(Settings(data=tmp_path), facts, "of-capture")
+    child = capture_child(Settings(data=tmp_path), facts, "of-capture", still)
     assert "of-capture" not in " ".join(child.command) and "of-capture" not in repr(child)
     assert child.environ["PENSTOCK_ADMIN_TOKEN"] == "of-capture"
     assert child.environ["PENSTOCK_CAPTURE_AMQP"] == "localhost:1"
     assert child.environ["PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY"] == "storage-secret"
     assert "PENSTOCK_CONTEXT" not in child.environ
-    beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, "t")
+    assert (child.probe, child.start_s) == (still, 300.0)  # Python and Spark take their time
+    beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, "t", still)
     assert "PENSTOCK_CAPTURE_AMQP" not in beyond.environ
 
 
@@ -185,7 +279,7 @@ def test_the_process_can_load_what_the_service_could(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     ours = load_settings(flags={"config": file, "data": tmp_path, **flags}, environ=os.environ)
-    child = capture_child(ours, facts_of(tmp_path), "of-capture")
+    child = capture_child(ours, facts_of(tmp_path), "of-capture", still)
     theirs = load_settings(flags={"config": None}, environ=child.environ)
     assert (theirs.capture, theirs.data) == (ours.capture, ours.data)
 

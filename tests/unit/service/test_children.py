@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.model.clock import ManualClock
@@ -189,6 +190,61 @@ async def test_child_that_never_answers_is_started_again_after_a_minute(
     clock.advance(60_000)
     pauses.let_go()
     await seen(children, lambda s: s.state is ChildState.WAITING)
+
+
+async def test_child_that_needs_longer_to_answer_first_is_given_it(
+    children: Children, pauses: Pauses, clock: ManualClock
+) -> None:
+    async def probe() -> bool:
+        return False
+
+    slow = msgspec.structs.replace(python(SLEEPS, probe=probe), start_s=300.0)
+    children.start(slow)
+    await until(lambda: len(pauses.seconds) == 1)
+    clock.advance(299_000)
+    pauses.let_go()
+    await until(lambda: len(pauses.seconds) == 2)
+    assert children.status()[0].state is ChildState.STARTING
+    clock.advance(1_000)
+    pauses.let_go()
+    await seen(children, lambda s: s.state is ChildState.WAITING)
+
+
+async def test_ends_in_a_row_are_counted_until_a_child_was_well_for_a_minute(
+    children: Children, pauses: Pauses, clock: ManualClock
+) -> None:
+    heard: list[ChildStatus] = []
+    answers = [False]
+
+    async def probe() -> bool:
+        return answers[0]
+
+    child = python("import signal; signal.pause()", probe=probe)
+    children.start(msgspec.structs.replace(child, heard=heard.append))
+    for times in range(1, 4):
+        status = await seen(children, lambda s: s.pid is not None)
+        assert status.pid is not None
+        clock.advance(60_000)  # it lives, and never answers
+        os.kill(status.pid, signal.SIGKILL)
+        status = await seen(children, lambda s: s.state is ChildState.WAITING)
+        assert (status.in_vain, status.last_exit) == (times, -signal.SIGKILL)
+        answers[0] = times == 3
+        pauses.let_go(2)
+        await seen(children, lambda s: s.state is not ChildState.WAITING)
+    status = await seen(children, lambda s: s.state is ChildState.RUNNING)
+    assert (status.in_vain, status.pid is not None) == (3, True)
+    clock.advance(60_000)
+    os.kill(status.pid or 0, signal.SIGKILL)
+    status = await seen(children, lambda s: s.state is ChildState.WAITING)
+    assert status.in_vain == 1
+    states = [ChildState.STARTING, ChildState.WAITING]
+    assert [each.state for each in heard] == [
+        *states * 3,
+        ChildState.STARTING,
+        ChildState.RUNNING,
+        ChildState.WAITING,
+    ]
+    assert heard[-1] == status
 
 
 async def test_child_that_ignores_sigterm_is_killed(clock: ManualClock) -> None:
