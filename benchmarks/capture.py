@@ -2,7 +2,7 @@
 
     python -m benchmarks.capture encoder
     python -m benchmarks.capture ingress --rate 40 --seconds 180
-    python -m benchmarks.capture idle
+    python -m benchmarks.capture idle --interval 60
 
 `ingress` runs broker, load and Spark together on this machine: 1 KB events at so many MB/s, codec
 deflate, 4 partitions; it prints the backlog every few seconds. It goes up and down with the open
@@ -176,14 +176,21 @@ def ingress(place: Path, rate: float, seconds: float, size: int) -> None:
         client.close()
 
 
-def idle(place: Path, seconds: float = 60) -> None:
-    """Processor time and memory of the job's processes, of a captured hub without traffic."""
+def idle(place: Path, interval: int, seconds: float = 120) -> None:
+    """Processor time and memory of the job's processes, of a captured hub that had events once:
+    every window since is empty, and has its file."""
     with served(place) as facts:
         client = ManagementClient(facts["admin"], facts["admin_token"])
-        capture(client, facts["namespace"], size=10 * MB, interval=900)
-        while status(client).state != "Running":
+        capture(client, facts["namespace"], size=10 * MB, interval=interval)
+        subprocess.run(
+            [str(PENSTOCK), "send", HUB, "--text", "hello"],
+            env={**os.environ, "PENSTOCK_DATA": facts["data"]},
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        while not status(client).files:
             time.sleep(0.5)
-        time.sleep(90)  # Spark lets idle workers go after a minute
+        time.sleep(120)  # what is let go when nothing happens is gone
         root = next(each["pid"] for each in client.jobs() if each["name"] == "capture")
         before = sum(map(_cpu_s, _tree(root)))
         time.sleep(seconds)
@@ -228,13 +235,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=40, help="MB/s")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--window", type=int, default=100, help="MB")
+    parser.add_argument("--interval", type=int, default=60, help="of idle's windows, seconds")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-capture-") as folder:
         place = Path(folder)
         if given.part == "encoder":
             encoder(place)
         elif given.part == "idle":
-            idle(place)
+            idle(place, given.interval)
         else:
             ingress(place, given.rate, given.seconds, given.window * MB)
 

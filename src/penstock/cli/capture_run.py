@@ -108,9 +108,13 @@ class _Spark:
 
     def session(self) -> Any:
         from penstock.spark.capture_job import SPARK_CONF
+        from penstock.spark.idle_daemon import forget_pandas, write_python
         from penstock.spark.launching import spark_session
 
         if self._session is None:
+            forget_pandas()
+            if self._master.startswith("local"):  # a cluster's machines have no such file
+                os.environ.setdefault("PYSPARK_PYTHON", str(write_python(self._log.parent)))
             conf = {"spark.local.dir": str(self._local), **SPARK_CONF, **self._conf}
             logging.getLogger("penstock.capture").info("starting Spark on %s", self._master)
             self._session = self._stack.enter_context(
