@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 import msgspec
 
 from penstock.capture.destinations import Destination, Store, Target, resolve
-from penstock.capture.names import MANIFESTS
+from penstock.capture.names import MANIFESTS, checked_path
 from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
 
+Identity = tuple[str, str]
 _TOKEN = re.compile(r"\{([A-Za-z]+)\}")
 _DIGITS = {"Year": 4, "Month": 2, "Day": 2, "Hour": 2, "Minute": 2, "Second": 2}
 
@@ -53,6 +54,24 @@ def pattern(name_format: str, namespace: str, hub: str) -> re.Pattern[str]:
     return re.compile("".join(parts) + r"\.(?:avro|parquet)")
 
 
+def directory(name_format: str, namespace: str, hub: str) -> str:
+    """What all paths of a hub begin with, as far as it is whole directories; empty where the name
+    begins with what varies.
+
+    >>> directory("in/{Namespace}/{EventHub}/p{PartitionId}/{Year}", "ns", "events")
+    'in/ns/events'
+    """
+    fixed = {"Namespace": namespace, "EventHub": hub}
+    known = _TOKEN.sub(lambda match: fixed.get(match[1], match[0]), name_format)
+    return known.partition("{")[0].rpartition("/")[0]
+
+
+def identity(store: Store) -> Identity:
+    """Where a store's files really lie. Its root is not enough: two accounts may have one container
+    each that are called the same, and so may two services that speak the protocol of S3."""
+    return store.url(""), store.target.destination.options.get("endpoint_url", "")
+
+
 class Shelf(msgspec.Struct, frozen=True, kw_only=True):
     """One place that a hub's files lie at. Files that are named by `after_s` or before are not its
     own: a hub of that name was deleted then, whose sequence numbers began with 0 as well."""
@@ -91,13 +110,16 @@ def listed_at(
 ) -> list[Listed]:
     """Those of the hub, wherever they lie, in the order of partition and time. Raises
     DestinationError."""
-    found: dict[str, Listed] = {}
+    found: dict[tuple[Identity, str], Listed] = {}
     for index, (shelf, store) in enumerate(zip(shelves, stores, strict=True)):
-        for file in listed(store.files(), shelf.name_format, namespace, hub):
+        where = identity(store)
+        top = directory(shelf.name_format, namespace, hub)
+        below = store.files(checked_path(top) if top else "")
+        for file in listed(below, shelf.name_format, namespace, hub):
             if file.named_s <= shelf.after_s:
                 continue
             # Two settings may lead to one place.
-            found.setdefault(store.url(file.path), msgspec.structs.replace(file, place=index))
+            found.setdefault((where, file.path), msgspec.structs.replace(file, place=index))
     return sorted(found.values(), key=lambda each: (int(each.partition), each.named_s))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.capture.description import NAME_FORMAT_DEFAULT, TOKENS, checked_name_format
 from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.listing import Listed, listed, listed_at, shelves_of
+from penstock.capture.listing import Listed, Shelf, directory, listed, listed_at, shelves_of
 from penstock.capture.names import checked_path, file_path, manifest_path, slot_name, slot_of
 from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
@@ -43,6 +43,32 @@ def test_files_of_a_hub_that_was_deleted_are_not_those_of_its_heir(tmp_path: Pat
         shelves, troubles = shelves_of([place], [target.destination], created_ms=created_ms)
         assert troubles == []
         assert len(listed_at(shelves, [store], "ns", "events")) == count
+
+
+@pytest.mark.parametrize(
+    ("name_format", "below"),
+    [
+        (NAME_FORMAT_DEFAULT, "ns/events"),
+        ("a/b{Namespace}/x-{EventHub}-{Year}/{PartitionId}", "a/bns"),
+        ("{Year}/{Namespace}/{EventHub}", ""),
+        ("{EventHub}{Year}", ""),
+    ],
+)
+def test_files_are_looked_for_where_all_names_of_the_hub_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_format: str, below: str
+) -> None:
+    assert directory(name_format, "ns", "events") == below
+    asked: list[str] = []
+
+    def nothing(_: Store, prefix: str = "") -> list[tuple[str, int]]:
+        asked.append(prefix)
+        return []
+
+    monkeypatch.setattr(Store, "files", nothing)
+    target = resolve([Destination(name="here", url=tmp_path.as_uri())], "here", "box")
+    shelf = Shelf(target=target, name_format=name_format)
+    assert listed_at([shelf], [Store(target)], "ns", "events") == []
+    assert asked == [below]
 
 
 def test_hive_style_paths_work() -> None:
