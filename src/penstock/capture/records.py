@@ -61,6 +61,16 @@ def records(count: int, block: bytes) -> Iterator[Record]:
         raise DamagedFile(f"A block has {len(block) - at} bytes more than its records.")
 
 
+def is_iso_time(text: str) -> bool:
+    """Which of the two forms EnqueuedTimeUtc has: a file tells it itself, whatever the destination
+    is told to write by now.
+
+    >>> is_iso_time("9/26/2017 8:05:27 PM"), is_iso_time("2017-09-26T20:05:27.0000000Z")
+    (False, True)
+    """
+    return _NET.fullmatch(text) is None
+
+
 @lru_cache(maxsize=4096)
 def text_us(text: str) -> int:
     """Of EnqueuedTimeUtc, in .NET's form or in ISO 8601."""
