@@ -15,7 +15,7 @@ from penstock.capture.destinations import Store, Target
 from penstock.capture.listing import Shelf
 from penstock.capture.writing import put
 from penstock.model.errors import InternalError, PenstockError
-from penstock.spark.capture_read import Moment, Where, history_of, microseconds
+from penstock.spark.capture_read import Moment, Shelved, Where, microseconds
 from penstock.spark.failures import explain
 from penstock.spark.launching import spark_session
 
@@ -48,8 +48,7 @@ def compact(
             with spark_session(
                 app_name="penstock-compact", master=master, remote=None, conf=_CONF, log=log
             ) as spark:
-                frame, _ = history_of(spark, where, start, end)
-                return write_by_hour(frame, to)
+                return write_by_hour(Shelved(where).frame(spark, start, end), to)
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever Spark throws: one sentence of it

@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ SCHEMA = (
 )
 _SHARE_BYTES = 64 * 1024 * 1024  # of files that one task reads
 _ROWS = 4096
+_LAST_FILES = 4  # of a partition that are looked at for its last event
 # As the source has them: columns of their own, and not among the system's properties.
 _KNOWN = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
 _KEY, _PUBLISHER = "x-opt-partition-key", "x-opt-publisher"
@@ -95,24 +97,49 @@ def batches_of(plan: CapturedPlan, file: Listed) -> Iterator[Any]:
 
 
 def next_sequence(stores: Sequence[Store], files: Sequence[Listed]) -> int | None:
-    """The event behind the last one of a partition's files; None when they hold none."""
+    """The event behind the last one of a partition's files; None when they hold none. A file of a
+    backfill may be named behind a live one: of the last few that hold events the one that begins
+    last is read to its end. Raises DamagedFile, DestinationError."""
+    begins: list[tuple[int, Listed]] = []
     for file in reversed(files):
-        if file.kind == "avro" and file.size <= EMPTY_BYTES_MAX:
-            continue
-        with stores[file.place].open(file.path) as opened:
-            if file.kind == "parquet":
-                from pyarrow import parquet
+        first = _first_sequence(stores[file.place], file)
+        if first is not None:
+            begins.append((first, file))
+        if len(begins) == _LAST_FILES:
+            break
+    if not begins:
+        return None
+    _, last = max(begins, key=lambda each: each[0])
+    return _end_sequence(stores[last.place], last)
 
-                numbers = parquet.read_table(opened, columns=["SequenceNumber"]).column(0)
-                if len(numbers):
-                    return int(numbers[len(numbers) - 1].as_py()) + 1
-                continue
-            last = None
-            for count, block in Container(opened).blocks():
-                last = (count, block)
-            if last is not None:
-                return long_at(last[1], 0)[0] + last[0]
-    return None
+
+def _first_sequence(store: Store, file: Listed) -> int | None:
+    """None for a file without events, which is mostly told by its size."""
+    if file.kind == "avro" and file.size <= EMPTY_BYTES_MAX:
+        return None
+    with store.open(file.path) as opened:
+        if file.kind == "parquet":
+            numbers = next(_numbers(file, opened), None)
+            return None if numbers is None else numbers[0]
+        head = next(Container(opened).blocks(), None)
+        return None if head is None else long_at(head[1], 0)[0]
+
+
+def _end_sequence(store: Store, file: Listed) -> int:
+    """Behind the last event of a file that has some."""
+    with store.open(file.path) as opened:
+        if file.kind == "parquet":
+            return max(numbers[-1] for numbers in _numbers(file, opened)) + 1
+        ((count, block),) = deque(Container(opened).blocks(), maxlen=1)
+        return long_at(block, 0)[0] + count
+
+
+def _numbers(file: Listed, opened: Any) -> Iterator[list[int]]:
+    """Sequence numbers of a Parquet file, some at a time."""
+    reader = _opened_parquet(file, opened)
+    for batch in reader.iter_batches(batch_size=_ROWS, columns=["SequenceNumber"]):
+        if batch.num_rows:
+            yield batch.column(0).to_pylist()
 
 
 def arrow_schema() -> Any:
@@ -174,15 +201,22 @@ def _json(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _parquet(plan: CapturedPlan, file: Listed, opened: Any) -> Iterator[Any]:
+def _opened_parquet(file: Listed, opened: Any) -> Any:
     import pyarrow as pa
-    from pyarrow import compute, parquet
+    from pyarrow import parquet
 
-    schema = arrow_schema()
     try:
-        reader = parquet.ParquetFile(opened)
+        return parquet.ParquetFile(opened)
     except pa.ArrowException as error:
         raise DamagedFile(f"{file.path} is no Parquet file: {error}") from None
+
+
+def _parquet(plan: CapturedPlan, file: Listed, opened: Any) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    schema = arrow_schema()
+    reader = _opened_parquet(file, opened)
     for batch in reader.iter_batches(batch_size=_ROWS):
         times = batch.column("EnqueuedTimeUtc").cast(pa.int64())
         wanted = compute.and_(

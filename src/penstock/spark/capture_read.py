@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.capture.description import NAME_FORMAT_DEFAULT
+from penstock.capture.description import (
+    INTERVAL_S,
+    NAME_FORMAT_DEFAULT,
+    checked_name_format,
+)
 from penstock.capture.destinations import (
     Destination,
     Store,
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
-_APART_S = 60  # names may be late, and clocks apart
+_APART_S = 120  # names of a backfill may be a minute early, and clocks apart
 _log = logging.getLogger("penstock.capture")
 Moment = datetime | str | None
 
@@ -76,9 +80,11 @@ def read(
     `name_format` say the rest. `options` are the destination's (`account_name`, `account_key`,
     ...), `source` further ones of the `eventhubs` source."""
     where = _where(hub, url, options, container, namespace, name_format)
-    history, following = history_of(spark, where, start, end)
+    shelved = Shelved(where)
+    history = shelved.frame(spark, start, end)
     if not live:
         return history
+    following = shelved.following()
     tail = _live(spark.read.format("eventhubs"), where, connection_string, following, source)
     return history.unionByName(_between(tail, start, end).select(history.columns))
 
@@ -99,50 +105,73 @@ def bridge(
     """History, and a stream that begins behind it: no event is in both, none in neither. What both
     are told is as for `read`."""
     where = _where(hub, url, options, container, namespace, name_format)
-    history, following = history_of(spark, where, start, None)
+    shelved = Shelved(where)
+    history = shelved.frame(spark, start, None)
     stream = _live(
-        spark.readStream.format("eventhubs"), where, connection_string, following, source
+        spark.readStream.format("eventhubs"),
+        where,
+        connection_string,
+        shelved.following(),
+        source,
     )
     return history, _between(stream, start, None).select(history.columns)
 
 
-def history_of(
-    spark: SparkSession, where: Where, start: Moment, end: Moment
-) -> tuple[DataFrame, dict[str, int]]:
-    """The frame, and behind which event each partition's files end."""
-    from penstock.spark.sources.captured import SOURCE, CapturedSource
+class Shelved:
+    """The files of a hub that are there now. Raises DestinationError."""
 
-    stores = [Store(shelf.target) for shelf in where.shelves]
-    files = listed_at(where.shelves, stores, where.namespace, where.hub)
-    since_us, until_us = microseconds("start", start), microseconds("end", end)
-    plan = CapturedPlan(
-        targets=[shelf.target for shelf in where.shelves],
-        files=_that_may_hold(files, since_us, until_us),
-        since_us=since_us,
-        until_us=until_us,
-    )
-    spark.dataSource.register(CapturedSource)
-    frame = spark.read.format(SOURCE).option("plan", write_captured_plan(plan)).load()
-    own: dict[str, list[Listed]] = {}
-    for file in files:
-        own.setdefault(file.partition, []).append(file)
-    found = {partition: next_sequence(stores, those) for partition, those in own.items()}
-    return frame, {key: number for key, number in found.items() if number is not None}
+    def __init__(self, where: Where) -> None:
+        self._targets = [shelf.target for shelf in where.shelves]
+        self._stores = [Store(target) for target in self._targets]
+        self._files = listed_at(where.shelves, self._stores, where.namespace, where.hub)
+
+    def frame(self, spark: SparkSession, start: Moment, end: Moment) -> DataFrame:
+        """Their events."""
+        from penstock.spark.sources.captured import SOURCE, CapturedSource
+
+        since_us, until_us = microseconds("start", start), microseconds("end", end)
+        plan = CapturedPlan(
+            targets=self._targets,
+            files=that_may_hold(self._files, since_us, until_us),
+            since_us=since_us,
+            until_us=until_us,
+        )
+        spark.dataSource.register(CapturedSource)
+        return spark.read.format(SOURCE).option("plan", write_captured_plan(plan)).load()
+
+    def following(self) -> dict[str, int]:
+        """Behind which event each partition's files end. Opens files, so it is asked for only by
+        who goes on there."""
+        own: dict[str, list[Listed]] = {}
+        for file in self._files:
+            own.setdefault(file.partition, []).append(file)
+        found = {key: next_sequence(self._stores, files) for key, files in own.items()}
+        return {key: number for key, number in found.items() if number is not None}
 
 
-def _that_may_hold(
+def that_may_hold(
     files: Sequence[Listed], since_us: int | None, until_us: int | None
 ) -> list[Listed]:
-    """By their names: events were stored before their window closed, and behind the end of the
-    window before it. A file too many is opened and gives nothing; none too few."""
+    """By their names: a file too many is opened and gives nothing; none too few.
+
+    A window's events were stored before it closed, and at most an interval before that. Its name
+    tells when it closed, or later: of windows that close faster than one a second each is named a
+    second behind the one before. So a name may be late by as much as the names before it follow
+    each other second by second. A second that is left out may be a window without a file, which
+    took an interval at least."""
     chosen = []
     before: Listed | None = None
+    late_s = 0
     for file in files:
-        closed_us = (file.named_s + _APART_S) * 1_000_000
-        opened_us = -(2**62)
-        if before is not None and before.partition == file.partition:
-            opened_us = (before.named_s - _APART_S) * 1_000_000
+        if before is None or before.partition != file.partition:
+            late_s = 0
+        else:
+            apart_s = file.named_s - before.named_s
+            left_out = max(0, apart_s - 1)
+            late_s = max(0, late_s + apart_s - left_out * INTERVAL_S[0])
         before = file
+        closed_us = (file.named_s + _APART_S) * 1_000_000
+        opened_us = (file.named_s - late_s - INTERVAL_S[1] - _APART_S) * 1_000_000
         if since_us is not None and closed_us < since_us:
             continue
         if until_us is None or opened_us < until_us:
@@ -204,7 +233,7 @@ def _where(
         name="given", url=checked_destination("given", url, given), options=given
     )
     target = resolve([destination], "given", container)
-    shelf = Shelf(target=target, name_format=name_format)
+    shelf = Shelf(target=target, name_format=checked_name_format(name_format))
     return Where(shelves=[shelf], namespace=namespace, hub=hub)
 
 
