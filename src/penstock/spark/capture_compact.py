@@ -1,7 +1,8 @@
 """`penstock capture compact`: many small files become one Parquet file for each hour and partition.
 
 The files are made by Spark's tasks and put in place whole, by the same means as captured ones: at
-every kind of destination. A file's name follows from what it holds, so it can be done again.
+every kind of destination. A file's name follows from what it holds, so it can be done again: what
+is there already is kept, also when the captured files are gone by then. Each file says whose it is.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.capture.destinations import Store, Target
 from penstock.capture.listing import Shelf
-from penstock.capture.writing import put
-from penstock.model.errors import InternalError, PenstockError
+from penstock.model.errors import PenstockError
+from penstock.spark.capture_joined import ORDER, HourFile, Owner, Place
 from penstock.spark.capture_read import Moment, Shelved, Where, microseconds
 from penstock.spark.failures import explain
 from penstock.spark.launching import spark_session
@@ -39,7 +40,8 @@ def compact(
     master: str = "local[*]",
 ) -> list[dict[str, Any]]:
     """Join a hub's files into Parquet below `to`; what was written, file by file. Hours are taken
-    whole: one that is joined again has what it had, and what came since."""
+    whole: one that is joined again has what it had, and what came since. Raises PenstockError, also
+    where a file of another hub is in the way."""
     where = Where(shelves=list(shelves), namespace=namespace, hub=hub)
     start, end = whole_hours(since, until)
     with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
@@ -48,11 +50,12 @@ def compact(
             with spark_session(
                 app_name="penstock-compact", master=master, remote=None, conf=_CONF, log=log
             ) as spark:
-                return write_by_hour(Shelved(where).frame(spark, start, end), to)
+                frame = Shelved(where).frame(spark, start, end)
+                return write_by_hour(frame, to, namespace=namespace, hub=hub)
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever Spark throws: one sentence of it
-            raise InternalError(explain(str(error)).text) from None
+            raise explain(str(error)).error() from None
 
 
 def whole_hours(since: Moment, until: Moment) -> tuple[Moment, Moment]:
@@ -69,44 +72,52 @@ def whole_hours(since: Moment, until: Moment) -> tuple[Moment, Moment]:
     return start, end
 
 
-def write_by_hour(frame: DataFrame, to: Target) -> list[dict[str, Any]]:
+def write_by_hour(
+    frame: DataFrame, to: Target, *, namespace: str, hub: str
+) -> list[dict[str, Any]]:
     """`date=2026-11-17/hour=8/partition-0.parquet`: one file for each hour and hub's partition."""
     from pyspark.sql import functions as f
 
     placed = frame.withColumn("date", f.date_format("enqueuedTime", "yyyy-MM-dd")).withColumn(
         "hour", f.hour("enqueuedTime")
     )
-    ordered = placed.repartition(*_PLACE).sortWithinPartitions(*_PLACE, "sequenceNumber")
-    written = ordered.mapInArrow(_writer(to), _RESULT).collect()
+    ordered = placed.repartition(*_PLACE).sortWithinPartitions(*_PLACE, *ORDER)
+    written = ordered.mapInArrow(_writer(to, Owner(namespace, hub)), _RESULT).collect()
     return sorted((row.asDict() for row in written), key=lambda row: str(row["path"]))
 
 
-def _writer(to: Target) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _writer(to: Target, owner: Owner) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
-            yield from _written(batches, Store(to), Path(folder))
+            yield from written_files(batches, Store(to), Path(folder), owner)
 
     return write
 
 
-def _written(batches: Iterator[Any], store: Store, folder: Path) -> Iterator[Any]:
+def written_files(
+    batches: Iterator[Any], store: Store, folder: Path, owner: Owner
+) -> Iterator[Any]:
     """One file after the other, as the rows come: sorted by where they belong."""
     import pyarrow as pa
 
-    making: _HourFile | None = None
-    for batch in batches:
-        for place, rows in _by_place(batch):
-            if making is not None and making.place != place:
-                yield pa.RecordBatch.from_pylist([making.finish(store)])
-                making = None
-            if making is None:
-                making = _HourFile(place, rows.schema, folder)
-            making.add(rows)
-    if making is not None:
-        yield pa.RecordBatch.from_pylist([making.finish(store)])
+    making: HourFile | None = None
+    try:
+        for batch in batches:
+            for place, rows in _by_place(batch):
+                if making is not None and making.place != place:
+                    yield pa.RecordBatch.from_pylist([making.finish()])
+                    making = None
+                if making is None:
+                    making = HourFile(place, rows.schema, folder, store, owner)
+                making.add(rows)
+        if making is not None:
+            yield pa.RecordBatch.from_pylist([making.finish()])
+    finally:
+        if making is not None:
+            making.close()
 
 
-def _by_place(batch: Any) -> Iterator[tuple[tuple[str, int, str], Any]]:
+def _by_place(batch: Any) -> Iterator[tuple[Place, Any]]:
     """A batch's rows in runs that belong to one file, without the columns that say so."""
     columns = [batch.column(name).to_pylist() for name in _PLACE]
     places = list(zip(*columns, strict=True))
@@ -116,25 +127,3 @@ def _by_place(batch: Any) -> Iterator[tuple[tuple[str, int, str], Any]]:
         if index == len(places) or places[index] != places[first]:
             yield places[first], rows.slice(first, index - first)
             first = index
-
-
-class _HourFile:
-    def __init__(self, place: tuple[str, int, str], schema: Any, folder: Path) -> None:
-        from pyarrow import parquet
-
-        self.place = place
-        self._events = 0
-        self._spooled = folder / "spooled.parquet"
-        self._writer = parquet.ParquetWriter(self._spooled, schema, compression="zstd")
-
-    def add(self, rows: Any) -> None:
-        self._events += rows.num_rows
-        self._writer.write_batch(rows)
-
-    def finish(self, store: Store) -> dict[str, object]:
-        date, hour, partition = self.place
-        self._writer.close()
-        size = self._spooled.stat().st_size
-        path = f"date={date}/hour={hour}/partition-{partition}.parquet"
-        put(store, self._spooled, path)
-        return {"path": path, "partition": partition, "events": self._events, "bytes": size}

@@ -116,7 +116,9 @@ def test_history_joined_by_hour_is_the_same_events(
 ) -> None:
     target = Target(destination=Destination(name="x", url=tmp_path.as_uri()), container="joined")
     for _ in range(2):  # again is the same
-        written = write_by_hour(history(spark, scene.hub, scene.folder), target)
+        written = write_by_hour(
+            history(spark, scene.hub, scene.folder), target, namespace="ns", hub=scene.hub.name
+        )
         assert sum(row["events"] for row in written) == len(scene.captured)
     root = tmp_path / "joined"
     assert sorted(str(file.relative_to(root)) for file in root.rglob("*.parquet")) == [
