@@ -254,7 +254,7 @@ class _ParquetCheck(_Check):
         if start == end:
             return
         mine = mine.slice(start - first)
-        theirs = log.between(start, end)
+        theirs = log.between(start, end).select(mine.column_names)
         if mine.equals(theirs):
             found.compared += end - start
             return
@@ -301,11 +301,15 @@ def _tables(opened: BinaryIO) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    from penstock.spark.capture_parquet import arrow_schema
+    from penstock.spark.capture_parquet import SYSTEM_TYPES, TYPES, arrow_schema
 
     schema = arrow_schema()
     try:
-        for batch in parquet.ParquetFile(opened).iter_batches(batch_size=_ROWS):
+        file = parquet.ParquetFile(opened)
+        for name in (SYSTEM_TYPES, TYPES):  # which files from before do not have
+            if name not in file.schema_arrow.names:
+                schema = schema.remove(schema.get_field_index(name))
+        for batch in file.iter_batches(batch_size=_ROWS):
             table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
             yield table.combine_chunks()
     except (pa.ArrowException, OSError, KeyError) as error:

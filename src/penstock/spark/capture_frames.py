@@ -4,8 +4,6 @@ history and what is live can be put one behind the other."""
 from __future__ import annotations
 
 import atexit
-import base64
-import json
 import os
 import tempfile
 from collections import deque
@@ -19,7 +17,9 @@ from penstock.capture.container import EMPTY_BYTES_MAX, Container, DamagedFile
 from penstock.capture.destinations import Store, Target
 from penstock.capture.listing import Listed
 from penstock.capture.records import Record, Value, long_at, records
+from penstock.client.values import json_of
 from penstock.model.errors import ConfigurationError
+from penstock.spark.capture_parquet import SYSTEM_TYPES, TYPES, json_from
 
 SCHEMA = (
     "body binary, partition string, offset string, sequenceNumber long, enqueuedTime timestamp, "
@@ -171,7 +171,7 @@ def _batch(held: Sequence[Record], partition: str) -> Any:
     import pyarrow as pa
 
     columns = {
-        "body": [record.body or b"" for record in held],
+        "body": [record.body for record in held],
         "partition": [partition] * len(held),
         "offset": [record.offset for record in held],
         "sequenceNumber": [record.sequence for record in held],
@@ -192,13 +192,7 @@ def _plain(value: Value | None) -> str | None:
 
 def _texts(pairs: Mapping[str, Value], leave: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Values as JSON texts, which is how the source has them."""
-    return [(name, _json(value)) for name, value in pairs.items() if name not in leave]
-
-
-def _json(value: Value) -> str:
-    if isinstance(value, bytes):
-        return json.dumps(base64.b64encode(value).decode())
-    return json.dumps(value, ensure_ascii=False)
+    return [(name, json_of(value)) for name, value in pairs.items() if name not in leave]
 
 
 def _opened_parquet(file: Listed, opened: Any) -> Any:
@@ -232,15 +226,45 @@ def _parquet(plan: CapturedPlan, file: Listed, opened: Any) -> Iterator[Any]:
             "offset": table.column("Offset"),
             "sequenceNumber": table.column("SequenceNumber"),
             "enqueuedTime": table.column("EnqueuedTimeUtc"),
-            "publisher": pa.nulls(table.num_rows, pa.string()),
+            "publisher": _publishers(table),
             "partitionKey": table.column("PartitionKey"),
-            "properties": table.column("Properties"),
-            "systemProperties": table.column("SystemProperties"),
+            "properties": _json_maps(table, "Properties", TYPES),
+            "systemProperties": _json_maps(table, "SystemProperties", SYSTEM_TYPES),
         }
-        arrays = [
-            column.combine_chunks().cast(schema.field(name).type)
-            if isinstance(column, pa.ChunkedArray)
-            else column
-            for name, column in columns.items()
-        ]
+        arrays = [_array(column).cast(schema.field(name).type) for name, column in columns.items()]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _publishers(table: Any) -> Any:
+    from pyarrow import compute
+
+    maps = _array(table.column("SystemProperties"))
+    return compute.map_lookup(maps, query_key=_PUBLISHER, occurrence="last")
+
+
+def _json_maps(table: Any, name: str, types: str) -> Any:
+    """The plain texts of a Parquet file as JSON ones. Raises DamagedFile."""
+    import pyarrow as pa
+
+    maps = _array(table.column(name))
+    if types not in table.column_names:
+        return maps  # of a file from before there were types: nobody knows
+    letters = "".join(each or "" for each in table.column(types).to_pylist())
+    ends = maps.offsets
+    first, behind = ends[0].as_py(), ends[len(ends) - 1].as_py()
+    if len(letters) != behind - first:
+        raise DamagedFile(f"{types} tells of {len(letters)} values: there are {behind - first}.")
+    plain = maps.items.slice(first, behind - first).to_pylist()
+    texts = [json_from(letter, each) for letter, each in zip(letters, plain, strict=True)]
+    names = maps.keys.slice(first, behind - first)
+    starts = pa.array([end - first for end in ends.to_pylist()], pa.int32())
+    return pa.MapArray.from_arrays(starts, names, pa.array(texts, pa.string()))
+
+
+def _array(column: Any) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    whole = column.combine_chunks()
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole

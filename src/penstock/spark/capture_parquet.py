@@ -1,5 +1,14 @@
 """Parquet beside Avro: the same columns by the same names, but typed, and maps of texts.
 
+Plain texts do not say what they were: whether 7 was a number. Beside each map stands a text with a
+letter for each of its values, so that whoever reads the file can tell.
+
+| letter | the value was | its JSON is |
+|---|---|---|
+| `t` | a text, or what JSON has no other form for | the text in quotes |
+| `j` | a number, a boolean, a list, a map, nothing | the text as it is; `null` for none |
+| `b` | binary that is UTF-8 | its base64 in quotes |
+
 Blocks travel as Arrow's own stream format; one block becomes one row group.
 """
 
@@ -11,13 +20,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.capture.container import DamagedFile
 from penstock.client.ranges import Chunk
-from penstock.client.values import plain_text
+from penstock.client.values import json_of, json_text, plain_text
 from penstock.kernels import Gathered, Gatherer, Maps, Texts
 
 if TYPE_CHECKING:
     from penstock.spark.capture_blocks import Block
 
+SYSTEM_TYPES, TYPES = "SystemPropertyTypes", "PropertyTypes"
+_LETTERS = ("t", "j", "b")
+# By how a JSON text begins; none begins with a b.
+_LETTER_OF = bytes(
+    {ord('"'): ord("t"), ord("b"): ord("b")}.get(byte, ord("j")) for byte in range(256)
+)
 _DIGEST_BYTES = 1024 * 1024
 _CODEC = "snappy"
 _ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -36,6 +52,8 @@ def arrow_schema() -> Any:
             pa.field("SystemProperties", texts),
             pa.field("Properties", texts),
             pa.field("Body", pa.binary()),
+            pa.field(SYSTEM_TYPES, pa.string()),
+            pa.field(TYPES, pa.string()),
         ]
     )
 
@@ -43,21 +61,45 @@ def arrow_schema() -> Any:
 def column_blocks(chunks: Iterable[Chunk]) -> Iterator[Block]:
     from penstock.spark.capture_blocks import Block, pieces
 
-    gatherer = Gatherer(plain_text, json=False)
+    plain, typed = Gatherer(plain_text, json=False), Gatherer(_typed)
     first_ms = last_ms = 0
     for piece in pieces(chunks, _ROW_GROUP_BYTES):
         first_ms = first_ms or piece.first_ms
         last_ms = piece.last_ms
-        gatherer.add(piece.data, piece.bounds)
+        plain.add(piece.data, piece.bounds)
+        typed.add(piece.data, piece.bounds)
         if piece.is_end:
-            yield Block(gatherer.rows, _stream(gatherer.take()), first_ms, last_ms)
+            yield Block(plain.rows, _stream(plain.take(), typed.take()), first_ms, last_ms)
             first_ms = 0
-    if gatherer.rows:
-        yield Block(gatherer.rows, _stream(gatherer.take()), first_ms, last_ms)
+    if plain.rows:
+        yield Block(plain.rows, _stream(plain.take(), typed.take()), first_ms, last_ms)
 
 
-def record_batch(gathered: Gathered) -> Any:
-    """Without a copy of what the kernel made."""
+def _typed(encoded: bytes) -> str:
+    """Of a value that the kernel leaves to others: what begins as JSON of its type does."""
+    plain, text = plain_text(encoded), json_text(encoded)
+    if text == plain:
+        return text
+    return text if text == json_of(plain) else "b"
+
+
+def json_from(letter: str, plain: str | None) -> str:
+    """The value's JSON text, as `penstock.client.values.json_text` has it. Raises DamagedFile.
+
+    >>> json_from("t", "7"), json_from("j", "7"), json_from("b", "7"), json_from("j", None)
+    ('"7"', '7', '"Nw=="', 'null')
+    """
+    if letter not in _LETTERS:
+        raise DamagedFile(f"The type '{letter}' is not one of t, j and b.")
+    if plain is None:
+        return "null"
+    if letter == "j":
+        return plain
+    return json_of(plain if letter == "t" else plain.encode())
+
+
+def record_batch(gathered: Gathered, typed: Gathered) -> Any:
+    """Without a copy of what the kernel made. `typed` are the same events, values as JSON."""
     import pyarrow as pa
 
     rows = gathered.rows
@@ -70,6 +112,8 @@ def record_batch(gathered: Gathered) -> Any:
         _maps(gathered.system, rows),
         _maps(gathered.properties, rows),
         _texts(gathered.body, rows, pa.binary()),
+        _letters(typed.system, rows),
+        _letters(typed.properties, rows),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
 
@@ -92,10 +136,21 @@ def _maps(maps: Maps, rows: int) -> Any:
     return pa.MapArray.from_arrays(ends, names, _texts(maps.values, pairs, pa.string()))
 
 
-def _stream(gathered: Gathered) -> bytes:
+def _letters(maps: Maps, rows: int) -> Any:
+    """A letter is one byte: texts of them end where the maps do."""
     import pyarrow as pa
 
-    batch = record_batch(gathered)
+    begins = memoryview(maps.values.ends).cast("i")[:-1]
+    letters = bytes(map(maps.values.data.__getitem__, begins)).translate(_LETTER_OF)
+    return pa.Array.from_buffers(
+        pa.string(), rows, [None, pa.py_buffer(maps.ends), pa.py_buffer(letters)]
+    )
+
+
+def _stream(gathered: Gathered, typed: Gathered) -> bytes:
+    import pyarrow as pa
+
+    batch = record_batch(gathered, typed)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
