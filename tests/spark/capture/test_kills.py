@@ -147,12 +147,16 @@ class Scene:
                     os.kill(pid, signal.SIGKILL)
 
     def _processes(self, victim: str) -> list[int]:
-        """Among the descendants of this test's own server."""
-        words = {"jvm": "org.apache.spark", "job": "capture\0run", "workers": "pyspark.daemon"}
-        found = [
-            pid for pid in descendants(self.server.process.pid) if words[victim] in command_of(pid)
-        ]
-        return found
+        """Among the descendants of this test's own server. A job that was killed a moment ago is
+        waited for: a kill of nothing is none."""
+        words = {"jvm": "org.apache.spark", "job": "capture\0run", "workers": "idle_daemon"}
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            pids = list(descendants(self.server.process.pid))
+            if found := [pid for pid in pids if words[victim] in command_of(pid)]:
+                return found
+            assert time.monotonic() < deadline, f"seed {SEED}: no {victim} to kill"
+            time.sleep(0.04)
 
 
 def command_of(pid: int) -> str:
