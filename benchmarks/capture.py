@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -192,12 +193,20 @@ def idle(place: Path, interval: int, seconds: float = 120) -> None:
             time.sleep(0.5)
         time.sleep(120)  # what is let go when nothing happens is gone
         root = next(each["pid"] for each in client.jobs() if each["name"] == "capture")
-        before = sum(map(_cpu_s, _tree(root)))
-        time.sleep(seconds)
-        tree = _tree(root)
-        spent = sum(map(_cpu_s, tree)) - before
-        memory = sum(map(_pss_mb, tree))
-        print(f"{spent / seconds:.1%} of a core, {memory:.0f} MB in {len(tree)} processes")
+        before = {pid: _cpu_s(pid) for pid in _tree(root)}
+        seen, memory = dict(before), []
+        began = time.monotonic()
+        # Processes come and go, and nobody adds up what they used: each is looked at often.
+        while time.monotonic() - began < seconds:
+            tree = _tree(root)
+            seen |= {pid: spent for pid in tree if (spent := _cpu_s(pid))}
+            memory.append(sum(map(_pss_mb, tree)))
+            time.sleep(0.25)
+        spent = sum(seen.values()) - sum(before.values())
+        print(
+            f"{spent / seconds:.1%} of a core, {statistics.median(memory):.0f} MB in the median, "
+            f"{max(memory):.0f} MB while a window closes"
+        )
         client.close()
 
 
@@ -217,7 +226,7 @@ def _tree(root: int) -> list[int]:
 def _cpu_s(pid: int) -> float:
     with contextlib.suppress(OSError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, stat[11:13])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 

@@ -114,7 +114,9 @@ class _Spark:
         if self._session is None:
             forget_pandas()
             if self._master.startswith("local"):  # a cluster's machines have no such file
-                os.environ.setdefault("PYSPARK_PYTHON", str(write_python(self._log.parent)))
+                script = str(write_python(self._log.parent))
+                for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+                    os.environ.setdefault(name, script)
             conf = {"spark.local.dir": str(self._local), **SPARK_CONF, **self._conf}
             logging.getLogger("penstock.capture").info("starting Spark on %s", self._master)
             self._session = self._stack.enter_context(

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-WORKER_IDLE_S = 15.0
+WORKER_IDLE_S = 15.0  # of one that had several tasks: more will come
+WORKER_ONCE_S = 3.0  # of one that had a single one, as for a window without events
 DAEMON_IDLE_S = 90.0  # more than the shortest window: those that are needed each time stay
 
 
@@ -89,7 +90,7 @@ def _has_children() -> bool:
     return True
 
 
-def wait_for_task(sock: socket.socket, seconds: float = WORKER_IDLE_S) -> bool:
+def wait_for_task(sock: socket.socket, seconds: float) -> bool:
     """Whether Spark has something for this worker, or is gone."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
@@ -101,10 +102,13 @@ def main() -> None:
     from pyspark import daemon
 
     serve = daemon.worker
+    served = 0  # by this process: a worker is a fork
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
-        if authenticated and not wait_for_task(sock):
+        nonlocal served
+        if served and not wait_for_task(sock, WORKER_ONCE_S if served == 1 else WORKER_IDLE_S):
             os._exit(0)
+        served += 1
         return serve(sock, authenticated)
 
     daemon.worker = worker
