@@ -7,7 +7,6 @@ added. The job reads it for its reports, for manifests, and to tell others of ne
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,9 +14,9 @@ import msgspec
 
 from penstock.capture import names
 from penstock.capture.files import CapturedFile
+from penstock.capture.notes import open_notes
 from penstock.capture.windows import Place
 
-_BUSY_S = 30.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     path TEXT PRIMARY KEY, slot_s INTEGER NOT NULL, named_s INTEGER NOT NULL,
@@ -72,11 +71,7 @@ class Ledger:
     """One hub's, in a file. Any process may open it; each act is one transaction."""
 
     def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._database = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.executescript(_SCHEMA)
+        self._database = open_notes(file, _SCHEMA)
 
     def close(self) -> None:
         self._database.close()

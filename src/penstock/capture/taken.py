@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.capture import names
+from penstock.capture.notes import open_notes
 from penstock.capture.windows import Cut
 
-_BUSY_S = 30.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS taken (
     partition TEXT NOT NULL, named_s INTEGER NOT NULL, run TEXT NOT NULL, window INTEGER NOT NULL,
@@ -32,11 +32,7 @@ class TakenNames:
     """One hub's, in a file that all of its runs share."""
 
     def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._database = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.executescript(_SCHEMA)
+        self._database = open_notes(file, _SCHEMA)
 
     def close(self) -> None:
         self._database.close()
