@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TRIGGER = "1 second"
+TRIGGER = "2 seconds"  # windows are a minute at least: who looks more often only spends more
 
 
 def start_query(

@@ -11,6 +11,7 @@ a Python that makes this of it: a script, as for Java (`penstock.spark.java`).
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import os
 import select
@@ -97,9 +98,18 @@ def wait_for_task(sock: socket.socket, seconds: float) -> bool:
     return bool(poller.poll(seconds * 1000))
 
 
+def preload() -> None:
+    """What every worker of ours imports, once and for all of them: a worker is a fork. Nothing that
+    starts a thread (pyarrow does): a thread does not come along."""
+    for name in ("penstock.spark.sources.capture", "fsspec.implementations.local"):
+        importlib.import_module(name)
+
+
 def main() -> None:
     forget_pandas()
     from pyspark import daemon
+
+    preload()
 
     serve = daemon.worker
     served = 0  # by this process: a worker is a fork

@@ -123,6 +123,21 @@ def test_the_python_that_spark_runs_is_ours(tmp_path: Path) -> None:
     assert len(daemon.stdout) == 4, daemon.stderr
 
 
+def test_what_is_loaded_before_a_fork_starts_no_thread() -> None:
+    program = """
+import os, sys
+from penstock.spark.idle_daemon import forget_pandas, preload
+forget_pandas()
+import pyspark.daemon
+preload()
+print(len(os.listdir("/proc/self/task")), "pyarrow" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]
+
+
 def test_pandas_is_not_taken_along() -> None:
     program = """
 import sys
