@@ -11,7 +11,6 @@ a Python that makes this of it: a script, as for Java (`penstock.spark.java`).
 
 from __future__ import annotations
 
-import importlib
 import importlib.abc
 import os
 import select
@@ -23,8 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-WORKER_IDLE_S = 15.0  # of one that had several tasks: more will come
-WORKER_ONCE_S = 3.0  # of one that had a single one, as for a window without events
+TASK_IDLE_S = 75.0  # of workers that do tasks: more than the shortest window
+PLAN_IDLE_S = 15.0  # of those that plan and commit, when they had several batches: more will come
+PLAN_ONCE_S = 3.0  # when they had a single one, as for a window without events
 DAEMON_IDLE_S = 90.0  # more than the shortest window: those that are needed each time stay
 
 
@@ -98,25 +98,26 @@ def wait_for_task(sock: socket.socket, seconds: float) -> bool:
     return bool(poller.poll(seconds * 1000))
 
 
-def preload() -> None:
-    """What every worker of ours imports, once and for all of them: a worker is a fork. Nothing that
-    starts a thread (pyarrow does): a thread does not come along."""
-    for name in ("penstock.spark.sources.capture", "fsspec.implementations.local"):
-        importlib.import_module(name)
+def idle_s(kind: str, served: int) -> float:
+    """How long a worker of this kind waits for its next task. Starting one costs half a second of a
+    core, keeping one 60 MB."""
+    if kind == "pyspark.worker":
+        return TASK_IDLE_S
+    return PLAN_ONCE_S if served == 1 else PLAN_IDLE_S
 
 
 def main() -> None:
     forget_pandas()
     from pyspark import daemon
 
-    preload()
+    kind = sys.argv[1] if len(sys.argv) > 1 else ""
 
     serve = daemon.worker
     served = 0  # by this process: a worker is a fork
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
         nonlocal served
-        if served and not wait_for_task(sock, WORKER_ONCE_S if served == 1 else WORKER_IDLE_S):
+        if served and not wait_for_task(sock, idle_s(kind, served)):
             os._exit(0)
         served += 1
         return serve(sock, authenticated)

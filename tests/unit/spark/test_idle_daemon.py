@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.capture.description import INTERVAL_S
 from penstock.spark import idle_daemon
-from penstock.spark.idle_daemon import DAEMON_IDLE_S, IdlePoller, wait_for_task, write_python
+from penstock.spark.idle_daemon import (
+    DAEMON_IDLE_S,
+    IdlePoller,
+    idle_s,
+    wait_for_task,
+    write_python,
+)
 
 
 class Clock:
@@ -123,19 +130,11 @@ def test_the_python_that_spark_runs_is_ours(tmp_path: Path) -> None:
     assert len(daemon.stdout) == 4, daemon.stderr
 
 
-def test_what_is_loaded_before_a_fork_starts_no_thread() -> None:
-    program = """
-import os, sys
-from penstock.spark.idle_daemon import forget_pandas, preload
-forget_pandas()
-import pyspark.daemon
-preload()
-print(len(os.listdir("/proc/self/task")), "pyarrow" in sys.modules)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.split() == ["1", "False"]
+def test_workers_wait_as_long_as_it_pays() -> None:
+    shortest_s = INTERVAL_S[0]
+    assert idle_s("pyspark.worker", 1) == idle_s("pyspark.worker", 9) > shortest_s
+    assert idle_s("pyspark.sql.worker.any", 1) < idle_s("pyspark.sql.worker.any", 2) < shortest_s
+    assert DAEMON_IDLE_S > shortest_s
 
 
 def test_pandas_is_not_taken_along() -> None:
