@@ -162,10 +162,13 @@ def gone_back(place: Place, end: End) -> bool:
     return place.sequence > end.next_sequence
 
 
-def at_end(place: Place, end: End) -> Place:
-    """Of a log that went back: what is published now is captured, under names that come later
-    than those of the events that it had before."""
-    return msgspec.structs.replace(place, sequence=end.next_sequence, offset=UNKNOWN)
+def at_end(place: Place, end: End, now_ms: int) -> tuple[Place, list[Cut]]:
+    """Of a log that went back: what is published from now on is captured, under names that come
+    later than those of the events that it had before. A window without events is closed at once,
+    so that the place is written down: who found it anew later would begin later."""
+    back = msgspec.structs.replace(place, sequence=end.next_sequence, offset=UNKNOWN)
+    cut, following = _cut(back, end.next_sequence, UNKNOWN, now_ms)
+    return following, [cut]
 
 
 def advanced(

@@ -149,12 +149,17 @@ def test_a_log_that_was_put_back_is_captured_from_its_end_on(
     stood = {"0": Place(50, -1, clock.now_ms(), BEGAN_S + 5, 4), "1": Place(0)}
     start = source._offset(stood, {})
     hubs["0"].publish(3)
-    assert source.latestOffset(start, None) == start
-    assert "ends with 3 events, 50 were captured" in caplog.text
-    clock.advance(61_000)
+    # Written down at once: what comes next is captured, whoever looks again and when.
     found = source.latestOffset(start, None)
-    (cut,) = cuts_of(found)["0"]
-    assert (cut.window, cut.first, cut.end) == (4, 3, 3)
+    assert "ends with 3 events, 50 were captured" in caplog.text
+    assert [(cut.window, cut.first, cut.end) for cut in cuts_of(found)["0"]] == [(4, 3, 3)]
+    hubs["0"].publish(2)
+    again = reader(plan(tmp_path), hubs)
+    assert again.latestOffset(found, None) == found
+    clock.advance(61_000)
+    following = again.latestOffset(found, None)
+    assert [(cut.first, cut.end) for cut in cuts_of(following)["0"]] == [(3, 5)]
+    assert caplog.text.count("were captured before") == 1
 
 
 def test_what_an_earlier_try_wrote_of_events_that_are_gone_now_is_kept(tmp_path: Path) -> None:

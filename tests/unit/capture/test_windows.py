@@ -378,12 +378,14 @@ def test_a_log_that_went_back_is_captured_from_its_end_on(hub: Hub, clock: Manua
     assert not gone_back(before, hub.end)
     del hub.events[6:], hub.sizes[6:]
     assert gone_back(before, hub.end)
-    hub.place = at_end(before, hub.end)
+    hub.place, (closed,) = at_end(before, hub.end, clock.now_ms())
+    assert closed.is_empty and closed.window == before.window
+    assert closed.named_s > before.named_s
     hub.publish(2)
     clock.advance(61_000)
     (cut,) = hub.look()
     assert (cut.first, cut.end) == (6, 8)
-    assert cut.named_s > before.named_s and cut.window == before.window
+    assert cut.named_s > closed.named_s and cut.window == before.window + 1
 
 
 def test_all_partitions_begin_with_the_first_event_of_the_hub(clock: ManualClock) -> None:

@@ -36,7 +36,6 @@ from penstock.capture.files import CapturedFile
 from penstock.capture.ledger import Closed, Ledger
 from penstock.capture.taken import TakenNames
 from penstock.capture.windows import (
-    NOT_BEGUN,
     Cut,
     End,
     Place,
@@ -146,19 +145,11 @@ class CaptureReader(DataSourceStreamReader):
         ends = self._log.ends()
         for key in ends.keys() - stood.keys():
             stood[key] = self._first(key)
-        for key in [key for key in stood if key in ends and gone_back(stood[key], ends[key])]:
-            _log.warning(
-                "the log of %s/%s, partition %s, ends with %d events, %d were captured before: "
-                "an older one was put back; capture goes on from its end",
-                *(self._plan.namespace, self._plan.hub, key),
-                *(ends[key].next_sequence, stood[key].sequence),
-            )
-            stood[key] = at_end(stood[key], ends[key])
         views = {key: PartitionView(self._log, key) for key in stood}
         places = begun(stood, ends, views)
         cuts: dict[str, list[Cut]] = {}
         for key in sorted(places, key=_number):
-            if key in ends and places[key].opened_ms != NOT_BEGUN:
+            if key in ends:
                 place, found = self._cut(key, places[key], ends[key], views[key])
                 if found:
                     places[key], cuts[key] = place, found
@@ -170,11 +161,21 @@ class CaptureReader(DataSourceStreamReader):
         self, key: str, place: Place, end: End, view: PartitionView
     ) -> tuple[Place, list[Cut]]:
         """The windows of one partition that are over, under names that are ours."""
-        waited_ms = self._watch.waited_ms(key, place, time.monotonic_ns() // 1_000_000)
-        seen = Seen(end, time.time_ns() // 1_000_000, waited_ms, self._plan.stop(key))
-        following, cuts = advanced(
-            place, self._rules, view, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
-        )
+        now_ms = time.time_ns() // 1_000_000
+        if gone_back(place, end):
+            _log.warning(
+                "the log of %s/%s, partition %s, ends with %d events, %d were captured before: "
+                "an older one was put back; capture goes on from its end",
+                *(self._plan.namespace, self._plan.hub, key),
+                *(end.next_sequence, place.sequence),
+            )
+            following, cuts = at_end(place, end, now_ms)
+        else:
+            waited_ms = self._watch.waited_ms(key, place, time.monotonic_ns() // 1_000_000)
+            seen = Seen(end, now_ms, waited_ms, self._plan.stop(key))
+            following, cuts = advanced(
+                place, self._rules, view, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
+            )
         if not cuts:
             return place, []
         taken = TakenNames(self._plan.taken)
