@@ -6,9 +6,11 @@
 #   make quick                           check and the tests that need no server: before each commit
 #   make test                            everything; what CI runs
 #   make test ARGS="tests/unit -k hash"  check, then that selection
+#   make test-full ARGS=faults           the long tests of one part: clients, spark, faults, documents;
+#                                        ARGS="faults --long" takes the largest counts
 #   make asan                            the compiled kernels under AddressSanitizer
 
-.PHONY: setup serve demo check quick test bench bench-spark asan fmt lock clean
+.PHONY: setup serve demo check quick test test-full bench bench-spark asan fmt lock clean
 .DEFAULT_GOAL := check
 
 BIN := .venv/bin
@@ -16,6 +18,9 @@ BIN := .venv/bin
 CODE := $(sort $(foreach d,src tests benchmarks tools,$(if $(wildcard $(d)/*.py $(d)/*/*),$(d))))
 QUICK := $(wildcard tests/unit tests/contract tests/protocol tests/faults tests/simulation tests/docs)
 ARGS ?=
+# Three workers on two cores: most tests wait for processes and clocks. tests/tidy ran in `check`.
+EVERYTHING := -q -n $(or $(TEST_WORKERS),3) --dist loadscope --no-loadscope-reorder \
+	--durations 20 --ignore tests/tidy
 
 setup:
 	@tools/setup.sh
@@ -37,7 +42,12 @@ quick: check
 	$(BIN)/pytest -q $(QUICK) $(ARGS)
 
 test: check
-	$(BIN)/python tools/test.py $(ARGS)
+	$(BIN)/python -m tests.support.toolchains
+	$(BIN)/pytest $(or $(ARGS),$(EVERYTHING))
+
+test-full: setup
+	$(BIN)/python -m tests.support.toolchains
+	@tools/test_full.sh $(ARGS)
 
 bench: setup
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -14,6 +14,7 @@ MODULES = {
     "penstock.kernels._avro": "src/penstock/kernels/_avro.pyx",
     "penstock.kernels._compiled": "src/penstock/kernels/_compiled.pyx",
     "penstock.kernels._gather": "src/penstock/kernels/_gather.pyx",
+    "penstock.kernels._messages": "src/penstock/kernels/_messages.pyx",
     "penstock.kernels._intake": "src/penstock/kernels/_intake.pyx",
 }
 SHARED = ["src/penstock/kernels/_event.pxd"]
@@ -27,9 +28,7 @@ def extensions() -> list[Extension]:
     flags = os.environ.get("PENSTOCK_CFLAGS", "-O2").split()
     made: list[Extension] = cythonize(
         [
-            Extension(
-                name, [source], depends=SHARED, optional=True, extra_compile_args=flags
-            )
+            Extension(name, [source], depends=SHARED, optional=True, extra_compile_args=flags)
             for name, source in MODULES.items()
         ],
         build_dir="build/cython",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -26,10 +27,11 @@ from penstock.amqp.performatives import (
     encode_performative,
 )
 from penstock.amqp.performatives import Target as LinkTarget
+from penstock.amqp.types import Long
 
 _BLOCK_BYTES = 64 * 1024
 _DEADLINE_S = 60.0
-_ADDRESS = "127.66.0.1"  # not the normal client's: what an address did is held against it alone
+_ADDRESS = "127.0.0.2"  # not the normal client's: penalties and turns are per address
 
 UPGRADE = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
@@ -67,8 +69,9 @@ class Peer:
         await self.writer.drain()
 
     async def hear_all(self) -> None:
-        while await self.reader.read(_BLOCK_BYTES):
-            pass
+        with contextlib.suppress(OSError):
+            while await self.reader.read(_BLOCK_BYTES):
+                pass
 
     async def say_for_ever(self, block: bytes) -> None:
         """As much as it takes, reading what it answers."""
@@ -206,6 +209,84 @@ async def bad_passwords(peer: Peer) -> None:
     await peer.hear_all()
 
 
+def _on_cbs(peer: Peer, message: bytes) -> tuple[bytes, bytes]:
+    """The way to `$cbs` without a token, and a request to it."""
+    links = attach("out", 0, address="$cbs", sends=True) + attach(
+        "in", 1, address="$cbs", sends=False
+    )
+    begun = peer.introduction(known=False) + links + flow(handle=1, link_credit=10_000)
+    put = Transfer(handle=0, delivery_id=0, delivery_tag=b"1", settled=True)
+    return begun, frame(put, message)
+
+
+_ARRAY = bytes.fromhex("f0 00000005 0000ffff 45")  # 65,535 lists in ten bytes
+
+
+async def zero_width_arrays(peer: Peer) -> None:
+    """The finding: 72 bytes that took 113 ms. A message as full as it may be costs most now."""
+    await peer.come(peer.target.amqp)
+    bomb = b"\x00\x53\x77\xd0" + struct.pack(">II", 24, 2) + 2 * _ARRAY
+    begun, put = _on_cbs(peer, bomb)
+    full = encode_message(Message(body=ValueBody([[] for _ in range(500)])))
+    await peer.say(begun)
+    await peer.say_for_ever(put + _on_cbs(peer, full)[1])
+
+
+async def zero_width_flows(peer: Peer) -> None:
+    await peer.come(peer.target.amqp)
+    await peer.say(peer.introduction(known=False))
+    heavy: dict[str, object] = {f"{number:x}": [] for number in range(240)}
+    full = Flow(
+        next_incoming_id=1,
+        incoming_window=100,
+        next_outgoing_id=0,
+        outgoing_window=100,
+        properties=heavy,
+    )
+    await peer.say_for_ever(frame(full))
+
+
+async def fat_opens(peer: Peer) -> None:
+    await peer.come(peer.target.amqp)
+    heavy: dict[str, object] = {f"{number:x}": [[]] for number in range(120)}
+    opened = Open(container_id="c" * 1000, hostname="h" * 1000, properties=heavy)
+    await peer.say(AMQP_HEADER + frame(opened))
+    await peer.hear_all()
+
+
+async def colliding_keys(peer: Peer) -> None:
+    await peer.come(peer.target.amqp)
+    keys = {Long(number << 54): None for number in range(-120, 120)}
+    begun, put = _on_cbs(peer, encode_message(Message(body=ValueBody(keys))))
+    await peer.say(begun)
+    await peer.say_for_ever(put)
+
+
+async def token_guesses(peer: Peer) -> None:
+    """As good as a token can look, each for another policy."""
+    await peer.come(peer.target.amqp)
+    begun = _on_cbs(peer, b"")[0]
+    await peer.say(begun)
+    hearing = asyncio.create_task(peer.hear_all())
+    while not hearing.done() and not peer.writer.transport.is_closing():
+        token = (
+            "SharedAccessSignature sr=sb%3A%2F%2Flocalhost%2F&sig="
+            f"{os.urandom(32).hex()}&se=9999999999&skn={os.urandom(8).hex()}"
+        )
+        message = Message(
+            properties=Properties(message_id="1", reply_to="here"),
+            application_properties={
+                "operation": "put-token",
+                "type": "servicebus.windows.net:sastoken",
+                "name": "sb://localhost/",
+            },
+            body=ValueBody(token),
+        )
+        await peer.say(_on_cbs(peer, encode_message(message))[1])
+        await asyncio.sleep(0)
+    hearing.cancel()
+
+
 async def tls_handshakes(peer: Peer) -> None:
     await peer.come(peer.target.amqps, secure=True)
 
@@ -303,6 +384,30 @@ async def bad_requests(peer: Peer) -> None:
     await peer.say_for_ever(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
+async def requests_without_token(peer: Peer) -> None:
+    """What the port answers without a token, one request after the other."""
+    await peer.come(peer.target.https, secure=True)
+    path = ("/metadata/endpoints", "/openapi.json", f"/{peer.target.hub}/messages")
+    for number in range(10_000):
+        asked = path[number % len(path)]
+        await peer.say(f"GET {asked} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        if not await peer.reader.read(_BLOCK_BYTES):
+            return
+
+
+async def websocket_bombs(peer: Peer) -> None:
+    """AMQP over WebSocket: costly messages to `$cbs`."""
+    await peer.come(peer.target.https, secure=True)
+    full = encode_message(Message(body=ValueBody([[] for _ in range(500)])))
+    begun, put = _on_cbs(peer, full)
+    await peer.say(UPGRADE + _masked(begun))
+    await peer.say_for_ever(_masked(put))
+
+
+def _masked(data: bytes) -> bytes:
+    return b"\x82\xfe" + struct.pack(">H", len(data)) + bytes(4) + data
+
+
 async def bad_http_tokens(peer: Peer) -> None:
     await peer.come(peer.target.https, secure=True)
     token = "SharedAccessSignature sr=localhost&sig=AAAA&se=9999999999&skn=" + peer.target.policy
@@ -337,8 +442,29 @@ KINDS: dict[str, Callable[[Peer], Awaitable[None]]] = {
         websocket_fragments,
         bad_requests,
         bad_http_tokens,
+        zero_width_arrays,
+        zero_width_flows,
+        fat_opens,
+        colliding_keys,
+        token_guesses,
+        requests_without_token,
+        websocket_bombs,
     )
 }
+
+# The worst that a peer without a token can send, for the bar of docs/security.md.
+UNAUTHENTICATED = (
+    "zero_width_arrays",
+    "zero_width_flows",
+    "fat_opens",
+    "colliding_keys",
+    "token_guesses",
+    "bad_passwords",
+    "requests_without_token",
+    "bad_http_tokens",
+    "websocket_bombs",
+    "websocket_pings",
+)
 
 
 # Not connections but a flood of them: thousands a second, each accepted and thrown away, cost a

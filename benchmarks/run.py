@@ -20,17 +20,32 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks import alone, idle, large, machine, rounds  # noqa: E402 - the path comes first
+from benchmarks import (  # noqa: E402 - the path comes first
+    alone,
+    hostile,
+    idle,
+    large,
+    machine,
+    rounds,
+    stalls,
+)
 from benchmarks.process import pin_generator  # noqa: E402
 from benchmarks.report import Report, wide_console  # noqa: E402
 from benchmarks.results import Results  # noqa: E402
 from benchmarks.rounds import Tell  # noqa: E402
 
-PARTS = ("rounds", "latency", "connections", "slow", "large", "idle")
+PARTS = ("rounds", "latency", "connections", "slow", "large", "idle", "stalls")
+HOSTILE = "hostile"  # five minutes, with a bar of its own: only when asked for
 
 
 def main() -> None:
     given = _arguments()
+    if HOSTILE in given.parts:
+        pin_generator()
+        hostile.bar(rounds=given.rounds, directory=given.directory)
+        given.parts.remove(HOSTILE)
+        if not given.parts:
+            return
     console = wide_console()
     results = Results()
     results.about = {
@@ -80,6 +95,9 @@ def _measure(given: argparse.Namespace, place: Path, results: Results, tell: Tel
         large.large_log(place, results, log_gb=given.log_gb, tell=tell, starts=few)
     if "idle" in given.parts:
         idle.idle_connections(place, results, count=given.idle, tell=tell)
+    if "stalls" in given.parts:
+        hubs, connections = (200, 300) if given.quick else (stalls.HUBS, stalls.CONNECTIONS)
+        stalls.event_loop_stalls(place, results, hubs=hubs, connections=connections, tell=tell)
 
 
 def _arguments() -> argparse.Namespace:
@@ -91,7 +109,7 @@ def _arguments() -> argparse.Namespace:
     add("--log-gb", type=float, help="the large log [10, quick: 0.25]")
     add("--idle", type=int, help="idle connections [2000, quick: 400]")
     add("--no-peers", action="store_true", help="Penstock alone")
-    add("--part", dest="parts", action="append", choices=PARTS, help="only these [all]")
+    add("--part", dest="parts", action="append", choices=(*PARTS, HOSTILE), help="only these [all]")
     add("--json", type=Path, help="also write the results here")
     add("--directory", type=Path, help="on which disk [the temporary directory's]")
     given = parser.parse_args()

@@ -12,22 +12,18 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Protocol
 
+import hypothesis
 import pytest
+from tests.support import toolchains
+from tests.support.toolchains import NODE
 
-COMPATIBILITY = Path(__file__).parent / "compatibility"
-NODE = COMPATIBILITY / "node"
-GO = COMPATIBILITY / "go"
-GO_PROGRAM = Path(sys.prefix) / "compatibility-go"
-JAVA = COMPATIBILITY / "java"
-JAVA_BUILT = Path(sys.prefix) / "compatibility-java"
-PREPARATION_DEADLINE_S = 100
 AZURITE_DEADLINE_S = 30
 PENSTOCK = Path(sys.executable).parent / "penstock"
 START_DEADLINE_S = 30.0  # a loaded machine; the promise (1 s) is measured elsewhere
@@ -35,6 +31,32 @@ STOP_DEADLINE_S = 20.0
 ANY_PORT = tuple(
     part for door in ("amqp", "amqps", "https", "admin") for part in (f"--{door}-port", "0")
 )
+
+
+pytest_plugins = ["tests.support.selection"]
+# How fast examples are drawn says something about the machine's load, not about the code.
+hypothesis.settings.register_profile(
+    "penstock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("penstock")
+
+
+class Sized(Protocol):
+    """Chooses the count of a test marked `sized`."""
+
+    def __call__(self, *, short: int, full: int, long: int | None = None) -> int: ...
+
+
+@pytest.fixture(scope="session")
+def sized(pytestconfig: pytest.Config) -> Sized:
+    """`sized(short=200, full=5_000, long=50_000)`: the count for this run."""
+
+    def choose(*, short: int, full: int, long: int | None = None) -> int:
+        if pytestconfig.getoption("--full") is None:
+            return short
+        return long if long is not None and pytestconfig.getoption("--long") else full
+
+    return choose
 
 
 class Server:
@@ -183,102 +205,28 @@ def start_session_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 # --- other languages ------------------------------------------------------------------------------
 
 
-class Preparation:
-    """A long command that begins when tests were collected and is waited for by those who need it.
-
-    Packages for Node.js come over the network, Go compiles: meanwhile the Python tests run.
-    """
-
-    def __init__(self, name: str, command: list[str], folder: Path, *, log: Path) -> None:
-        self._name = name
-        self._log = log
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
-
-    def wait(self) -> None:
-        """Skips the test, with one reason, when it failed."""
-        try:
-            code = self._process.wait(PREPARATION_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            pytest.skip(f"{self._name} did not finish within {PREPARATION_DEADLINE_S} s")
-        if code != 0:
-            lines = self._log.read_text(errors="replace").splitlines()
-            reason = next((line for line in lines if "error" in line.lower()), "no reason given")
-            pytest.skip(f"{self._name} failed: {reason[:200]}")
-
-
-_preparations: dict[str, Preparation] = {}
-
-
 def pytest_configure() -> None:
     """Started in the background of a script, as CI may do, this process ignores SIGINT; every
     program that a test starts and interrupts would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.config.option.collectonly:
-        return
-    files = {item.path.name for item in session.items if item.path.parent == COMPATIBILITY}
-    if files & {"test_javascript.py", "test_python_processor.py", "test_checkpoint_stores.py"}:
-        _prepare_node()
-    if "test_go.py" in files:
-        _prepare_go()
-    if "test_java.py" in files:
-        _prepare_java()
-
-
-def _prepare_node() -> None:
-    npm, lock = shutil.which("npm"), NODE / "package-lock.json"
-    installed = NODE / "node_modules" / ".package-lock.json"
-    if npm is None or (installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime):
-        return
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    log = Path(tempfile.gettempdir()) / f"penstock-npm-{os.getpid()}.log"
-    _preparations["node"] = Preparation("npm ci", command, NODE, log=log)
-
-
-def _prepare_go() -> None:
-    if go := shutil.which("go"):
-        # Quick when nothing changed: Go keeps what it compiled.
-        command = [go, "build", "-mod=readonly", "-o", str(GO_PROGRAM), "."]
-        log = Path(tempfile.gettempdir()) / f"penstock-go-{os.getpid()}.log"
-        _preparations["go"] = Preparation("go build", command, GO, log=log)
-
-
-def _prepare_java() -> None:
-    maven, javac = shutil.which("mvn"), shutil.which("javac")
-    if maven is None or javac is None:
-        return
-    libraries, classes = JAVA_BUILT / "lib", JAVA_BUILT / "classes"
-    script = f"""
-        if [ ! "{libraries}" -nt pom.xml ]; then
-            "{maven}" -q -B dependency:copy-dependencies -DoutputDirectory="{libraries}" || exit 1
-            touch "{libraries}"
-        fi
-        "{javac}" -cp "{libraries}/*" -d "{classes}" Compatibility.java
-    """
-    log = Path(tempfile.gettempdir()) / f"penstock-java-{os.getpid()}.log"
-    _preparations["java"] = Preparation("mvn and javac", ["sh", "-c", script], JAVA, log=log)
+    for name in ("COLUMNS", "LINES"):  # of a worker; programs on a test's terminal would obey them
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")
 def java_command() -> list[str]:
+    toolchains.require("java")
     java = shutil.which("java")
-    if java is None or "java" not in _preparations:
-        pytest.skip("Java and Maven are not installed")
-    _preparations["java"].wait()
-    return [java, "-cp", f"{JAVA_BUILT / 'lib'}/*:{JAVA_BUILT / 'classes'}", "Compatibility"]
+    assert java is not None, "javac is installed, java is not"
+    libraries, classes = toolchains.JAVA_LIBRARIES, toolchains.JAVA_CLASSES
+    return [java, "-cp", f"{libraries}/*:{classes}", "Compatibility"]
 
 
 @pytest.fixture(scope="session")
 def go_program() -> Path:
-    if "go" not in _preparations:
-        pytest.skip("Go is not installed")
-    _preparations["go"].wait()
-    return GO_PROGRAM
+    toolchains.require("go")
+    return toolchains.GO_PROGRAM
 
 
 class NodeTools:
@@ -291,13 +239,7 @@ class NodeTools:
 
 @pytest.fixture(scope="session")
 def node() -> NodeTools:
-    node = shutil.which("node")
-    if node is None or shutil.which("npm") is None:
-        pytest.skip("Node.js and npm are not installed")
-    if "node" in _preparations:
-        _preparations["node"].wait()
-        (NODE / "node_modules" / ".package-lock.json").touch()  # newer than the lock: done
-    return NodeTools(node)
+    return NodeTools(toolchains.require("node"))
 
 
 class Azurite:
@@ -307,17 +249,11 @@ class Azurite:
     ACCOUNT = "devstoreaccount1"
     KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
-    def __init__(self, process: subprocess.Popen[bytes] | None, port: int, why_not: str) -> None:
-        self._process = process
-        self.why_not = why_not
+    def __init__(self, port: int) -> None:
         self.connection_string = (
             f"DefaultEndpointsProtocol=http;AccountName={self.ACCOUNT};AccountKey={self.KEY};"
             f"BlobEndpoint=http://127.0.0.1:{port}/{self.ACCOUNT};"
         )
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None
 
 
 @pytest.fixture(scope="session")
@@ -336,30 +272,30 @@ def azurite(node: NodeTools, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     # `with` closes its output too; the listener has read all of it once the process is gone.
     with process:
         try:
-            reason, listener = _wait_for_azurite(process)
-            yield Azurite(process if reason is None else None, port, reason or "")
+            listener = _wait_for_azurite(process)
+            yield Azurite(port)
         finally:
             process.terminate()
             process.wait(20)
             listener.join(20)
 
 
-def _wait_for_azurite(process: subprocess.Popen[bytes]) -> tuple[str | None, threading.Thread]:
-    """It says that it listens: None, or why it does not run; and who goes on reading its words."""
-    said: queue.Queue[bytes] = queue.Queue()
+def _wait_for_azurite(process: subprocess.Popen[bytes]) -> threading.Thread:
+    """Wait until it listens; returns the thread that reads its output from then on."""
+    lines: queue.Queue[bytes] = queue.Queue()
     stdout = process.stdout
     assert stdout is not None
 
-    def listen() -> None:
+    def read() -> None:
         for line in stdout:
-            said.put(line)
+            lines.put(line)
 
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     line = b""
     while b"successfully listens" not in line:
         try:
-            line = said.get(timeout=AZURITE_DEADLINE_S)
+            line = lines.get(timeout=AZURITE_DEADLINE_S)
         except queue.Empty:
-            return f"Azurite did not start within {AZURITE_DEADLINE_S} s", listener
-    return None, listener
+            pytest.fail(f"Azurite did not start within {AZURITE_DEADLINE_S} s")
+    return reader

@@ -58,9 +58,9 @@ class SetupError(Exception):
 
 def environment_digest() -> str:
     own = [ROOT / "pyproject.toml", ROOT / "setup.py", Path(__file__).resolve()]
-    sources = [LOCK, *own, *sorted(ROOT.glob("src/**/*.p[yx][xd]")), *node_locks()]
-    # A compiler or npm that came later lets more be installed than last time.
-    tools = [shutil.which(tool) is not None for tool in ("cc", "gcc", "npm")]
+    sources = [LOCK, *own, *sorted(ROOT.glob("src/**/*.p[yx][xd]"))]
+    # A compiler that came later lets more be installed than last time.
+    tools = [shutil.which(tool) is not None for tool in ("cc", "gcc")]
     digest = hashlib.sha256(f"{VENV} {tools}".encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -74,11 +74,7 @@ def build_environment() -> None:
     )
     STAMP.unlink(missing_ok=True)
     create_venv()
-    node_packages = start_node_packages()
-    try:
-        install_python_packages()
-    finally:
-        finish_node_packages(node_packages)
+    install_python_packages()
     STAMP.write_text(environment_digest())
 
 
@@ -160,40 +156,6 @@ def remove_strangers(known: set[str]) -> None:
     strangers = {canonical(line.partition("==")[0]) for line in listed} - known
     if strangers:
         run([PYTHON, "-m", "pip", "uninstall", "--quiet", "--yes", *sorted(strangers)])
-
-
-def node_locks() -> list[Path]:
-    """JavaScript clients that tests drive: each has a package.json and a lock beside it."""
-    return sorted((ROOT / "tests" / "compatibility").glob("*/package-lock.json"))
-
-
-def start_node_packages() -> list[tuple[Path, subprocess.Popen[bytes] | None]]:
-    """npm works beside pip: together they take as long as the slower one."""
-    npm = shutil.which("npm")
-    started: list[tuple[Path, subprocess.Popen[bytes] | None]] = []
-    for lock in node_locks():
-        # npm's own note of what it installed; older than the lock: installed from another one.
-        installed = lock.parent / "node_modules" / ".package-lock.json"
-        if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
-            continue
-        command = [npm or "npm", "ci", "--no-audit", "--no-fund", "--prefer-offline"]
-        nowhere = subprocess.DEVNULL
-        running = (
-            subprocess.Popen(
-                command, cwd=lock.parent, stdin=nowhere, stdout=nowhere, stderr=nowhere
-            )
-            if npm
-            else None
-        )
-        started.append((lock.parent, running))
-    return started
-
-
-def finish_node_packages(started: list[tuple[Path, subprocess.Popen[bytes] | None]]) -> None:
-    for folder, running in started:
-        if running is None or running.wait() != 0:
-            where = folder.relative_to(ROOT)
-            print(f"npm packages of {where} not installed (needs npm): its tests will be skipped")
 
 
 def run(command: Sequence[str | Path], *, quiet: bool = False) -> bool:

@@ -1,8 +1,14 @@
 """How Spark finds the format `eventhubs`: it looks for `DefaultSource` in modules `pyspark_*`.
 
-Spark imports this whenever it looks for any format, so it must be light and must not fail.
+Spark imports this whenever it looks up any format. An ImportError here would make Spark skip every
+Python data source, so an older PySpark gets a source that fails only when it is used.
 """
 
-from penstock.spark.sources.eventhubs import EventHubsDataSource as DefaultSource
+try:
+    from penstock.spark.sources.eventhubs import EventHubsDataSource as DefaultSource
+except ImportError:
+    from penstock.spark.sources.unsupported import (  # type: ignore[assignment]
+        UnsupportedDataSource as DefaultSource,
+    )
 
 __all__ = ["DefaultSource"]

@@ -89,7 +89,8 @@ def server(start_session_server: ServerFactory) -> Server:
 
 
 def _configuration() -> str:
-    lines = ["[[namespaces]]", f'name = "{NAMESPACE}"']
+    lines = ["[auth]", "expiry_grace_seconds = 0"]  # expiry tests wait for the link's end
+    lines += ["[[namespaces]]", f'name = "{NAMESPACE}"']
     lines += _rule("namespaces", "RootManageSharedAccessKey", "manage", "the-first-key")
     lines += [f'secondary_key = "{SECONDARY_KEY}"']
     lines += _rule("namespaces", "sender", "send", KEYS["sender"])

@@ -38,7 +38,7 @@ CAPTURE = {
     "destination": {
         "name": "EventHubArchive.AzureBlockBlob",
         "properties": {
-            "storageAccountResourceId": "store",
+            "storageAccountResourceId": "local",
             "blobContainer": "events",
             "archiveNameFormat": FORMAT,
         },
@@ -379,8 +379,8 @@ made = client.namespaces.begin_create_or_update(
 hub = client.event_hubs.create_or_update("g", "older-sdk", "events", Eventhub(
     partition_count=4, message_retention_in_days=2,
     capture_description=CaptureDescription(enabled=True, encoding="Avro", destination=Destination(
-        name="EventHubArchive.AzureBlockBlob", storage_account_resource_id="s", blob_container="c",
-        archive_name_format="FORMAT"))))
+        name="EventHubArchive.AzureBlockBlob", storage_account_resource_id="local",
+        blob_container="c", archive_name_format="FORMAT"))))
 group = client.consumer_groups.create_or_update(
     "g", "older-sdk", "events", "readers", ConsumerGroup())
 rule = client.namespaces.create_or_update_authorization_rule(

@@ -187,7 +187,11 @@ def test_atom_makes_a_hub_that_works_at_once(managed: Server) -> None:
 
 
 def test_openapi_is_published_on_the_administration_port(managed: Server) -> None:
-    with urllib.request.urlopen(f"{managed['admin']}/openapi.json", timeout=DEADLINE_S) as answer:
+    request = urllib.request.Request(
+        f"{managed['admin']}/openapi.json",
+        headers={"Authorization": f"Bearer {managed['admin_token']}"},
+    )
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         document = json.load(answer)
     assert document["openapi"].startswith("3.")
     assert "/subscriptions" in document["paths"]

@@ -199,7 +199,7 @@ def outcomes(sdks: Sdks, azurite: Azurite) -> Outcomes:
         finally:
             await sdk.call(store.close)
 
-    cases = [over_memory, over_blobs] if azurite.is_running else [over_memory]
+    cases = [over_memory, over_blobs]
     return sdks.run((cases, [("sync", "tcp"), ("aio", "tcp")]))
 
 
@@ -212,6 +212,4 @@ def test_processors_balance_over_a_store_in_memory(outcomes: Outcomes, flavour: 
 def test_processors_balance_over_the_official_blob_store(
     outcomes: Outcomes, azurite: Azurite, flavour: str
 ) -> None:
-    if not azurite.is_running:
-        pytest.skip(azurite.why_not)
     outcomes.check("over_blobs", flavour)

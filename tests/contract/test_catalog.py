@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from penstock.catalog.api import Catalog
+from penstock.catalog.api import Catalog, CatalogChange, Entity
 from penstock.catalog.memory import MemoryCatalog
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.model import limits
@@ -17,6 +18,7 @@ from penstock.model.entities import (
     ConsumerGroup,
     Hub,
     HubStatus,
+    LimitSet,
     Namespace,
     Right,
     Secret,
@@ -31,6 +33,7 @@ from penstock.model.errors import (
     PenstockError,
     QuotaExceeded,
 )
+from penstock.model.ledger import QuotaGrant, QuotaKind
 from penstock.model.names import DEFAULT_GROUP, GroupName, HubName, NamespaceName, RuleName
 
 NS = NamespaceName("Contoso")
@@ -386,7 +389,7 @@ def test_write_beyond_a_limit_is_refused_and_changes_nothing(
     full: Catalog, error: type[PenstockError], act: Callable[[Catalog], None]
 ) -> None:
     calls: list[int] = []
-    full.subscribe(lambda: calls.append(1))
+    full.subscribe(lambda _: calls.append(1))
     before = content(full)
     with pytest.raises(error) as caught:
         act(full)
@@ -421,13 +424,47 @@ def test_write_at_a_limit_is_accepted(full: Catalog, act: Callable[[Catalog], No
     assert content(full) != before
 
 
-def test_one_partition_is_accepted_when_the_caller_says_so(catalog: Catalog) -> None:
+def test_one_partition_is_accepted_with_the_current_limits(catalog: Catalog) -> None:
     one = msgspec.structs.replace(EVENTS, partition_count=1)
-    catalog.put_namespace(NAMESPACE)
-    catalog.put_hub(one, partition_count_min=limits.PARTITION_COUNT_MIN_EMULATOR)
+    current = msgspec.structs.replace(NAMESPACE, limits=LimitSet.CURRENT)
+    catalog.put_namespace(current)
+    catalog.put_hub(one)
+    assert catalog.namespace(NS) == current
+    catalog.put_namespace(NAMESPACE)  # the hub stays, and may be changed
     disabled = msgspec.structs.replace(one, status=HubStatus.DISABLED)
     catalog.put_hub(disabled)
     assert catalog.hub(NS, HUB) == disabled
+
+
+@pytest.mark.parametrize(
+    ("limit_set", "granted", "count", "sentence"),
+    [
+        ("specification", None, 1, '2 to 32 are allowed. A namespace with limits = "current" '),
+        ("specification", None, 0, "is 0: 2 to 32 are allowed, and up to 1024 with a grant."),
+        ("specification", None, 1025, "is 1025: 2 to 32 are allowed, and up to 1024 with a "),
+        ("specification", 64, 1025, "is 1025: 2 to 64 are allowed, and up to 1024 with a grant."),
+        ("specification", 1024, 1025, "is 1025: 2 to 1024 are allowed."),
+        ("current", None, 0, "is 0: 1 to 32 are allowed, and up to 1024 with a grant."),
+        ("current", None, 33, "may have 32 partitions without a grant: 33 need a grant of 33."),
+    ],
+)
+def test_refused_partition_count_names_the_true_bounds(
+    catalog: Catalog, limit_set: str, granted: int | None, count: int, sentence: str
+) -> None:
+    catalog.put_namespace(msgspec.structs.replace(NAMESPACE, limits=LimitSet(limit_set)))
+    if granted is not None:
+        catalog.put_quota_grant(
+            QuotaGrant(
+                namespace=NS,
+                kind=QuotaKind.PARTITIONS,
+                value=granted,
+                granted_by="Ada",
+                granted_ms=1,
+            )
+        )
+    with pytest.raises((ArgumentOutOfRange, QuotaExceeded), match=re.escape(sentence)):
+        catalog.put_hub(msgspec.structs.replace(EVENTS, partition_count=count))
+    assert catalog.hubs(NS) == []
 
 
 def test_groups_are_limited_beside_the_default_one(full: Catalog) -> None:
@@ -455,7 +492,7 @@ def test_rules_are_limited_on_each_level(full: Catalog, level: HubName | None) -
 
 def test_subscriber_hears_each_committed_write_until_it_leaves(catalog: Catalog) -> None:
     seen: list[int] = []
-    leave = catalog.subscribe(lambda: seen.append(len(content(catalog))))
+    leave = catalog.subscribe(lambda _: seen.append(len(content(catalog))))
     catalog.put_namespace(NAMESPACE)
     catalog.put_hub(EVENTS)  # with its $Default group
     catalog.put_group(GROUP)
@@ -475,10 +512,10 @@ def test_subscriber_hears_each_committed_write_until_it_leaves(catalog: Catalog)
 def test_subscriber_may_leave_and_another_come_while_being_called(catalog: Catalog) -> None:
     calls: list[str] = []
 
-    def once() -> None:
+    def once(change: CatalogChange) -> None:
         calls.append("once")
         leave()
-        catalog.subscribe(lambda: calls.append("later"))
+        catalog.subscribe(lambda _: calls.append("later"))
 
     leave = catalog.subscribe(once)
     catalog.put_namespace(NAMESPACE)
@@ -492,3 +529,48 @@ def test_lists_are_copies(full: Catalog) -> None:
     full.rules(NS).clear()
     assert full.hubs(NS) == [EVENTS]
     assert full.rules(NS) == [RULE]
+
+
+def test_change_carries_the_entity_before_and_after(catalog: Catalog) -> None:
+    changes: list[CatalogChange] = []
+    catalog.subscribe(changes.append)
+    catalog.put_namespace(NAMESPACE)
+    catalog.put_hub(EVENTS)
+    shorter = msgspec.structs.replace(EVENTS, retention_hours=2)
+    catalog.put_hub(shorter)
+    catalog.put_rule(RULE)
+    catalog.delete_rule(NS, None, RULE.name)
+    catalog.delete_hub(NS, HUB)
+    catalog.delete_namespace(NS)
+    assert changes == [
+        CatalogChange(None, NAMESPACE),
+        CatalogChange(None, EVENTS),
+        CatalogChange(EVENTS, shorter),
+        CatalogChange(None, RULE),
+        CatalogChange(RULE, None),
+        CatalogChange(shorter, None),
+        CatalogChange(NAMESPACE, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "affects_links"),
+    [
+        (None, RULE, True),
+        (RULE, None, True),
+        (NAMESPACE, msgspec.structs.replace(NAMESPACE, hosts=("other",)), True),
+        (NAMESPACE, msgspec.structs.replace(NAMESPACE, throughput_units=4), False),
+        (NAMESPACE, None, True),
+        (EVENTS, msgspec.structs.replace(EVENTS, status=HubStatus.DISABLED), True),
+        (EVENTS, msgspec.structs.replace(EVENTS, metadata={"captureRuns": []}), False),
+        (EVENTS, None, True),
+        (None, GROUP, False),
+        (GROUP, None, False),
+    ],
+)
+def test_links_are_judged_again_only_after_changes_of_rules_keys_and_status(
+    before: Entity | None, after: Entity | None, affects_links: bool
+) -> None:
+    """reliability.md bug 10: every write of the catalog had every link judged again, the progress
+    of Capture and a step of auto-inflate too."""
+    assert CatalogChange(before, after).affects_links is affects_links

@@ -151,7 +151,7 @@ def test_audit_log_outlives_its_namespace(catalog: Catalog) -> None:
 
 def test_grant_is_told_to_subscribers(catalog: Catalog) -> None:
     told: list[int] = []
-    catalog.subscribe(lambda: told.append(len(catalog.quota_grants(NS))))
+    catalog.subscribe(lambda _: told.append(len(catalog.quota_grants(NS))))
     catalog.put_quota_grant(UNITS)
     catalog.delete_quota_grant(NS, QuotaKind.THROUGHPUT_UNITS, by="Cy", now_ms=8)
     assert told == [1, 0]

@@ -140,7 +140,9 @@ def read_all(
     return found
 
 
-def test_empty_log_tells_minus_one(bench: Bench) -> None:
+def test_empty_log_is_healthy_and_tells_minus_one(bench: Bench) -> None:
+    health = bench.store.health()
+    assert (health.is_alive, health.queued) == (True, 0)
     status = bench.partition().status()
     assert status == PartitionStatus(-1, -1, -1, 0, 0, None)
     assert status.is_empty

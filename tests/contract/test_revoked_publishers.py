@@ -116,7 +116,7 @@ def test_refused_write_changes_nothing(
 ) -> None:
     catalog.put_revoked_publisher(DEVICE)
     calls: list[int] = []
-    catalog.subscribe(lambda: calls.append(1))
+    catalog.subscribe(lambda _: calls.append(1))
     with pytest.raises(error) as caught:
         act(catalog)
     assert type(caught.value) is error
@@ -136,7 +136,7 @@ def test_revoked_publishers_are_limited(catalog: Catalog, monkeypatch: pytest.Mo
 
 def test_subscriber_hears_of_revoking_and_resuming(catalog: Catalog) -> None:
     seen: list[int] = []
-    catalog.subscribe(lambda: seen.append(len(catalog.revoked_publishers(NS, HUB))))
+    catalog.subscribe(lambda _: seen.append(len(catalog.revoked_publishers(NS, HUB))))
     catalog.put_revoked_publisher(DEVICE)
     catalog.delete_revoked_publisher(NS, HUB, "device-1")
     assert seen == [1, 0]

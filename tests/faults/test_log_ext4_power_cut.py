@@ -1,6 +1,6 @@
 """Loss of power on a real ext4: an image mounted by loop, shut down without flushing its journal.
 
-Needs root and loop devices, so it runs only when asked: PENSTOCK_EXT4_CUTS=20. The simulation of
+Needs root and loop devices; runs in `make test-full ARGS=faults`. The simulation of
 test_log_power_cut.py always runs.
 """
 
@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.conftest import Sized
 
 from penstock.log.embedded import EmbeddedLogStore
 
-CUTS = int(os.environ.get("PENSTOCK_EXT4_CUTS", "0"))
 EXT4_IOC_SHUTDOWN = 0x8004587D
 WITHOUT_FLUSHING_THE_JOURNAL = 2
 DEADLINE_S = 60
@@ -141,14 +141,22 @@ def run(tmp_path: Path, cuts: int, flush: str) -> int:
     return lost
 
 
-@pytest.mark.skipif(CUTS == 0, reason="needs root and loop devices: set PENSTOCK_EXT4_CUTS")
-@pytest.mark.timeout(30 + 20 * CUTS)
-def test_power_cut_on_ext4_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    assert run(tmp_path, CUTS, "disk") == 0
+def skip_without_loop_devices() -> None:
+    missing = [tool for tool in ("mkfs.ext4", "mount", "umount") if shutil.which(tool) is None]
+    if os.geteuid() != 0 or missing or not Path("/dev/loop-control").exists():
+        pytest.skip("needs root, loop devices, mkfs.ext4 and mount")
 
 
-@pytest.mark.skipif(CUTS == 0, reason="needs root and loop devices: set PENSTOCK_EXT4_CUTS")
-@pytest.mark.timeout(30 + 20 * CUTS)
+@pytest.mark.full("faults")
+@pytest.mark.timeout(7200)
+def test_power_cut_on_ext4_loses_nothing_acknowledged(tmp_path: Path, sized: Sized) -> None:
+    skip_without_loop_devices()
+    assert run(tmp_path, sized(short=0, full=30, long=500), "disk") == 0
+
+
+@pytest.mark.full("faults")
+@pytest.mark.timeout(600)
 def test_power_cut_on_ext4_without_flushes_does_lose(tmp_path: Path) -> None:
     """The control: the method can see a loss."""
-    assert run(tmp_path, min(CUTS, 5), "os") > 0
+    skip_without_loop_devices()
+    assert run(tmp_path, 5, "os") > 0

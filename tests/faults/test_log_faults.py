@@ -13,7 +13,7 @@ import pytest
 
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.log.files import OsFiles
-from penstock.log.partition import EmbeddedPartition
+from penstock.log.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.record import RECORD_HEADER_BYTES
 from penstock.log.segment import SEGMENT_HEADER_BYTES
 from penstock.model.errors import (
@@ -34,7 +34,16 @@ DEADLINE_S = 20
 class FaultyFiles(OsFiles):
     """Counts the calls, and fails those that a test has chosen. Flushes are not waited for."""
 
-    CHANGING = ("open", "pwritev", "fdatasync", "truncate", "rename", "mkdir", "fsync_directory")
+    CHANGING = (
+        "open",
+        "pwritev",
+        "fdatasync",
+        "truncate",
+        "rename",
+        "unlink",
+        "mkdir",
+        "fsync_directory",
+    )
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -79,6 +88,10 @@ class FaultyFiles(OsFiles):
         self._enter("rename", str(new))
         super().rename(old, new)
 
+    def unlink(self, path: Path) -> None:
+        self._enter("unlink", str(path))
+        super().unlink(path)
+
     def mkdir(self, path: Path) -> None:
         self._enter("mkdir", str(path))
         super().mkdir(path)
@@ -102,9 +115,14 @@ class Bench:
         return found
 
     def append(self, *batches: EventBatch, index: int = 0) -> list[Receipt | PenstockError]:
+        return self.append_to(self.partition(index), *batches)
+
+    def append_to(
+        self, log: EmbeddedPartition | RefusedPartition, *batches: EventBatch
+    ) -> list[Receipt | PenstockError]:
         outcomes: list[Receipt | PenstockError] = []
         for item in batches:
-            self.partition(index).append(item, now_ms=NOW, done=outcomes.append)
+            log.append(item, now_ms=NOW, done=outcomes.append)
         while len(outcomes) < len(batches):
             self._queue.get(timeout=DEADLINE_S)()
         return outcomes
@@ -172,7 +190,7 @@ def test_partition_stops_after_a_failed_write_or_flush(
     assert len(files.calls) == calls  # a stopped partition does not touch the disk again
     status = bench.partition().status()
     assert status.failed is not None
-    assert "until a restart" in status.failed
+    assert "until the service is restarted" in status.failed
     assert status.last_sequence == 0
     assert sections(read_all(bench.partition())) == [batch(0).sections]
 
@@ -408,7 +426,9 @@ def test_directory_that_cannot_be_used_is_one_clear_error(
     tmp_path: Path, files: FaultyFiles, call: str
 ) -> None:
     files.fault = failing(call, str(tmp_path), errno.EROFS)
-    with pytest.raises(DataDirectoryError, match=r"data directory .*: Read-only file system\.$"):
+    with pytest.raises(
+        DataDirectoryError, match=r"data directory .*: Read-only file system\. Free"
+    ):
         Bench(tmp_path, files)
     files.fault = lambda name, path: None
     Bench(tmp_path, files).store.close()  # and the lock was given back
@@ -488,62 +508,65 @@ def test_write_that_takes_nothing_and_names_no_error_is_a_failure(
     assert type(bench.append(batch(0))[0]) is LogFailed
 
 
-# --- every call in turn ---------------------------------------------------------------------------
-
-SMALL = SEGMENT_HEADER_BYTES + 3 * SIZE
-
-
-def play(bench: Bench) -> list[bytes]:
-    """Appends over several segments and a retention pass; what was acknowledged, in order."""
-    acknowledged: list[bytes] = []
-    for number in range(10):
-        flight = [batch(3 * number + i, Producer(i, 1, number, number)) for i in range(3)]
-        for sent, outcome in zip(flight, bench.append(*flight), strict=True):
-            if isinstance(outcome, Receipt):
-                acknowledged.append(sent.sections)
-    bench.store.enforce_retention("hub", retention_ms=10**9, now_ms=NOW)
-    return acknowledged
-
-
-def calls_of_a_whole_play(directory: Path) -> list[int]:
-    """The numbers of the calls that change something, when nothing fails."""
-    files = FaultyFiles()
-    bench = Bench(directory, files, segment_bytes=SMALL)
-    opened = len(files.calls)
-    assert len(play(bench)) == 30
-    bench.store.close()
-    return [n for n in range(opened, len(files.calls)) if files.calls[n][0] in files.CHANGING]
-
-
-@pytest.mark.parametrize("is_lasting", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_every_call_may_fail_and_nothing_acknowledged_is_lost(
-    tmp_path: Path, code: int, is_lasting: bool
+@pytest.mark.parametrize("is_new", [True, False], ids=["new directory", "after a clean stop"])
+def test_full_disk_does_not_keep_the_store_from_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    numbers = calls_of_a_whole_play(tmp_path / "whole")
-    assert len(numbers) > 100
-    for number in numbers:
-        directory = tmp_path / f"fault-{number}"
-        files = FaultyFiles()
-        bench = Bench(directory, files, segment_bytes=SMALL)
+    """The lock's pid is for a text alone; after a clean stop it needs no new block either."""
+    store = Bench(tmp_path, FaultyFiles())
+    store.append(batch(0))
+    store.store.close()
+    lock = tmp_path / "lock"
+    assert lock.read_text().strip() == str(os.getpid())
+    if is_new:
+        lock.unlink()
 
-        def fault(
-            call: str, path: str, files: FaultyFiles = files, number: int = number
-        ) -> int | None:
-            passed = len(files.calls) - 1
-            is_due = passed == number or (is_lasting and passed > number)
-            return code if is_due and call in files.CHANGING else None
+    def no_space(fd: int, content: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        files.fault = fault
-        acknowledged = play(bench)
-        bench.store.close()
-        assert is_lasting or code == errno.EIO or len(acknowledged) >= 24
-        bench = Bench(directory, FaultyFiles(), segment_bytes=SMALL)
-        log = bench.partition()
-        assert log.damage == ()
-        kept = read_all(log)
-        assert [found.first_sequence for found in kept] == list(range(len(kept)))
-        assert sections(kept)[: len(acknowledged)] == acknowledged
-        assert log.status().failed is None
-        assert isinstance(bench.append(batch(99))[0], Receipt)
-        bench.store.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", no_space)
+        again = Bench(tmp_path, FaultyFiles())
+    assert sections(read_all(again.partition())) == [batch(0).sections]
+    with pytest.raises(DataDirectoryError, match="in use by the process with pid unknown:"):
+        Bench(tmp_path, FaultyFiles())
+    again.store.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+@pytest.mark.parametrize("call", ["open", "pwritev", "fdatasync", "fsync_directory"])
+def test_no_error_tells_a_client_a_path_of_the_server(
+    tmp_path: Path, files: FaultyFiles, call: str, code: int
+) -> None:
+    bench = Bench(tmp_path, files, segment_bytes=SEGMENT_HEADER_BYTES + SIZE)
+    bench.append(batch(0), batch(1))
+
+    def fault(name: str, path: str) -> int | None:
+        if name == call and "/hub/0" in path:
+            raise OSError(code, os.strerror(code), path)  # as the operating system does
+        return None
+
+    files.fault = fault
+    [outcome] = bench.append(batch(2))
+    texts = [str(outcome), str(bench.partition().status().failed)]
+    files.fault = lambda name, path: None
+    bench.store.close()
+    files.fault = fault
+    again = Bench(tmp_path, files)
+    refused = again.store.partition("hub", 0)
+    if isinstance(refused, RefusedPartition):
+        texts += [str(error) for error in again.append_to(refused, batch(3))]
+        with pytest.raises(LogCorrupt) as raised:
+            refused.read(0, bytes_max=1)
+        texts.append(str(raised.value))
+    else:
+        files.fault = lambda name, path: None
+        for segment in (tmp_path / "hub" / "0").glob("*.log"):
+            segment.write_bytes(segment.read_bytes()[:-1])
+        with pytest.raises(LogCorrupt) as raised:
+            refused.read(0, bytes_max=1)
+        texts.append(str(raised.value))
+    assert isinstance(outcome, LogFailed)
+    assert not any(str(tmp_path) in text for text in texts), texts
+    files.fault = lambda name, path: None
+    again.store.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import signal
 import subprocess
@@ -11,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import Sized
 
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.model.events import StoredBatch
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "5"))
 DEADLINE_S = 60
 
 APPENDER = """
@@ -75,18 +74,21 @@ def append_until_killed(directory: Path, lines: int) -> int:
     return int((told + rest)[-1])
 
 
-@pytest.mark.slow
-def test_killed_appender_leaves_everything_it_was_told_of(tmp_path: Path) -> None:
+@pytest.mark.sized("faults")
+@pytest.mark.timeout(3600)
+def test_killed_appender_leaves_everything_it_was_told_of(tmp_path: Path, sized: Sized) -> None:
     chance = random.Random(20)
     last = -1
-    for _ in range(KILLS):
+    for _ in range(sized(short=5, full=200, long=1_000)):
         last = append_until_killed(tmp_path, chance.randint(1, 1500))
         store = EmbeddedLogStore(tmp_path, wake=lambda _: None)
         log = store.partition("hub", 0)
         assert store.damage == []
         assert log.status().last_sequence >= last
         sequence = 0
-        while batches := log.read(sequence, bytes_max=1 << 20):
+        while batches := log.cached(sequence, bytes_max=1 << 16) or log.read(
+            sequence, bytes_max=1 << 16
+        ):
             for batch in batches:
                 assert batch.first_sequence == sequence
                 assert batch.sections == expected_sections(batch)

@@ -119,7 +119,7 @@ class RawPeer:
 
     def opened(self, **fields: Any) -> RawPeer:
         """Header and open, without SASL, without a word read."""
-        self.say(AMQP_HEADER, Open(container_id="peer", **fields))
+        self.say(AMQP_HEADER, Open(**{"container_id": "peer", **fields}))
         self.hear_bytes()
         assert self.engine.is_opened
         return self

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.amqp.events import (
     AttachReceived,
+    ConnectionFailed,
     DispositionReceived,
     FlowReceived,
     TransferOversized,
@@ -21,6 +22,7 @@ from penstock.amqp.performatives import (
     End,
     Error,
     Flow,
+    Open,
     Source,
     Target,
 )
@@ -122,7 +124,7 @@ def test_texts_that_links_make_us_keep_are_counted(new_peer: NewPeer, kit: Kit) 
 
 
 def test_what_an_attach_said_is_forgotten_once_it_was_answered(peer: RawPeer, kit: Kit) -> None:
-    heavy: dict[str, object] = {str(i): "x" * 50 for i in range(500)}
+    heavy: dict[str, object] = {str(i): "x" * 200 for i in range(120)}
     peer.opened()
     peer.begun()
     events = peer.say(
@@ -135,6 +137,54 @@ def test_what_an_attach_said_is_forgotten_once_it_was_answered(peer: RawPeer, ki
     assert link.attach.source == Source(address="here")
     assert link.attach.target == Target(address="target")
     assert len(peer.hear_bytes()) > 20_000  # the answer still echoed it
+
+
+def test_only_what_is_used_of_an_open_is_kept(peer: RawPeer) -> None:
+    """102 bytes kept 524 KB until the connection ended (security.md 3)."""
+    heavy: dict[str, object] = {f"{i:x}": [[]] * 2 for i in range(100)}
+    tracemalloc.start()
+    peer.opened(
+        container_id="c" * 1000,
+        hostname="h" * 1000,
+        idle_time_out=60_000,
+        offered_capabilities=["o" * 100] * 10,
+        desired_capabilities=["d" * 100] * 10,
+        properties={"Product": "p" * 300, "VERSION": "1.2", "user-agent": ["no text"], **heavy},
+    )
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 30_000
+    assert peer.engine.open == Open(
+        container_id="c" * 256,
+        hostname="h" * 256,
+        idle_time_out=60_000,
+        properties={"Product": "p" * 256, "VERSION": "1.2"},
+    )
+
+
+def test_a_delivery_that_gets_no_frame_for_a_minute_ends_the_connection(
+    peer: RawPeer, kit: Kit
+) -> None:
+    """Heartbeats and frames of other deliveries do not keep it alive (security.md 4)."""
+    peer.sender()
+    peer.attached(sender=True, handle=1)
+    peer.say(kit.piece(0, b"x", handle=0, more=True))
+    for _ in range(59):
+        peer.now_ms += 1000
+        peer.say(kit.piece(1, b"y", handle=1, more=True))
+    assert peer.engine.next_deadline_ms() == peer.now_ms + 1000
+    assert peer.engine.on_time(now_ms=peer.now_ms) == []
+    (failed,) = peer.engine.on_time(now_ms=peer.now_ms + 1000)
+    assert isinstance(failed, ConnectionFailed)
+    assert "A delivery got no frame for 60000 milliseconds." in str(failed.error)
+
+
+def test_a_finished_delivery_has_no_deadline(peer: RawPeer, kit: Kit) -> None:
+    peer.sender()
+    peer.say(kit.piece(0, b"x", more=True))
+    peer.say(kit.piece(0, b"x", more=False))
+    assert peer.engine.allowance.oldest_unfinished_ms() is None
+    assert peer.engine.on_time(now_ms=peer.now_ms + 100_000) == []
 
 
 def test_deliveries_without_end_are_bounded_over_all_links(new_peer: NewPeer, kit: Kit) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.broker import ALREADY_STORED, Broker, Fetched, ProducerLink, Reader, ReadState
 from penstock.catalog.memory import MemoryCatalog
-from penstock.log.api import AppendDone, PartitionLog, PartitionStatus, Unsubscribe
+from penstock.log.api import AppendDone, LogHealth, PartitionLog, PartitionStatus, Unsubscribe
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import ConsumerGroup, Hub, Namespace
@@ -95,6 +95,9 @@ class ColdStore:
 
     def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
         return self._inner.enforce_retention(hub_id, retention_ms=retention_ms, now_ms=now_ms)
+
+    def health(self) -> LogHealth:
+        return self._inner.health()
 
     def close(self) -> None:
         self._inner.close()

@@ -64,18 +64,33 @@ def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_conf: dict[str, Any], spark_log: Path) -> Iterator[SparkSession]:
+def spark(spark_conf: dict[str, Any], spark_log: Path) -> SparkSession:
+    """Stopped after the last test below this folder: see pytest_runtest_teardown."""
     from penstock.spark import session
 
     before = dict(os.environ)
     with _stderr_to(spark_log):  # the JVM inherits it
         made = session(app_name="penstock-tests", master="local[2,4]", **spark_conf)
     made.sparkContext.setLogLevel("ERROR")
-    yield made
-    made.stop()
-    _stop_gateway()
-    os.environ.clear()
-    os.environ.update(before)
+
+    def restore_environment() -> None:
+        os.environ.clear()
+        os.environ.update(before)
+
+    _stop_spark.callback(restore_environment)
+    _stop_spark.callback(_stop_gateway)
+    _stop_spark.callback(made.stop)
+    return made
+
+
+_stop_spark = contextlib.ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """A worker goes on with other folders: neither the session nor its environment follows."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        _stop_spark.close()
 
 
 @contextlib.contextmanager

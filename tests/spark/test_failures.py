@@ -290,6 +290,7 @@ def test_a_server_that_is_away_for_a_while_costs_time_and_nothing_else(
     assert seen.bodies == numbered(0, 200)
 
 
+@pytest.mark.full("spark")
 @pytest.mark.slow
 def test_python_workers_that_are_killed_change_no_row(
     spark: SparkSession, make_hub: MakeHub

@@ -141,6 +141,7 @@ def wait_for_more(hub: TestHub, driver: Driver, than: int) -> None:
     raise AssertionError(f"nothing came: {driver.words[-3000:]}")
 
 
+@pytest.mark.full("spark")
 @pytest.mark.slow
 @pytest.mark.timeout(400 + 150 * KILLS)
 def test_every_event_arrives_once_whatever_is_killed(make_hub: MakeHub, tmp_path: Path) -> None:
@@ -158,6 +159,7 @@ def test_every_event_arrives_once_whatever_is_killed(make_hub: MakeHub, tmp_path
     assert left >= 0
 
 
+@pytest.mark.full("spark")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_same_job_runs_on_a_cluster(make_hub: MakeHub, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def stored(data: Path) -> dict[int, int]:
     store = EmbeddedLogStore(data / "log", wake=lambda act: act())
     try:
         hub = next(path for path in (data / "log").iterdir() if path.is_dir())
-        partitions = sorted(int(path.name) for path in hub.iterdir())
+        partitions = sorted(int(path.name) for path in hub.iterdir() if path.is_dir())
         return {
             index: store.partition(hub.name, index).status().last_sequence + 1
             for index in partitions
@@ -127,10 +127,10 @@ def test_refusals_have_their_exit_codes(start_server: StartServer, tmp_path: Pat
     code, text = refused("recv", *data, "--partition", 77)
     assert code == 1, text
     code, text = refused("send", "--data", tmp_path / "nobody")
-    assert code == 2, text
+    assert code == 3, text
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    gone = f"Endpoint=sb://127.0.0.1:{port};UseDevelopmentEmulator=true"
+    gone = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=x;SharedAccessKey=y;UseDevelopmentEmulator=true"
     code, text = refused("send", "--connection-string", gone)
     assert code == 1, text
 

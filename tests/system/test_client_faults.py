@@ -106,7 +106,12 @@ async def cable_to(server: Server) -> AsyncIterator[Cable]:
 @pytest.fixture(scope="module")
 def server(start_session_server: ServerFactory) -> Server:
     hubs = [f"--hub=faults-{i}:2" for i in range(12)]
-    return start_session_server("--flush=os", "--log-level=warning", *hubs)
+    return start_session_server(
+        "--flush=os",
+        "--log-level=warning",
+        *hubs,
+        environ={"PENSTOCK_AUTH_EXPIRY_GRACE_SECONDS": "0"},  # a test waits for the link's end
+    )
 
 
 @pytest.fixture(scope="module")

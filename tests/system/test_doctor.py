@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from penstock.checkpoints import ServiceCheckpointStore
 from penstock.client import EventData, EventHubProducerClient
+from penstock.service.certificates import development_certificates
 
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory
@@ -50,6 +53,41 @@ def test_doctor_names_an_old_certificate(tmp_path: Path) -> None:
     code, found = doctor(tmp_path)
     assert code == 1
     assert found["certificate"]["state"] == "fail"
+
+
+def test_doctor_names_an_own_certificate_that_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """newcomer.md 9: doctor and `config validate` said that all was well."""
+    made = development_certificates(tmp_path / "own", ["localhost"], now_ms=1_600_000_000_000)
+    monkeypatch.setenv("PENSTOCK_TLS_CERTIFICATE_FILE", str(made.certificate_file))
+    monkeypatch.setenv("PENSTOCK_TLS_KEY_FILE", str(made.key_file))
+    code, found = doctor(tmp_path / "data")
+    assert code == 1
+    assert found["certificate"]["state"] == "fail"
+    assert "expired on 2021-10" in found["certificate"]["seen"]
+    done = subprocess.run(
+        [PENSTOCK, "config", "validate"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "expired on 2021-10" in done.stderr
+
+
+def test_doctor_shows_the_checks_of_a_running_service(
+    start_server: ServerFactory, tmp_path: Path
+) -> None:
+    server = start_server(data=tmp_path / "data")
+    code, found = doctor(tmp_path / "data")
+    assert code == 0
+    assert found["ready"] == {"check": "ready", "state": "ok", "seen": "ready"}
+    assert found["log"]["seen"] == "ok"
+    assert found["certificate"]["seen"] == "ok"
+    assert "retention" in found["last passes"]["seen"]
+    limits = Path(f"/proc/{server['pid']}/limits").read_text()
+    (line,) = (each for each in limits.splitlines() if each.startswith("Max open files"))
+    soft, hard = (int(word) for word in line.split()[3:5])
+    assert soft == hard  # raised at the start
+    assert f"soft limit {soft:,}, hard limit {hard:,}" in found["open files"]["seen"]
 
 
 def test_doctor_tells_a_clock_that_was_set_back(tmp_path: Path) -> None:

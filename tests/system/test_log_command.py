@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from azure.eventhub import EventData, EventHubProducerClient
 
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.model.events import EventBatch
+from penstock.testing import broker
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 HELLO = b"\x00\x53\x75\xa0\x0a\x00\x53\x75\xa0\x05hello"
@@ -52,6 +54,35 @@ def test_verify_finds_a_flipped_bit_and_says_so_by_its_exit_code(directory: Path
     assert done.returncode == 1
     assert "LOST" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_verify_names_hubs_as_the_catalog_does(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with (
+        broker(data=data, hubs=["orders"], partitions=1) as running,
+        EventHubProducerClient.from_connection_string(
+            running.emulator_connection_string, eventhub_name="orders"
+        ) as producer,
+    ):
+        producer.send_event(EventData("hello"), partition_id="0")
+    (folder,) = data.glob("log/*/0")
+    done = penstock("log", "verify", str(data))
+    assert done.returncode == 0, done.stderr
+    assert "penstock/orders" in done.stdout
+    assert folder.parent.name not in done.stdout
+    (segment,) = folder.glob("*.log")
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"hello")] ^= 1
+    segment.write_bytes(content)
+    done = penstock("log", "verify", str(data / "log"))
+    assert "LOST: penstock/orders, partition 0: " in done.stderr
+    done = penstock("log", "verify", str(data), "-o", "json")
+    summary = json.loads(done.stdout)[0]
+    assert (summary["hub"], summary["hub_id"]) == ("penstock/orders", folder.parent.name)
+    (data / "catalog.sqlite").rename(tmp_path / "catalog.sqlite")
+    done = penstock("log", "verify", str(data), "-o", "json")
+    summary = json.loads(done.stdout)[0]
+    assert (summary["hub"], summary["hub_id"]) == (None, folder.parent.name)
 
 
 def test_dump_lists_records_with_their_numbers(directory: Path) -> None:

@@ -243,9 +243,10 @@ def _azurite(request: pytest.FixtureRequest) -> tuple[str, str]:
         azurite: Azurite = request.getfixturevalue("azurite")
     except pytest.skip.Exception as reason:
         return "", str(reason)
-    return azurite.connection_string, azurite.why_not
+    return azurite.connection_string, ""
 
 
+@pytest.mark.full("clients")
 @pytest.mark.timeout(260)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_event_is_processed_though_processors_die_and_stand_still(
@@ -256,6 +257,7 @@ def test_every_event_is_processed_though_processors_die_and_stand_still(
     assert scene.missing() == set()
 
 
+@pytest.mark.full("clients")
 @pytest.mark.timeout(260)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_generation_of_a_lease_has_two_owners(played: Played, way: str) -> None:
@@ -272,6 +274,7 @@ def test_no_generation_of_a_lease_has_two_owners(played: Played, way: str) -> No
     assert [place for place, count in had.items() if count > 1] == []
 
 
+@pytest.mark.full("clients")
 @pytest.mark.timeout(260)
 @pytest.mark.parametrize("way", WAYS)
 def test_nobody_works_under_a_lease_that_is_anothers_or_over(played: Played, way: str) -> None:
@@ -285,6 +288,7 @@ def test_nobody_works_under_a_lease_that_is_anothers_or_over(played: Played, way
             assert float(now_s) - leases[partition, etag] < LEASE_S
 
 
+@pytest.mark.full("clients")
 @pytest.mark.timeout(260)
 @pytest.mark.parametrize("way", WAYS)
 def test_partitions_are_balanced_again_within_two_lease_times(played: Played, way: str) -> None:
@@ -293,6 +297,7 @@ def test_partitions_are_balanced_again_within_two_lease_times(played: Played, wa
     assert late == {}, took_s
 
 
+@pytest.mark.full("clients")
 @pytest.mark.timeout(260)
 @pytest.mark.parametrize("way", WAYS)
 def test_processors_that_are_ended_give_their_leases_back(played: Played, way: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import pty
+import re
 import signal
 import socket
 import ssl
@@ -18,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from penstock.client import EventData, EventHubProducerClient
+from penstock.management.client import ManagementClient
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 PORTS = (
@@ -41,6 +47,9 @@ FACTS = [
     "data",
     "pid",
 ]
+
+# Warnings about the machine that runs the tests.
+MACHINE = ("The data directory's disk has", "Open files have")
 
 
 @contextmanager
@@ -66,6 +75,29 @@ def refused(*flags: str) -> tuple[int, str]:
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr.strip()
+
+
+@contextmanager
+def on_a_terminal(data: Path, *flags: str) -> Iterator[str]:
+    """What `serve` shows on a terminal, while it runs."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [PENSTOCK, "serve", f"--data={data}", *flags],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+    ) as process:
+        os.close(theirs)
+        try:
+            shown = b""
+            while b"Ctrl-C stops it" not in shown:
+                shown += os.read(ours, 65_536)
+            yield re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+            os.close(ours)
 
 
 def fetch(url: str) -> tuple[int, dict[str, Any]]:
@@ -113,9 +145,25 @@ def test_health_and_ready_answer(tmp_path: Path) -> None:
             "log": "ok",
             "portal": "off",
             "capture": "off",
+            "data directory": "ok",
+            "disk space": ready["checks"]["disk space"],  # the machine's own
+            "open files": ready["checks"]["open files"],
+            "certificate": "ok",
+            "log directories": "ok",
         }
-        assert ready["warnings"] == []
+        assert [text for text in ready["warnings"] if not text.startswith(MACHINE)] == []
+        assert set(ready["passes"]) == {
+            "committer",
+            "metering",
+            "retention",
+            "metric history",
+            "certificate reload",
+            "capture supervision",
+        }
         assert fetch(facts["admin"] + "/nothing")[0] == 404
+        rebound = urllib.request.Request(facts["admin"] + "/metrics", headers={"Host": "evil.test"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(rebound, timeout=30)
 
 
 def test_key_and_certificate_survive_a_restart(tmp_path: Path) -> None:
@@ -182,17 +230,46 @@ def test_data_directory_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     assert "newer" in text
 
 
-def test_plain_tcp_stays_closed_beyond_loopback_unless_asked_for(tmp_path: Path) -> None:
+def test_beyond_loopback_plain_tcp_stays_closed_and_metrics_need_a_token(tmp_path: Path) -> None:
     ports = PORTS[1:]
     command = [PENSTOCK, "serve", "--json", f"--data={tmp_path / 'data'}", "--host=0.0.0.0"]
     process = subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     facts = json.loads(process.stdout.readline())
+    tls = ssl.create_default_context(cafile=facts["ca_file"])
+    metrics = urllib.request.Request(facts["admin"] + "/metrics")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(metrics, context=tls, timeout=30)
+    metrics.add_header("Authorization", f"Bearer {facts['admin_token']}")
+    with urllib.request.urlopen(metrics, context=tls, timeout=30) as answer:
+        assert b"penstock_" in answer.read()
     process.terminate()
     process.communicate(timeout=30)
     assert facts["amqp"] is None
     assert facts["emulator_connection_string"] is None
     assert facts["admin"].startswith("https://")
+
+
+def test_another_loopback_address_is_printed_and_reached(tmp_path: Path) -> None:
+    """Banner, connection strings, tokens and certificate fit the bound address. The publication is
+    larger than the specification allows, and the hub has one partition."""
+    flags = ("--host=127.0.0.2", "--hub=one:1", "--limits=current")
+    with serving(tmp_path / "data", *flags) as (_, facts):
+        strings = [facts["connection_string"], facts["emulator_connection_string"]]
+        assert all(text.startswith("Endpoint=sb://127.0.0.2:") for text in strings)
+        assert all("//127.0.0.2:" in facts[field] for field in ("https", "admin"))
+        for text in strings:
+            asyncio.run(_publish(text, facts["ca_file"], bytes(900_000)))
+        with ManagementClient(facts["admin"], facts["admin_token"]) as client:
+            keys = client.keys(facts["namespace"], None, "RootManageSharedAccessKey")
+        assert keys.primary_connection_string == facts["connection_string"]
+
+
+async def _publish(connection_string: str, ca_file: str, body: bytes) -> None:
+    async with EventHubProducerClient(
+        connection_string, eventhub_name="one", ca_file=ca_file
+    ) as producer:
+        await producer.send_event(EventData(body), partition_id="0")
 
 
 def test_emulator_configuration_is_read_as_it_is(tmp_path: Path) -> None:
@@ -209,25 +286,56 @@ def test_emulator_configuration_is_read_as_it_is(tmp_path: Path) -> None:
     assert "SAS_KEY_VALUE" in text or "key" in text
 
 
-def test_banner_shows_where_and_what_next(tmp_path: Path) -> None:
+def test_banner_on_a_terminal_shows_where_and_what_next(tmp_path: Path) -> None:
+    with on_a_terminal(tmp_path / "data", *PORTS) as text:
+        pass
+    assert "/signin?" not in text  # there is no portal
+    for wanted in ("Namespace", "Connection string", "EventHubProducerClient", "penstock bench"):
+        assert wanted in text
+
+
+def test_banner_has_a_link_that_signs_in_once(tmp_path: Path) -> None:
+    flags = [flag for flag in PORTS if flag != "--no-portal"]
+    with on_a_terminal(tmp_path / "data", *flags, "--portal-port=0") as text:
+        (link,) = re.findall(r"^http://localhost:\d+/signin\?once=\S+", text, re.MULTILINE)
+        jar = urllib.request.HTTPCookieProcessor()
+        with urllib.request.build_opener(jar).open(link, timeout=60) as answer:
+            assert b"Sign out" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(link, timeout=60)
+
+
+def test_no_secret_is_written_without_a_terminal(tmp_path: Path) -> None:
+    """Both streams end up in a journal or a CI log: one line `ready`, addresses only."""
+    data = tmp_path / "data"
     process = subprocess.Popen(
-        [PENSTOCK, "serve", f"--data={tmp_path / 'data'}", *PORTS],
+        [PENSTOCK, "serve", f"--data={data}", *PORTS],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    assert process.stdout is not None
+    assert process.stderr is not None
     lines = []
-    for line in process.stdout:
+    for line in process.stderr:
         lines.append(line)
-        if "Ctrl-C stops it" in line:
+        if " ready " in line:
             break
+    facts = json.loads((data / "runtime.json").read_text())
     process.terminate()
-    process.communicate(timeout=30)
-    text = "".join(lines)
-    for wanted in ("Namespace", "Connection string", "EventHubProducerClient", "penstock bench"):
-        assert wanted in text
+    stdout, rest = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert stdout == ""
+    stderr = "".join(lines) + rest
+    (ready,) = [line for line in stderr.splitlines() if " ready " in line]
+    for name in ("amqp", "amqps", "https", "admin", "data", "pid"):
+        assert f" {name}={facts[name]}" in ready
+    assert " portal=- " in ready
+    assert "stopping reason=SIGTERM" in rest
+    assert rest.rstrip().endswith("stopped")
+    root_key = (data / "root.key").read_text().strip()
+    for secret in (root_key, facts["admin_token"], "SharedAccessKey=", "signin?"):
+        assert secret not in stderr
 
 
 def test_version_and_usage_errors() -> None:

@@ -30,6 +30,7 @@ class ConnectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     sessions_max: int = 512
     links_max: int = 1024
     unfinished_bytes_max: int = 16 * 1024 * 1024  # of all deliveries that lack frames
+    delivery_deadline_ms: int = 60_000  # between two frames of one delivery
     link_text_max: int = 1024 * 1024  # characters: names and addresses of all links
     idle_time_out_ms: int | None = 120_000
     header_deadline_ms: int = 5_000
@@ -40,13 +41,15 @@ class ConnectionConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Allowance:
     """What the peer makes us keep, counted against the config; above it ResourceLimit is raised."""
 
-    __slots__ = ("_config", "link_count", "link_text", "unfinished_bytes")
+    __slots__ = ("_config", "link_count", "link_text", "unfinished", "unfinished_bytes")
 
     def __init__(self, config: ConnectionConfig) -> None:
         self._config = config
         self.link_count = 0
         self.link_text = 0  # characters
         self.unfinished_bytes = 0
+        # Links with an unfinished delivery, and when its last frame came; the oldest first.
+        self.unfinished: dict[object, int] = {}
 
     def add_link(self) -> None:
         if self.link_count >= self._config.links_max:
@@ -70,8 +73,10 @@ class Allowance:
         assert self.link_count >= 0
         assert self.link_text >= 0
 
-    def hold(self, size: int) -> None:
-        """Bytes of a delivery whose other frames are still to come."""
+    def hold(self, link: object, size: int, now_ms: int) -> None:
+        """A frame of a delivery whose other frames are still to come; `size` bytes are kept."""
+        self.unfinished.pop(link, None)
+        self.unfinished[link] = now_ms
         self.unfinished_bytes += size
         if self.unfinished_bytes > self._config.unfinished_bytes_max:
             raise ResourceLimit(
@@ -82,3 +87,7 @@ class Allowance:
     def release(self, size: int) -> None:
         self.unfinished_bytes -= size
         assert self.unfinished_bytes >= 0
+
+    def oldest_unfinished_ms(self) -> int | None:
+        """When the delivery that has waited longest got its last frame."""
+        return next(iter(self.unfinished.values()), None)

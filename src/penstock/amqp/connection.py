@@ -17,8 +17,15 @@ from heapq import heappop, heappush
 from typing import Any
 
 from penstock.amqp.config import Allowance, ConnectionConfig, ResourceLimit
-from penstock.amqp.decoder import DecodeLimits
-from penstock.amqp.errors import AmqpError, FramingError, LocalError
+from penstock.amqp.decoder import SMALL
+from penstock.amqp.errors import (
+    AmqpError,
+    ConnectionTimedOut,
+    FramingError,
+    LocalError,
+    NotAllowed,
+    SaslFailed,
+)
 from penstock.amqp.events import (
     CloseReceived,
     ConnectionFailed,
@@ -54,6 +61,7 @@ from penstock.amqp.performatives import (
     Transfer,
     decode_performative,
     encode_performative,
+    trimmed_open,
 )
 from penstock.amqp.scanning import scan_transfers
 from penstock.amqp.session import Session
@@ -75,28 +83,10 @@ _TRANSFER = b"\x00\x53\x14"
 _IN_SESSION = (Transfer, Flow, Disposition, Attach, Detach)
 _ENDED_CHANNELS_KEPT = 64
 _HEARTBEAT_MS_MIN = 100  # a peer that wants more is not worth a busy loop
-# An honest attach has tens of elements; a hostile one is kept from filling our memory.
-_PERFORMATIVE_LIMITS = DecodeLimits(count_max=4096, elements_max=8192)
-
-
-class ConnectionTimedOut(AmqpError):
-    """Nothing came from the peer for twice the advertised idle-time-out, or no open in time."""
-
-    condition = "amqp:connection:forced"
-
-
-class NotAllowed(AmqpError):
-    condition = "amqp:not-allowed"
-
-
-class SaslFailed(AmqpError):
-    """Client: the server did not let us in."""
-
-    condition = "amqp:unauthorized-access"
 
 
 class Connection:
-    """One AMQP connection's whole state. `open` is the peer's open once it came."""
+    """One AMQP connection's whole state. `open` is what is kept of the peer's open once it came."""
 
     __slots__ = (
         "_by_channel",
@@ -104,7 +94,6 @@ class Connection:
         "_free_channels",
         "_header_done",
         "_out",
-        "_received_ms",
         "_sasl_open",
         "_sasl_used",
         "_sent_ms",
@@ -117,6 +106,7 @@ class Connection:
         "has_more",
         "open",
         "pending",
+        "received_ms",
         "sasl_state",
         "sessions",
         "state",
@@ -140,7 +130,7 @@ class Connection:
         self.pending = b""  # read, of a frame whose end did not come yet
         self._out: list[bytes] = []
         self._started_ms = now_ms
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         self._sent_ms = now_ms
         self.frames_received = 0  # beside runs of transfers: what a peer can make work with
         self.has_more = False
@@ -177,7 +167,7 @@ class Connection:
 
         With `frames_max` it stops behind so many frames, runs of transfers not counted; `has_more`
         then says that the next call, also with b"", goes on."""
-        self._received_ms = now_ms
+        self.received_ms = now_ms
         self.has_more = False
         stop = None if frames_max is None else self.frames_received + frames_max
         events: list[Event] = []
@@ -221,7 +211,10 @@ class Connection:
         if self.open is None:
             due.append(self._started_ms + self.config.open_deadline_ms)
         elif self.config.idle_time_out_ms:
-            due.append(self._received_ms + 2 * self.config.idle_time_out_ms)
+            due.append(self.received_ms + 2 * self.config.idle_time_out_ms)
+        oldest_ms = self.allowance.oldest_unfinished_ms()
+        if oldest_ms is not None:
+            due.append(oldest_ms + self.config.delivery_deadline_ms)
         if self._heartbeat_ms is not None:
             due.append(self._sent_ms + self._heartbeat_ms)
         return min(due) if due else None
@@ -251,6 +244,11 @@ class Connection:
 
     def _lateness(self, now_ms: int) -> AmqpError | None:
         config = self.config
+        oldest_ms = self.allowance.oldest_unfinished_ms()
+        if oldest_ms is not None and now_ms - oldest_ms >= config.delivery_deadline_ms:
+            return ConnectionTimedOut(
+                f"A delivery got no frame for {config.delivery_deadline_ms} milliseconds."
+            )
         waited = now_ms - self._started_ms
         if self._is_mute and waited >= config.header_deadline_ms:
             return ConnectionTimedOut(
@@ -263,7 +261,7 @@ class Connection:
                 )
         elif config.idle_time_out_ms:
             allowed = 2 * config.idle_time_out_ms
-            if now_ms - self._received_ms >= allowed:
+            if now_ms - self.received_ms >= allowed:
                 return ConnectionTimedOut(
                     f"The connection was inactive for more than the allowed {allowed} milliseconds "
                     f"and is closed by container '{config.container_id}'."
@@ -461,9 +459,7 @@ class Connection:
     def _take_frame(
         self, buffer: bytes, body: int, end: int, channel: int, events: list[Event]
     ) -> None:
-        performative, payload_start = decode_performative(
-            buffer, body, end, limits=_PERFORMATIVE_LIMITS
-        )
+        performative, payload_start = decode_performative(buffer, body, end, limits=SMALL)
         kind = type(performative)
         if payload_start < end and kind is not Transfer:
             raise FramingError(f"{kind.__name__} carries a payload: none is allowed.")
@@ -514,10 +510,10 @@ class Connection:
                 f"open announces max-frame-size {opened.max_frame_size}: "
                 f"at least {FRAME_BYTES_MIN} is needed."
             )
-        self.open = opened
+        self.open = trimmed_open(opened)
         if self.state is ConnectionState.OPEN_RCVD:
             self.send_open()
-        events.append(OpenReceived(opened))
+        events.append(OpenReceived(self.open))
 
     def _on_begin(self, begin: Begin, channel: int, events: list[Event]) -> None:
         self.state = CONNECTION.after(self.state, ConnectionInput.RECV_FRAME)
@@ -527,8 +523,13 @@ class Connection:
             raise FramingError(
                 f"The channel {channel} is above the announced {self.config.channel_max}."
             )
-        if channel in self.sessions:
-            raise IllegalState(f"The channel {channel} has a session already.")
+        current = self.sessions.get(channel)
+        if current is not None:
+            if begin.remote_channel is not None or current.has_live_link:
+                raise IllegalState(f"The channel {channel} has a session already.")
+            # Older .NET clients abandon the session of a refused link without `end` and begin the
+            # next one on its channel. Closing the connection would cost its other links.
+            events.append(current.on_end(End()))
         if begin.remote_channel is None:
             session = self._new_session()
         else:  # the answer to ours

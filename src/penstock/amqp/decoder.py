@@ -1,7 +1,8 @@
 """Bytes to values: every constructor of AMQP 1.6, written for hostile input.
 
-A declared size or count is compared with the bytes that are there before anything is made of it; a
-compound must consume exactly the size it declared; nesting and counts have limits. Whatever the
+A declared size or count is compared with the bytes that are there before anything is built; a
+compound must consume exactly the size it declared; nesting and counts have limits. The number of
+values built is bounded by the bytes received, also for array elements of zero width. Whatever the
 bytes are, the outcome is a value or a DecodeError.
 """
 
@@ -25,8 +26,8 @@ class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much one call may build, whatever the bytes say."""
 
     depth_max: int = 32
-    count_max: int = 65536  # elements of one compound; also bounds elements of zero width
-    elements_max: int = 100_000  # of all compounds together: nested zero-width arrays multiply
+    count_max: int = 65536  # elements of one compound
+    elements_max: int = 100_000  # of all compounds, described values and message sections together
     # hash(UUID) is not keyed: a peer can send thousands that collide, and a dict of them takes
     # quadratic time. No AMQP map that we know is keyed by uuid.
     uuid_keys_max: int = 256
@@ -37,6 +38,10 @@ class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT: Final = DecodeLimits()
+# Performatives and request-response messages: honest ones have tens of elements. They come before
+# authentication, so their cost must be small. 512 elements also bound colliding map keys: hash(int)
+# is not keyed, and 256 keys of a peer's choosing do no harm.
+SMALL: Final = DecodeLimits(count_max=512, elements_max=512)
 
 
 class Budget:
@@ -106,6 +111,7 @@ def read_value(
     if code != t.DESCRIBED:
         return _read_body(data, pos + 1, end, code, budget, depth)
     deeper = budget.enter(depth)
+    budget.take(1)  # a tree of described values has no count of its own
     descriptor, pos = read_value(data, pos + 1, end, budget, deeper)
     value, pos = read_value(data, pos, end, budget, deeper)
     return t.Described(descriptor, value), pos
@@ -158,6 +164,13 @@ def _count(data: bytes, pos: int, stop: int, width: int, budget: Budget) -> tupl
     if start > stop:
         raise DecodeError(f"compound at position {pos} is too short for its count")
     count = int.from_bytes(data[pos:start], "big")
+    # Array elements may have zero width: ten bytes could declare an array of 65,535 nulls.
+    present = 1 + width + stop - pos  # constructor, size, contents
+    if count > present:
+        raise DecodeError(
+            f"compound of {present} bytes at position {pos} declares {count} elements: at most "
+            "one element per byte is allowed"
+        )
     budget.take(count)
     return count, start
 
@@ -271,6 +284,7 @@ def _skip_value(data: bytes, pos: int, end: int, budget: Budget, depth: int) -> 
     if code != t.DESCRIBED:
         return _skip_body(data, pos + 1, end, code, budget, depth)
     deeper = budget.enter(depth)
+    budget.take(1)
     pos = _skip_value(data, pos + 1, end, budget, deeper)
     return _skip_value(data, pos, end, budget, deeper)
 

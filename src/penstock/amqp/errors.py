@@ -29,3 +29,19 @@ class FramingError(AmqpError):
 
 class LocalError(AmqpError):
     """Our own caller asked for something AMQP cannot carry; nothing was sent."""
+
+
+class ConnectionTimedOut(AmqpError):
+    """Nothing came from the peer for twice the advertised idle-time-out, or no open in time."""
+
+    condition = "amqp:connection:forced"
+
+
+class NotAllowed(AmqpError):
+    condition = "amqp:not-allowed"
+
+
+class SaslFailed(AmqpError):
+    """Client: the server did not let us in."""
+
+    condition = "amqp:unauthorized-access"

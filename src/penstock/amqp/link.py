@@ -344,9 +344,10 @@ class Link:
         self._unfinished = unfinished
         if unfinished.too_large:
             self._discard(unfinished)  # count on, keep nothing
-            return
+            payload = b""
         unfinished.data += payload
-        self.session.connection.allowance.hold(len(payload))
+        connection = self.session.connection
+        connection.allowance.hold(self, len(payload), connection.received_ms)
 
     def _complete(self, unfinished: _Unfinished, payload: bytes, events: list[Event]) -> None:
         self._count(1)
@@ -387,6 +388,7 @@ class Link:
         if self._unfinished is not None:
             self._discard(self._unfinished)
             self._unfinished = None
+            self.session.connection.allowance.unfinished.pop(self, None)
 
     def _discard(self, unfinished: _Unfinished) -> None:
         self.session.connection.allowance.release(len(unfinished.data))

@@ -212,6 +212,7 @@ def decode_message(data: bytes, *, limits: DecodeLimits = DEFAULT) -> Message:
     pos, end = 0, len(data)
     while pos < end:
         code, pos = _read_section_code(data, pos)
+        budget.take(1)  # data and sequence sections may repeat
         try:
             pos = _READERS[code](message, data, pos, end, code, budget)
         except DecodeError as error:

@@ -298,6 +298,8 @@ Performative: TypeAlias = (
     | SaslOutcome
 )
 
+_OPEN_TEXT_MAX: Final = 256  # characters kept of a text in the peer's open
+_OPEN_PROPERTIES: Final = frozenset({"product", "version", "user-agent"})
 _PERFORMATIVE_CODES: Final = frozenset((*range(0x10, 0x19), *range(0x40, 0x45)))
 
 
@@ -325,3 +327,22 @@ def decode_performative(
     except (IndexError, struct.error):
         raise DecodeError("frame body is cut short") from None
     return cast(Performative, performative), pos
+
+
+def trimmed_open(opened: Open) -> Open:
+    """The fields of a peer's open that are used later; the rest could fill the memory.
+
+    An open comes before authentication and lives as long as its connection."""
+    properties: dict[str, object] = {
+        name: value[:_OPEN_TEXT_MAX]
+        for name, value in (opened.properties or {}).items()
+        if name.lower() in _OPEN_PROPERTIES and isinstance(value, str)
+    }
+    return Open(
+        container_id=opened.container_id[:_OPEN_TEXT_MAX],
+        hostname=opened.hostname and opened.hostname[:_OPEN_TEXT_MAX],
+        max_frame_size=opened.max_frame_size,
+        channel_max=opened.channel_max,
+        idle_time_out=opened.idle_time_out,
+        properties=properties,
+    )

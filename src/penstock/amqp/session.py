@@ -100,6 +100,14 @@ class Session:
         return self.state is SessionState.MAPPED
 
     @property
+    def has_live_link(self) -> bool:
+        """Whether a link is attached or being attached; one that we detached is not."""
+        return any(
+            link.state not in (LinkState.DETACH_SENT, LinkState.CLOSED)
+            for link in self._by_handle.values()
+        )
+
+    @property
     def frame_bytes_max(self) -> int:
         return self.connection.frame_bytes_max_out
 

@@ -22,9 +22,9 @@ _HUB_SEGMENTS_MAX = limits.HUB_NAME_MAX // 2 + 1  # "a/a/a…": more can be no h
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be known of one namespace; the callables ask the catalog as it is now.
 
-    `hosts` are lower-case, without port, IPv6 without brackets, and include `localhost` and the
-    loopback addresses where the namespace is reached by them. `rule(hub, name)` finds a rule of
-    exactly that level. `hub(name)` gives an existing hub's name, whatever the case asked for.
+    `hosts` are lower-case, without port, IPv6 without brackets. `is_reached_by` accepts further
+    hosts, which several namespaces may share. `rule(hub, name)` finds a rule of exactly that level.
+    `hub(name)` gives an existing hub's name, whatever the case asked for.
     """
 
     namespace: NamespaceName
@@ -32,10 +32,13 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     rule: Callable[[str | None, str], AuthorizationRule | None]
     hub: Callable[[str], HubName | None]
     hubs: Callable[[], Iterable[HubName]]
+    is_reached_by: Callable[[str], bool] = lambda _host: False
 
     def answers_to(self, host: str | None) -> bool:
         """A host name, or the namespace's bare name (`sr=contoso`, protocol.md 2.5)."""
-        return host is not None and (host in self.hosts or host == key(self.namespace))
+        if not host:
+            return False
+        return host in self.hosts or host == key(self.namespace) or self.is_reached_by(host)
 
     def hub_of(self, path: Path) -> HubName | None:
         """The existing hub with the longest name that the path begins with."""

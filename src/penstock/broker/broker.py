@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from penstock.broker import texts
 from penstock.broker.accounts import Accounts
 from penstock.broker.egress import Later
 from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.broker.throttle import Ingress
-from penstock.catalog.api import Catalog
+from penstock.catalog.api import Catalog, CatalogChange
 from penstock.log.api import LogStore
 from penstock.model.clock import Clock
-from penstock.model.entities import Hub, Namespace
+from penstock.model.entities import ConsumerGroup, Hub, Namespace, RevokedPublisher
 from penstock.model.names import HubName, NamespaceName, key
 
 _HOUR_MS = 3_600_000
+PARTITIONS_PER_TURN = 256  # of hubs that are updated after a change of their namespace
 
 
 class Broker:
@@ -42,6 +44,9 @@ class Broker:
         self._runtimes: dict[str, HubRuntime] = {}  # by hub id
         self.accounts = Accounts(clock, later=later)
         self.accounts.follow(catalog.namespaces())
+        self._later = later
+        self._outdated: dict[str, None] = {}  # open hubs whose namespace changed, in order
+        self._is_updating = False  # whether a later turn goes on with them
         self._hub_ids: set[str] = set(self._living())
         self._unsubscribe = catalog.subscribe(self._catalog_changed)
 
@@ -53,6 +58,8 @@ class Broker:
             raise texts.hub_not_found(
                 namespace if parent is None else texts.authority(parent), name
             )
+        if entity.id in self._outdated:
+            self._update_hub(entity.id)
         runtime = self._runtimes.get(entity.id)
         if runtime is None:
             runtime = self._new_hub(
@@ -69,13 +76,24 @@ class Broker:
         return runtime
 
     def enforce_retention(self) -> int:
-        """Let every hub's log drop what is older than its retention; the bytes freed."""
-        now_ms = self._clock.now_ms()
-        return sum(
-            self._logs.enforce_retention(
-                hub.id, retention_ms=hub.retention_hours * _HOUR_MS, now_ms=now_ms
-            )
-            for _, hub in self._living().values()
+        """Enforce the retention of every hub at once; return the bytes freed. The service calls
+        `enforce_hub_retention` hub by hub instead, so that other work runs in between."""
+        return sum(self.enforce_hub_retention(hub) for hub in self.hub_entities())
+
+    def hub_entities(self) -> list[Hub]:
+        """Every hub of the catalog, open or not."""
+        return [hub for _, hub in self._living().values()]
+
+    def enforce_hub_retention(self, hub: Hub) -> int:
+        """Drop the segments of one hub that are older than its retention; return the bytes freed.
+        0 for a hub that has been deleted or created again since."""
+        current = self._catalog.hub(hub.namespace, hub.name)
+        if current is None or current.id != hub.id:
+            return 0
+        return self._logs.enforce_retention(
+            hub.id,
+            retention_ms=current.retention_hours * _HOUR_MS,
+            now_ms=self._clock.now_ms(),
         )
 
     def hubs(self) -> list[HubRuntime]:
@@ -119,18 +137,66 @@ class Broker:
             for hub in self._catalog.hubs(namespace.name)
         }
 
-    def _catalog_changed(self) -> None:
-        living = self._living()
-        self.accounts.follow(self._catalog.namespaces())
-        for hub_id in self._hub_ids - living.keys():
+    def _catalog_changed(self, change: CatalogChange) -> None:
+        entity = change.entity
+        if isinstance(entity, Namespace):
+            self.accounts.follow(self._catalog.namespaces())
+            if change.after is None:
+                self._drop_hubs(self._hub_ids - self._living().keys())
+            elif change.before is not None:
+                self._defer_updates(entity.name)
+        elif isinstance(entity, Hub):
+            if change.after is None:
+                self._drop_hubs({entity.id})
+            else:
+                self._hub_ids.add(entity.id)
+                self._update_hub(entity.id)
+        elif isinstance(entity, ConsumerGroup | RevokedPublisher):
+            hub = self._catalog.hub(entity.namespace, entity.hub)
+            if hub is not None:
+                self._update_hub(hub.id)
+
+    def _drop_hubs(self, hub_ids: AbstractSet[str]) -> None:
+        for hub_id in hub_ids:
             runtime = self._runtimes.pop(hub_id, None)
             if runtime is not None:
                 runtime.deleted()
             self._logs.drop(hub_id)
-        self._hub_ids = set(living)
-        # Over a copy: a link that is told may ask for a hub again.
-        for hub_id, runtime in list(self._runtimes.items()):
-            namespace, hub = living[hub_id]
-            if hub.partition_count != runtime.partition_count:
-                del self._runtimes[hub_id]
-            runtime.changed(namespace, hub)
+            self._hub_ids.discard(hub_id)
+            self._outdated.pop(hub_id, None)
+
+    def _update_hub(self, hub_id: str) -> None:
+        """Give an open hub its entity, its namespace and its groups as they are now."""
+        self._outdated.pop(hub_id, None)
+        runtime = self._runtimes.get(hub_id)
+        if runtime is None:
+            return
+        namespace = self._catalog.namespace(runtime.entity.namespace)
+        hub = self._catalog.hub(runtime.entity.namespace, runtime.entity.name)
+        if namespace is None or hub is None or hub.id != hub_id:
+            return  # deleted in the meantime
+        if hub.partition_count != runtime.partition_count:
+            del self._runtimes[hub_id]
+        runtime.changed(namespace, hub)
+
+    def _defer_updates(self, namespace: str) -> None:
+        """Update every open hub of a changed namespace, a bounded number of partitions at a time.
+        Units are enforced for the namespace at once; a hub that is asked for is updated first."""
+        wanted = key(namespace)
+        for hub_id, runtime in self._runtimes.items():
+            if key(runtime.entity.namespace) == wanted:
+                self._outdated[hub_id] = None
+        if not self._is_updating:
+            self._update_some()
+
+    def _update_some(self) -> None:
+        self._is_updating = False
+        partitions = 0
+        while self._outdated and (partitions < PARTITIONS_PER_TURN or self._later is None):
+            hub_id = next(iter(self._outdated))
+            runtime = self._runtimes.get(hub_id)
+            partitions += 1 if runtime is None else runtime.partition_count
+            self._update_hub(hub_id)
+        if self._outdated and self._later is not None:
+            self._is_updating = True
+            self._later(0, self._update_some)

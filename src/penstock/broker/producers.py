@@ -181,7 +181,12 @@ class Producers:
         on_end: OnEnd,
     ) -> ProducerLink:
         """None means "the service chooses". A link of the same id with the same or a lower epoch
-        is ended with ProducerEpochStolen; a higher one refuses the new link with it."""
+        is ended with ProducerEpochStolen; a higher one refuses the new link with it.
+
+        A producer that states a number behind the last one published in its epoch is refused with
+        OutOfOrderSequence: it does not know what it has published, and its next events would be
+        taken for duplicates or stored twice. One that left a publication in doubt leaves the
+        number out and learns it from the answer."""
         _check_range("producer id", producer_id, 0, PRODUCER_ID_MAX)
         _check_range("producer epoch", epoch, 0, EPOCH_MAX)
         _check_range("producer sequence number", sequence, 0, SEQUENCE_MAX)
@@ -194,6 +199,7 @@ class Producers:
             published.epoch == epoch or sequence in (None, published.last_sequence)
         )
         if published is not None and continues:
+            self._check_not_behind(published, sequence)
             start = published.last_sequence
         else:
             start = sequence or 0
@@ -215,6 +221,17 @@ class Producers:
                 )
             )
         return link
+
+    def _check_not_behind(self, published: Producer, sequence: int | None) -> None:
+        # After a failed append the log may name a number that was never stored.
+        if sequence is None or sequence == published.last_sequence or self.has_lost(published.id):
+            return
+        if following(sequence, sequence, published.last_sequence) is Follows.DUPLICATE:
+            raise OutOfOrderSequence(
+                f"The producer '{published.id}' with epoch '{published.epoch}' states "
+                f"{sequence} as its last sequence number, but {published.last_sequence} was "
+                "published: state that number, none, or a higher epoch."
+            )
 
     def detached(self, link: ProducerLink) -> None:
         if self._links.get(link.id) is link:

@@ -95,7 +95,9 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
 def checked(given: Description) -> dict[str, Any]:
     """The description with its defaults filled in; ArgumentError, ArgumentOutOfRange."""
     enabled = _boolean(given, "enabled", default=False)
-    encoding = _one_of("encoding", given.get("encoding") or ENCODINGS[0], ENCODINGS)
+    encoding = _one_of(
+        "captureDescription.encoding", given.get("encoding") or ENCODINGS[0], ENCODINGS
+    )
     interval_s = _number(given, "intervalInSeconds", INTERVAL_S, INTERVAL_S_DEFAULT)
     size_bytes = _number(given, "sizeLimitInBytes", SIZE_BYTES, SIZE_BYTES_DEFAULT)
     description: dict[str, Any] = {
@@ -191,8 +193,7 @@ def _number(given: Description, key: str, bounds: tuple[int, int], default: int)
 def _one_of(where: str, value: object, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ArgumentError(
-            f"captureDescription: {where} is '{names.shown(str(value))}': "
-            f"{' and '.join(allowed)} are allowed."
+            f"{where} is '{names.shown(str(value))}': {' and '.join(allowed)} are allowed."
         )
     return value
 

@@ -36,6 +36,7 @@ class CapturedFile(msgspec.Struct, frozen=True, kw_only=True):
     account: str = ""
     container: str = ""
     encoding: str = ""
+    written_ms: int = 0  # when it was complete at the destination; 0 in records of 0.1
 
     @property
     def lost(self) -> int:

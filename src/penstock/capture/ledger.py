@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS totals (
 );
 INSERT OR IGNORE INTO totals VALUES (1, 0, 0, 0, 0);
 """
+_TABLES = ("files", "slots", "places", "totals")
 _KEPT_S = 8 * 24 * 3600  # entries of files are dropped later than the events that they hold
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -70,8 +71,9 @@ class Totals(msgspec.Struct, frozen=True):
 class Ledger:
     """One hub's, in a file. Any process may open it; each act is one transaction."""
 
-    def __init__(self, file: Path) -> None:
-        self._database = open_notes(file, _SCHEMA)
+    def __init__(self, file: Path, *, check: bool = False) -> None:
+        """With `check` a damaged file raises sqlite3.DatabaseError (`open_notes`)."""
+        self._database = open_notes(file, _SCHEMA, _TABLES, check=check)
 
     def close(self) -> None:
         self._database.close()

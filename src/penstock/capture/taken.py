@@ -31,8 +31,9 @@ _PRUNE_EVERY = 1000  # names
 class TakenNames:
     """One hub's, in a file that all of its runs share."""
 
-    def __init__(self, file: Path) -> None:
-        self._database = open_notes(file, _SCHEMA)
+    def __init__(self, file: Path, *, check: bool = False) -> None:
+        """With `check` a damaged file raises sqlite3.DatabaseError (`open_notes`)."""
+        self._database = open_notes(file, _SCHEMA, ("taken",), check=check)
 
     def close(self) -> None:
         self._database.close()

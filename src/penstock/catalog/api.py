@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from penstock.model.entities import (
     AuthorizationRule,
     ConsumerGroup,
@@ -21,6 +23,38 @@ from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
 from penstock.model.metrics import Sample, Series
 
 Unsubscribe = Callable[[], None]
+Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher | QuotaGrant
+
+
+class CatalogChange(msgspec.Struct, frozen=True):
+    """One committed write: the entity before and after it; None: it was or is absent. Entities
+    below a deleted one are gone too, without changes of their own."""
+
+    before: Entity | None
+    after: Entity | None
+
+    @property
+    def entity(self) -> Entity:
+        entity = self.before if self.after is None else self.after
+        assert entity is not None
+        return entity
+
+    @property
+    def affects_links(self) -> bool:
+        """Whether a link or a token that was accepted may have to be refused now."""
+        before, after = self.before, self.after
+        if isinstance(self.entity, AuthorizationRule):
+            return True
+        if isinstance(before, Namespace) and isinstance(after, Namespace):
+            return before.hosts != after.hosts
+        if isinstance(before, Hub) and isinstance(after, Hub):
+            return before.status is not after.status
+        # A new namespace or hub can make a token fit another entity; a deleted one takes its
+        # rules with it.
+        return isinstance(self.entity, Namespace | Hub)
+
+
+OnChange = Callable[[CatalogChange], None]
 
 
 class Catalog(Protocol):
@@ -42,7 +76,7 @@ class Catalog(Protocol):
     def hubs(self, namespace: str) -> list[Hub]: ...
     def hub(self, namespace: str, name: str) -> Hub | None: ...
 
-    def put_hub(self, hub: Hub, *, partition_count_min: int = ...) -> None:
+    def put_hub(self, hub: Hub) -> None:
         """A new hub gets its `$Default` group in the same transaction."""
         ...
 
@@ -88,8 +122,8 @@ class Catalog(Protocol):
         """The newest entries, newest first. Read from the store: it may block for a moment."""
         ...
 
-    def subscribe(self, on_change: Callable[[], None]) -> Unsubscribe:
-        """Call `on_change` after each committed write, so that running links can be re-judged."""
+    def subscribe(self, on_change: OnChange) -> Unsubscribe:
+        """Call `on_change` after each committed write, with what it changed."""
         ...
 
     def close(self) -> None: ...

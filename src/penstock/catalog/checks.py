@@ -12,6 +12,7 @@ from penstock.model.entities import (
     AuthorizationRule,
     ConsumerGroup,
     Hub,
+    LimitSet,
     Namespace,
     RevokedPublisher,
     Right,
@@ -53,8 +54,8 @@ def check_namespace(namespace: Namespace) -> None:
             )
 
 
-def check_hub(hub: Hub, *, partition_count_min: int) -> None:
-    """Whether so many partitions were granted is another question."""
+def check_hub(hub: Hub) -> None:
+    """Its partition count is judged apart, by `check_partition_count`, when it is created."""
     names.hub_name(hub.name)
     _check_hub_segments(hub.name)
     if _HUB_ID.fullmatch(hub.id) is None:
@@ -64,12 +65,6 @@ def check_hub(hub: Hub, *, partition_count_min: int) -> None:
         )
     _check_times(hub)
     _check_range(
-        "partition count",
-        hub.partition_count,
-        partition_count_min,
-        limits.PARTITION_COUNT_GRANTED_MAX,
-    )
-    _check_range(
         "retention in hours",
         hub.retention_hours,
         limits.RETENTION_HOURS_MIN,
@@ -77,6 +72,21 @@ def check_hub(hub: Hub, *, partition_count_min: int) -> None:
     )
     _check_user_metadata(hub.user_metadata)
     _check_metadata(hub.metadata)
+
+
+def check_partition_count(count: int, limit_set: LimitSet, grant: QuotaGrant | None) -> None:
+    """Raises ArgumentOutOfRange below the namespace's minimum and above what any grant gives. A
+    count that a grant could give raises nothing here: that refusal names the grant."""
+    least, granted_max = limit_set.partition_count_min, limits.PARTITION_COUNT_GRANTED_MAX
+    if least <= count <= granted_max:
+        return
+    most = limits.PARTITION_COUNT_MAX if grant is None else grant.value
+    hint = f", and up to {granted_max} with a grant" if most < granted_max else ""
+    if limits.PARTITION_COUNT_MIN_CURRENT <= count < least:
+        hint = '. A namespace with limits = "current" allows 1'
+    raise ArgumentOutOfRange(
+        f"The partition count is {count}: {least} to {most} are allowed{hint}."
+    )
 
 
 def check_group(group: ConsumerGroup) -> None:

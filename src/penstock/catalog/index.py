@@ -5,13 +5,14 @@ A backend adds only a `Store`, which makes each accepted write durable before it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from penstock.catalog import checks, granting
-from penstock.catalog.api import Unsubscribe
+from penstock.catalog.api import CatalogChange, OnChange, Unsubscribe
+from penstock.catalog.api import Entity as Entity
 from penstock.model import limits
 from penstock.model.entities import (
     AuthorizationRule,
@@ -24,7 +25,6 @@ from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExce
 from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import DEFAULT_GROUP, key, shown
 
-Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher | QuotaGrant
 Record = Entity | AuditEntry
 
 AUDIT_NEWEST = 100
@@ -66,7 +66,8 @@ class CatalogIndex:
         self._revoked: dict[_Level, dict[str, RevokedPublisher]] = {}
         self._grants: dict[str, dict[QuotaKind, QuotaGrant]] = {}
         self._hub_ids: set[str] = set()
-        self._subscribers: dict[object, Callable[[], None]] = {}
+        self._reserved: Mapping[tuple[str, str], str] = {}
+        self._subscribers: dict[object, OnChange] = {}
         for record in records:
             self._apply(record)
 
@@ -102,7 +103,7 @@ class CatalogIndex:
         self._rules.pop((key(name), None), None)
         self._grants.pop(key(name), None)
         del self._namespaces[key(name)]
-        self._notify()
+        self._notify(CatalogChange(namespace, None))
 
     # --- hubs -----------------------------------------------------------------------------------
 
@@ -112,11 +113,16 @@ class CatalogIndex:
     def hub(self, namespace: str, name: str) -> Hub | None:
         return self._hubs.get(key(namespace), {}).get(key(name))
 
-    def put_hub(self, hub: Hub, *, partition_count_min: int = limits.PARTITION_COUNT_MIN) -> None:
+    def put_hub(self, hub: Hub) -> None:
         namespace = self._parent_namespace(hub.namespace)
         old = self.hub(hub.namespace, hub.name)
         if old is None:
-            checks.check_hub(hub, partition_count_min=partition_count_min)
+            reason = self._reserved.get((key(hub.namespace), key(hub.name)))
+            if reason is not None:
+                raise AlreadyExists(f"The event hub '{hub.name}' cannot be created. {reason}")
+            checks.check_hub(hub)
+            grant = self.quota_grant(namespace.name, QuotaKind.PARTITIONS)
+            checks.check_partition_count(hub.partition_count, namespace.limits, grant)
             self._check_granted(namespace, QuotaKind.PARTITIONS, hub.partition_count)
             if hub.id in self._hub_ids:
                 raise AlreadyExists(f"The hub id '{hub.id}' belongs to another event hub.")
@@ -130,15 +136,19 @@ class CatalogIndex:
             )
         if hub.id != old.id:
             raise NotAllowed(f"The event hub '{old.name}' keeps its id; delete it to make it anew.")
-        # A hub that was made with one partition stays writable under the common minimum.
-        checks.check_hub(hub, partition_count_min=limits.PARTITION_COUNT_MIN_EMULATOR)
+        # The count is not checked again: the limits may have changed since the hub was created.
+        checks.check_hub(hub)
         self._put(msgspec.structs.replace(hub, namespace=namespace.name, name=old.name))
+
+    def reserve_hubs(self, reasons: Mapping[tuple[str, str], str]) -> None:
+        """Refuse to create these hubs, named by the keys of namespace and hub, and say why."""
+        self._reserved = reasons
 
     def delete_hub(self, namespace: str, name: str) -> None:
         hub = self._parent_hub(namespace, name)
         self._store.delete(hub)
         self._forget_hub(hub)
-        self._notify()
+        self._notify(CatalogChange(hub, None))
 
     # --- consumer groups ------------------------------------------------------------------------
 
@@ -170,7 +180,7 @@ class CatalogIndex:
             raise NotAllowed(f"The consumer group {DEFAULT_GROUP} cannot be deleted.")
         self._store.delete(group)
         del self._groups[_level(namespace, hub)][key(name)]
-        self._notify()
+        self._notify(CatalogChange(group, None))
 
     # --- authorization rules --------------------------------------------------------------------
 
@@ -203,7 +213,7 @@ class CatalogIndex:
             raise _not_found("authorization rule", name)
         self._store.delete(rule)
         del self._rules[_level(namespace, hub)][key(name)]
-        self._notify()
+        self._notify(CatalogChange(rule, None))
 
     # --- revoked publishers ---------------------------------------------------------------------
 
@@ -235,7 +245,7 @@ class CatalogIndex:
             raise _not_found("revoked publisher", name)
         self._store.delete(publisher)
         del self._revoked[_level(namespace, hub)][key(name)]
-        self._notify()
+        self._notify(CatalogChange(publisher, None))
 
     # --- grants and the audit log ---------------------------------------------------------------
 
@@ -261,7 +271,7 @@ class CatalogIndex:
         checks.check_audit(entry)
         self._store.delete(grant, entry)
         del self._grants[key(namespace)][kind]
-        self._notify()
+        self._notify(CatalogChange(grant, None))
 
     def append_audit(self, entry: AuditEntry) -> None:
         checks.check_audit(entry)
@@ -276,7 +286,7 @@ class CatalogIndex:
 
     # --------------------------------------------------------------------------------------------
 
-    def subscribe(self, on_change: Callable[[], None]) -> Unsubscribe:
+    def subscribe(self, on_change: OnChange) -> Unsubscribe:
         ticket = object()
         self._subscribers[ticket] = on_change
 
@@ -291,10 +301,31 @@ class CatalogIndex:
 
     def _put(self, *records: Record) -> None:
         """Durable first, visible second: a store that raises has changed nothing."""
+        before = self._find(records[0])
         self._store.put(records)
         for record in records:
             self._apply(record)
-        self._notify()
+        # What is written together with an entity (its audit entry, a hub's first group) is no
+        # change of its own.
+        if not isinstance(records[0], AuditEntry):
+            self._notify(CatalogChange(before, records[0]))
+
+    def _find(self, record: Record) -> Entity | None:
+        """The stored entity that `record` replaces."""
+        match record:
+            case Namespace():
+                return self.namespace(record.name)
+            case Hub():
+                return self.hub(record.namespace, record.name)
+            case ConsumerGroup():
+                return self.group(record.namespace, record.hub, record.name)
+            case AuthorizationRule():
+                return self.rule(record.namespace, record.hub, record.name)
+            case RevokedPublisher():
+                return self.revoked_publisher(record.namespace, record.hub, record.name)
+            case QuotaGrant():
+                return self.quota_grant(record.namespace, record.kind)
+        return None
 
     def _apply(self, record: Record) -> None:
         match record:
@@ -338,9 +369,9 @@ class CatalogIndex:
             raise _not_found("event hub", name)
         return hub
 
-    def _notify(self) -> None:
+    def _notify(self, change: CatalogChange) -> None:
         for on_change in tuple(self._subscribers.values()):
-            on_change()
+            on_change(change)
 
 
 def _level(namespace: str, hub: str | None) -> _Level:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.catalog.sqlite import empty_log
+from penstock.io.sqlite import register_row_sum, transaction
 from penstock.model.errors import DataDirectoryError
 from penstock.model.ledger import Usage
 from penstock.model.names import NamespaceName, key
@@ -89,19 +91,15 @@ class SqliteLedger:
                 path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
             self._connection.execute("PRAGMA synchronous = FULL")
+            register_row_sum(self._connection)
         except sqlite3.Error as error:
             raise self._unusable(error) from error
 
     def record(self, counts: Sequence[Usage]) -> None:
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._connection):
                 self._connection.executemany(_RECORD, map(_values, counts))
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+            empty_log(self._connection)
         except sqlite3.Error as error:
             raise self._unusable(error) from error
 

@@ -1,6 +1,6 @@
 """A data directory's catalog without the service: read beside one, changed where none runs.
 
-For the command line: `penstock usage` and `penstock grant`.
+For the command line: `penstock usage`, `penstock grant` and `penstock log verify`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from penstock.model.ledger import QuotaGrant, Usage
 
 _BUSY_S = 5.0
 FILE = "catalog.sqlite"
+_HUB_NAMES = """
+    SELECT hubs.id, namespaces.name || '/' || hubs.name
+    FROM hubs JOIN namespaces ON namespaces.key = hubs.namespace_key
+"""
 
 
 def usage(data: Path, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list[Usage]:
@@ -40,6 +44,24 @@ def usage(data: Path, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list
         raise _unusable(file, error) from error
 
 
+def hub_names(data: Path) -> dict[str, str]:
+    """`namespace/hub` by hub id; empty where there is no catalog that can be read, as beside a copy
+    of the log alone. Nothing is written."""
+    file = data / FILE
+    for mode in ("mode=ro", "immutable=1"):
+        try:
+            connection = sqlite3.connect(_uri(file, mode), uri=True, timeout=_BUSY_S)
+        except sqlite3.Error:
+            continue
+        try:
+            return dict(connection.execute(_HUB_NAMES).fetchall())
+        except sqlite3.Error:
+            continue
+        finally:
+            connection.close()
+    return {}
+
+
 def grant(data: Path, given: QuotaGrant) -> None:
     """Record a grant. No service may run on the directory: it would not see it."""
     catalog = SqliteCatalog(_existing(data))
@@ -57,12 +79,15 @@ def _existing(data: Path) -> Path:
 
 
 def _read(file: Path, mode: str, since_ms: int, until_ms: int) -> list[Usage]:
-    place = f"file:{quote(str(file.absolute()))}?{mode}"
-    connection = sqlite3.connect(place, uri=True, timeout=_BUSY_S)
+    connection = sqlite3.connect(_uri(file, mode), uri=True, timeout=_BUSY_S)
     try:
         return read_usage(connection, since_ms=since_ms, until_ms=until_ms)
     finally:
         connection.close()
+
+
+def _uri(file: Path, mode: str) -> str:
+    return f"file:{quote(str(file.absolute()))}?{mode}"
 
 
 def _unusable(file: Path, error: sqlite3.Error) -> DataDirectoryError:

@@ -13,6 +13,7 @@ from penstock.model.entities import (
     ConsumerGroup,
     Hub,
     HubStatus,
+    LimitSet,
     Namespace,
     RevokedPublisher,
     Right,
@@ -33,13 +34,13 @@ Values = tuple[str | int | None, ...]
 
 _PUT_NAMESPACE = """
     INSERT INTO namespaces (key, name, created_ms, updated_ms, hosts, tier, throughput_units,
-        maximum_throughput_units, metadata)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+        maximum_throughput_units, metadata, limits)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (key) DO UPDATE SET name = excluded.name, created_ms = excluded.created_ms,
         updated_ms = excluded.updated_ms, hosts = excluded.hosts, tier = excluded.tier,
         throughput_units = excluded.throughput_units,
         maximum_throughput_units = excluded.maximum_throughput_units,
-        metadata = excluded.metadata
+        metadata = excluded.metadata, limits = excluded.limits
 """
 _PUT_HUB = """
     INSERT INTO hubs (namespace_key, key, id, name, partition_count, created_ms, updated_ms,
@@ -82,7 +83,7 @@ _PUT_AUDIT = "INSERT INTO audit (at_ms, who, what, detail) VALUES (?, ?, ?, ?)"
 _LOAD_AUDIT = "SELECT at_ms, who, what, detail FROM audit ORDER BY id DESC LIMIT ?"
 _LOAD_NAMESPACES = """
     SELECT name, created_ms, updated_ms, hosts, tier, throughput_units, maximum_throughput_units,
-        metadata
+        metadata, limits
     FROM namespaces
 """
 _LOAD_HUBS = """
@@ -120,7 +121,7 @@ def put_statement(record: Record) -> tuple[str, Values]:
             return _PUT_NAMESPACE, (
                 *(key(n.name), n.name, n.created_ms, n.updated_ms),
                 *(hosts, n.tier.value, n.throughput_units, n.maximum_throughput_units),
-                _json(n.metadata),
+                *(_json(n.metadata), n.limits.value),
             )
         case Hub() as h:
             return _PUT_HUB, (
@@ -219,6 +220,7 @@ def _namespace(
     units: int | None,
     units_max: int | None,
     metadata: str,
+    limit_set: str,
 ) -> Namespace:
     return Namespace(
         name=NamespaceName(name),
@@ -229,6 +231,7 @@ def _namespace(
         throughput_units=units,
         maximum_throughput_units=units_max,
         metadata=msgspec.json.decode(metadata, type=dict[str, Any]),
+        limits=LimitSet(limit_set),
     )
 
 

@@ -139,4 +139,38 @@ _STEP_4 = (
     "ALTER TABLE hubs ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4)
+_STEP_5 = ("ALTER TABLE namespaces ADD COLUMN limits TEXT NOT NULL DEFAULT 'specification'",)
+
+_STEP_6 = (
+    # Hubs that were deleted and whose log may still be on disk: written by the transaction that
+    # deletes them, also when a namespace takes its hubs along.
+    """
+    CREATE TABLE deleted_hubs (
+        id TEXT PRIMARY KEY
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER hub_deletion_is_recorded AFTER DELETE ON hubs
+    BEGIN INSERT OR IGNORE INTO deleted_hubs (id) VALUES (OLD.id); END
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _STEP_1,
+    _STEP_2,
+    _STEP_3,
+    _STEP_4,
+    _STEP_5,
+    _STEP_6,
+)
+SUMMED_TABLES = (
+    "namespaces",
+    "hubs",
+    "groups",
+    "rules",
+    "revoked_publishers",
+    "quota_grants",
+    "audit",
+    "usage",
+    "deleted_hubs",
+)

@@ -1,10 +1,15 @@
-"""The catalog in one SQLite file (WAL, flushed at every commit, readable by its owner alone)."""
+"""The catalog in one SQLite file: flushed at every commit, checked when it is opened.
+
+A committed row never vanishes without an error. Each commit is moved from the write-ahead log into
+the database file before it counts, so a damaged log costs at most a change that was never
+confirmed; row sums (`penstock.io.sqlite`) detect a damaged database file.
+"""
 
 from __future__ import annotations
 
-import os
+import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,12 +17,21 @@ import msgspec
 
 from penstock.catalog import rows
 from penstock.catalog.index import CatalogIndex, Entity, Record
-from penstock.catalog.schema import APPLICATION_ID, MIGRATIONS
+from penstock.catalog.schema import APPLICATION_ID, MIGRATIONS, SUMMED_TABLES
+from penstock.io.sqlite import (
+    check_rows,
+    find_wal_damage,
+    install_row_sums,
+    make_private_file,
+    register_row_sum,
+    transaction,
+)
 from penstock.model.errors import DataDirectoryError
 from penstock.model.ledger import AuditEntry
 
+_logger = logging.getLogger(__name__)
+
 _BUSY_S = 1.0  # another process holding the file is a mistake; do not stop the loop for long
-_FILE_MODE = 0o600  # it holds keys
 
 
 class SqliteCatalog(CatalogIndex):
@@ -35,12 +49,27 @@ class SqliteCatalog(CatalogIndex):
         except BaseException:
             store.close()
             raise
+        self._sqlite = store
+
+    def deleted_hubs(self) -> list[str]:
+        """The ids of hubs whose deletion is committed and whose log may still be there."""
+        return self._sqlite.deleted_hubs()
+
+    def forget_deleted_hubs(self, ids: Collection[str]) -> None:
+        """Their logs are gone."""
+        self._sqlite.forget_deleted_hubs(ids)
 
 
 class _SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
-        _ensure_private_file(path)
+        try:
+            make_private_file(path)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"The catalog {path} cannot be opened: {error.strerror or error}."
+            ) from error
+        self._check_log()
         with self._translated():
             # isolation_level None: transactions begin and end only where this file says so.
             self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
@@ -52,21 +81,36 @@ class _SqliteStore:
             raise
 
     def put(self, records: tuple[Record, ...]) -> None:
-        with self._translated(), self._transaction():
-            for record in records:
-                statement, values = rows.put_statement(record)
-                self._connection.execute(statement, values)
+        with self._translated():
+            with transaction(self._connection):
+                for record in records:
+                    statement, values = rows.put_statement(record)
+                    self._connection.execute(statement, values)
+            empty_log(self._connection)
 
     def delete(self, record: Entity, *audit: AuditEntry) -> None:
-        with self._translated(), self._transaction():
-            statement, values = rows.delete_statement(record)
-            self._connection.execute(statement, values)  # the children go by ON DELETE CASCADE
-            for entry in audit:
-                self._connection.execute(*rows.put_statement(entry))
+        with self._translated():
+            with transaction(self._connection):
+                statement, values = rows.delete_statement(record)
+                self._connection.execute(statement, values)  # children go by ON DELETE CASCADE
+                for entry in audit:
+                    self._connection.execute(*rows.put_statement(entry))
+            empty_log(self._connection)
 
     def audit(self, newest: int) -> list[AuditEntry]:
         with self._translated():
             return rows.load_audit(self._connection, newest)
+
+    def deleted_hubs(self) -> list[str]:
+        with self._translated():
+            return [row[0] for row in self._connection.execute("SELECT id FROM deleted_hubs")]
+
+    def forget_deleted_hubs(self, ids: Collection[str]) -> None:
+        with self._translated():
+            with transaction(self._connection):
+                statement = "DELETE FROM deleted_hubs WHERE id = ?"
+                self._connection.executemany(statement, [(each,) for each in ids])
+            empty_log(self._connection)
 
     def load(self) -> list[Record]:
         """Everything, parents before children."""
@@ -76,14 +120,32 @@ class _SqliteStore:
     def close(self) -> None:
         self._connection.close()
 
+    def _check_log(self) -> None:
+        damage = find_wal_damage(self._path)
+        if damage is None:
+            return
+        if damage.is_certain:
+            raise DataDirectoryError(
+                f"The catalog {self._path} is damaged: {damage.text}. Restore it from a backup. To "
+                "continue with what is left, move the -wal file away; later changes are lost then."
+            )
+        _logger.warning("catalog change discarded: file=%s reason=%s", self._path, damage.text)
+
     def _open(self) -> None:
+        register_row_sum(self._connection)
         version = self._checked_version()
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA foreign_keys = ON")
-        self._check_content()
-        for number in range(version, len(MIGRATIONS)):
-            self._migrate(number)
+        if version == len(MIGRATIONS):
+            self._check_content()
+        else:
+            self._check_structure()
+            with transaction(self._connection):
+                for number in range(version, len(MIGRATIONS)):
+                    self._migrate(number)
+                install_row_sums(self._connection, SUMMED_TABLES)
+        empty_log(self._connection)
 
     def _checked_version(self) -> int:
         """Judged before anything is written to a file that may not be ours."""
@@ -103,34 +165,30 @@ class _SqliteStore:
         return version
 
     def _check_content(self) -> None:
-        damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        damage = check_rows(self._connection)
+        if damage is not None:
+            raise DataDirectoryError(
+                f"The catalog {self._path} is damaged: {damage} Restore it from a backup."
+            )
+        self._check_structure()
+
+    def _check_structure(self) -> None:
+        """All that can be checked in a file of a version without row sums."""
+        damage = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if damage != ("ok",):
             raise DataDirectoryError(f"{self._path} is damaged: {damage[0]}")
         if self._connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
             raise DataDirectoryError(f"{self._path} is damaged: a row has lost its parent.")
 
     def _migrate(self, number: int) -> None:
-        with self._transaction():
-            for statement in MIGRATIONS[number]:
-                self._connection.execute(statement)
-            self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            self._connection.execute(f"PRAGMA user_version = {number + 1}")
+        for statement in MIGRATIONS[number]:
+            self._connection.execute(statement)
+        self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        self._connection.execute(f"PRAGMA user_version = {number + 1}")
 
     def _pragma(self, name: str) -> int:
         value: int = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
         return value
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            # A commit that failed may have ended the transaction itself.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -141,27 +199,10 @@ class _SqliteStore:
             raise DataDirectoryError(f"The catalog {self._path} cannot be used: {error}") from error
 
 
-def _ensure_private_file(path: Path) -> None:
-    try:
-        try:
-            # Made here and not by SQLite, so that it is never readable by others; the files
-            # beside it (-wal, -shm) take over its mode.
-            path.touch(_FILE_MODE, exist_ok=False)
-            _flush_directory(path.parent)
-        except FileExistsError:
-            if not path.is_file():
-                raise DataDirectoryError(f"{path} is not a file.") from None
-            path.chmod(_FILE_MODE)
-    except OSError as error:
-        raise DataDirectoryError(
-            f"The catalog {path} cannot be opened: {error.strerror}."
-        ) from error
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Move what is in the write-ahead log into the database file, flush it, and empty the log.
 
-
-def _flush_directory(directory: Path) -> None:
-    """The new file's name survives a power cut only once its directory is flushed."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    Another connection may be reading or writing at that moment, so this is not an error when it is
+    refused: that connection, or the next write, does it.
+    """
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

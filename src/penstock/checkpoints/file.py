@@ -1,11 +1,13 @@
 """Leases and checkpoints in one SQLite file, which processes of one machine may share.
 
 Write-ahead log, flushed at every commit. A claim is one UPDATE or INSERT whose condition is the
-etag, so that of two claims of one record SQLite lets one through: compare-and-swap.
+etag, so that of two claims of one record SQLite lets one through: compare-and-swap. Damage is
+detected when the file is opened (`penstock.io.sqlite`); a committed row never vanishes silently.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -16,11 +18,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.checkpoints.errors import CheckpointStoreUnavailable
+from penstock.io.sqlite import (
+    check_rows,
+    find_wal_damage,
+    install_row_sums,
+    make_private_file,
+    register_row_sum,
+    transaction,
+)
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+
+_logger = logging.getLogger(__name__)
 
 # "PENC": tells it from any other SQLite file that somebody names by mistake.
 APPLICATION_ID = 0x50454E43
-VERSION = 1
+VERSION = 2
 _BUSY_S = 15.0  # others hold the file for one flush; one that was paused meanwhile, for longer
 _OPEN_AGAIN_S = 0.02
 
@@ -50,6 +62,7 @@ _TABLES = (
     ) STRICT, WITHOUT ROWID
     """,
 )
+_SUMMED_TABLES = ("ownership", "checkpoints")
 # etag absent = create only if there is none (protocol.md 11.1).
 _CREATE = """
     INSERT INTO ownership (namespace, hub, consumer_group, partition_id, owner_id, etag,
@@ -110,20 +123,35 @@ class CheckpointFile:
     file. Whoever is forked with it gets a connection of its own."""
 
     def __init__(
-        self, path: Path, *, now_ms: Callable[[], int], new_etag: Callable[[], str]
+        self,
+        path: Path,
+        *,
+        now_ms: Callable[[], int],
+        new_etag: Callable[[], str],
+        is_shared: bool = True,
     ) -> None:
+        """Without `is_shared` no other process uses the file, so the write-ahead log that an
+        earlier process left can be checked before it is read."""
         self._path = path
         self._now_ms = now_ms
         self._new_etag = new_etag
         self._lock = threading.Lock()
         self._process = 0
         self._connection: sqlite3.Connection | None = None
+        try:
+            make_private_file(path)
+            if not is_shared:
+                self._check_log()
+        except OSError as error:
+            raise CheckpointStoreUnavailable(
+                f"The checkpoint file {path} cannot be used: {error.strerror or error}"
+            ) from error
         with self._connected():
             pass  # what cannot be opened is said at once
 
     def write(self, works: Sequence[Work]) -> list[Written]:
         """All in one transaction, durable on return; when it raises, nothing was written."""
-        with self._connected() as connection, _transaction(connection):
+        with self._connected() as connection, transaction(connection):
             now_ms = self._now_ms()
             return [self._write(connection, work, now_ms) for work in works]
 
@@ -182,7 +210,7 @@ class CheckpointFile:
                     self._connection = self._open()
                     self._process = os.getpid()
                 yield self._connection
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise CheckpointStoreUnavailable(
                     f"The checkpoint file {self._path} cannot be used: {error}"
                 ) from error
@@ -221,14 +249,38 @@ class CheckpointFile:
                 f"{self._path} has version {version}, written by a newer Penstock: "
                 f"this one knows versions up to {VERSION}."
             )
+        register_row_sum(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if version < VERSION:
-            with _transaction(connection):
-                for statement in _TABLES:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
+            self._upgrade(connection)
+        damage = check_rows(connection)
+        if damage is not None:
+            raise CheckpointStoreUnavailable(
+                f"The checkpoint file {self._path} is damaged: {damage} Restore it from a backup, "
+                "or move it away to begin without checkpoints."
+            )
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        with transaction(connection):
+            if _pragma(connection, "user_version") == VERSION:
+                return  # another process was faster
+            for statement in _TABLES:
+                connection.execute(statement)
+            install_row_sums(connection, _SUMMED_TABLES)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _check_log(self) -> None:
+        damage = find_wal_damage(self._path)
+        if damage is None:
+            return
+        if damage.is_certain:
+            raise CheckpointStoreUnavailable(
+                f"The checkpoint file {self._path} is damaged: {damage.text}. Restore it from a "
+                "backup. To continue with older checkpoints, move the -wal file away."
+            )
+        _logger.warning("checkpoints discarded: file=%s reason=%s", self._path, damage.text)
 
 
 def _has_won(connection: sqlite3.Connection, place: Place, claim: Claim, record: Ownership) -> bool:
@@ -238,19 +290,6 @@ def _has_won(connection: sqlite3.Connection, place: Place, claim: Claim, record:
     else:
         done = connection.execute(_SWAP, (*new, *place, claim.partition_id, claim.etag))
     return done.rowcount == 1
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # A commit that failed may have ended the transaction itself.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _ownership(partition_id: str, owner_id: str, etag: str, modified_ms: int) -> Ownership:

@@ -47,7 +47,7 @@ class CheckpointKeeper:
         self, path: Path, *, now_ms: Callable[[], int], loop: asyncio.AbstractEventLoop
     ) -> None:
         self._loop = loop
-        self._file = CheckpointFile(path, now_ms=now_ms, new_etag=new_etag)
+        self._file = CheckpointFile(path, now_ms=now_ms, new_etag=new_etag, is_shared=False)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoints")
         self._groups: dict[Place, _Group] = {}
         self._waiting: list[tuple[Work, asyncio.Future[Written]]] = []
@@ -79,9 +79,25 @@ class CheckpointKeeper:
         """Forget groups that are not among the living (hub id, name). Done again at the next
         start, if the disk does not take it now."""
         wanted = {_place(*group) for group in living}
+        self._forget([place for place in self._stored_places() if place not in wanted])
+
+    def forget_hub(self, hub_id: str) -> None:
+        """Forget every group of a hub that was deleted."""
+        self._forget([place for place in self._stored_places() if place.hub == hub_id])
+
+    def forget_group(self, hub_id: str, group: str) -> None:
+        """Forget a group that was deleted."""
+        place = _place(hub_id, group)
+        if place in self._stored_places():
+            self._forget([place])
+
+    def _stored_places(self) -> set[Place]:
+        """Of what is committed, and of what is on its way to the disk."""
         coming = [*self._taken, *(work for work, _ in self._waiting)]
-        known = {*self._groups, *(work.place for work in coming if not work.forget)}
-        for place in known - wanted:
+        return {*self._groups, *(work.place for work in coming if not work.forget)}
+
+    def _forget(self, places: Collection[Place]) -> None:
+        for place in places:
             self._groups.pop(place, None)
             self._put(Work(place, forget=True))
 
@@ -119,15 +135,29 @@ class CheckpointKeeper:
             works = self._taken = [work for work, _ in taken]
             try:
                 written = await self._loop.run_in_executor(self._thread, self._file.write, works)
-            except Exception as error:  # noqa: BLE001 - each caller hears it
-                for _, done in taken:
-                    done.set_exception(error)
-                continue
-            for (work, done), each in zip(taken, written, strict=True):
-                self._committed(work, each)
-                done.set_result(each)
+                for (work, done), each in zip(taken, written, strict=True):
+                    self._committed(work, each)
+                    done.set_result(each)
+            except BaseException as error:
+                self._fail(taken, error)
+                if self._is_canceled():
+                    self._fail(self._waiting, error)
+                    raise
         self._taken = []
         self._writing = None
+
+    def _is_canceled(self) -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    def _fail(
+        self, taken: Sequence[tuple[Work, asyncio.Future[Written]]], error: BaseException
+    ) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            error = OperationCancelled("Writing checkpoints was canceled.")
+        for _, done in taken:
+            if not done.done():
+                done.set_exception(error)
 
     def _committed(self, work: Work, written: Written) -> None:
         if work.forget:

@@ -30,6 +30,10 @@ _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
+_VERBOSE = ("-v", "--verbose")
+_PASSED_ON = ("spark",)  # its arguments belong to Spark's own programs
+
+
 def _section(title: str, *commands: tuple[str, str, str]) -> list[Entry]:
     return [
         Entry(name, f"penstock.cli.{where}", summary, title) for name, where, summary in commands
@@ -46,7 +50,7 @@ COMMANDS = (
         (
             "doctor",
             "doctor:doctor",
-            "Look at ports, certificate, clock, disk, kernels, checkpoints.",
+            "Check service, ports, certificate, clock, disk, checkpoints.",
         ),
     ),
     *_section(
@@ -55,7 +59,7 @@ COMMANDS = (
         ("hub", "hub:app", "Event hubs and their partitions."),
         ("group", "group:app", "Consumer groups: how far behind they are, and where they go on."),
         ("policy", "policy:app", "Shared access policies, their keys and connection strings."),
-        ("token", "token:app", "Shared access signatures."),
+        ("token", "token:app", "Shared access signatures and admin tokens."),
         ("grant", "grant:grant", "Let a namespace have more units or partitions."),
         ("capture", "capture:app", "Capture: events as files, window by window."),
         ("usage", "usage:usage", "Units, events and bytes by the hour: what a bill is made of."),
@@ -107,7 +111,8 @@ app = typer.Typer(
     cls=RootGroup,
     help="Azure Event Hubs that you run yourself.",
     epilog="Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 failed, 2 usage, "
-    "3 not found, 4 denied, 5 throttled, 6 timed out.",
+    "3 not found (also: no service), 4 denied, 5 throttled, 6 timed out. "
+    "-v shows errors with the protocol's own text.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -138,17 +143,56 @@ def run() -> None:
         from typer._completion_classes import completion_init
 
         completion_init()  # typer does it for its own options, which we have as a command
+    from typer._click.exceptions import ClickException, UsageError
+
+    arguments, is_verbose = take_verbose(sys.argv[1:])
     try:
-        app(prog_name="penstock")
+        code = app(arguments, prog_name="penstock", standalone_mode=False)
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "penstock"
+        message = error.format_message()
+        typer.echo(f"penstock: {_ended(message)} See `{command} --help`.", err=True)
+        sys.exit(USAGE)
+    except ClickException as error:
+        typer.echo(f"penstock: {_ended(error.format_message())}", err=True)
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        typer.echo("penstock: Aborted.", err=True)
+        sys.exit(FAILED)
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
     except (errors.PenstockError, OSError, TimeoutError) as error:
-        typer.echo(f"penstock: {_sentence(error)}", err=True)
+        typer.echo(f"penstock: {sentence(error, is_verbose=is_verbose)}", err=True)
         sys.exit(exit_code(error))
+    sys.exit(code if isinstance(code, int) else DONE)
 
 
-def _sentence(error: BaseException) -> str:
+def take_verbose(arguments: list[str]) -> tuple[list[str], bool]:
+    """Remove -v or --verbose, which may stand anywhere before `--`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if arguments[:1] and arguments[0] in _PASSED_ON:
+        return arguments, False
+    own = [argument for argument in arguments[:end] if argument not in _VERBOSE]
+    return own + arguments[end:], len(own) < end
+
+
+def sentence(error: BaseException, *, is_verbose: bool = False) -> str:
+    """An error for a person; with `is_verbose` as the protocol said it."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}."
-    return str(error)
+    text = str(error)
+    if is_verbose or not isinstance(error, errors.PenstockError):
+        return text
+    from penstock.client.errors import plain_text
+
+    return plain_text(text)
+
+
+def _ended(text: str) -> str:
+    """With a full stop, as every message has."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def exit_code(error: BaseException) -> int:

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from penstock.service.settings import Settings
 
 
-def print_banner(facts: Facts, settings: Settings, *, first_start: bool) -> None:
-    """Facts as a table; long strings stand on lines of their own, so that they can be copied."""
+def print_banner(
+    facts: Facts, settings: Settings, sign_in_link: str | None, *, first_start: bool
+) -> None:
+    """Facts as a table; long strings are on lines of their own, so that they can be copied.
+    For terminals only: the connection strings and the link are secrets."""
     console = Console(highlight=False, soft_wrap=True)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
@@ -43,6 +46,10 @@ def print_banner(facts: Facts, settings: Settings, *, first_start: bool) -> None
     if facts.emulator_connection_string is not None:
         console.print("[bold]Connection string[/bold] (plain TCP, for development)")
         console.out(facts.emulator_connection_string)
+    if sign_in_link is not None:
+        console.print("[bold]Portal sign-in[/bold] (works once, within 10 minutes)")
+        console.out(sign_in_link)
+        console.print("A new one: penstock portal url --sign-in", style="dim")
     if first_start:
         _print_first_steps(console, facts, settings)
     console.print("Ctrl-C stops it.", style="dim")

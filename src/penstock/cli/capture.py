@@ -60,6 +60,10 @@ def status(
         shown={"backlog_seconds": seconds_shown},
         elided=("destination", "last_error"),
     )
+    if output is Output.TABLE:
+        for row in rows:
+            if row["last_error"]:  # the table has no room for a sentence
+                talk(f"{row['hub']}: {row['last_error']}")
 
 
 @app.verb()
@@ -110,6 +114,9 @@ def enable(
     client.hub(namespace, hub)  # it is not made by this
     client.put_hub(namespace, hub, capture=description)
     (found,) = [each for each in client.capture_status() if _is_of(each, service, hub)]
+    if found.state == "Failed" and found.last_error:
+        talk(f"Capture of '{found.hub}' is switched on, but it cannot run: {found.last_error}")
+        raise typer.Exit(1)
     talk(
         f"'{found.hub}' is captured to {found.destination} from the next event on: a window closes "
         f"after {seconds_shown(found.interval_seconds)} or {found.size_limit_bytes:,} bytes."
@@ -321,7 +328,7 @@ def _destination(service: Service, name: str | None) -> dict[str, str]:
     for each in known:
         if each["name"].casefold() == name.casefold():
             return each
-    raise NotFound(f"There is no destination '{name}': {names} are configured.")
+    raise NotFound(f"There is no destination '{name}'. Configured: {names}.")
 
 
 def _container(url: str) -> str:

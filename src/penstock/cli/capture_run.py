@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from penstock.io.files import make_private
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class _Spark:
         self._master = master
         self._conf = conf
         self._log = state / "spark.log"
+        make_private(self._log)
         self._local = state / "local"
         self._stack = contextlib.ExitStack()
         self._session: Any = None
@@ -136,6 +138,7 @@ def _alone(state: Path) -> Iterator[None]:
     """One job for a state directory: two would write one checkpoint."""
     import fcntl
 
+    make_private(state / "lock")
     with (state / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

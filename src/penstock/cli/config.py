@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,12 +50,30 @@ def validate(
         settings = _load(file)
     except ConfigurationError as error:
         raise ConfigurationError(with_line(str(error), file)) from error
+    _check_certificate(settings)
     hubs = sum(len(each.hubs) for each in settings.namespaces)
     where = file or os.environ.get("PENSTOCK_CONFIG") or "The environment"
     talk(
         f"{where} is fine: {_count(len(settings.namespaces), 'namespace')}, "
         f"{_count(hubs, 'event hub')}."
     )
+
+
+def _check_certificate(settings: Settings) -> None:
+    """Raises ConfigurationError for a configured certificate that no client accepts now."""
+    from penstock.model.errors import ConfigurationError
+    from penstock.service.certificates import configured_certificates, read_validity, server_context
+    from penstock.service.readiness import State, judge_certificate
+
+    own = configured_certificates(settings)
+    if own is None:
+        return
+    server_context(own)
+    finding = judge_certificate(read_validity(own), now_ms=time.time_ns() // 1_000_000)
+    if finding.state is State.FAIL:
+        raise ConfigurationError(finding.text)
+    if finding.state is State.WARN:
+        talk(f"Warning: {finding.text}")
 
 
 @app.verb()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.model import limits
+from penstock.model.entities import LimitSet
 from penstock.service import config_values as values
 from penstock.service.config import SETTINGS, Setting
 from penstock.service.prices import PRICE_FIELDS
@@ -22,21 +23,28 @@ _BY_READER: dict[object, Schema] = {
 }
 _BY_KEY: dict[str, Schema] = {
     "hubs": {"type": "array", "items": _TEXT},
+    "public_hosts": {"type": "array", "items": _TEXT},
     "flush": {"enum": ["disk", "os"]},
     "log_level": {"enum": ["debug", "info", "warning", "error"]},
+    "limits": {"enum": [limit_set.value for limit_set in LimitSet]},
+    "auth.expiry_grace_seconds": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": limits.EXPIRY_GRACE_S_MAX,
+    },
 }
 
 
 def json_schema_of_file() -> Schema:
     top = {s.key: _setting(s) for s in SETTINGS if s.in_file and "." not in s.key}
-    tls = {s.key.partition(".")[2]: _setting(s) for s in SETTINGS if s.key.startswith("tls.")}
+    tables = {name: _settings_of(name) for name in ("auth", "tls")}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Penstock's configuration",
         **_table(
             {
                 **top,
-                "tls": _table(tls),
+                **tables,
                 "prices": _table(
                     {"currency": _TEXT, **{name: {"type": "number"} for name in PRICE_FIELDS}}
                 ),
@@ -73,6 +81,13 @@ def _capture() -> Schema:
     )
 
 
+def _settings_of(table: str) -> Schema:
+    prefix = f"{table}."
+    return _table(
+        {s.key.removeprefix(prefix): _setting(s) for s in SETTINGS if s.key.startswith(prefix)}
+    )
+
+
 def _setting(setting: Setting) -> Schema:
     known = _BY_KEY.get(setting.key) or _BY_READER.get(setting.read, _TEXT)
     return {**known, "description": setting.meaning}
@@ -85,6 +100,7 @@ def _namespace() -> Schema:
             "name": _TEXT,
             "hosts": {"type": "array", "items": _TEXT},
             "tier": {"enum": ["standard", "dedicated"]},
+            "limits": _BY_KEY["limits"],
             "throughput_units": _UNITS,
             "maximum_throughput_units": {"type": "integer", "minimum": 0},
             "grants": {"type": "array", "items": _grant()},
@@ -101,7 +117,7 @@ def _hub(rule: Schema) -> Schema:
             "name": _TEXT,
             "partition_count": {
                 "type": "integer",
-                "minimum": limits.PARTITION_COUNT_MIN,
+                "minimum": limits.PARTITION_COUNT_MIN_CURRENT,
                 "maximum": limits.PARTITION_COUNT_GRANTED_MAX,
             },
             "retention_hours": {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -16,15 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, Param
 import typer
 
 from penstock.cli.service import ContextOption, DataOption
-from penstock.cli.target import find_connection_string
+from penstock.cli.target import Where, find_admin, find_connection_string
 from penstock.cli.tree import WHICH_SERVICE
 from penstock.cli.units import seconds
+from penstock.model.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import EventHubConsumerClient, EventHubProducerClient, RetryPolicy
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_NAMES_MAX = 10  # of hubs or groups that an error lists
 
 _OPTIONS: tuple[tuple[str, Any, Any], ...] = (
     (
@@ -93,6 +97,7 @@ class Wire(NamedTuple):
     timeout_s: float
     data: Path | None = None  # where flags named the service rather than its events
     context: str | None = None
+    is_given: bool = True  # by a connection string, so any service may be meant
 
     def __repr__(self) -> str:  # it holds a key
         return "<Wire>"
@@ -142,7 +147,11 @@ def with_events(function: Callable[Concatenate[Wire, P], None]) -> Callable[...,
     @functools.wraps(function)
     def command(**given: Any) -> None:
         chosen = {name: given.pop(name) for name, _, _ in _OPTIONS}
-        act(find_wire(**chosen), **given)
+        wire = find_wire(**chosen)
+        try:
+            act(wire, **given)
+        except NotFound as error:
+            raise _with_names(error, wire, given) from error
 
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     more = [
@@ -155,6 +164,36 @@ def with_events(function: Callable[Concatenate[Wire, P], None]) -> Callable[...,
         [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + more
     )
     return command
+
+
+def _with_names(error: NotFound, wire: Wire, given: dict[str, Any]) -> NotFound:
+    """The same error with the names that exist, where this machine's service is the one asked."""
+    hub, group = given.get("hub"), given.get("group") or "$Default"
+    if not isinstance(hub, str) or wire.is_given:
+        return error
+    try:
+        admin = find_admin(Where(data=wire.data, context=wire.context))
+        with admin.client(timeout_s=5.0) as client:
+            namespace = admin.namespace or ""
+            hubs = [each.name for each in client.hubs(namespace)]
+            if hub.casefold() not in map(str.casefold, hubs):
+                return NotFound(
+                    f"There is no event hub '{hub}' in {namespace}. There are: {_listed(hubs)}."
+                )
+            groups = [each.name for each in client.groups(namespace, hub)]
+    except (PenstockError, OSError):
+        return error  # the service's own word has to do
+    if group.casefold() in map(str.casefold, groups):
+        return error
+    return NotFound(
+        f"There is no consumer group '{group}' of the event hub '{hub}'. "
+        f"There are: {_listed(groups)}."
+    )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(sorted(names)[:_NAMES_MAX]) or "none"
+    return f"{shown} and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else shown
 
 
 def find_wire(
@@ -171,7 +210,8 @@ def find_wire(
     if timeout_s <= 0:
         raise typer.BadParameter("It must be above 0.", param_hint="--timeout")
     trusted = str(ca_file) if ca_file is not None else found
-    return Wire(text, trusted, websocket, timeout_s, data, context)
+    is_given = bool(connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING"))
+    return Wire(text, trusted, websocket, timeout_s, data, context, is_given)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

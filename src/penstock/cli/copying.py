@@ -230,6 +230,8 @@ class _Copier:
             folder = log / hub_id
             if not folder.is_dir():
                 continue  # never written to, or deleted since
+            if (folder / "hub.json").is_file():
+                self._copy(folder / "hub.json")
             for partition in sorted(folder.iterdir()):
                 if partition.name.isascii() and partition.name.isdigit():
                     self._copy_partition(partition)

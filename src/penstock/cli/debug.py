@@ -236,7 +236,8 @@ def _secrets(service: Service, data: Path) -> Iterator[str]:
 
     for name in ("root.key", "admin.secret"):
         try:
-            yield (data / name).read_bytes()[:_SECRET_BYTES_MAX].decode("ascii", "replace").strip()
+            content = (data / name).read_bytes()[:_SECRET_BYTES_MAX].strip()
+            yield content.partition(b"\n")[0].decode("ascii", "replace")  # then its checksum
         except OSError:
             continue
     for name, value in os.environ.items():

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import socket
 import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -21,15 +19,17 @@ import typer
 from penstock.cli.output import Format, Output, print_rows
 from penstock.cli.target import Where, data_directory
 
+if TYPE_CHECKING:
+    from penstock.service.certificates import CertificateValidity
+
 OK, WARN, FAIL = "ok", "warn", "fail"
 Finding = tuple[str, str, str]  # what, how it is, what was seen and what to do
 
-_FREE_BYTES_LOW = 1 << 30
 _FSYNC_SLOW_MS = 20.0
 _FSYNC_PROBES = 20
-_CERTIFICATE_DAYS_LOW = 30
-_DAY_MS = 86_400_000
 _CONNECT_S = 2.0
+_READY_S = 10.0
+_CHECKED_BY_SERVICE = ("certificate", "log directories")
 _AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 _EARLIEST_SANE_S = 1_735_689_600  # 2025-01-01: before that the clock was never set
 _PORTS = {"amqp": 5672, "amqps": 5671, "https": 8443, "admin": 5300}
@@ -39,24 +39,27 @@ def doctor(
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Data directory [default: ./penstock-data]")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML, or Config.json [PENSTOCK_CONFIG]")
+    ] = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Look at ports, certificate, clock, disk, kernels, checkpoints.
+    """Check service, ports, certificate, clock, disk, checkpoints.
 
-    Exit code 1 when something fails.
+    The checks of `/ready`, and some that take longer. Exit code 1 when something fails.
     """
-    found = findings(data_directory(Where(data=data)))
+    found = findings(data_directory(Where(data=data)), config)
     rows = [{"check": what, "state": state, "seen": seen} for what, state, seen in found]
     print_rows(rows, output, title="penstock doctor")
     if any(state == FAIL for _, state, _ in found):
         raise typer.Exit(1)
 
 
-def findings(data: Path) -> list[Finding]:
+def findings(data: Path, config: Path | None = None) -> list[Finding]:
     return [
         *_program(),
-        *_disk(data),
-        *_certificate(data),
+        *_readiness(data, config),
+        _fsync(data if data.is_dir() else data.absolute().parent),
         *_clock(data),
         *_checkpoints(data),
         *_doors(data),
@@ -81,18 +84,94 @@ def _program() -> Iterator[Finding]:
         yield "event loop", OK, f"uvloop {uvloop_version}"
 
 
-def _disk(data: Path) -> Iterator[Finding]:
-    place = data if data.is_dir() else data.parent
-    if not data.is_dir():
-        yield "data directory", WARN, f"{data} is not there yet; `penstock serve` makes it"
-    elif not os.access(data, os.W_OK | os.X_OK):
-        yield "data directory", FAIL, f"{data} cannot be written by this user"
-    else:
-        yield "data directory", OK, str(data.resolve())
-    free = shutil.disk_usage(place).free
-    state = OK if free >= _FREE_BYTES_LOW else WARN
-    yield "free space", state, f"{free / (1 << 30):.1f} GB"
-    yield _fsync(place)
+def _readiness(data: Path, config: Path | None) -> Iterator[Finding]:
+    """The checks of `/ready`: those of a running service as it reports them, and those of this
+    machine."""
+    from penstock.service.data_directory import read_runtime
+    from penstock.service.readiness import Subject, run_checks
+
+    runtime = read_runtime(data)
+    subject = Subject(
+        data=data,
+        now_ms=time.time_ns() // 1_000_000,
+        certificate=None if runtime is not None else _certificate(data, config),
+        open_files=None if runtime is None else _open_files_of(int(str(runtime["pid"]))),
+    )
+    local = [
+        each
+        for each in run_checks(subject)
+        if runtime is None or each.check not in _CHECKED_BY_SERVICE
+    ]
+    for each in local:
+        yield each.check, each.state.value, each.text
+    if runtime is not None:
+        yield from _running_service(runtime, seen={each.check for each in local})
+
+
+def _certificate(data: Path, config: Path | None) -> CertificateValidity | str | None:
+    """Of the certificate that `serve` would use here: from when to when it is valid, or why it
+    cannot be used."""
+    from penstock.model.errors import ConfigurationError
+    from penstock.service.certificates import (
+        Certificates,
+        configured_certificates,
+        read_validity,
+        server_context,
+    )
+    from penstock.service.config import load_settings
+
+    try:
+        settings = load_settings(flags={"data": data, "config": config}, environ=os.environ)
+        own = configured_certificates(settings)
+        if own is not None:
+            server_context(own)
+            return read_validity(own)
+        tls = data / "tls"
+        files = Certificates(
+            certificate_file=tls / "server.pem", key_file=tls / "server.key", ca_file=tls / "ca.pem"
+        )
+        return read_validity(files) if tls.is_dir() else None
+    except ConfigurationError as error:
+        return str(error)
+
+
+def _open_files_of(pid: int) -> tuple[int, int] | None:
+    """The limits of another process, where the system tells them (Linux)."""
+    try:
+        text = Path(f"/proc/{pid}/limits").read_text()
+        words = next(
+            line for line in text.splitlines() if line.startswith("Max open files")
+        ).split()
+        soft, hard = (-1 if word == "unlimited" else int(word) for word in words[3:5])
+    except (OSError, StopIteration, ValueError):
+        return None
+    return soft, hard
+
+
+def _running_service(runtime: Mapping[str, object], seen: Collection[str]) -> Iterator[Finding]:
+    from penstock.cli.probe import readiness
+    from penstock.cli.target import Admin
+
+    admin = Admin(str(runtime["admin"]), None, str(runtime["ca_file"]), None)
+    try:
+        is_ready, body = readiness(admin, timeout_s=_READY_S)
+    except OSError as error:
+        yield "ready", FAIL, f"{admin.url}/ready does not answer: {error}"
+        return
+    yield "ready", OK if is_ready else FAIL, str(body.get("status"))
+    checks, warnings, passes = (body.get(name) for name in ("checks", "warnings", "passes"))
+    for name, value in checks.items() if isinstance(checks, dict) else ():
+        if name not in seen and value != "warning":
+            yield name, OK if value in ("ok", "off", "starting") else FAIL, str(value)
+    for text in warnings if isinstance(warnings, list) else ():
+        yield "warning", WARN, str(text)
+    if isinstance(passes, dict):
+        ages = (f"{name} {_age(seconds)}" for name, seconds in passes.items())
+        yield "last passes", OK, ", ".join(ages)
+
+
+def _age(seconds: object) -> str:
+    return f"{seconds:,.0f} s ago" if isinstance(seconds, int | float) else "never"
 
 
 def _fsync(place: Path) -> Finding:
@@ -114,26 +193,6 @@ def _fsync(place: Path) -> Finding:
     if median > _FSYNC_SLOW_MS:
         return "flush to disk", WARN, f"{seen}: every acknowledgement waits for one"
     return "flush to disk", OK, seen
-
-
-def _certificate(data: Path) -> Iterator[Finding]:
-    note = data / "tls" / "server.json"
-    try:
-        ends_ms = int(json.loads(note.read_text())["not_after_ms"])
-    except FileNotFoundError:
-        yield "certificate", OK, "none made yet, or an own one is configured"
-        return
-    except (OSError, ValueError, KeyError, TypeError):
-        yield "certificate", WARN, f"{note} cannot be read; the next start makes a new one"
-        return
-    days = (ends_ms - time.time() * 1000) / _DAY_MS
-    seen = f"the development certificate ends in {days:.0f} days"
-    if days < 0:
-        yield "certificate", FAIL, f"{seen}: restart to renew it"
-    elif days < _CERTIFICATE_DAYS_LOW:
-        yield "certificate", WARN, f"{seen}: restart to renew it"
-    else:
-        yield "certificate", OK, seen
 
 
 def _clock(data: Path) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
     key == "d7" and size > 100      "error" in body      json.temperature >= 30
     properties.kind in ("a", "b")   matches(body, "^W")  not json.ok   partition != "0"
 
-What an event does not have is None; a comparison that makes no sense is false.
+What an event does not have is None; a comparison that makes no sense is false. A body that is an
+AMQP value is its text, a decimal is a number, and .NET's DateTimeOffset, TimeSpan and Uri are text.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import json
 import operator
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import typer
 
 from penstock.cli.records import shown_time
-from penstock.cli.sections import field_values, map_values
+from penstock.cli.sections import BODY_KINDS, field_values, map_values
+from penstock.client.values import display_body, to_readable
 from penstock.kernels import Columns
 
 _DEPTH_MAX = 50
@@ -41,14 +44,24 @@ class Event:
     @property
     def body(self) -> str:
         if self._body is None:
-            self._body = self._columns.bodies[self._row].decode("utf-8", "replace")
+            self._body = self._content.decode("utf-8", "replace")
         return self._body
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        values = map_values(self._columns.properties[self._row])
+        return {name: _comparable(value) for name, value in values.items()}
+
+    @property
+    def _content(self) -> bytes:
+        kind = BODY_KINDS[self._columns.body_kinds[self._row]]
+        return display_body(self._columns.bodies[self._row], kind)
 
     @property
     def json(self) -> Any:
         if self._json is _UNREAD:
             try:
-                self._json = json.loads(self._columns.bodies[self._row])
+                self._json = json.loads(self._content)
             except (ValueError, RecursionError):
                 self._json = None
         return self._json
@@ -56,6 +69,11 @@ class Event:
 
 _UNREAD = object()
 Evaluate = Callable[[Event], Any]
+
+
+def _comparable(value: object) -> object:
+    readable = to_readable(value)
+    return float(readable) if isinstance(readable, Decimal) else readable
 
 
 def _column(name: str) -> Evaluate:
@@ -71,7 +89,7 @@ _NAMES: dict[str, Evaluate] = {
     "offset": _column("offsets"),
     "time": lambda event: shown_time(_column("enqueued_ms")(event)),
     "partition": lambda event: event._partition,  # noqa: SLF001  # one module
-    "properties": lambda event: map_values(_column("properties")(event)),
+    "properties": lambda event: event.properties,
     "system": lambda event: field_values(_column("message_properties")(event)),
     "content_type": lambda event: field_values(_column("message_properties")(event)).get(
         "content-type"

@@ -12,7 +12,7 @@ from penstock.cli.connecting import Wire, run, with_events
 from penstock.cli.output import Output
 from penstock.cli.places import chosen_partitions
 from penstock.cli.records import lines, records
-from penstock.cli.rendering import format_renderer, inert
+from penstock.cli.rendering import format_renderer, inert, read_body
 from penstock.cli.service import HubName
 from penstock.kernels import Columns
 from penstock.model.errors import NotFound
@@ -50,9 +50,9 @@ def get(
     elif render is not None:
         data = render(found, partition, [0])
     elif sys.stdout.isatty():
-        data = inert(found.bodies[0]).encode() + b"\n"
+        data = inert(read_body(found, 0)).encode() + b"\n"
     else:
-        data = found.bodies[0]
+        data = read_body(found, 0)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

@@ -102,7 +102,7 @@ def show(service: Service, hub: HubName, output: Format = Output.TABLE) -> None:
     client, namespace = service.client, service.namespace
     record = _row(client.hub(namespace, hub))
     partitions = client.partitions(namespace, hub)
-    record["events"] = sum(_count(each) for each in partitions)
+    record["events"] = sum(count_retained(each) for each in partitions)
     record["size_bytes"] = sum(each["size_bytes"] for each in partitions)
     record["groups"] = [each.name for each in client.groups(namespace, hub)]
     print_record(record, output, shown={"size_bytes": bytes_shown, "retention_hours": hours_shown})
@@ -158,8 +158,9 @@ def delete(service: Service, hub: HubName, yes: Yes = False, dry_run: DryRun = F
     found = client.hub(namespace, hub)
     partitions = client.partitions(namespace, hub)
     size = bytes_shown(sum(each["size_bytes"] for each in partitions))
+    events = sum(map(count_retained, partitions))
     what = (
-        f"The event hub '{found.name}' goes with {sum(map(_count, partitions)):,} events ({size}) "
+        f"The event hub '{found.name}' goes with {events:,} events ({size}) "
         f"in {found.partition_count} partitions, for good."
     )
     if confirm(what, found.name, yes=yes, dry_run=dry_run):
@@ -221,23 +222,24 @@ def _row(hub: HubInfo) -> dict[str, object]:
 
 
 def _partition(found: dict[str, Any]) -> dict[str, object]:
-    empty = found["last_sequence"] < 0
+    is_unused = found["last_sequence"] < 0  # nothing was ever published
     return {
         "partition": found["id"],
-        "first_sequence_number": None if empty else found["begin_sequence"],
-        "last_sequence_number": None if empty else found["last_sequence"],
-        "events": _count(found),
-        "last_offset": None if empty else found["last_offset"],
-        "last_enqueued": None if empty else _time(found["last_enqueued_ms"]),
+        "first_sequence_number": None if found["begin_sequence"] < 0 else found["begin_sequence"],
+        "last_sequence_number": None if is_unused else found["last_sequence"],
+        "events": count_retained(found),
+        "last_offset": None if is_unused else found["last_offset"],
+        "last_enqueued": None if is_unused else _time(found["last_enqueued_ms"]),
         "size_bytes": found["size_bytes"],
         "failed": found["failed"],
     }
 
 
-def _count(partition: dict[str, Any]) -> int:
-    """Retained ones; the last number is -1 where nothing was ever published."""
+def count_retained(partition: dict[str, Any]) -> int:
+    """Events that a partition holds. Its first sequence number is -1 when it holds none, also when
+    retention removed all of them; the last one stays what it was."""
     first, last = int(partition["begin_sequence"]), int(partition["last_sequence"])
-    return 0 if last < 0 else max(0, last - first + 1)
+    return 0 if first < 0 else last - first + 1
 
 
 def _time(milliseconds: int) -> str:

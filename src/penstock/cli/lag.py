@@ -45,6 +45,9 @@ KEYS = (
 )
 _NARROW = KEYS[:8]
 _WIDE = 110  # columns from which on everything has room
+_GAP = 2  # between two columns
+_NAME_WIDTH_MIN, _NAME_WIDTH_MAX = 5, 24
+_OWNER_WIDTH = 8  # the beginning of an owner's UUID tells owners apart
 
 
 def lag_row(found: Mapping[str, object]) -> Row:
@@ -132,9 +135,10 @@ class LagView:
         with Live(console=console(), auto_refresh=False, transient=False) as live:
 
             def show(look: Look) -> None:
-                wide = live.console.width >= _WIDE
                 room = max(1, live.console.height - 5)
-                live.update(self.rendered(look, wide=wide, rows_max=room), refresh=True)
+                live.update(
+                    self.rendered(look, width=live.console.width, rows_max=room), refresh=True
+                )
 
             self._repeat(show)
 
@@ -155,7 +159,7 @@ class LagView:
                 return
             time.sleep(self._every_s)
 
-    def rendered(self, look: Look, *, wide: bool, rows_max: int) -> Group:
+    def rendered(self, look: Look, *, width: int, rows_max: int) -> Group:
         from rich.console import Group
         from rich.text import Text
 
@@ -172,33 +176,47 @@ class LagView:
         below = _sums(look, len(rows))
         if self._trouble:
             below = Text(self._trouble, "bold red", overflow="ellipsis", no_wrap=True)
-        return Group(head, _live_table(look, rows, wide=wide), below)
+        return Group(head, _live_table(look, rows, width=width), below)
 
 
-def _live_table(look: Look, rows: Sequence[Row], *, wide: bool) -> Table:
+def _live_table(look: Look, rows: Sequence[Row], *, width: int) -> Table:
+    """Numbers are shown whole: a number that is cut would be another number. Names give way."""
     from rich.table import Table
     from rich.text import Text
 
+    wide = width >= _WIDE
+    lines = [_numbers(look, row, wide=wide) for row in rows]
+    names = ["part", *(("last", "checkpoint") if wide else ()), "lag", "age", "in/s", "out/s"]
+    names.append("readers" if wide else "rd")
+    widths = [
+        max([len(name), *(line[column].cell_len for line in lines)])
+        for column, name in enumerate(names)
+    ]
+    left = width - sum(widths) - _OWNER_WIDTH - _GAP * (len(names) + 2)
     table = Table(**table_style())
-    left = ("hub", "group")
-    for name in left:
-        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=24 if wide else 12)
-    numbers = ["part", *(("last", "checkpoint") if wide else ()), "lag", "age", "in/s", "out/s"]
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("readers" if wide else "rd", justify="right")
-    table.add_column("owner", overflow="ellipsis", no_wrap=True, ratio=1)
-    for row in rows:
-        cells = [Text(str(row["hub"])), Text(str(row["group"])), Text(str(row["partition"]))]
-        if wide:
-            cells += [_number(row["last_sequence_number"])]
-            cells += [_number(row["checkpoint_sequence_number"])]
-        cells += [_lag(row, look.trend(row)), _age(row["lag_seconds"])]
-        cells += [_rate(look.rate(row, "last_sequence_number"))]
-        cells += [_rate(look.rate(row, "checkpoint_sequence_number"))]
-        cells += [_number(row["readers"]), Text(str(row["owner"] or "-"), "dim")]
-        table.add_row(*cells)
+    for name in ("hub", "group"):
+        name_width = max(_NAME_WIDTH_MIN, min(left // 2, _NAME_WIDTH_MAX))
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=name_width)
+    for name, number_width in zip(names, widths, strict=True):
+        table.add_column(name, justify="right", no_wrap=True, min_width=number_width)
+    table.add_column("owner", no_wrap=True, max_width=_OWNER_WIDTH)
+    for row, line in zip(rows, lines, strict=True):
+        owner = str(row["owner"] or "-")[:_OWNER_WIDTH]
+        table.add_row(Text(str(row["hub"])), Text(str(row["group"])), *line, Text(owner, "dim"))
     return table
+
+
+def _numbers(look: Look, row: Row, *, wide: bool) -> list[Text]:
+    from rich.text import Text
+
+    cells = [Text(str(row["partition"]))]
+    if wide:
+        cells += [_number(row["last_sequence_number"])]
+        cells += [_number(row["checkpoint_sequence_number"])]
+    cells += [_lag(row, look.trend(row)), _age(row["lag_seconds"])]
+    cells += [_rate(look.rate(row, "last_sequence_number"))]
+    cells += [_rate(look.rate(row, "checkpoint_sequence_number"))]
+    return [*cells, _number(row["readers"])]
 
 
 def _sums(look: Look, shown: int) -> Text:

@@ -28,21 +28,31 @@ def verify(
     output: Format = Output.TABLE,
 ) -> None:
     """Compare every checksum, number and index. Exit code 1 where stored events cannot be read."""
+    from penstock.catalog.offline import hub_names
     from penstock.log.verify import PartitionSummary, verify_directory
 
+    log = _log_of(directory)
+    names = hub_names(log.parent)
     findings: list[Finding] = []
     summaries: list[PartitionSummary] = []
-    for item in verify_directory(_log_of(directory)):
+    for item in verify_directory(log):
         if isinstance(item, PartitionSummary):
             summaries.append(item)
         else:
             findings.append(item)
-    rows = [msgspec.structs.asdict(summary) for summary in summaries]
+    rows = [
+        {"hub": names.get(summary.hub_id), **msgspec.structs.asdict(summary)}
+        for summary in summaries
+    ]
     if output is Output.TABLE:
+        for row in rows:
+            hub_id = row.pop("hub_id")
+            row["hub"] = row["hub"] or f"{hub_id} (not in the catalog)"
         print_rows(rows, output, title=f"{directory}: {len(summaries)} partitions")
         for finding in findings:
             word = "LOST" if finding.is_loss else "note"
-            typer.echo(f"{word}: {finding.path}: {finding.text}", err=True)
+            place = _partition_of(Path(finding.path), names)
+            typer.echo(f"{word}: {place}{finding.path}: {finding.text}", err=True)
     else:
         print_rows([*rows, *(msgspec.structs.asdict(f) for f in findings)], output, title="")
     if any(finding.is_loss for finding in findings):
@@ -78,6 +88,12 @@ def dump(
     print_rows(rows, output, title=str(segment))
     if damaged:
         raise typer.Exit(1)
+
+
+def _partition_of(path: Path, names: dict[str, str]) -> str:
+    """The hub's name and the partition of a file, for a text; empty where the name is unknown."""
+    name = names.get(path.parent.parent.name)
+    return "" if name is None else f"{name}, partition {path.parent.name}: "
 
 
 def _log_of(directory: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.hub import count_retained
 from penstock.cli.output import Format, Output, print_record, print_rows, talk
 from penstock.cli.service import Service, complete_namespaces, with_whole_service
 from penstock.cli.tree import Noun
@@ -151,10 +152,7 @@ def _told(found: NamespaceInfo) -> str:
 def _content(client: ManagementClient, name: str) -> str:
     hubs = client.hubs(name)
     events = sum(
-        max(0, part["last_sequence"] - part["begin_sequence"] + 1)
-        for hub in hubs
-        for part in _partitions(client, name, hub.name)
-        if part["last_sequence"] >= 0
+        count_retained(part) for hub in hubs for part in _partitions(client, name, hub.name)
     )
     return f"{len(hubs)} event hub{'s' * (len(hubs) != 1)} and {events:,} events"
 

@@ -85,6 +85,7 @@ def run(
         conf=conf_given,
         spark_log=spark_log,
     )
+    found.check_names(job.settings.arguments)
     from penstock.cli.pipeline_display import display
 
     with display(output, every_s=seconds(every, option="--every"), is_quiet=quiet) as watcher:
@@ -247,7 +248,8 @@ def _check_packages(remote: str | None) -> None:
 
     lacking = [each for each in ("pyspark", "pyarrow") if find_spec(each) is None]
     if lacking:
-        raise ConfigurationError(f"{' and '.join(lacking)} is not installed: {_PACKAGES}.")
+        verb = "are" if len(lacking) > 1 else "is"
+        raise ConfigurationError(f"{' and '.join(lacking)} {verb} not installed: {_PACKAGES}.")
     if remote is not None:
         needed = ("grpc", "grpc_status", "pandas", "zstandard")
         lacking = [each for each in needed if find_spec(each) is None]

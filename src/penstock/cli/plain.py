@@ -1,7 +1,8 @@
 """AMQP values as JSON, both ways.
 
 JSON has null, booleans, numbers and text: for AMQP's null, boolean, long, double and string they
-stand as they are. Every other type says its name: {"$type": "uint", "value": 7}.
+stand as they are. Every other type says its name: {"$type": "uint", "value": 7}. Decimals, arrays
+and described values are base64; they also have `text`, for people, which is ignored on reading.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.amqp.decoder import DEFAULT, Budget, read_value
 from penstock.amqp.encoder import encode
 from penstock.amqp.errors import DecodeError, LocalError
 from penstock.cli.sections import BadEvent
+from penstock.client.values import display_value
 
 _LONG = range(-(2**63), 2**63)
 _DEPTH_MAX = 32
@@ -55,7 +57,8 @@ def to_plain(value: object) -> object:
     if kind in _TEXTS:
         return _typed(_TEXTS[kind], str(value))
     if isinstance(value, bytes):
-        return _typed(_BYTES[kind], base64.b64encode(value).decode())
+        typed = _typed(_BYTES[kind], base64.b64encode(value).decode())
+        return typed if kind is bytes else typed | {"text": display_value(value)}
     if isinstance(value, uuid.UUID):
         return _typed("uuid", str(value))
     if kind is list:
@@ -64,7 +67,8 @@ def to_plain(value: object) -> object:
     if isinstance(value, dict):
         return _typed("map", [[to_plain(name), to_plain(each)] for name, each in value.items()])
     # Arrays and described values: rare, and only their bytes say all of it.
-    return _typed("amqp", base64.b64encode(encode(value)).decode())
+    typed = _typed("amqp", base64.b64encode(encode(value)).decode())
+    return typed | {"text": display_value(value)}
 
 
 def from_plain(value: object, depth: int = 0) -> object:
@@ -77,7 +81,7 @@ def from_plain(value: object, depth: int = 0) -> object:
         return value
     if depth > _DEPTH_MAX:
         raise BadEvent(f"A value is nested deeper than {_DEPTH_MAX}.")
-    if not isinstance(value, dict) or set(value) != {"$type", "value"}:
+    if not isinstance(value, dict) or value.keys() - {"text"} != {"$type", "value"}:
         raise BadEvent(f'{_short(value)} is no value: write {{"$type": …, "value": …}}.')
     name, inner = value["$type"], value["value"]
     read = _READERS.get(name) if isinstance(name, str) else None

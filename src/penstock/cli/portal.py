@@ -22,14 +22,25 @@ _PASSWORD_MIN = 8
 @with_service
 def url(
     service: Service,
+    sign_in: Annotated[
+        bool, typer.Option("--sign-in", help="A link that signs in once, within 10 minutes")
+    ] = False,
     open_: Annotated[bool, typer.Option("--open", help="In this machine's browser")] = False,
 ) -> None:
-    """Print the address of the web portal."""
+    """Print the address of the web portal.
+
+    With --sign-in a link that needs no token or password: who opens it first is signed in with the
+    role of your admin token.
+    """
     import webbrowser
 
-    address = _address(service)
+    if sign_in:
+        address = service.client.sign_in_link()
+        talk("The link works once, within 10 minutes. Whoever has it can sign in: do not share it.")
+    else:
+        address = _address(service)
+        talk("penstock portal url --sign-in prints a link that signs in.")
     typer.echo(address)
-    talk("Sign in with the admin token: runtime.json of the data directory holds it.")
     if open_:
         webbrowser.open(address)
 

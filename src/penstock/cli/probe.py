@@ -1,4 +1,4 @@
-"""What the administration port tells without a token: /health, /ready, /metrics."""
+"""Pages of the administration port: /health, /ready, and /metrics, which may need a token."""
 
 from __future__ import annotations
 
@@ -32,13 +32,20 @@ def fetch(admin: Admin, path: str, *, timeout_s: float) -> tuple[int, bytes]:
     else:
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=_headers(admin, path))
         answer = connection.getresponse()
         return answer.status, answer.read(_ANSWER_BYTES_MAX)
     except http.client.HTTPException as error:
         raise OSError(f"{admin.url} does not speak HTTP: {error}") from error
     finally:
         connection.close()
+
+
+def _headers(admin: Admin, path: str) -> dict[str, str]:
+    """The token goes where it is needed only: /metrics beyond loopback."""
+    if path != "/metrics" or admin.token is None:
+        return {}
+    return {"Authorization": f"Bearer {admin.token}"}
 
 
 def readiness(admin: Admin, *, timeout_s: float) -> tuple[bool, dict[str, object]]:

@@ -1,12 +1,14 @@
 """JSON lines of events: what `tail -o jsonl` shows, `export` writes and `import` reads.
 
 Properties stand there for people and programs. Where they do not say each byte of what was sent
-(AMQP has several encodings of one number), `amqp` holds the bytes too, and those are published.
+(AMQP has several encodings of one number), `amqp` holds the bytes too, and those are published. A
+body that is not data has its text in `body` and its encoded sections in `body_base64`, which win.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -30,6 +32,7 @@ from penstock.cli.sections import (
     map_values,
     own_annotations,
 )
+from penstock.client.values import display_body
 from penstock.kernels import Columns
 from penstock.model.errors import ArgumentError
 
@@ -123,6 +126,8 @@ def _record(columns: Columns, partition: str, row: int) -> Record:
     if kind != DATA:
         record.body_type = BODY_KINDS[kind]
         record.body_base64 = base64.b64encode(body).decode()
+        with contextlib.suppress(UnicodeDecodeError):
+            record.body = display_body(body, BODY_KINDS[kind]).decode()
         return record
     try:
         record.body = body.decode()

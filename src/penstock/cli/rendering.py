@@ -2,7 +2,8 @@ r"""How events are written: `--format '%p %s %o %t %k %b\n'`, lines for a termin
 
 Bodies, keys and properties come from strangers. On a terminal nothing of them may move the cursor,
 change the title or answer for the user: control characters, and those that change the direction of
-text, are shown as escapes. In a pipe bytes stay what they are.
+text, are shown as escapes. In a pipe bytes stay what they are. A body that is an AMQP value or
+sequence is written as its text (`penstock.client.values.display_body`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import typer
 
 from penstock.cli.plain import to_plain
 from penstock.cli.records import lines, records, shown_time
-from penstock.cli.sections import field_values, map_values
+from penstock.cli.sections import BODY_KINDS, DATA, field_values, map_values
+from penstock.client.values import display_body
 from penstock.kernels import Columns
 
 PIPE_FORMAT = "%b"
@@ -108,8 +110,15 @@ def _constant(value: bytes) -> Cell:
 
 def _bodies(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
     bodies = columns.bodies
+    if columns.body_kinds.count(DATA) != len(bodies):
+        bodies = [read_body(columns, row) for row in range(len(bodies))]
     chosen = bodies if len(rows) == len(bodies) else [bodies[row] for row in rows]
     return b"\n".join(chosen) + b"\n" if chosen else b""
+
+
+def read_body(columns: Columns, row: int) -> bytes:
+    """The bytes of a body that people read."""
+    return display_body(columns.bodies[row], BODY_KINDS[columns.body_kinds[row]])
 
 
 _CELLS: dict[str, Cell] = {
@@ -119,7 +128,7 @@ _CELLS: dict[str, Cell] = {
     "t": lambda columns, partition, row: shown_time(columns.enqueued_ms[row]).encode(),
     "T": lambda columns, partition, row: b"%d" % columns.enqueued_ms[row],
     "k": lambda columns, partition, row: (columns.partition_keys[row] or "").encode(),
-    "b": lambda columns, partition, row: columns.bodies[row],
+    "b": lambda columns, partition, row: read_body(columns, row),
     "S": lambda columns, partition, row: b"%d" % len(columns.bodies[row]),
     "h": lambda columns, partition, row: _headers(columns.properties[row]),
     "c": lambda columns, partition, row: _content_type(columns.message_properties[row]),
@@ -152,7 +161,7 @@ def terminal_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> 
         shown = "" if key is None else f"\x1b[36m{inert_text(key)}\x1b[0m "
         when = shown_time(columns.enqueued_ms[row])[11:-1]
         place = f"\x1b[2m{partition}:{columns.sequence_numbers[row]} {when}\x1b[0m"
-        out.append(f"{place} {shown}{_cut(columns.bodies[row])}\n")
+        out.append(f"{place} {shown}{_cut(read_body(columns, row))}\n")
     return "".join(out).encode()
 
 

@@ -105,7 +105,7 @@ def find_connection_string(
     facts = _runtime(directory)
     text = facts.get("emulator_connection_string") or facts.get("connection_string")
     if text is None:
-        raise ConfigurationError(
+        raise NotFound(
             "No service is known: give --connection-string, set PENSTOCK_CONNECTION_STRING, use a "
             "context, or run in the directory where `penstock serve` keeps ./penstock-data."
         )

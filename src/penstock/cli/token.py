@@ -1,16 +1,17 @@
-"""`penstock token make`: a shared access signature, for devices that shall not have a key."""
+"""`penstock token`: shared access signatures, and admin tokens with a role and an expiry."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
 
 from penstock.cli.output import Format, Output, print_record, talk
-from penstock.cli.service import Service, complete_hubs, with_service
+from penstock.cli.service import Service, complete_hubs, with_service, with_whole_service
 from penstock.cli.tree import Noun
 from penstock.cli.units import seconds
 from penstock.model.errors import NotFound
@@ -18,7 +19,7 @@ from penstock.model.errors import NotFound
 if TYPE_CHECKING:
     from penstock.client.endpoint import Endpoint
 
-app = Noun("Shared access signatures.")
+app = Noun("Shared access signatures and admin tokens.")
 
 _LONG_S = 7 * 86400
 
@@ -81,6 +82,60 @@ def make(
             },
             output,
         )
+
+
+class AdminRole(StrEnum):
+    READER = "Reader"
+    OPERATOR = "Operator"
+    OWNER = "Owner"
+
+
+@app.verb()
+@with_whole_service
+def admin(
+    service: Service,
+    role: Annotated[
+        AdminRole,
+        typer.Option(case_sensitive=False, help="What it may do, see docs/management.md"),
+    ],
+    ttl: Annotated[str, typer.Option(metavar="TIME", help="How long it is valid")] = "30d",
+    name: Annotated[
+        str | None, typer.Option(help="Who uses it, for the audit log [default: the role]")
+    ] = None,
+    output: Format = Output.TABLE,
+) -> None:
+    """Issue an admin token for the management API, az, the portal and /metrics.
+
+    Prints the token and nothing else; its id, by which it is revoked, is shown on stderr and in the
+    audit log. Needs an admin token with the role Owner.
+    """
+    lifetime_s = int(seconds(ttl, option="--ttl"))
+    issued = service.client.issue_admin_token(
+        name or role.value.lower(), role=role.value, lifetime_s=lifetime_s
+    )
+    talk(
+        f"Admin token {issued['id']} with the role {issued['role']}, until {issued['expiresAt']}. "
+        f"'penstock token revoke {issued['id']}' ends it earlier."
+    )
+    if output is Output.TABLE:
+        typer.echo(issued["token"])
+    else:
+        record = {name: issued[name] for name in ("id", "name", "role", "token")}
+        print_record(record | {"expires_at": issued["expiresAt"]}, output)
+
+
+@app.verb()
+@with_whole_service
+def revoke(
+    service: Service,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `token admin` showed it")],
+) -> None:
+    """Revoke an admin token by its id: it is refused from now on, also after a restart.
+
+    To revoke every admin token, stop the service and remove admin.secret from the data directory.
+    """
+    service.client.revoke_admin_token(token_id)
+    talk(f"The admin token {token_id} is revoked.")
 
 
 def _endpoint(

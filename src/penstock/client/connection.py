@@ -105,10 +105,11 @@ async def connect(
     except ssl.SSLCertVerificationError as error:
         raise ClientUntrusted(
             f"The certificate of {_place(endpoint)} is not trusted: {error.verify_message}. "
-            "Name the authority that signed it with ca_file."
+            "Trust the authority that signed it: ca_file in the Python client, --ca-file on the "
+            "command line, tls.caFile in Spark."
         ) from None
     except OSError as error:
-        raise ClientError(f"{_place(endpoint)} cannot be reached: {error}") from None
+        raise ClientError(f"{_place(endpoint)} cannot be reached: {error}.") from None
     except BaseException:
         connection.abort()
         raise

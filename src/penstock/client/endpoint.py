@@ -46,6 +46,11 @@ def parse_connection_string(text: str) -> Endpoint:
     tls = parts.get("usedevelopmentemulator", "").casefold() != "true"
     host, port = _host_and_port(parts.get("endpoint", ""), _AMQPS_PORT if tls else _AMQP_PORT)
     key, signature = parts.get("sharedaccesskey"), parts.get("sharedaccesssignature")
+    if not signature and not (key and parts.get("sharedaccesskeyname")):
+        raise ArgumentError(
+            "The connection string has no key: it needs SharedAccessKeyName and SharedAccessKey, "
+            "or SharedAccessSignature."
+        )
     return Endpoint(
         host=host,
         port=port,

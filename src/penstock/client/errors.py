@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from penstock.amqp.performatives import Error
 from penstock.model.errors import (
     AuthFailed,
@@ -13,6 +15,15 @@ from penstock.model.errors import (
     ServerBusy,
     Unauthorized,
 )
+
+# What the protocol adds around the sentence that a person needs.
+_REQUEST = re.compile(r"^\S+ on \$(?:cbs|management) was refused with status \d+: ")
+_REFERENCE = re.compile(r" ?(?:To know more visit https://\S+|TrackingId:\S+.*$)", re.DOTALL)
+
+
+def plain_text(text: str) -> str:
+    """The text of an error without the request that it answers, links and tracking id."""
+    return _REFERENCE.sub("", _REQUEST.sub("", text)).strip()
 
 
 class ClientError(PenstockError):

@@ -223,7 +223,7 @@ class EventHubProducerClient(HubClient):
             return await connection.sender(address)
         sender = await connection.sender(
             address,
-            properties=_asked(lane.state, self._producer_id),
+            properties=_asked(lane.state, self._producer_id, is_in_doubt=lane.in_doubt is not None),
             desired_capabilities=[_IDEMPOTENT],
         )
         if lane.state is None:
@@ -286,14 +286,18 @@ class EventHubProducerClient(HubClient):
         lane.sender = lane.state = lane.in_doubt = None
 
 
-def _asked(state: ProducerState | None, producer_id: int | None) -> dict[str, object]:
-    """What is left out the service chooses: the epoch one above the last, the number it knows."""
+def _asked(
+    state: ProducerState | None, producer_id: int | None, *, is_in_doubt: bool
+) -> dict[str, object]:
+    """What is left out the service chooses: the epoch one above the last, the number it knows.
+    While a batch is in doubt the service may have published more than `state` says, and it refuses
+    a number behind its own: none is stated then."""
     if state is None:
         return {} if producer_id is None else {Symbol(PRODUCER_ID): Long(producer_id)}
     return {
         Symbol(PRODUCER_ID): Long(state.id),
         Symbol(PRODUCER_EPOCH): Short(state.epoch),
-        Symbol(PRODUCER_SEQUENCE): Int(state.published),
+        Symbol(PRODUCER_SEQUENCE): None if is_in_doubt else Int(state.published),
     }
 
 

@@ -1,9 +1,10 @@
-"""What an encoded AMQP value is as text, and in an Avro union of Event Hubs Capture: the values
-that the kernels leave to others. Nothing here raises: an odd property must not stop a pipeline.
+"""AMQP values and bodies as text and in an Avro union of Event Hubs Capture: the values that the
+kernels leave to others. Nothing here raises: an odd property must not stop a pipeline.
 
 JSON has arrays and objects for lists, arrays and maps, numbers for integers of every width and for
-floats, text for symbols, characters, uuids and times (ISO 8601, UTC); binary is base64, as Spark
-writes it. A described value is what it describes.
+floats, text for symbols, characters, uuids, decimals and times (ISO 8601, UTC); binary is base64,
+as Spark writes it. The described types of .NET (DateTimeOffset, TimeSpan, Uri) are text; any other
+described value is what it describes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import json
 import math
 import struct
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 from penstock.amqp import types as t
 from penstock.amqp.decoder import decode
 from penstock.amqp.errors import DecodeError
+from penstock.amqp.message import SequenceBody, ValueBody, decode_message
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONG = range(-(2**63), 2**63)
@@ -38,14 +42,58 @@ def plain_text(encoded: bytes) -> str:
     >>> plain_text(bytes.fromhex("a0 02 68 69")), plain_text(bytes.fromhex("83 0000000000000001"))
     ('hi', '1970-01-01T00:00:00.001Z')
     """
-    value = _decoded(encoded)
-    if isinstance(value, bytes) and type(value) is bytes:
+    return display_value(_decoded(encoded))
+
+
+def display_value(value: object) -> str:
+    """The text of a decoded value for people; see `plain_text`.
+
+    >>> display_value(t.Described("com.microsoft:timespan", 15_000_000)), display_value([1, "a"])
+    ('00:00:01.5000000', '[1,"a"]')
+    """
+    if type(value) is bytes:
         try:
             return value.decode()
         except UnicodeDecodeError:
             return _base64(value)
     plain = _plain(value)
     return plain if isinstance(plain, str) else _dumps(plain)
+
+
+def display_body(body: bytes, body_type: str) -> bytes:
+    """The bytes of a body that people read and filters look into.
+
+    `body_type` is "data", "value", "sequence" or "none". Data is returned as it is; `body` is
+    otherwise the encoded sections: of a value its text, or the bytes of a binary value; of
+    sequences one JSON array. Sections that cannot be decoded are returned as they are.
+    """
+    if body_type == "data":
+        return body
+    try:
+        message_body = decode_message(body).body
+    except DecodeError:
+        return body
+    if isinstance(message_body, SequenceBody):
+        elements = [element for section in message_body.lists for element in section]
+        return json_of(elements).encode()
+    if not isinstance(message_body, ValueBody):
+        return body
+    value = message_body.value
+    if type(value) is bytes:
+        return value
+    return b"" if value is None else display_value(value).encode()
+
+
+def to_readable(value: object) -> object:
+    """Decimals as `Decimal`, and .NET's DateTimeOffset, TimeSpan and Uri as text; any other value
+    is returned unchanged."""
+    if isinstance(value, t.Decimal32 | t.Decimal64 | t.Decimal128):
+        return _parse_decimal(value)
+    if isinstance(value, t.Described) and isinstance(value.descriptor, str):
+        convert = _DOTNET_TYPES.get(value.descriptor)
+        text = None if convert is None else convert(value.value)
+        return value if text is None else text
+    return value
 
 
 def avro_value(encoded: bytes) -> bytes:
@@ -67,6 +115,8 @@ def avro_value(encoded: bytes) -> bytes:
 
 def to_union(value: object) -> int | float | str | bytes:
     """What of the union stands for a decoded AMQP value."""
+    if isinstance(value, t.Described):
+        value = to_readable(value)
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -104,6 +154,7 @@ def _dumps(plain: object) -> str:
 
 def _plain(value: object) -> object:
     """What JSON can hold."""
+    value = to_readable(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, t.Timestamp):
@@ -122,7 +173,7 @@ def _plain(value: object) -> object:
         return {_name(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return str(value)  # a uuid
+    return str(value)  # a uuid or a Decimal
 
 
 def _name(key: object) -> str:
@@ -151,6 +202,80 @@ def _time(milliseconds: int) -> object:
     except OverflowError:
         return int(milliseconds)  # of no calendar
     return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+# Bits of the exponent, bits of the coefficient and bias of IEEE 754-2008 decimals, by their bytes.
+_DECIMALS = {4: (8, 23, 101), 8: (10, 53, 398), 16: (14, 113, 6176)}
+_DIGITS = {4: 7, 8: 16, 16: 34}
+# .NET's client shifts the exponent of a decimal128 by nine bits instead of seven: bits 7 and 8,
+# which are 0 for every scale of a .NET decimal (0 to 28), are missing. Read as IEEE 754 its
+# exponents are these, which mean numbers below 1e-4500.
+_DOTNET_EXPONENTS = range(0x0604, 0x0621)
+_DOTNET_SHIFT = 0x1800 - 0x0600
+
+
+def _parse_decimal(encoded: bytes) -> Decimal:
+    """The number of an IEEE 754-2008 decimal in its binary integer encoding (AMQP 1.6.13)."""
+    exponent_bits, coefficient_bits, bias = _DECIMALS[len(encoded)]
+    bits = int.from_bytes(encoded, "big")
+    sign = bits >> (8 * len(encoded) - 1)
+    special = encoded[0] & 0x7C
+    if special == 0x7C:
+        return Decimal("NaN")
+    if special == 0x78:
+        return Decimal("-Infinity" if sign else "Infinity")
+    if encoded[0] & 0x60 == 0x60:  # a coefficient of one bit more, its first three are 100
+        coefficient_bits -= 2
+        coefficient = 1 << (coefficient_bits + 2) | bits & ((1 << coefficient_bits) - 1)
+    else:
+        coefficient = bits & ((1 << coefficient_bits) - 1)
+    exponent = bits >> coefficient_bits & ((1 << exponent_bits) - 1)
+    if len(encoded) == 16 and exponent in _DOTNET_EXPONENTS:
+        exponent += _DOTNET_SHIFT
+    if coefficient >= 10 ** _DIGITS[len(encoded)]:
+        coefficient = 0  # not canonical: IEEE 754-2008 reads it as zero
+    return Decimal((sign, tuple(map(int, str(coefficient))), exponent - bias))
+
+
+_TICKS = 10_000_000  # of .NET, in a second
+_YEAR_1 = datetime(1, 1, 1)  # noqa: DTZ001  # ticks have no zone; the text says UTC
+
+
+def _format_datetime_offset(ticks: object) -> str | None:
+    """2026-11-17T08:15:00.1234567Z"""
+    if not isinstance(ticks, int) or ticks < 0:
+        return None
+    seconds, fraction = divmod(int(ticks), _TICKS)
+    try:
+        at = _YEAR_1 + timedelta(seconds=seconds)
+    except OverflowError:
+        return None  # after the year 9999
+    return f"{at.isoformat()}.{fraction:07}Z"
+
+
+def _format_timespan(ticks: object) -> str | None:
+    """As .NET writes it: 1.02:03:04.5000000, one day and two hours."""
+    if not isinstance(ticks, int):
+        return None
+    seconds, fraction = divmod(abs(int(ticks)), _TICKS)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    sign = "-" if ticks < 0 else ""
+    day = f"{days}." if days else ""
+    rest = f".{fraction:07}" if fraction else ""
+    return f"{sign}{day}{hour:02}:{minute:02}:{second:02}{rest}"
+
+
+def _format_uri(text: object) -> str | None:
+    return str(text) if isinstance(text, str) else None
+
+
+_DOTNET_TYPES: dict[str, Callable[[object], str | None]] = {
+    "com.microsoft:datetime-offset": _format_datetime_offset,
+    "com.microsoft:timespan": _format_timespan,
+    "com.microsoft:uri": _format_uri,
+}
 
 
 def _base64(value: bytes) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock.gateway.admission import Place
+from penstock.gateway.guard import ConnectionSlot
 
 _MOMENT_S = 0.5
 
@@ -19,10 +19,10 @@ class PolitelyClosed:
     """A transport that closes as said above; otherwise the one that it is made of."""
 
     def __init__(
-        self, inner: asyncio.Transport, place: Place | None, loop: asyncio.AbstractEventLoop
+        self, inner: asyncio.Transport, slot: ConnectionSlot | None, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._inner = inner
-        self._place = place
+        self._slot = slot
         self._loop = loop
         self._is_dismissed = False
         self.write = inner.write  # the way that is taken most
@@ -50,9 +50,9 @@ class PolitelyClosed:
         self.write = _GONE.write
 
     def close(self) -> None:
-        place, inner = self._place, self._inner
+        slot, inner = self._slot, self._inner
         is_tls = inner.get_extra_info("ssl_object") is not None
-        if place is None or not place.is_blamed or not is_tls:
+        if slot is None or not slot.is_suspect or not is_tls:
             inner.close()
         elif not self.is_closing():
             self._is_dismissed = True

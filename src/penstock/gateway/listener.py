@@ -1,4 +1,4 @@
-"""Listening sockets of every door: accept, find a place, hold, TLS, and only then the protocol.
+"""Listening sockets: accept, check the address, hold, TLS, and only then the protocol.
 
 asyncio's own servers make a connection of whatever comes, and begin with TLS before anybody is
 asked. Here the address is judged first, on the bare socket.
@@ -16,7 +16,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 
-from penstock.gateway.admission import Admission, Place
+from penstock.gateway.guard import ConnectionSlot, Guard
 from penstock.model import limits
 
 log = logging.getLogger("penstock.gateway")
@@ -26,22 +26,20 @@ _ACCEPTED_AT_ONCE = 16  # then others have their turn
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TROUBLE_PAUSE_S = 0.1
 
-MakeProtocol = Callable[[Place], asyncio.Protocol]
+MakeProtocol = Callable[[ConnectionSlot], asyncio.Protocol]
 
 
 class Listeners:
     """The listening sockets of one door. `make` gives a new connection's protocol, which says
-    `leave` on its place when the connection is lost."""
+    `release` on its slot when the connection is lost."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, admission: Admission, make: MakeProtocol
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, guard: Guard, make: MakeProtocol) -> None:
         self._loop = loop
-        self._admission = admission
+        self._guard = guard
         self._make = make
         self._sockets: list[socket.socket] = []
         # One that accepts for each socket, and handshakes, with their places.
-        self._tasks: dict[asyncio.Task[None], Place | None] = {}
+        self._tasks: dict[asyncio.Task[None], ConnectionSlot | None] = {}
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen on every address of the host; the port. Raises OSError."""
@@ -65,8 +63,8 @@ class Listeners:
 
     async def close(self) -> None:
         """Take nobody new; who is not through the handshake is sent away."""
-        for task, place in self._tasks.items():
-            if place is None or not place.is_in:  # else its protocol would not hear of its end
+        for task, slot in self._tasks.items():
+            if slot is None or not slot.is_accepted:  # else its protocol would not hear of its end
                 task.cancel()
         if self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -75,10 +73,10 @@ class Listeners:
         self._sockets.clear()
 
     def _run(
-        self, work: Coroutine[object, object, None], place: Place | None = None
+        self, work: Coroutine[object, object, None], slot: ConnectionSlot | None = None
     ) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
-        self._tasks[task] = place
+        self._tasks[task] = slot
         task.add_done_callback(self._tasks.pop)
         return task
 
@@ -97,7 +95,7 @@ class Listeners:
             except OSError as error:
                 log.warning("cannot accept connections: reason=%s", error.strerror or error)
                 if error.errno in _EXHAUSTED:
-                    self._admission.evict_oldest()
+                    self._guard.addresses.evict_oldest()
                 await asyncio.sleep(_TROUBLE_PAUSE_S)
 
     def _next(self, listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
@@ -113,44 +111,47 @@ class Listeners:
 
     def _come_in(self, accepted: socket.socket, host: str, tls: ssl.SSLContext | None) -> None:
         accepted.setblocking(False)
-        place = self._admission.enter(host)
-        if place is None:
+        slot = self._guard.admit(host)
+        if slot is None:
             accepted.close()
             return
-        task = self._run(self._connect(accepted, place, tls), place)
-        place.evict = task.cancel
+        task = self._run(self._connect(accepted, slot, tls), slot)
+        slot.evict = task.cancel
 
         def ended(task: asyncio.Task[None]) -> None:
             if task.cancelled():  # before it had begun, maybe: then nobody else does it
-                place.leave()
+                slot.release()
                 accepted.close()
 
         task.add_done_callback(ended)
 
     async def _connect(
-        self, accepted: socket.socket, place: Place, tls: ssl.SSLContext | None
+        self, accepted: socket.socket, slot: ConnectionSlot, tls: ssl.SSLContext | None
     ) -> None:
         try:
-            if place.hold_ms:
-                await asyncio.sleep(place.hold_ms / 1000)
-                if _has_left(accepted):
-                    raise ConnectionResetError("the peer did not wait")
+            if slot.hold_ms:
+                await asyncio.sleep(slot.hold_ms / 1000)
+            if tls is not None:
+                await slot.budget.turn()
+                slot.budget.charge(0, limits.TLS_HANDSHAKE_US)
+            if (slot.hold_ms or tls is not None) and _has_left(accepted):
+                raise ConnectionResetError("the peer did not wait")
             transport, _ = await self._loop.connect_accepted_socket(
-                lambda: self._make(place),
+                lambda: self._make(slot),
                 accepted,
                 ssl=tls,
                 ssl_handshake_timeout=limits.TLS_DEADLINE_S if tls is not None else None,
             )
-            if not place.is_in:
-                place.came_in(transport)
+            if not slot.is_accepted:
+                slot.accepted(transport)
         except BaseException as error:
-            place.leave()
+            slot.release()
             with contextlib.suppress(OSError):
                 accepted.close()
             if not isinstance(error, OSError):  # CancelledError: evicted, or the door closes
                 raise
             level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG
-            log.log(level, "handshake failed: address=%s reason=%s", place.address, error)
+            log.log(level, "handshake failed: address=%s reason=%s", slot.address, error)
 
 
 def _has_left(accepted: socket.socket) -> bool:

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The kernels, compiled: the same signatures, results and errors as `_pure`.
 
-Only the usual shapes are handled here, in C and without an object per event. Whatever is unusual,
-damaged or hostile is handed to the pure twin, which alone judges it and words the error: so the two
-cannot disagree on what is refused or why, and nothing here has to be right about the rare cases.
-What must be right is every length before it is used; the differential and sanitizer tests see to it.
+Usual shapes are handled here, in C and without an object per event. Everything else is handed to the
+pure implementation, which at ingest uses the compiled checks of `_messages`: unusual messages cost
+the event loop little, and the two implementations cannot disagree on what is refused or why.
+Every length must be checked before it is used; the differential and sanitizer tests verify it.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -14,16 +14,18 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeASCII
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcmp, memcpy
 
+from penstock.kernels import _messages
 from penstock.kernels._pure import appending as _appending
 from penstock.kernels._pure import columns as _columns
 from penstock.kernels._pure import framing as _framing
 from penstock.kernels._pure import splitting as _splitting
 from penstock.kernels._pure import steps as _steps
 from penstock.kernels._pure.messages import BARE as _BARE
+from penstock.kernels._pure.messages import HEADER_CONSTRUCTORS, PROPERTIES_CONSTRUCTORS
 from penstock.kernels._pure.messages import Seen as _Seen
 
 _pure_frame_events = _framing.frame_events
@@ -31,8 +33,8 @@ _pure_frame_run = _framing.frame_run
 _pure_split_batch = _splitting.split_batch
 _pure_split_singles = _splitting.split_singles
 _pure_count_steps = _steps.count_steps
-_inspect = _splitting._inspect
-_leading_envelope = _splitting._leading_envelope
+_inspect = _messages.inspect
+_leading_envelope = _splitting.leading_envelope
 _begun = _splitting._begun
 _extended = _splitting._extended
 _Publication = _splitting.Publication
@@ -105,6 +107,24 @@ cdef void fill_widths() noexcept:
 
 fill_widths()
 
+# Bit i: the constructor may stand in field i of that list.
+cdef uint16_t HEADER_FIELDS[256]
+cdef uint16_t PROPERTIES_FIELDS[256]
+
+
+cdef int fill_fields(uint16_t* table, tuple fields) except -1:
+    cdef int i, code
+    for code in range(256):
+        table[code] = 0
+    for i, codes in enumerate(fields):
+        for code in codes:
+            table[code] |= <uint16_t>(1 << i)
+    return 0
+
+
+fill_fields(HEADER_FIELDS, HEADER_CONSTRUCTORS)
+fill_fields(PROPERTIES_FIELDS, PROPERTIES_CONSTRUCTORS)
+
 # --- ingest -------------------------------------------------------------------------------------
 
 cdef enum:
@@ -140,11 +160,11 @@ cdef inline Py_ssize_t after_simple(
 
 
 cdef Py_ssize_t after_fields(
-    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, int count_max
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, int count_max, const uint16_t* allowed
 ) noexcept nogil:
     """Behind a section that is a list0 or list8 of simple fields; p is at its constructor."""
     cdef Py_ssize_t stop
-    cdef int count
+    cdef int count, i
     if d[p] == 0x45:
         return p + 1
     if d[p] != 0xC0 or p + 3 > end:
@@ -154,11 +174,12 @@ cdef Py_ssize_t after_fields(
     if stop > end or stop < p + 3 or count > count_max:
         return -1
     p += 3
-    while count:
+    for i in range(count):
+        if p >= stop or not allowed[d[p]] >> i & 1:
+            return -1
         p = after_simple(d, p, stop, True)
         if p < 0:
             return -1
-        count -= 1
     return p if p == stop else -1
 
 
@@ -194,7 +215,7 @@ cdef int usual(
     if end - p < 5 or d[p] or d[p + 1] != 0x53:
         return UNUSUAL
     if d[p + 2] == 0x70:
-        p = after_fields(d, p + 3, end, 5)
+        p = after_fields(d, p + 3, end, 5, HEADER_FIELDS)
         if p < 0 or end - p < 5 or d[p] or d[p + 1] != 0x53:
             return UNUSUAL
     if d[p + 2] == 0x72:
@@ -205,7 +226,7 @@ cdef int usual(
         if end - p < 5 or d[p] or d[p + 1] != 0x53:
             return UNUSUAL
     if d[p + 2] == 0x73:
-        p = after_fields(d, p + 3, end, 13)
+        p = after_fields(d, p + 3, end, 13, PROPERTIES_FIELDS)
         if p < 0 or end - p < 5 or d[p] or d[p + 1] != 0x53:
             return UNUSUAL
     if d[p + 2] == 0x74:
@@ -268,7 +289,7 @@ def split_batch(
     if publisher is None and 0 <= start and start <= end and end <= PyBytes_GET_SIZE(data):
         if end - start < 3 or d[start] or d[start + 1] != 0x53 or d[start + 2] != 0x75:
             try:
-                envelope, first = _leading_envelope(data, start, end)
+                envelope, first = _leading_envelope(data, start, end, _messages)
             except Exception:
                 first = -1
         if 0 <= first <= end and end - first <= bytes_max:
@@ -280,7 +301,8 @@ def split_batch(
             if done is not None:
                 return done
     return _pure_split_batch(
-        data, start, end, publisher=publisher, events_max=events_max, bytes_max=bytes_max
+        data, start, end, publisher=publisher, events_max=events_max, bytes_max=bytes_max,
+        messages=_messages,
     )
 
 
@@ -443,7 +465,7 @@ def split_singles(bytes data not None, list bounds not None, *, publisher=None):
     if publisher is None and bounds:
         done = _usual_singles(data, bounds)
     if done is None:
-        return _pure_split_singles(data, bounds, publisher=publisher)
+        return _pure_split_singles(data, bounds, publisher=publisher, messages=_messages)
     return [done]
 
 

@@ -37,6 +37,15 @@ class PartitionStatus(msgspec.Struct, frozen=True, gc=False):
         return self.begin_sequence < 0
 
 
+class LogHealth(msgspec.Struct, frozen=True, gc=False):
+    """Whether a store still commits. A store that waits for its disk is alive; a late
+    `last_round_ms` shows it."""
+
+    is_alive: bool  # False: every append fails until the process is restarted
+    last_round_ms: int | None  # monotonic clock, of the last completed round or idle wake-up
+    queued: int  # appends and other tasks that no round has taken yet
+
+
 class PartitionLog(Protocol):
     """One partition: an ordered, append-only sequence of batches."""
 
@@ -94,6 +103,11 @@ class LogStore(Protocol):
 
     def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
         """Drop whole segments whose newest event is older than the retention; the bytes freed."""
+        ...
+
+    def health(self) -> LogHealth:
+        """Whether appends are still committed, and when they last were. Never blocks. Any
+        thread."""
         ...
 
     def close(self) -> None:

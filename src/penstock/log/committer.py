@@ -1,8 +1,17 @@
-"""The one thread that commits, with helpers for what is long: natural group commit.
+"""The one thread that commits, with helper threads for long work: group commit.
 
-While it flushes, appends gather; when the flush ends, all of them are the next round: one write and
-one flush per partition touched, then one turn on the owner's thread that tells everybody. There is
-no timer: an idle log costs nothing, a lone append waits for nobody, a busy disk is used fully.
+While the committer flushes, appends gather in its queue; when the flush ends, all of them are the
+next round: one write and one flush per partition touched, then one callback on the owner's thread
+that settles every append of the round.
+
+All threads start with the store, so that a lack of threads later on cannot stop publishing. A
+helper only ever speeds a round up: the committer itself runs every job that no helper has begun.
+
+| what raises | what follows |
+|---|---|
+| a partition's write, flush or commit | that partition fails (writer.py), the others go on |
+| a chore (a mark, retention, a deletion) | one line in the log; the chore is dropped |
+| the loop itself | the thread ends: queued and later appends fail, `is_alive` is False |
 """
 
 from __future__ import annotations
@@ -10,33 +19,36 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
+from penstock.log.api import LogHealth
 from penstock.log.appending import Wake
 from penstock.log.writer import Outcome, PartitionWriter, Pending
 from penstock.model import limits
+from penstock.model.errors import DataDirectoryError, LogFailed
 
 _logger = logging.getLogger(__name__)
 
-# A round ends at so many bytes: the first of them hear of it before the last are written, and those
-# who publish send on meanwhile. A disk whose flush takes long, whatever its size, gets larger ones,
-# else flushes would bound the rate.
+# A round ends at this size: the first publishers of a round get their answer before the last bytes
+# of a burst are written, and send on meanwhile. A disk whose flush takes long, whatever its size,
+# gets larger rounds, else the number of flushes would bound the rate.
 ROUND_BYTES_MIN = 2 * limits.MB
 ROUND_BYTES_MAX = 32 * limits.MB
 SLOW_FLUSH_S, QUICK_FLUSH_S = 0.010, 0.005
 FLUSH_HELPERS = 8  # flushing at once: 3 times the rate of one by one at 4 files, 5 and more at 16
-# From so many bytes on, writing takes long enough that one partition is written while another is
+# From this size on, writing takes long enough that one partition is written while another is
 # flushed. Chosen well above what a write that fits a page or two takes, not measured.
 LARGE_ROUND_BYTES = 512 * 1024
+IDLE_WAKE_S = 5.0  # an idle committer wakes this often, to show that it is alive
 
 Chore = Callable[[], object]
 OnFlush = Callable[[float], object]
-"""How many seconds a round's flush took, on the committer's thread; must not block or raise."""
+"""Called on the committer's thread with the seconds that a round's flush took; must not block."""
 
 
 class Committed(Protocol):
@@ -45,14 +57,75 @@ class Committed(Protocol):
     writer: PartitionWriter
 
     def settle(self, outcome: Outcome) -> None:
-        """On the owner's thread: hear the outcome of a round."""
+        """On the owner's thread: take the outcome of a round."""
         ...
+
+
+class HelperThreads:
+    """A fixed number of threads, all started at construction."""
+
+    def __init__(self, count: int) -> None:
+        """Goes on with fewer threads, or none, where the system refuses to start more."""
+        self._jobs: SimpleQueue[tuple[Future[object], Chore] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        for number in range(count):
+            thread = threading.Thread(
+                target=self._run, name=f"penstock-flush-{number}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                _logger.warning(
+                    "only %d of %d flush helper threads could be started (%s): flushes run one "
+                    "after the other; raise the limit on threads of this user or container",
+                    number, count, error,
+                )  # fmt: skip
+                return
+            self._threads.append(thread)
+
+    def submit(self, job: Chore) -> Future[object]:
+        """Any thread. The future can be canceled until a helper begins the job; without helpers the
+        caller runs it here."""
+        future: Future[object] = Future()
+        if self._threads:
+            self._jobs.put((future, job))
+        else:
+            _run_job(future, job)
+        return future
+
+    def run_all(self, jobs: Sequence[Chore]) -> None:
+        """Run all jobs, side by side where helpers are free, and return when all have ended.
+
+        The jobs must not raise. The caller runs the first one and every job that no helper has
+        begun by then, so this ends also when no helper is left.
+        """
+        futures = [(self.submit(job), job) for job in jobs[1:]]
+        jobs[0]()
+        for future, job in futures:
+            if future.cancel():
+                job()
+        for future, _ in futures:
+            if not future.cancelled():
+                future.exception()  # waits
+
+    def close(self) -> None:
+        """Wait for all jobs that were submitted."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            _run_job(*item)
+            del item  # the job holds a round's payloads
 
 
 class Committer:
     """Takes appends from the owner's thread and gives outcomes back to it."""
 
     def __init__(self, wake: Wake, *, on_flush: OnFlush | None = None) -> None:
+        """Raises DataDirectoryError where the system starts no thread at all."""
         self._wake = wake
         self._on_flush = on_flush
         self._queue: SimpleQueue[tuple[Committed, Pending] | Chore | None] = SimpleQueue()
@@ -60,13 +133,30 @@ class Committer:
         self._is_owner_gone = False
         self._news: deque[Callable[[], object]] = deque()
         self._round_bytes = ROUND_BYTES_MIN
-        self._helpers = ThreadPoolExecutor(FLUSH_HELPERS, thread_name_prefix="penstock-flush")
+        self._round: dict[Committed, list[Pending]] = {}  # taken from the queue and not settled
+        self._failure: LogFailed | None = None  # why the thread ended
+        self._last_round_ms: int | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
-        self._thread.start()
+        self._helpers = HelperThreads(FLUSH_HELPERS)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._helpers.close()
+            raise DataDirectoryError(
+                f"The log's committer thread could not be started: {error}. Raise the limit on "
+                f"threads or processes of this user or container."
+            ) from error
+
+    @property
+    def health(self) -> LogHealth:
+        """Any thread."""
+        return LogHealth(self._thread.is_alive(), self._last_round_ms, self._queue.qsize())
 
     def put(self, partition: Committed, pending: Pending) -> None:
         """On the owner's thread; never blocks."""
         self._queue.put((partition, pending))
+        if self._failure is not None:
+            self._fail_queued(self._failure)
 
     def do(self, chore: Chore) -> None:
         """Run `chore` on the committer's thread, after all that was put before it."""
@@ -74,70 +164,87 @@ class Committer:
 
     def do_aside(self, chore: Chore) -> None:
         """The same for what would keep the next round waiting, such as removing large files."""
-        self._queue.put(lambda: self._aside(chore))
+        self._queue.put(lambda: self._helpers.submit(partial(_guarded, chore)))
 
     def post(self, news: Callable[[], object]) -> None:
-        """From the committer's thread: have `news` run by the owner, behind all earlier ones."""
+        """From the committer's thread: have `news` run by the owner, after all earlier ones."""
         self._news.append(news)
         self._wake_owner()
 
     def deliver(self) -> None:
-        """On the owner's thread: everything that is known by now."""
+        """On the owner's thread: run everything that was posted by now."""
         while True:
             try:
                 news = self._news.popleft()
             except IndexError:
                 return
-            self._guarded(news)
+            _guarded(news)
 
     def close(self) -> None:
-        """Finish all that was put, tell of it, then end. Blocks.
+        """Finish all that was put, settle it, then end. Blocks.
 
-        On the owner's thread, where it belongs, the news are told before this returns. Another
-        thread leaves them to the owner, who has been woken for each, unless it is gone.
+        On the owner's thread, where it belongs, the news are delivered before this returns. Another
+        thread leaves them to the owner, which has been woken for each, unless it is gone.
         """
         self._queue.put(None)
         self._thread.join()
-        self._helpers.shutdown(wait=True)
+        if self._failure is not None:
+            self._fail_queued(self._failure)
+        self._helpers.close()
         if threading.get_ident() == self._owner or self._is_owner_gone:
             self.deliver()
 
     # --- on the committer's thread ----------------------------------------------------------------
 
     def _run(self) -> None:
-        is_open = True
-        while is_open:
-            appends, chores, is_open = self._take()
-            if appends:
-                self._commit(appends)
-            for chore in chores:
-                self._guarded(chore)
+        """Nothing may leave this function without failing what waits for it."""
+        try:
+            is_open = True
+            while is_open:
+                is_open = self._turn()
+                self._last_round_ms = int(monotonic() * 1000)
+        except BaseException as error:
+            _logger.critical("committer ended error=%r", error, exc_info=True)
+            taken, self._round = self._round, {}
+            self._failure = LogFailed(
+                f"The log's committer ended ({type(error).__name__}): what was acknowledged is "
+                f"kept and served, nothing more is accepted until the service is restarted."
+            )
+            self._fail_queued(self._failure, taken)
 
-    def _take(self) -> tuple[dict[Committed, list[Pending]], list[Chore], bool]:
-        """Everything that is there; waits for the first of it, without end and without polling."""
-        appends: dict[Committed, list[Pending]] = {}
+    def _turn(self) -> bool:
+        """One round, or one idle wake-up; whether the committer stays open."""
         chores: list[Chore] = []
+        is_open = self._take(self._round, chores)
+        if self._round:
+            self._commit(self._round)
+        for chore in chores:
+            _guarded(chore)
+        return is_open
+
+    def _take(self, appends: dict[Committed, list[Pending]], chores: list[Chore]) -> bool:
+        """Take everything that is queued; wait for the first item, up to IDLE_WAKE_S."""
         size = 0
-        item = self._queue.get()
-        while True:
-            if item is None:
-                return appends, chores, False
-            if isinstance(item, tuple):
-                partition, pending = item
-                waiting = appends.get(partition)
-                if waiting is None:
-                    appends[partition] = [pending]
+        try:
+            item = self._queue.get(timeout=IDLE_WAKE_S)
+            while True:
+                if item is None:
+                    return False
+                if isinstance(item, tuple):
+                    partition, pending = item
+                    waiting = appends.get(partition)
+                    if waiting is None:
+                        appends[partition] = [pending]
+                    else:
+                        waiting.append(pending)
+                    size += pending.size
+                    if size >= self._round_bytes:
+                        return True
                 else:
-                    waiting.append(pending)
-                size += pending.size
-                if size >= self._round_bytes:
-                    return appends, chores, True
-            else:
-                chores.append(item)
-            try:
+                    chores.append(item)
                 item = self._queue.get_nowait()
-            except Empty:
-                return appends, chores, True
+        except Empty:
+            return True
 
     def _commit(self, appends: dict[Committed, list[Pending]]) -> None:
         if len(appends) > 1 and _size(appends) >= LARGE_ROUND_BYTES:
@@ -147,12 +254,15 @@ class Committer:
         if flush_s is not None:
             self._round_bytes = next_round_bytes(self._round_bytes, flush_s)
             if self._on_flush is not None:
-                self._on_flush(flush_s)
-        for partition in appends:
-            self._news.append(partial(partition.settle, partition.writer.finish()))
+                _guarded(partial(self._on_flush, flush_s))
+        partitions = list(appends)
+        for partition in partitions:
+            outcome = partition.writer.finish()
+            del appends[partition]  # from here on its appends are settled by this outcome alone
+            self._news.append(partial(partition.settle, outcome))
         self._wake_owner()
-        for partition in appends:
-            partition.writer.tidy()
+        for partition in partitions:
+            _guarded(partition.writer.tidy)
 
     def _store(self, appends: dict[Committed, list[Pending]]) -> float | None:
         """Write everything, then flush all of it at once; how long that flush took, if any."""
@@ -162,19 +272,20 @@ class Committer:
         if not flushing:
             return None
         began_s = monotonic()
-        others = [self._helpers.submit(writer.flush) for writer in flushing[1:]]
-        flushing[0].flush()
-        for other in others:
-            other.result()
+        self._helpers.run_all([writer.flush for writer in flushing])
         return monotonic() - began_s
 
     def _store_at_once(self, appends: dict[Committed, list[Pending]]) -> float | None:
         """Write and flush each partition by itself, all at once; how long the longest flush took.
-        A writer is in one thread's hands all the while, and answers for its own failures."""
-        rounds = [(partition.writer, pending) for partition, pending in appends.items()]
-        others = [self._helpers.submit(_store_one, *each) for each in rounds[1:]]
-        told = [_store_one(*rounds[0]), *(other.result() for other in others)]
-        return max((flush_s for flush_s in told if flush_s is not None), default=None)
+        Only one thread uses a writer during that time."""
+        flushes_s: list[float] = []
+        self._helpers.run_all(
+            [
+                partial(_store_one, partition.writer, pending, flushes_s)
+                for partition, pending in appends.items()
+            ]
+        )
+        return max(flushes_s, default=None)
 
     def _wake_owner(self) -> None:
         try:
@@ -184,32 +295,57 @@ class Committer:
             # The owner's loop is closed already: `close` delivers what it no longer will.
             _logger.debug("The owner's thread takes no more callbacks.")
 
-    def _aside(self, chore: Chore) -> None:
-        self._helpers.submit(self._guarded, chore)
+    def _fail_queued(
+        self, error: LogFailed, waiting: dict[Committed, list[Pending]] | None = None
+    ) -> None:
+        """The thread ended: settle what it had taken (`waiting`) and what is queued with `error`.
 
-    def _guarded(self, act: Callable[[], object]) -> None:
-        """One failure must not take the others' turn."""
-        try:
-            act()
-        except Exception:
-            _logger.exception("An act of the log failed.")
+        Runs on the ending thread, and on the owner's thread for what is put afterwards: the queue
+        gives every item to one of them.
+        """
+        waiting = {} if waiting is None else waiting
+        chores: list[Chore] = []
+        self._queue.put(None)
+        while self._take(waiting, chores):
+            pass
+        for partition, pending in waiting.items():
+            failed = Outcome([], None, [], pending, error=error, is_final=True)
+            self._news.append(partial(partition.settle, failed))
+        self._wake_owner()
+
+
+def _run_job(future: Future[object], job: Chore) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        job()
+    except BaseException:
+        _logger.exception("A job of a flush helper failed.")
+    future.set_result(None)
+
+
+def _guarded(act: Callable[[], object]) -> None:
+    """A failure is logged and does not keep the next act from being run."""
+    try:
+        act()
+    except Exception:
+        _logger.exception("A task of the log failed.")
 
 
 def _size(appends: dict[Committed, list[Pending]]) -> int:
     return sum(each.size for pending in appends.values() for each in pending)
 
 
-def _store_one(writer: PartitionWriter, pending: list[Pending]) -> float | None:
+def _store_one(writer: PartitionWriter, pending: list[Pending], flushes_s: list[float]) -> None:
     writer.begin(pending)
-    if not writer.needs_flush:
-        return None
-    began_s = monotonic()
-    writer.flush()
-    return monotonic() - began_s
+    if writer.needs_flush:
+        began_s = monotonic()
+        writer.flush()
+        flushes_s.append(monotonic() - began_s)
 
 
 def next_round_bytes(round_bytes: int, flush_s: float) -> int:
-    """How large a round may be after one whose flush took so long."""
+    """How large a round may be after one whose flush took `flush_s` seconds."""
     if flush_s > SLOW_FLUSH_S:
         return min(round_bytes * 2, ROUND_BYTES_MAX)
     if flush_s < QUICK_FLUSH_S:

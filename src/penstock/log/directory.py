@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
 
 import msgspec
 
-from penstock.log.files import Files, read_small, replace_file
+from penstock.log.files import Files, OsFiles, read_small, replace_file
+from penstock.model import limits
 from penstock.model.errors import DataDirectoryError
 
 FORMAT_VERSION = 1
 FORMAT_FILE = "format.json"
 LOCK_FILE = "lock"
 _FORMAT_BYTES_MAX = 4096
+# Reserved after a clean stop for what a start writes: SQLite's shared-memory files above all, which
+# a clean stop removes.
+_START_RESERVE_BYTES = 512 * limits.KB
+_PID_BYTES = 20  # always this many, so that the new pid replaces the whole earlier one
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -45,13 +51,25 @@ class DirectoryLock:
                 f"The data directory {directory} is in use by the process with pid {holder}: "
                 f"stop that one or choose another directory."
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        self._write_pid()
 
     def release(self) -> None:
-        """The file stays: removing it would let two processes lock two files of one name."""
-        os.ftruncate(self._fd, 0)
+        """The file stays: removing it would let two processes lock two files of one name. It keeps
+        its content and reserves some blocks, so that the next start works on a full disk."""
+        with contextlib.suppress(OSError):
+            OsFiles().allocate(self._fd, 0, _START_RESERVE_BYTES)
         os.close(self._fd)
+
+    def _write_pid(self) -> None:
+        """For the error of another process. The lock holds without it, and a full disk must not
+        keep the service from starting: reads work, and retention frees space."""
+        try:
+            os.ftruncate(self._fd, _PID_BYTES + 1)  # gives back what `release` reserved
+            os.pwrite(self._fd, f"{os.getpid():<{_PID_BYTES}}\n".encode(), 0)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            os.ftruncate(self._fd, 0)  # not the pid of an earlier process
 
 
 def check_format(files: Files, directory: Path) -> None:
@@ -73,5 +91,5 @@ def check_format(files: Files, directory: Path) -> None:
     if found.format > FORMAT_VERSION:
         raise DataDirectoryError(
             f"The data directory {directory} has format version {found.format}, written by a newer "
-            f"Penstock: this one reads up to version {FORMAT_VERSION}."
+            f"Penstock: this one reads up to version {FORMAT_VERSION}. The version is in {path}."
         )

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from penstock.log.api import LogHealth
 from penstock.log.appending import Wake
 from penstock.log.committer import Committer, OnFlush
 from penstock.log.directory import DirectoryLock, check_format
@@ -26,7 +27,7 @@ from penstock.log.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
 from penstock.log.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
 from penstock.log.tail import Tail, TailBudget
-from penstock.log.writer import Outcome, PartitionWriter
+from penstock.log.writer import PartitionWriter
 from penstock.model import limits
 from penstock.model.errors import ArgumentError, DataDirectoryError, LogCorrupt
 
@@ -75,7 +76,8 @@ class EmbeddedLogStore:
             self._lock = DirectoryLock(directory)
         except OSError as error:
             raise DataDirectoryError(
-                f"The data directory {directory} cannot be made: {error.strerror}."
+                f"The data directory {directory} cannot be created or locked: {error.strerror}. "
+                f"Free space on its disk, change its owner or mode, or name another with --data."
             ) from error
         try:
             check_format(self._files, directory)
@@ -83,7 +85,8 @@ class EmbeddedLogStore:
         except OSError as error:
             self._lock.release()
             raise DataDirectoryError(
-                f"The data directory {directory} cannot be used: {error.strerror}."
+                f"The data directory {directory} cannot be used: {error.strerror}. "
+                f"Free space on its disk, change its owner or mode, or name another with --data."
             ) from error
         except DataDirectoryError:
             self._lock.release()
@@ -92,7 +95,11 @@ class EmbeddedLogStore:
         self._buffer = memoryview(bytearray(CACHED_READ_BYTES))
         self._indexes = SegmentIndexes(self._files, self._handles)
         self._budget = TailBudget()
-        self._committer = Committer(wake, on_flush=on_flush)
+        try:
+            self._committer = Committer(wake, on_flush=on_flush)
+        except DataDirectoryError:
+            self._lock.release()
+            raise
         self._partitions: dict[tuple[str, int], EmbeddedPartition | RefusedPartition] = {}
         self._dropped = 0
         self._is_closed = False
@@ -152,6 +159,9 @@ class EmbeddedLogStore:
                 self._committer.do(partition.writer.checkpoint)
         return freed
 
+    def health(self) -> LogHealth:
+        return self._committer.health
+
     def close(self) -> None:
         if self._is_closed:
             return
@@ -171,11 +181,11 @@ class EmbeddedLogStore:
             opened = open_partition(self._files, directory, index, new_salt=self._new_salt)
         except LogCorrupt as error:
             _logger.error("%s", error)
-            return RefusedPartition(str(error), self._wake)
+            return RefusedPartition(str(error), directory, self._wake)
         except OSError as error:
             reason = f"The partition in {directory} cannot be opened: {error}."
             _logger.error("%s", reason)
-            return RefusedPartition(reason, self._wake)
+            return RefusedPartition(reason, directory, self._wake)
         writer = PartitionWriter(
             self._files,
             self._handles,
@@ -227,16 +237,17 @@ class EmbeddedLogStore:
     # --- on the committer's thread, or aside ------------------------------------------------------
 
     def _roll(self, partition: EmbeddedPartition, active: Segment, oldest_ms: int) -> None:
-        opened = partition.writer.roll(active)
-        if opened:
-            rolled = Outcome([], None, [], [], opened=opened)
+        rolled = partition.writer.roll(active)
+        if rolled.opened or rolled.error is not None:
             self._committer.post(partial(partition.settle, rolled))
+        if rolled.opened:
             self._committer.post(partial(self._expire, partition, oldest_ms))
 
     def _remove_segments(self, segments: list[Segment]) -> None:
-        """Oldest first and the records last: a crash in between leaves a log without a gap."""
+        """Oldest first and the records last: a crash in between leaves a log without a gap. A
+        reader may write the index again until the records are gone (reader.py)."""
         for segment in segments:
-            for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX):
+            for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, INDEX_SUFFIX):
                 self._unlink(segment.beside(suffix))
         self._forget(tuple(segments))
         self._files.fsync_directory(segments[0].path.parent)
@@ -249,6 +260,9 @@ class EmbeddedLogStore:
     def _remove_hub(self, path: Path) -> None:
         self._files.fsync_directory(self._directory)  # from here on it does not come back
         for name in self._files.listdir(path):
+            if not name.isdigit():  # beside the partitions only small files
+                self._unlink(path / name)
+                continue
             for file in self._files.listdir(path / name):
                 self._unlink(path / name / file)
             self._files.rmdir(path / name)

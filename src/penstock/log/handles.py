@@ -7,11 +7,14 @@ of partitions cost no descriptors while they are idle.
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from collections import OrderedDict
 
 from penstock.log.files import Files
 from penstock.log.segment import Segment
+
+_logger = logging.getLogger(__name__)
 
 _READ_ONLY = {errno.EROFS, errno.EACCES}
 HANDLES_MAX = 256  # kept open though unused; far below the usual 1024 of a process
@@ -56,7 +59,7 @@ class Handles:
             assert handle.users > 0
             handle.users -= 1
             if handle.is_doomed and not handle.users:
-                self._files.close(handle.fd)
+                self._close(handle)
             self._trim()
 
     def read_cached(self, segment: Segment, buffer: memoryview, position: int) -> int:
@@ -101,11 +104,18 @@ class Handles:
         for segment, handle in list(self._open.items()):
             if not handle.users:
                 del self._open[segment]
-                self._files.close(handle.fd)
+                self._close(handle)
                 if len(self._open) <= self._handles_max:
                     return
 
     def _doom(self, handle: Handle) -> None:
         handle.is_doomed = True
         if not handle.users:
+            self._close(handle)
+
+    def _close(self, handle: Handle) -> None:
+        """Everything in the file that matters was flushed before: a failure only warns."""
+        try:
             self._files.close(handle.fd)
+        except OSError as error:
+            _logger.warning("file close failed fd=%d error=%s", handle.fd, error)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 
-from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
+from penstock.log.api import AppendDone, LogHealth, PartitionStatus, Unsubscribe
 from penstock.log.appending import Subscribers, Wake, receipt_of, refusal, run_done
 from penstock.log.locating import event_at_offset, is_at_or_after, resolve
 from penstock.log.producers import Producers
@@ -110,6 +110,11 @@ class MemoryPartition:
         """For tests of what stands above: from now on every append ends in `error`."""
         self._error = error
 
+    @property
+    def pending(self) -> int:
+        """Appends that are not committed yet."""
+        return len(self._pending)
+
     def commit(self) -> None:
         """What is pending becomes readable, is acknowledged and announced, in this order."""
         if not self._pending:
@@ -168,6 +173,11 @@ class MemoryLogStore:
             for (hub, _), partition in self._partitions.items()
             if hub == hub_id
         )
+
+    def health(self) -> LogHealth:
+        """It commits on the owner's thread, so it is alive as long as that thread is."""
+        queued = sum(partition.pending for partition in self._partitions.values())
+        return LogHealth(is_alive=True, last_round_ms=None, queued=queued)
 
     def close(self) -> None:
         self._commit()

@@ -38,6 +38,7 @@ _START = Mark(offset=0, next_sequence=0, newest_ms=0, last_offset=-1)
 class HeaderAct(Enum):
     USE = "use"
     REMOVE = "remove"
+    SKIP = "skip"  # the file stays and is not used; the operator is told
     REFUSE = "refuse"
 
 
@@ -49,41 +50,51 @@ class HeaderRow(msgspec.Struct, frozen=True):
     newest: bool | None  # no segment follows
     bare: bool | None  # the file holds nothing behind the header's place
     known: bool | None  # a segment lies before it, or it is the first of all (offset 0)
+    covered: bool | None  # the segment before it holds whole records at or behind its base
     act: HeaderAct
     reason: str
 
 
 # fmt: off
 HEADER_TABLE = (
-    HeaderRow("whole", True, None, None, None, HeaderAct.USE,
+    HeaderRow("whole", True, None, None, None, False, HeaderAct.USE,
         "One good copy of the header is enough."),
-    HeaderRow("unborn", False, True, True, True, HeaderAct.REMOVE,
+    HeaderRow("leftover", None, None, True, None, True, HeaderAct.REMOVE,
+        "The segment could not be created completely and the log went on in the one before it, "
+        "whose records continue behind this base. This file never held a record."),
+    HeaderRow("overlap", True, None, False, None, True, HeaderAct.USE,
+        "An earlier version took a leftover for the end of the log and gave the numbers behind it "
+        "again. Both files hold acknowledged events; those written last are served."),
+    HeaderRow("unborn", False, True, True, True, False, HeaderAct.REMOVE,
         "The crash came while the file was being made: a record goes in only after the header was "
         "flushed. What came before says where the log goes on."),
-    HeaderRow("lost numbers", False, True, True, False, HeaderAct.REFUSE,
+    HeaderRow("lost numbers", False, True, True, False, False, HeaderAct.REFUSE,
         "The only file, and it can no longer tell which number comes next: going on would give "
         "old numbers to new events."),
-    HeaderRow("damaged newest", False, True, False, None, HeaderAct.REFUSE,
+    HeaderRow("emptied", False, False, True, None, False, HeaderAct.SKIP,
+        "It holds nothing, and the next segment's header says where the log goes on. Events that "
+        "it held before are lost; if none are missing, remove the file."),
+    HeaderRow("damaged newest", False, True, False, None, None, HeaderAct.REFUSE,
         "Records follow that cannot be checked without the salt; they may have been acknowledged."),
-    HeaderRow("damaged closed", False, False, None, None, HeaderAct.REFUSE,
+    HeaderRow("damaged closed", False, False, False, None, None, HeaderAct.REFUSE,
         "The numbers of the segment before it end where only this header knows."),
 )
 # fmt: on
 
 
-def decide_header(*, whole: bool, newest: bool, bare: bool, known: bool) -> HeaderRow:
+def decide_header(
+    *, whole: bool, newest: bool, bare: bool, known: bool, covered: bool
+) -> HeaderRow:
     """The one row that holds."""
-    facts = (whole, newest, bare, known)
-    rows = [
-        row
-        for row in HEADER_TABLE
-        if all(
-            want is None or want == fact
-            for want, fact in zip((row.whole, row.newest, row.bare, row.known), facts, strict=True)
-        )
-    ]
+    facts = (whole, newest, bare, known, covered)
+    rows = [row for row in HEADER_TABLE if _holds(row, facts)]
     assert len(rows) == 1
     return rows[0]
+
+
+def _holds(row: HeaderRow, facts: tuple[bool, ...]) -> bool:
+    wanted = (row.whole, row.newest, row.bare, row.known, row.covered)
+    return all(want is None or want == fact for want, fact in zip(wanted, facts, strict=True))
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -103,10 +114,10 @@ def open_partition(
 ) -> Opened:
     """Raises LogCorrupt where going on would hide a loss, OSError where the disk fails, and
     DataDirectoryError for files of a newer version. A new partition has no file yet."""
-    found = _find_segments(files, directory, partition)
+    damage: list[str] = []
+    found = _find_segments(files, directory, partition, damage)
     if not found:
         return Opened((), _START, Producers(), new_salt(), (), (), -1)
-    damage: list[str] = []
     segments = [Segment(directory / segment_name(h.base_offset), h) for h, _ in found]
     for segment, (_, size), following in zip(segments, found, segments[1:], strict=False):
         segment.end = _end_of_closed(files, segment, size, following, damage)
@@ -131,7 +142,7 @@ def load_index(files: Files, segment: Segment) -> tuple[SparseIndex, Mark] | Non
 
 
 def _find_segments(
-    files: Files, directory: Path, partition: int
+    files: Files, directory: Path, partition: int, damage: list[str]
 ) -> list[tuple[SegmentHeader, int]]:
     """The headers and file sizes, oldest first; what never came to be is removed."""
     names = files.listdir(directory)
@@ -143,17 +154,22 @@ def _find_segments(
     for base in bases:
         path = directory / segment_name(base)
         header, size = _read_header(files, path)
+        hidden = _hidden_records(files, directory, found[-1], base) if found else None
         row = decide_header(
             whole=header is not None,
             newest=base == bases[-1],
             bare=size <= SEGMENT_HEADER_BYTES,
             known=bool(found) or base == 0,
+            covered=hidden is not None,
         )
         if row.act is HeaderAct.REFUSE:
             raise LogCorrupt(f"The segment {path} has no whole header ({row.label}). {row.reason}")
         if row.act is HeaderAct.REMOVE:
-            _logger.warning("The unfinished segment %s is removed. %s", path, row.reason)
-            files.unlink(path)
+            _logger.warning("unfinished segment removed path=%s reason=%r", path, row.reason)
+            _remove(files, path, names)
+            continue
+        if row.act is HeaderAct.SKIP:
+            damage.append(f"The segment {path} is not used ({row.label}). {row.reason}")
             continue
         assert header is not None
         if header.base_offset != base or header.partition != partition:
@@ -161,8 +177,46 @@ def _find_segments(
                 f"The segment {path} is that of partition {header.partition} at offset "
                 f"{header.base_offset}: it was put in a place that is not its own."
             )
+        if hidden is not None:
+            damage.append(_overlap_text(directory / segment_name(found[-1][0].base_offset), hidden))
         found.append((header, size))
     return found
+
+
+def _hidden_records(
+    files: Files, directory: Path, previous: tuple[SegmentHeader, int], base: int
+) -> Mark | None:
+    """The end of the whole records that the previous segment holds at or behind `base`; None if
+    there is none. Reads nothing where the file ends at `base`, as every closed one does."""
+    header, size = previous
+    stop = header.base_offset + size - SEGMENT_HEADER_BYTES
+    if stop <= base:
+        return None
+    segment = Segment(directory / segment_name(header.base_offset), header)
+    start = Mark(base, -1, -1, -1)
+    fd = files.open(segment.path, write=False)
+    try:
+        passed = replay(files, fd, segment, start, stop, SparseIndex(), Producers())
+    finally:
+        files.close(fd)
+    return None if passed.end is start else passed.end
+
+
+def _remove(files: Files, path: Path, names: list[str]) -> None:
+    """A segment that holds nothing, and the derived files that may be beside it."""
+    for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX):
+        derived = path.with_suffix(suffix)
+        if derived.name in names:
+            files.unlink(derived)
+    files.unlink(path)
+
+
+def _overlap_text(path: Path, hidden: Mark) -> str:
+    return (
+        f"The segment {path} holds events up to number {hidden.next_sequence - 1} whose numbers "
+        f"were given again in the next segment: those are served, the ones in {path.name} are "
+        f"hidden. `penstock log dump` shows them."
+    )
 
 
 def _read_header(files: Files, path: Path) -> tuple[SegmentHeader | None, int]:
@@ -220,7 +274,8 @@ def _open_active(
         files.close(fd)
     if recovered.cut_bytes:
         _logger.warning(
-            "Recovery of %s removed %d bytes at offset %d that were never acknowledged (%s).",
+            "recovery cut the log's end path=%s bytes=%d offset=%d row=%r: the last write there is "
+            "not whole, and nothing shows that it was ever flushed",
             active.path, recovered.cut_bytes, recovered.end.offset, recovered.rows[-1],
         )  # fmt: skip
     damage += [_told(active, stretch) for stretch in recovered.damaged]

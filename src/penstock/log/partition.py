@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
@@ -25,6 +27,8 @@ from penstock.model.errors import (
 )
 from penstock.model.events import EventBatch, Producer, StoredBatch
 from penstock.model.positions import Position
+
+_logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -217,12 +221,12 @@ class EmbeddedPartition:
     def _fall_back(self, outcome: Outcome, error: LogFailed) -> None:
         """What was numbered and not committed never was: its numbers, and its producers' stamps,
         are given again. A stamp kept here would make the publisher's retry look like a repeat."""
-        assert outcome.producers is not None
         view = self._view
         self._next_sequence = view.next_sequence
         self._next_offset = view.end_offset
         self._appended_ms = view.newest_ms
-        self._producers = outcome.producers
+        if outcome.producers is not None:  # None where the committer ended: nothing follows
+            self._producers = outcome.producers
         self._generation += 1
         if self._takes_more:
             self._error = error
@@ -263,9 +267,11 @@ class EmbeddedPartition:
                 return act(view)
             except FileNotFoundError as error:
                 if self._view is view:
-                    raise LogCorrupt(f"The log's file {error.filename} is missing.") from error
+                    name = Path(str(error.filename)).name  # no path of the server for clients
+                    raise LogCorrupt(f"The log's file {name} is missing.") from error
             except OSError as error:
-                raise InternalError(f"The log cannot be read: {error}.") from error
+                _logger.error("partition read failed error=%r", error)
+                raise InternalError(f"The log cannot be read: {error.strerror}.") from error
         raise LogCorrupt("The log's files vanish faster than they can be read.")
 
 
@@ -275,24 +281,26 @@ class RefusedPartition:
     damage: tuple[str, ...]
     pending_bytes = 0
 
-    def __init__(self, reason: str, wake: Wake) -> None:
+    def __init__(self, reason: str, directory: Path, wake: Wake) -> None:
+        """`reason` is for the operator; clients get it without the server's path."""
         self.damage = (reason,)
+        self._text = reason.replace(f"{directory}/", "").replace(str(directory), "its directory")
         self._wake = wake
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
-        self._wake(partial(run_done, done, LogFailed(self.damage[0])))
+        self._wake(partial(run_done, done, LogFailed(self._text)))
 
     def status(self) -> PartitionStatus:
         return PartitionStatus(-1, -1, -1, 0, 0, self.damage[0])
 
     def locate(self, position: Position) -> int:
-        raise LogCorrupt(self.damage[0])
+        raise LogCorrupt(self._text)
 
     def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         return None
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
-        raise LogCorrupt(self.damage[0])
+        raise LogCorrupt(self._text)
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         return lambda: None

@@ -119,9 +119,18 @@ class SegmentIndexes:
         content = passed.index.encode(segment.header.base_offset, end)
         try:
             replace_file(self._files, segment.beside(INDEX_SUFFIX), content)
+            self._remove_orphan(segment)
         except OSError:
             return passed.index  # derived: it can be found again next time
         return passed.index
+
+    def _remove_orphan(self, segment: Segment) -> None:
+        """Retention may have removed the segment meanwhile. It unlinks the index once more after
+        the records, so one of the two sees what the other one did."""
+        try:
+            self._files.close(self._files.open(segment.path, write=False))
+        except FileNotFoundError:
+            self._files.unlink(segment.beside(INDEX_SUFFIX))
 
 
 class PartitionReader:
@@ -158,7 +167,8 @@ class PartitionReader:
         # Whole records, if all are as long as the last one: what is cut off is read twice.
         size = min(bytes_max, len(self._buffer))
         size = min(max(size - size % length, length), view.end_of(number).offset - offset)
-        assert size > 0
+        if size <= 0:
+            return None  # this segment ends here and the one that should follow is missing
         chunk = self._buffer[:size]
         try:
             size = self._handles.read_cached(segment, chunk, segment.position(offset))
@@ -196,7 +206,7 @@ class PartitionReader:
                 if isinstance(item, Damaged) or item.header.next_sequence <= take.sequence:
                     continue
                 if item.header.first_sequence > take.sequence:
-                    return _blocked(take, f"{segment.path} is damaged there", item.header)
+                    return _blocked(take, f"{segment.path.name} is damaged there", item.header)
                 if not take.has_room(item.header.length):
                     length = RECORD_HEADER_BYTES + item.header.length
                     self._remember(take.sequence, segment, item.header.base_offset, length)
@@ -205,7 +215,7 @@ class PartitionReader:
         finally:
             self._handles.release(handle)
         if take.sequence < end.next_sequence:
-            return _blocked(take, f"{segment.path} is damaged there", end)
+            return _blocked(take, f"{segment.path.name} is damaged there", end)
         self._remember(take.sequence, segment, end.offset, 1)
         return take.has_room(1)
 

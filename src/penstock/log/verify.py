@@ -172,8 +172,11 @@ class _Partition:
         try:
             content = self._files.pread(fd, SEGMENT_HEADER_BYTES, 0)
             header = decode_header(content, path)
+            is_bare = self._files.size(fd) <= SEGMENT_HEADER_BYTES
+            if is_bare and self._is_covered(name):
+                yield self._leftover(path, is_whole=header is not None)
+                return
             if header is None:
-                is_bare = self._files.size(fd) <= SEGMENT_HEADER_BYTES
                 yield _finding(path, "It has no whole header.", is_loss=not (is_newest and is_bare))
                 return
             if not is_copy_whole(content, 0) or not is_copy_whole(content, 1):
@@ -187,6 +190,24 @@ class _Partition:
         finally:
             self._files.close(fd)
 
+    def _is_covered(self, name: str) -> bool:
+        """Whether the segments before hold whole records at or behind this one's base."""
+        base = base_of(name)
+        return self._expected is not None and base is not None and base < self._expected.offset
+
+    def _leftover(self, path: Path, *, is_whole: bool) -> Finding:
+        """With a header it hides events from every version that takes it for the end of the log;
+        without one it hides nothing. The log goes on in the segment before it."""
+        assert self._expected is not None
+        self._segments -= 1
+        text = (
+            "It was not created completely and holds no record, and the segment before it goes on "
+            f"behind its base, up to number {self._expected.next_sequence - 1}"
+        )
+        if is_whole:
+            text += ": an earlier version hides those events behind it"
+        return _finding(path, text + ". The next start removes it.", is_loss=is_whole)
+
     def _compare_start(self, segment: Segment) -> Iterator[Finding]:
         header, expected = segment.header, self._expected
         if header.base_offset != base_of(segment.path.name):
@@ -198,13 +219,14 @@ class _Partition:
                 segment.path, f"Its header says partition {header.partition}.", is_loss=True
             )
         if expected is not None and header.start != expected:
-            missing = header.base_offset - expected.offset
+            hidden = expected.next_sequence - header.first_sequence
             yield _finding(
                 segment.path,
                 f"It begins at offset {header.base_offset} and sequence number "
                 f"{header.first_sequence}; the log before it ends at {expected.offset} and "
-                f"{expected.next_sequence}.",
-                is_loss=missing > 0,
+                f"{expected.next_sequence}."
+                + (f" It hides {hidden} events of the segment before it." if hidden > 0 else ""),
+                is_loss=header.base_offset != expected.offset or hidden != 0,
             )
         self._expected = header.start
         if self._first_sequence < 0:

@@ -7,6 +7,7 @@ A round is begin -> flush -> finish: write what came, flush the file, tell what 
 | no room (ENOSPC, EDQUOT) | DiskFull; the file is cut back to its committed end | tries again |
 | no descriptor, no memory | LogFailed; likewise | tries again |
 | anything else, or the cutting | LogFailed; cut back if possible | stopped until restart |
+| a new segment, as above; its file | removed again | a file that stays: stopped until restart |
 
 A flush is never repeated: after a failed one the kernel may have dropped the pages and forgotten
 that it did. The file is cut back so that a restart cannot read from memory what the disk lacks.
@@ -31,6 +32,7 @@ from penstock.log.record import RECORD_HEADER_BYTES, last_event_position
 from penstock.log.segment import (
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
+    SEGMENT_SUFFIX,
     Segment,
     SegmentHeader,
     segment_name,
@@ -43,7 +45,7 @@ _logger = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES = 8 * limits.MB  # of log between two marks: what recovery has to walk,
 CHECKPOINT_RECORDS = 16_000  # or so many records, whichever comes first: well below 0.1 s
-_RESERVE_BYTES_MIN = 1 * limits.MB  # so that a partition with few events takes little room
+_RESERVE_FROM_BYTES = 1 * limits.MB  # below, a segment takes only the blocks of its records
 _RESERVE_BYTES_MAX = 16 * limits.MB
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 _NO_MEANS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -61,6 +63,11 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         return RECORD_HEADER_BYTES + len(self.batch.sections)
+
+
+class SegmentLeftBehind(Exception):
+    """A segment could not be created and its file could not be removed. Recovery would take it for
+    the log's end, so nothing may be written to the segment before it."""
 
 
 class Outcome(msgspec.Struct):
@@ -105,6 +112,7 @@ class PartitionWriter:
         self._last_offset = opened.end.last_offset
         self._producers = opened.producers
         self._reserved_to = 0  # position in the file
+        self._was_cut_back = False  # the file was truncated since its last flush
         self._checkpointed = opened.checkpointed
         self._mark_at = 0  # the next mark is due at this offset,
         self._unmarked = 0  # or after so many records
@@ -116,7 +124,7 @@ class PartitionWriter:
         self._handle: Handle | None = None
         self._live: list[Pending] = []
         self._unflushed: list[Pending] = []
-        self._outcome = Outcome([], None, [], [])
+        self._outcome = _no_outcome()
         self._error: Exception | None = None
 
     # --- a round ---------------------------------------------------------------------------------
@@ -124,9 +132,10 @@ class PartitionWriter:
     def begin(self, pending: list[Pending]) -> None:
         """Write all of it, flushing only where a segment ends."""
         live = [] if self._is_stopped else [p for p in pending if p.generation == self._generation]
-        refused = pending[: len(pending) - len(live)]  # older generations always come first
-        assert all(item.generation <= self._generation for item in refused)
-        self._outcome = Outcome(refused, self._refusal, [], [], opened=[])
+        # Older generations always come first.
+        self._outcome = Outcome(
+            pending[: len(pending) - len(live)], self._refusal, [], [], opened=[]
+        )
         self._error = None
         self._live = live
         if live:
@@ -138,18 +147,18 @@ class PartitionWriter:
 
     def flush(self) -> None:
         """Once per round and never again; several partitions may be in here at once."""
-        assert self.needs_flush
         self._guard(self._flush)
 
     def finish(self) -> Outcome:
-        """What became of it; from here on `committed` is committed."""
-        outcome = self._outcome
+        """What became of it; from here on `committed` is committed. Nothing of the round is kept:
+        its payloads, and the hub that its callbacks name, are the caller's alone."""
         if self._error is None:
-            self._commit()
-        else:
+            self._guard(self._commit)
+        if self._error is not None:
             self._fail(self._error)
         self._release()
-        self._live, self._unflushed = [], []
+        outcome, self._outcome = self._outcome, _no_outcome()
+        self._live, self._unflushed, self._error = [], [], None
         return outcome
 
     def cancel(self) -> None:
@@ -174,7 +183,9 @@ class PartitionWriter:
         try:
             mark = self._mark()
             stamps = self._producers.encode(mark.offset)
-            replace_file(self._files, segment.beside(PRODUCERS_SUFFIX), stamps)
+            # It replaces a flushed file whose records retention may have dropped since.
+            is_needed = len(self._producers) > 0
+            replace_file(self._files, segment.beside(PRODUCERS_SUFFIX), stamps, flush=is_needed)
             content = segment.index.encode(segment.header.base_offset, mark)
             replace_file(self._files, segment.beside(INDEX_SUFFIX), content)
             self._checkpointed = mark.offset
@@ -184,28 +195,31 @@ class PartitionWriter:
             self._put_off_mark()
             self._release()
 
-    def roll(self, expected: Segment) -> list[Segment]:
-        """Begin a new segment so that retention can drop the one it saw; the segments begun."""
-        if self._is_stopped or self._segment is not expected:
-            return []
-        if self._end == expected.header.base_offset:
-            return []
-        self._outcome = Outcome([], None, [], [], opened=[])
-        try:
-            self._roll()
-        except OSError as error:
-            _logger.warning("The segment %s could not be closed yet: %s", expected.path, error)
-        finally:
-            self._release()
-        return self._outcome.opened
+    def roll(self, expected: Segment) -> Outcome:
+        """Begin a new segment so that retention can drop the one it saw. A lack of space or
+        descriptors is a warning, and retention tries again; any other failure stops the partition
+        as it does in a round."""
+        if (
+            self._is_stopped
+            or self._segment is not expected
+            or self._end == expected.header.base_offset
+        ):
+            return _no_outcome()
+        self._guard(self._roll)
+        error = self._error
+        if error is not None and _is_passing(error):
+            _logger.warning("segment not closed yet path=%s error=%s", expected.path, error)
+            self._error = None
+        return self.finish()
 
     def close(self) -> None:
-        """Leave a mark at the very end, so that the next start has nothing to walk."""
+        """Leave a mark at the very end, so that the next start has nothing to walk, and give back
+        what was reserved, also by an earlier process that was killed."""
         segment = self._segment
-        if segment is None or self._end == self._checkpointed or self._is_stopped:
+        if segment is None or self._is_stopped:
             return
         try:
-            if not self._is_durable:
+            if not self._is_durable and self._end != self._checkpointed:
                 self._files.fdatasync(self._fd())
             self._trim()
         except OSError as error:
@@ -274,35 +288,26 @@ class PartitionWriter:
             if item.producer is not None:
                 self._producers.note(item.producer)
         newest = run[-1]
+        self._outcome.committed += run
         self._unmarked += len(run)
         self._end = newest.batch.base_offset + newest.size
         self._next_sequence = newest.batch.next_sequence
         self._newest_ms = newest.batch.enqueued_ms
         self._newest_at = newest.batch.base_offset
-        self._outcome.committed += run
         self._unflushed = []
 
     def _fail(self, error: Exception) -> None:
         outcome = self._outcome
-        code = error.errno if isinstance(error, OSError) else None
         is_cut = self._cut_back()
-        is_final = not is_cut or code not in _NO_ROOM | _NO_MEANS
-        where = f"partition {self._partition} in {self._directory}"
-        if code in _NO_ROOM and not is_final:
-            outcome.error = DiskFull(
-                f"The disk is full: {where} takes events again when there is room."
-            )
-        elif not is_final:
-            outcome.error = LogFailed(f"The log of {where} could not be written: {error}.")
-        else:
-            outcome.error = LogFailed(
-                f"The log of {where} stopped after a failed write ({error}): what was "
-                f"acknowledged is kept and served, nothing more is taken until a restart."
-            )
+        is_final = not is_cut or not _is_passing(error)
+        outcome.error = _failure(error, is_final=is_final)
+        _logger.error(
+            "partition log failed partition=%d directory=%s is_final=%s error=%r",
+            self._partition, self._directory, is_final, str(error),  # its frames hold the payloads
+        )  # fmt: skip
         outcome.failed = self._live[len(outcome.committed) :]
         outcome.is_final = is_final
         outcome.producers = self._producers.copy()
-        _logger.error("%s", outcome.error)
         self._generation += 1
         if not (self._is_stopped and self._refusal is not None):  # not after cancel()
             self._refusal = outcome.error
@@ -313,9 +318,11 @@ class PartitionWriter:
         self._reserved_to = 0
         if self._segment is None or self._handle is None:
             return True  # nothing was written
+        self._was_cut_back = True
         try:
             self._files.truncate(self._handle.fd, self._segment.position(self._end))
-        except OSError:
+        except Exception:
+            _logger.exception("segment could not be cut back path=%s", self._segment.path)
             return False
         return True
 
@@ -334,8 +341,10 @@ class PartitionWriter:
     def _roll(self) -> None:
         """Begin the next segment; the old one is closed once the new one is safely there."""
         closing = self._segment
-        if closing is not None and not self._is_durable:
-            self._flush()  # recovery does not look into closed segments, so they must be whole
+        if closing is not None and (self._was_cut_back or not self._is_durable):
+            # Recovery does not look into closed segments, so they must be whole; and a record that
+            # was cut off must not return after a power cut, behind the next segment's base.
+            self._flush()
         mark = self._mark()
         header = SegmentHeader(
             mark.offset,
@@ -355,27 +364,51 @@ class PartitionWriter:
         self._release()
         self._segment = begun
         self._reserved_to = 0
+        self._was_cut_back = False
         self._checkpointed = max(self._checkpointed, mark.offset)
         self._put_off_mark()
         self._outcome.opened.append(begun)
 
     def _create(self, segment: Segment, *, is_first: bool) -> None:
+        """Create the file, durably, or leave nothing behind: raises OSError, and
+        SegmentLeftBehind where the file could not be removed again."""
         files = self._files
         if is_first:
             files.mkdir(self._directory)
+        try:
+            self._write_header(segment)
+            files.fsync_directory(self._directory)
+            if is_first:
+                files.fsync_directory(self._directory.parent)
+                files.fsync_directory(self._directory.parent.parent)
+        except Exception as error:
+            self._remove_unfinished(segment, error)
+            raise
+
+    def _write_header(self, segment: Segment) -> None:
+        files = self._files
         fd = files.open(segment.path, create=True)
         try:
-            # A file of that name can only be what an earlier attempt left: nothing was ever
-            # acknowledged at or behind this offset.
-            files.truncate(fd, 0)
+            files.truncate(fd, 0)  # a leftover: nothing was acknowledged at or behind this offset
             write_all(files, fd, [segment.header.encode()], 0)
             files.fdatasync(fd)
         finally:
             files.close(fd)
-        files.fsync_directory(self._directory)
-        if is_first:
-            files.fsync_directory(self._directory.parent)
-            files.fsync_directory(self._directory.parent.parent)
+
+    def _remove_unfinished(self, segment: Segment, cause: Exception) -> None:
+        """The removal need not be durable: a file that a power cut brings back is recognized when
+        the partition is opened (opening.py, "leftover")."""
+        for suffix in (SEGMENT_SUFFIX, PRODUCERS_SUFFIX):
+            try:
+                self._files.unlink(segment.beside(suffix))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if suffix == SEGMENT_SUFFIX:
+                    raise SegmentLeftBehind(
+                        f"{_cause(cause)}; the unfinished file {segment.path.name} could not be "
+                        f"removed: {_cause(error)}"
+                    ) from error
 
     def _leave_stamps(self, begun: Segment, mark: Mark) -> None:
         """Flushed, and its name with the new segment's: the records that it sums up may be dropped
@@ -384,6 +417,8 @@ class PartitionWriter:
             stamps = self._producers.encode(mark.offset)
             replace_file(self._files, begun.beside(PRODUCERS_SUFFIX), stamps, flush=True)
         except OSError as error:
+            if error.errno == errno.EIO:
+                raise
             _logger.warning("No producers' stamps were left beside %s: %s", begun.path, error)
 
     def _finish_segment(self, closing: Segment, mark: Mark) -> None:
@@ -404,11 +439,11 @@ class PartitionWriter:
         self._unmarked = 0
 
     def _reserve(self, fd: int, position: int, upto: int) -> None:
-        """Ask for blocks ahead of the data, so that a flush has fewer of them to find."""
-        if upto <= self._reserved_to:
+        """Ask for blocks ahead of the data, so that a flush has fewer of them to find. Only for a
+        segment that has grown: there may be thousands of partitions with a few events each."""
+        if upto <= self._reserved_to or upto < _RESERVE_FROM_BYTES:
             return
-        step = min(max(upto, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
-        target = max(upto, min(upto + step, self._segment_bytes))
+        target = max(upto, min(upto + min(upto, _RESERVE_BYTES_MAX), self._segment_bytes))
         try:
             self._files.allocate(fd, position, target - position)
         except OSError as error:
@@ -439,3 +474,37 @@ class PartitionWriter:
         if self._handle is not None:
             self._handles.release(self._handle)
             self._handle = None
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether writing may succeed later without a restart."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM | _NO_MEANS
+
+
+def _failure(error: Exception, *, is_final: bool) -> LogFailed:
+    """What publishers and /ready are told: no path of the server, and what happens next."""
+    if is_final:
+        return LogFailed(
+            f"The log stopped after a failed write ({_cause(error)}): what was acknowledged is "
+            f"kept and served, nothing more is accepted until the service is restarted."
+        )
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return DiskFull(
+            "The disk is full: events are accepted again when there is free space; what is stored "
+            "can be read."
+        )
+    return LogFailed(
+        f"The log could not be written ({_cause(error)}): the next publication tries again; what "
+        f"is stored can be read."
+    )
+
+
+def _cause(error: Exception) -> str:
+    """Without the file name that an OSError may carry."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _no_outcome() -> Outcome:
+    return Outcome([], None, [], [], opened=[])

@@ -88,6 +88,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _no_route(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = "MethodNotAllowed" if error.status_code == 405 else "InvalidResourceType"
-    text = f"There is no {request.method} {names.shown(request.url.path, most=300)} here."
+    path = names.shown(request.url.path, most=300)
+    text = f"{request.method} {path} is not supported; docs/management.md lists what is."
     headers = error.headers
     return JSONResponse(error_shape(code, text), status_code=error.status_code, headers=headers)

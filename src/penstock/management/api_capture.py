@@ -32,6 +32,7 @@ router = APIRouter()
 class RecentFileBody(Body):
     url: StrictStr
     ms: Number = 0
+    written_ms: Number = 0
     events: Number = 0
     bytes: Number = 0
 
@@ -56,7 +57,8 @@ class ReportBody(Body):
     def report(self) -> CaptureReport:
         told = {name: getattr(self, name) for name in type(self).model_fields}
         files = [
-            RecentFile(each.url, each.ms, each.events, each.bytes) for each in told["recent_files"]
+            RecentFile(each.url, each.ms, each.events, each.bytes, each.written_ms)
+            for each in told["recent_files"]
         ]
         reached = {key: Reached(*each) for key, each in told["reached"].items()}
         return CaptureReport(**told | {"recent_files": files, "reached": reached})

@@ -48,8 +48,10 @@ _GONE: Responses = {204: {"description": "It was not there"}}
 
 
 def _namespace(asked: Request_, namespace: Namespace, place: Place | None) -> Shape:
-    capacity = asked.operations.namespaces.capacity(namespace)
-    return shapes.namespace_shape(namespace, place, capacity=capacity, https=asked.endpoints.https)
+    needed = asked.operations.namespaces.needed_units(namespace)
+    return shapes.namespace_shape(
+        namespace, place, needed_units=needed, https=asked.endpoints.https
+    )
 
 
 def _deleted(found: bool) -> Response:
@@ -114,18 +116,18 @@ async def delete_namespace(asked: Asked, place: InPlace, namespace: NamespaceNam
 @router.get(HUBS, responses=_LIST)
 async def list_event_hubs(parent: InNamespace, skip: Skip = 0, top: Top = None) -> Shape:
     found = parent.operations.hubs.list(parent.name)
-    return shapes.page([shapes.hub_shape(hub, parent.id) for hub in found], skip=skip, top=top)
+    return shapes.page([shapes.hub_shape(hub, parent.ref) for hub in found], skip=skip, top=top)
 
 
 @router.get(HUB, responses=_RESOURCE)
 async def get_event_hub(parent: InNamespace, hub: HubName) -> Shape:
-    return shapes.hub_shape(parent.operations.hubs.show(parent.name, hub), parent.id)
+    return shapes.hub_shape(parent.operations.hubs.show(parent.name, hub), parent.ref)
 
 
 @router.put(HUB, responses=_RESOURCE)
 async def put_event_hub(parent: InNamespace, hub: HubName, body: bodies.HubBody) -> Shape:
     made = parent.operations.hubs.put(parent.name, hub, body.request())
-    return shapes.hub_shape(made, parent.id)
+    return shapes.hub_shape(made, parent.ref)
 
 
 @router.delete(HUB, responses=_GONE, response_class=Response)
@@ -145,12 +147,12 @@ async def list_consumer_groups(
     parent: InNamespace, hub: HubName, skip: Skip = 0, top: Top = None
 ) -> Shape:
     found = parent.operations.groups.list(parent.name, hub)
-    return shapes.page([shapes.group_shape(each, parent.id) for each in found], skip=skip, top=top)
+    return shapes.page([shapes.group_shape(each, parent.ref) for each in found], skip=skip, top=top)
 
 
 @router.get(GROUP, responses=_RESOURCE)
 async def get_consumer_group(parent: InNamespace, hub: HubName, group: GroupName) -> Shape:
-    return shapes.group_shape(parent.operations.groups.show(parent.name, hub, group), parent.id)
+    return shapes.group_shape(parent.operations.groups.show(parent.name, hub, group), parent.ref)
 
 
 @router.put(GROUP, responses=_RESOURCE)
@@ -159,7 +161,7 @@ async def put_consumer_group(
 ) -> Shape:
     metadata = None if body is None else body.user_metadata
     made = parent.operations.groups.put(parent.name, hub, group, user_metadata=metadata)
-    return shapes.group_shape(made, parent.id)
+    return shapes.group_shape(made, parent.ref)
 
 
 @router.delete(GROUP, responses=_GONE, response_class=Response)
@@ -186,7 +188,7 @@ class _Level:
         self.rules = parent.operations.rules
 
     def shape(self, rule: AuthorizationRule) -> Shape:
-        return shapes.rule_shape(rule, self.parent.id)
+        return shapes.rule_shape(rule, self.parent.ref)
 
     def keys(self, rule: AuthorizationRule) -> Shape:
         return shapes.keys_shape(rule, self.parent.asked.endpoints.servicebus)

@@ -17,6 +17,7 @@ from penstock.management.api_parts import (
     NamespaceName,
     PublisherName,
     Responses,
+    TokenId,
 )
 from penstock.management.shapes import Shape, time_text
 from penstock.model import metrics
@@ -44,7 +45,7 @@ async def list_all_namespaces(asked: Asked) -> Shape:
     return shapes.page(
         [
             shapes.namespace_shape(
-                each, None, capacity=namespaces.capacity(each), https=asked.endpoints.https
+                each, None, needed_units=namespaces.needed_units(each), https=asked.endpoints.https
             )
             for each in namespaces.list()
         ]
@@ -84,6 +85,20 @@ async def note_sign_in(asked: Asked, body: bodies.SignInBody) -> Response:
     """The portal tells of who signed in there, or was refused: it stands in the audit log."""
     asked.operations.reports.note_sign_in(body.address, refused_name=body.refused_name)
     return Response(status_code=200)
+
+
+@router.post(f"{OWN}/portal/signInLink", responses={200: {"model": bodies.SignInLink}})
+async def issue_sign_in_link(asked: Asked) -> Shape:
+    """An address of the portal that signs the token's holder in, once and within ten minutes."""
+    return {"url": asked.operations.reports.sign_in_link()}
+
+
+@router.post(f"{OWN}/portal/tokenHolder", responses={200: {"model": bodies.TokenHolder}})
+async def show_token_holder(asked: Asked, body: bodies.TokenBody) -> Shape:
+    """Whose admin token it is, for the portal's sign-in page."""
+    holder = asked.operations.reports.token_holder(body.token)
+    subject, roles = holder or ("", ())
+    return {"active": holder is not None, "subject": subject, "roles": list(roles)}
 
 
 @router.get(f"{_OWN_NAMESPACE}/lag", responses=_LIST)
@@ -225,4 +240,30 @@ async def report_job(asked: Asked, job: JobName, body: bodies.JobBody) -> Respon
 @router.delete(f"{OWN}/jobs/{{job}}", response_class=Response)
 async def delete_job(asked: Asked, job: JobName) -> Response:
     asked.operations.jobs.delete(job)
+    return Response(status_code=200)
+
+
+@router.post(f"{OWN}/adminTokens", status_code=201)
+async def issue_admin_token(asked: Asked, body: bodies.AdminTokenBody) -> Shape:
+    """A token with the role Reader, Operator or Owner. The answer has the token itself."""
+    issued = asked.operations.admin_tokens.issue(
+        subject=body.name, role=body.role, lifetime_s=body.lifetime_seconds
+    )
+    return {
+        "id": issued.id,
+        "token": issued.token.reveal(),
+        "name": issued.subject,
+        "role": issued.role,
+        "expiresAt": time_text(issued.expires_ms),
+    }
+
+
+@router.get(f"{OWN}/revokedAdminTokens", responses=_LIST)
+async def list_revoked_admin_tokens(asked: Asked) -> Shape:
+    return shapes.page([{"id": each} for each in asked.operations.admin_tokens.revoked()])
+
+
+@router.put(f"{OWN}/revokedAdminTokens/{{token_id}}", response_class=Response)
+async def revoke_admin_token(asked: Asked, token_id: TokenId) -> Response:
+    asked.operations.admin_tokens.revoke(token_id)
     return Response(status_code=200)

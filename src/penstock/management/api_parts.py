@@ -11,7 +11,7 @@ from penstock.management import paths
 from penstock.management.bodies import ErrorBody
 from penstock.management.door import API_VERSION, ASKED
 from penstock.management.operations import Operations, Place
-from penstock.management.shapes import Endpoints, namespace_id
+from penstock.management.shapes import Endpoints, namespace_ref
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -31,7 +31,9 @@ ERRORS: Responses = {
     status: {"model": ErrorBody, "description": text} for status, text in _REFUSALS.items()
 }
 
-_bearer = HTTPBearer(auto_error=False, description="The admin token that `serve` prints")
+_bearer = HTTPBearer(
+    auto_error=False, description="An admin token: `admin_token` in `runtime.json`"
+)
 
 
 class Request_:
@@ -81,7 +83,7 @@ class Parent:
         self.entity = asked.operations.namespaces.show(namespace, place)
         self.name = self.entity.name
         self.place = place
-        self.id = namespace_id(self.entity, place)
+        self.ref = namespace_ref(self.entity, place)
 
 
 async def _parent(asked: Asked, place: InPlace, namespace: _Name) -> Parent:
@@ -116,6 +118,10 @@ async def _job(job: _Name) -> str:
     return paths.name(job)
 
 
+async def _token_id(token_id: _Name) -> str:
+    return paths.name(token_id)
+
+
 InNamespace = Annotated[Parent, Depends(_parent)]
 NamespaceName = Annotated[str, Depends(_namespace)]
 HubName = Annotated[str, Depends(_hub)]
@@ -124,6 +130,7 @@ RuleName = Annotated[str, Depends(_rule)]
 PublisherName = Annotated[str, Depends(_publisher)]
 ConnectionId = Annotated[str, Depends(_connection)]
 JobName = Annotated[str, Depends(_job)]
+TokenId = Annotated[str, Depends(_token_id)]
 
 _PAGE_MAX = 1_000_000
 Skip = Annotated[int, Query(alias="$skip", ge=0, le=_PAGE_MAX)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 
 from penstock.management import bodies, shapes
-from penstock.management.api_entities import NAMESPACE, RESOURCE_GROUP, SUBSCRIPTION
+from penstock.management.api_entities import HUB, NAMESPACE, RESOURCE_GROUP, SUBSCRIPTION
 from penstock.management.api_parts import (
     VERSIONED,
     Asked,
+    HubName,
     InNamespace,
+    InPlace,
+    Parent,
     Request_,
     ResourceGroup,
     Responses,
@@ -37,6 +38,7 @@ _RESOURCE_TYPES = (
     "namespaces/eventhubs/authorizationRules",
     "namespaces/eventhubs/consumergroups",
 )
+_PROVIDER = f"{SUBSCRIPTION}/providers/{PROVIDER}"
 _API_VERSIONS = ("2024-01-01", "2021-11-01", "2017-04-01", "2015-08-01", "2014-09-01")
 
 router = APIRouter()
@@ -116,13 +118,25 @@ async def list_resource_groups(asked: Asked, subscription: Subscription) -> Shap
 
 
 @router.get(RESOURCE_GROUP, dependencies=VERSIONED)
-@router.put(RESOURCE_GROUP, dependencies=VERSIONED, operation_id="put_resource_group")
 async def get_resource_group(
     asked: Asked, subscription: Subscription, resource_group: ResourceGroup
 ) -> Shape:
     """Every one exists: a name that namespaces are kept under, and nothing more."""
     asked.operations.namespaces.list()  # the right to read
     return _resource_group(Place(unescaped(subscription), unescaped(resource_group)))
+
+
+@router.put(RESOURCE_GROUP, dependencies=VERSIONED)
+@router.patch(RESOURCE_GROUP, dependencies=VERSIONED, operation_id="update_resource_group")
+async def put_resource_group(
+    asked: Asked,
+    subscription: Subscription,
+    resource_group: ResourceGroup,
+    body: bodies.ResourceGroupBody | None = None,
+) -> Shape:
+    if body is not None:
+        body.check()
+    return await get_resource_group(asked, subscription, resource_group)
 
 
 @router.head(RESOURCE_GROUP, status_code=204, dependencies=VERSIONED)
@@ -135,13 +149,22 @@ async def head_resource_group(
 # --- the provider -------------------------------------------------------------------------------
 
 
-@router.get(f"{SUBSCRIPTION}/providers/{PROVIDER}", dependencies=VERSIONED)
+@router.get(_PROVIDER, dependencies=VERSIONED)
 @router.post(
-    f"{SUBSCRIPTION}/providers/{PROVIDER}/register",
+    f"{_PROVIDER}/register",
     dependencies=VERSIONED,
     operation_id="register_provider",
 )
 async def get_provider(asked: Asked, subscription: Subscription) -> Shape:
+    return _provider(subscription)
+
+
+@router.get(f"{SUBSCRIPTION}/providers", responses=_LIST, dependencies=VERSIONED)
+async def list_providers(asked: Asked, subscription: Subscription) -> Shape:
+    return shapes.page([_provider(subscription)])
+
+
+def _provider(subscription: str) -> Shape:
     return {
         "id": f"/subscriptions/{unescaped(subscription)}/providers/{PROVIDER}",
         "namespace": PROVIDER,
@@ -174,7 +197,7 @@ async def list_operations(asked: Asked) -> Shape:
 
 
 @router.post(
-    f"{SUBSCRIPTION}/providers/{PROVIDER}/checkNameAvailability",
+    f"{_PROVIDER}/checkNameAvailability",
     dependencies=VERSIONED,
     responses={200: {"model": bodies.NameAvailability}},
 )
@@ -191,12 +214,12 @@ async def check_name_availability(
 # --- what a namespace has in Azure and not here: read, and empty ---------------------------------
 
 
-def _network_rules(parent: Any) -> Shape:
+def _network_rules(parent: Parent) -> Shape:
     return {
-        "id": f"{parent.id}/networkRuleSets/default",
+        "id": f"{parent.ref.id}/networkRuleSets/default",
         "name": "default",
         "type": f"{PROVIDER}/Namespaces/NetworkRuleSets",
-        "location": DEFAULT_LOCATION,
+        "location": parent.ref.location,
         "properties": {
             "publicNetworkAccess": "Enabled",
             "defaultAction": "Allow",
@@ -222,5 +245,27 @@ async def list_network_rule_sets(parent: InNamespace) -> Shape:
 @router.get(f"{NAMESPACE}/disasterRecoveryConfigs", responses=_LIST, dependencies=VERSIONED)
 @router.get(f"{NAMESPACE}/schemagroups", responses=_LIST, dependencies=VERSIONED)
 @router.get(f"{NAMESPACE}/applicationGroups", responses=_LIST, dependencies=VERSIONED)
+@router.get(
+    f"{NAMESPACE}/networkSecurityPerimeterConfigurations", responses=_LIST, dependencies=VERSIONED
+)
 async def list_nothing(parent: InNamespace) -> Shape:
+    return shapes.page([])
+
+
+@router.get(f"{HUB}/fabricShortcuts", responses=_LIST, dependencies=VERSIONED)
+async def list_fabric_shortcuts(parent: InNamespace, hub: HubName) -> Shape:
+    parent.operations.hubs.show(parent.name, hub)
+    return shapes.page([])
+
+
+@router.get(f"{_PROVIDER}/clusters", responses=_LIST, dependencies=VERSIONED)
+@router.get(f"{_PROVIDER}/availableClusterRegions", responses=_LIST, dependencies=VERSIONED)
+async def list_clusters(asked: Asked, subscription: Subscription) -> Shape:
+    return shapes.page([])
+
+
+@router.get(
+    f"{RESOURCE_GROUP}/providers/{PROVIDER}/clusters", responses=_LIST, dependencies=VERSIONED
+)
+async def list_clusters_of_resource_group(asked: Asked, place: InPlace) -> Shape:
     return shapes.page([])

@@ -61,10 +61,12 @@ class AtomDoor:
         *,
         authorities: Callable[[], Sequence[Authority]],
         new_id: Callable[[], str],
+        log_refusal: Callable[[Scope, PenstockError, str], None] = lambda *_: None,
     ) -> None:
         self._administration = administration
         self._authorities = authorities
         self._new_id = new_id
+        self._log_refusal = log_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -86,6 +88,7 @@ class AtomDoor:
         if _HOST.fullmatch(host) is None:
             raise ArgumentError("The request needs a Host header that names a host.")
         grant = self._grant(host, exchange.header(scope, b"authorization"), target)
+        exchange.authenticate(scope)
         body = await exchange.read_body(
             scope, receive, bytes_max=limits.ATOM_BODY_BYTES_MAX, deadline_s=_BODY_DEADLINE_S
         )
@@ -121,8 +124,10 @@ class AtomDoor:
         """The service's XML of an error, as at the data plane's door (protocol.md 7.1)."""
         status = error.http_status
         if status == 500:
-            log.error("management request failed: %s", error)
-        detail = f"{faults.INTERNAL if status == 500 else error} TrackingId:{self._new_id()}"
+            log.error("management request failed text=%s", error)
+        tracking_id = self._new_id()
+        self._log_refusal(scope, error, tracking_id)
+        detail = f"{faults.INTERNAL if status == 500 else error} TrackingId:{tracking_id}"
         body = f"<Error><Code>{status}</Code><Detail>{xml.text(detail)}</Detail></Error>"
         headers = [("www-authenticate", "SharedAccessSignature")] if status == 401 else []
         await exchange.answer(

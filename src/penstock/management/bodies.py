@@ -5,7 +5,7 @@ Unknown fields are let pass: the clients of every api-version write some that ot
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from pydantic.alias_generators import to_camel
@@ -41,27 +41,32 @@ class NamespaceProperties(Body):
     cluster_arm_id: StrictStr | None = None
     alternate_name: StrictStr | None = None
     encryption: dict[str, Any] | None = None
-    throughput_units: StrictInt | StrictStr | None = None
+    geo_data_replication: dict[str, Any] | None = None
+    ip_address_type: StrictStr | None = None
+    throughput_units: Number | Literal["unlimited"] | None = None
 
 
 class NamespaceBody(Body):
     location: StrictStr | None = None
     tags: dict[str, StrictStr] | None = None
     sku: Sku | None = None
+    identity: dict[str, Any] | None = None
     properties: NamespaceProperties | None = None
 
     def request(self) -> NamespaceRequest:
         sku, properties = self.sku or Sku(), self.properties or NamespaceProperties()
-        _refuse_what_is_not_kept(properties)
+        _refuse_unsupported(self.identity, properties)
         kept = {
             "kafkaEnabled": properties.kafka_enabled,
-            "zoneRedundant": properties.zone_redundant,
             "clusterArmId": properties.cluster_arm_id,
             "alternateName": properties.alternate_name,
         }
         return NamespaceRequest(
             sku=sku.name or sku.tier,
             capacity=sku.capacity,
+            units=None
+            if properties.throughput_units == "unlimited"
+            else properties.throughput_units,
             unlimited=properties.throughput_units == "unlimited" or None,
             auto_inflate=properties.is_auto_inflate_enabled,
             maximum_units=properties.maximum_throughput_units,
@@ -71,8 +76,8 @@ class NamespaceBody(Body):
         )
 
 
-def _refuse_what_is_not_kept(properties: NamespaceProperties) -> None:
-    """A promise about security that nothing keeps would be worse than none."""
+def _refuse_unsupported(identity: dict[str, Any] | None, properties: NamespaceProperties) -> None:
+    """Refuse what the service does not do: a stored and reported promise would be believed."""
     if properties.disable_local_auth:
         raise NotAllowed(
             "disableLocalAuth is not supported: shared access policies are the way in."
@@ -83,12 +88,27 @@ def _refuse_what_is_not_kept(properties: NamespaceProperties) -> None:
         raise NotAllowed("encryption with own keys is not supported; encrypt the data directory.")
     if (properties.minimum_tls_version or "1.2") not in ("1.0", "1.1", "1.2"):
         raise NotAllowed("minimumTlsVersion: 1.2 is always enforced, and 1.3 cannot be demanded.")
+    if properties.geo_data_replication:
+        raise NotAllowed("geoDataReplication is not supported: the data is in one directory.")
+    if properties.zone_redundant:
+        raise NotAllowed("zoneRedundant: only false is supported: the data is in one directory.")
+    if (properties.ip_address_type or "IPv4") != "IPv4":
+        raise NotAllowed("ipAddressType: only IPv4 is supported; see --host of serve.")
+    if identity and identity.get("type") not in (None, "None"):
+        raise NotAllowed(
+            "identity is not supported: a namespace has no managed identity. The credentials of "
+            "Capture's destinations are in the configuration of the service."
+        )
 
 
 class RetentionDescription(Body):
     cleanup_policy: StrictStr | None = None
     retention_time_in_hours: Number | None = None
     tombstone_retention_time_in_hours: Number | None = None
+
+
+class TimestampDescription(Body):
+    timestamp_type: StrictStr | None = None
 
 
 class HubProperties(Body):
@@ -98,6 +118,7 @@ class HubProperties(Body):
     user_metadata: StrictStr | None = None
     capture_description: dict[str, Any] | None = None
     retention_description: RetentionDescription | None = None
+    message_timestamp_description: TimestampDescription | None = None
 
 
 class HubBody(Body):
@@ -106,6 +127,12 @@ class HubBody(Body):
     def request(self) -> HubRequest:
         properties = self.properties or HubProperties()
         retention = properties.retention_description or RetentionDescription()
+        timestamp = properties.message_timestamp_description or TimestampDescription()
+        if (timestamp.timestamp_type or "LogAppend") != "LogAppend":
+            raise NotAllowed(
+                "messageTimestampDescription.timestampType: only LogAppend is supported: events "
+                "have the time at which they were stored."
+            )
         return HubRequest(
             partition_count=properties.partition_count,
             retention_days=properties.message_retention_in_days,
@@ -115,6 +142,18 @@ class HubBody(Body):
             user_metadata=properties.user_metadata,
             capture=properties.capture_description,
         )
+
+
+class ResourceGroupBody(Body):
+    tags: dict[str, StrictStr] | None = None
+
+    def check(self) -> None:
+        """Resource groups are names only; nothing stores their tags."""
+        if self.tags:
+            raise NotAllowed(
+                "tags of a resource group are not supported: a resource group is only a name "
+                "here. Tag the namespaces in it."
+            )
 
 
 class GroupProperties(Body):
@@ -157,6 +196,30 @@ class NameBody(Body):
 class SignInBody(Body):
     address: Annotated[StrictStr, Field(max_length=64, examples=["192.0.2.7"])]
     refused_name: Annotated[StrictStr, Field(max_length=256)] | None = None
+
+
+class SignInLink(Body):
+    """`url` signs in once, for ten minutes."""
+
+    url: str
+
+
+class TokenBody(Body):
+    token: Annotated[StrictStr, Field(max_length=8192)]
+
+
+class TokenHolder(Body):
+    """`active` is false for a token that is not valid; the rest is then empty."""
+
+    active: bool
+    subject: str
+    roles: list[str]
+
+
+class AdminTokenBody(Body):
+    role: Annotated[StrictStr, Field(max_length=64, examples=["Reader"])]
+    name: Annotated[StrictStr, Field(max_length=256)]
+    lifetime_seconds: Number
 
 
 class SeekBody(Body):

@@ -43,12 +43,14 @@ class DestinationInfo(msgspec.Struct, frozen=True):
 
 
 class RecentFile(msgspec.Struct, frozen=True):
-    """One of the last that were written."""
+    """One of the last that were written: when its window closed, and when it was complete at the
+    destination (0: unknown)."""
 
     url: str
     ms: int
     events: int
     bytes: int
+    written_ms: int = 0
 
 
 class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,7 +238,8 @@ class CaptureRegistry:
             seconds = (now_ms - at_ms) // 1000
             text = f"The capture job has not reported for {seconds} s. {report.last_error}"
             return CaptureState.WAITING, text.strip()
-        return report.state, report.last_error
+        # A job keeps its last error for its own log; one that runs again has recovered from it.
+        return report.state, "" if report.state is CaptureState.RUNNING else report.last_error
 
     def _unusable(self, description: Mapping[str, object]) -> str:
         settings = CaptureSettings.of(description)

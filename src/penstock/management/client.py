@@ -396,6 +396,15 @@ class ManagementClient:
         body = _without_none({"address": address, "refusedName": refused_name})
         self.call("POST", f"{_OWN}/portal/signIn", body)
 
+    def sign_in_link(self) -> str:
+        """An address of the portal that signs the token's holder in once. NotFound without one."""
+        return str(self.call("POST", f"{_OWN}/portal/signInLink")["url"])
+
+    def token_holder(self, token: str) -> tuple[str, list[str]] | None:
+        """Subject and roles of an admin token; None for one that is not valid."""
+        found = self.call("POST", f"{_OWN}/portal/tokenHolder", {"token": token})
+        return (found["subject"], list(found["roles"])) if found["active"] else None
+
     def grants(self, namespace: str) -> list[dict[str, Any]]:
         return self._list(f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants")
 
@@ -406,6 +415,19 @@ class ManagementClient:
     def withdraw(self, namespace: str, kind: str) -> None:
         path = f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants/{_segment(kind)}"
         self.call("DELETE", path)
+
+    # --- admin tokens -----------------------------------------------------------------------------
+
+    def issue_admin_token(self, name: str, *, role: str, lifetime_s: int) -> dict[str, Any]:
+        """`id`, `token`, `role`, `expiresAt` of a new token for `name`."""
+        body = {"name": name, "role": role, "lifetimeSeconds": lifetime_s}
+        return self.call("POST", f"{_OWN}/adminTokens", body)
+
+    def revoke_admin_token(self, token_id: str) -> None:
+        self.call("PUT", f"{_OWN}/revokedAdminTokens/{_segment(token_id)}")
+
+    def revoked_admin_tokens(self) -> list[str]:
+        return [str(each["id"]) for each in self._list(f"{_OWN}/revokedAdminTokens")]
 
     # --- requests ---------------------------------------------------------------------------------
 

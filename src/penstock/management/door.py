@@ -2,12 +2,13 @@
 
 One raw ASGI callable on the administration port and on the HTTPS port. FastAPI behind it costs
 half a second and 15 MB: it is imported, in a thread, with the first request that has a valid
-token (or wants the OpenAPI document), so that a broker nobody manages does not pay for it.
+token, so that a broker nobody manages does not pay for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.management import exchange, faults, paths
 from penstock.management.operations import Administration
-from penstock.management.rights import Actor, Forbidden, Role, role_of
+from penstock.management.rights import Actor, Forbidden, Role, Verified, role_of
 from penstock.management.shapes import Endpoints, error_shape
+from penstock.management.unsupported import check_supported
 from penstock.model import limits, names, slow
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError, AuthFailed, PenstockError, ServerBusy
@@ -41,7 +43,6 @@ API_VERSION = (
 _WITHOUT_VERSION = ("/providers/Penstock", "/metadata", OPENAPI)
 _IDENTITY = "/metadata/identity/oauth2/token"
 
-Verified = tuple[str, tuple[str, ...]]  # subject, roles
 _Answer = tuple[int, object, list[tuple[str, str]]]
 
 
@@ -56,7 +57,9 @@ class ManagementDoor:
         verify: Callable[[str], Verified],
         endpoints: Callable[[], Endpoints],
         new_id: Callable[[], str],
+        log_refusal: Callable[[Scope, PenstockError, str], None] = lambda *_: None,
     ) -> None:
+        self._log_refusal = log_refusal
         self._administration = administration
         self._verify = verify
         self._endpoints = endpoints
@@ -64,6 +67,7 @@ class ManagementDoor:
         self._rate = _Rate(administration.clock)
         self._loading = asyncio.Lock()
         self._app: ASGIApp | None = None
+        self._openapi: bytes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,6 +85,8 @@ class ManagementDoor:
         except exchange.Gone:
             return
         except PenstockError as error:
+            if isinstance(error, AuthFailed):
+                self._log_refusal(scope, error, request_id)
             given = self._refusal(error, request_id)
         except Exception:
             log.exception("management request failed: request_id=%s", request_id)
@@ -95,14 +101,22 @@ class ManagementDoor:
         if path == "/metadata/endpoints":
             return 200, metadata(self._endpoints()), []
         if path == _IDENTITY:
-            return self._identity(scope)
-        if path == OPENAPI:
-            return 200, await self._document(), []
+            try:
+                return self._identity(scope)
+            except PenstockError as error:
+                return _identity_refusal(error)
         actor = self._actor(exchange.header(scope, b"authorization"))
+        exchange.authenticate(scope)
         actor = on_behalf_of(actor, exchange.header(scope, b"x-penstock-on-behalf-of"))
         self._rate.take()
+        if path == OPENAPI:
+            document = await self._document()
+            await exchange.answer(send, 200, document, content_type="application/json")
+            return None
         if not path.startswith(_WITHOUT_VERSION):
             check_api_version(exchange.query(scope).get("api-version", ""))
+        # Before the body: `az deployment` sends one that is not JSON.
+        check_supported(scope["method"], path)
         body = await exchange.read_body(
             scope,
             receive,
@@ -125,8 +139,8 @@ class ManagementDoor:
         scheme, _, token = authorization.partition(" ")
         if not authorization or scheme.lower() != "bearer":
             raise AuthFailed(
-                "The request needs the admin token: 'Authorization: Bearer TOKEN' "
-                "(penstock serve prints it)."
+                "The request needs an admin token: 'Authorization: Bearer TOKEN' "
+                "(admin_token in runtime.json of the service's data directory)."
             )
         subject, roles = self._verify(token.strip())
         return Actor(subject, role_of(roles))
@@ -135,12 +149,15 @@ class ManagementDoor:
         """The form in which App Service hands tokens to `az login --identity`: whoever shows the
         admin token as its secret gets it back as an access token (docs/management.md)."""
         token = exchange.header(scope, b"x-identity-header")
+        if not token:
+            raise AuthFailed("The request has no X-IDENTITY-HEADER.")
         self._verify(token)
+        exchange.authenticate(scope)
         resource = exchange.query(scope).get("resource", "")
         now_s = self._administration.clock.now_ms() // 1000
         shape = {
             "access_token": token,
-            "expires_on": str(now_s + 86_400),
+            "expires_on": str(min(now_s + 86_400, _expiry_s(token))),
             "resource": names.shown(resource, most=200),
             "token_type": "Bearer",
             "client_id": "penstock",
@@ -171,9 +188,12 @@ class ManagementDoor:
                     self._app = await asyncio.to_thread(self._load)
         return self._app
 
-    async def _document(self) -> object:
-        app: Any = await self._loaded()
-        return await asyncio.to_thread(app.openapi)  # made once, which takes a while
+    async def _document(self) -> bytes:
+        """Encoded once: it has 176 KB."""
+        if self._openapi is None:
+            app: Any = await self._loaded()
+            self._openapi = await asyncio.to_thread(lambda: msgspec.json.encode(app.openapi()))
+        return self._openapi
 
     def _load(self) -> ASGIApp:
         """In a thread: importing and building takes a second, and the loop has events to move."""
@@ -201,6 +221,26 @@ class _Rate:
                 "wait a second and try again."
             )
         self._tokens -= 1
+
+
+def _expiry_s(token: str) -> int:
+    """The expiry of a verified token, which is a JWT wherever tokens expire."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return 2**53
+    claims = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    return int(claims["exp"])
+
+
+def _identity_refusal(error: PenstockError) -> _Answer:
+    """As App Service answers: MSAL reads `statusCode` and `message` at the top, and `az` shows them
+    to the user."""
+    status, code = faults.status_and_code(error)
+    text = (
+        f"{error} Set IDENTITY_HEADER to the admin token of this service: admin_token of "
+        "runtime.json in its data directory, or what 'penstock token admin' prints."
+    )
+    return status, {"statusCode": status, "message": text, **error_shape(code, text)}, []
 
 
 def on_behalf_of(actor: Actor, given: str) -> Actor:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
+from penstock.model import names
 from penstock.model.errors import ArgumentError, MessageTooLarge, OperationTimedOut, PenstockError
 
 Headers = Iterable[tuple[str, str]]
@@ -25,6 +26,13 @@ def header(scope: Scope, name: bytes) -> str:
     if len(found) > 1:
         raise ArgumentError(f"The header {name.decode()} is there {len(found)} times.")
     return found[0].decode("latin-1") if found else ""
+
+
+def authenticate(scope: Scope) -> None:
+    """A token of the client was verified; the listener counts its connection accordingly."""
+    notify = scope.get(names.AUTHENTICATE)
+    if notify is not None:
+        notify()
 
 
 def query(scope: Scope) -> dict[str, str]:

@@ -13,7 +13,7 @@ class NamespaceInfo(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     tags: dict[str, str]
     sku: str
-    capacity: int
+    capacity: int  # the enforced units; for unlimited ones what the current hour needed
     unlimited: bool  # units are counted, not enforced
     maximum_units: int
     created_at: str
@@ -55,12 +55,14 @@ class KeysInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RecentFileInfo(msgspec.Struct, frozen=True):
-    """A file that Capture wrote: when it was named, how many events and bytes it has."""
+    """A file that Capture wrote: when its window closed, how many events and bytes it has, and when
+    it was complete at the destination (0: unknown)."""
 
     url: str
     ms: int
     events: int
     bytes: int
+    written_ms: int = 0
 
 
 class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +94,15 @@ class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:
     properties = shape["properties"]
+    unlimited = properties["throughputUnits"] == "unlimited"
     return NamespaceInfo(
         id=shape["id"],
         name=shape["name"],
         location=shape["location"],
         tags=shape["tags"],
         sku=shape["sku"]["name"],
-        capacity=shape["sku"]["capacity"],
-        unlimited=properties["throughputUnits"] == "unlimited",
+        capacity=properties["throughputUnitsNeeded"] if unlimited else shape["sku"]["capacity"],
+        unlimited=unlimited,
         maximum_units=properties["maximumThroughputUnits"],
         created_at=properties["createdAt"],
         updated_at=properties["updatedAt"],

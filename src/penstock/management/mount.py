@@ -18,7 +18,8 @@ _ATOM_METHODS = ("GET", "PUT", "DELETE")
 
 
 def is_management(path: str) -> bool:
-    lowered = path.lower().removesuffix("/")
+    """Empty segments do not count here, as in `paths.canonical`; other paths stay strict."""
+    lowered = "/" + "/".join(part for part in path.lower().split("/") if part)
     return lowered in _EXACT or lowered.startswith(_BELOW)
 
 

@@ -19,6 +19,7 @@ _BEFORE_NAMES = (
     "quotaGrants",
     "connections",
     "jobs",
+    "revokedAdminTokens",
 )
 _OTHER_WORDS = (
     "providers",
@@ -43,7 +44,10 @@ _OTHER_WORDS = (
     "usage",
     "audit",
     "portal",
+    "adminTokens",
     "signIn",
+    "signInLink",
+    "tokenHolder",
     "privateEndpointConnections",
     "privateLinkResources",
     "disasterRecoveryConfigs",
@@ -51,18 +55,24 @@ _OTHER_WORDS = (
     "applicationGroups",
     "networkSecurityPerimeterConfigurations",
     "clusters",
+    "availableClusterRegions",
+    "fabricShortcuts",
+    "failover",
+    "deployments",
+    "resources",
 )
 _WORDS = {word.lower(): word for word in (*_BEFORE_NAMES, *_OTHER_WORDS)}
 
 
 def canonical(raw_path: bytes) -> str:
     """The path as routes are written. Names stay escaped, so that a slash within one divides
-    nothing; `name` undoes it."""
+    nothing; `name` undoes it. Empty segments are dropped, as Resource Manager does: `az` writes
+    `Microsoft.EventHub//namespaces` and appends to an endpoint with a trailing slash."""
     if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
         raise ArgumentError(
             f"The path has {len(raw_path)} bytes: at most {limits.HTTP_PATH_BYTES_MAX} are allowed."
         )
-    parts = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/")
+    parts = [part for part in raw_path.split(b"/") if part]
     try:
         segments = [unquote_to_bytes(part).decode() for part in parts]
     except UnicodeDecodeError:

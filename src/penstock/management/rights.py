@@ -68,6 +68,11 @@ class Action(StrEnum):
     CAPTURE_RUN = "capture/write"
     CAPTURE_BACKFILL = "capture/backfill"
     PORTAL_SIGN_IN = "portal/signIn"
+    PORTAL_LINK = "portal/signInLink"
+    TOKEN_READ = "tokens/read"  # noqa: S105  # the name of an action
+    ADMIN_TOKEN_READ = "revokedAdminTokens/read"  # noqa: S105
+    ADMIN_TOKEN_ISSUE = "adminTokens/write"  # noqa: S105
+    ADMIN_TOKEN_REVOKE = "revokedAdminTokens/write"  # noqa: S105
 
 
 REQUIRED: dict[Action, Role] = {
@@ -106,9 +111,17 @@ REQUIRED: dict[Action, Role] = {
     Action.CAPTURE_RUN: Role.OPERATOR,
     Action.CAPTURE_BACKFILL: Role.OPERATOR,
     Action.PORTAL_SIGN_IN: Role.VIEWER,
+    Action.PORTAL_LINK: Role.VIEWER,
+    Action.TOKEN_READ: Role.ADMIN,
+    Action.ADMIN_TOKEN_READ: Role.ADMIN,
+    Action.ADMIN_TOKEN_ISSUE: Role.ADMIN,
+    Action.ADMIN_TOKEN_REVOKE: Role.ADMIN,
 }
 
 assert REQUIRED.keys() == set(Action)
+
+
+Verified = tuple[str, tuple[str, ...]]  # a valid admin token's subject and roles
 
 
 class Actor(msgspec.Struct, frozen=True):

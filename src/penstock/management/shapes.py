@@ -9,7 +9,13 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.management.operations.hubs import days_of
-from penstock.management.operations.namespaces import DEFAULT_LOCATION, Place, place_of, sku_of
+from penstock.management.operations.namespaces import (
+    DEFAULT_LOCATION,
+    Place,
+    capacity_of,
+    place_of,
+    sku_of,
+)
 from penstock.management.operations.rules import rights_texts
 from penstock.model.entities import AuthorizationRule, ConsumerGroup, Hub, Namespace, Secret
 
@@ -35,6 +41,17 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
 
 
+class NamespaceRef(msgspec.Struct, frozen=True):
+    """What the resources below a namespace take from it."""
+
+    id: str
+    location: str
+
+
+def namespace_ref(namespace: Namespace, asked: Place | None) -> NamespaceRef:
+    return NamespaceRef(namespace_id(namespace, asked), _location(namespace))
+
+
 def namespace_id(namespace: Namespace, asked: Place | None) -> str:
     place = place_of(namespace, asked)
     return (
@@ -44,7 +61,7 @@ def namespace_id(namespace: Namespace, asked: Place | None) -> str:
 
 
 def namespace_shape(
-    namespace: Namespace, asked: Place | None, *, capacity: int, https: str
+    namespace: Namespace, asked: Place | None, *, needed_units: int, https: str
 ) -> Shape:
     sku = sku_of(namespace)
     resource_id = namespace_id(namespace, asked)
@@ -52,7 +69,7 @@ def namespace_shape(
     units = namespace.throughput_units
     properties = {
         **_PROPERTIES,
-        **namespace.metadata.get("properties", {}),
+        **_stored_properties(namespace),
         "isAutoInflateEnabled": maximum is not None,
         "maximumThroughputUnits": maximum or 0,
         "provisioningState": "Succeeded",
@@ -60,22 +77,33 @@ def namespace_shape(
         **_times(namespace),
         "serviceBusEndpoint": f"{https}/",
         "metricId": f"{place_of(namespace, asked).subscription}:{namespace.name.lower()}",
-        # Ours: whether the units of `sku.capacity` are enforced or only counted (design.md 6).
+        # Penstock's own: the enforced units or `unlimited`, and what the current hour needed.
         "throughputUnits": "unlimited" if units is None else units,
+        "throughputUnitsNeeded": needed_units,
     }
     return {
         "id": resource_id,
         "name": namespace.name,
         "type": f"{PROVIDER}/Namespaces",
-        "location": namespace.metadata.get("location", DEFAULT_LOCATION),
+        "location": _location(namespace),
         "tags": namespace.metadata.get("tags", {}),
-        "sku": {"name": sku, "tier": sku, "capacity": capacity},
+        "sku": {"name": sku, "tier": sku, "capacity": capacity_of(namespace)},
         "properties": properties,
         "systemData": _system(namespace),
     }
 
 
-def hub_shape(hub: Hub, parent_id: str) -> Shape:
+def _location(namespace: Namespace) -> str:
+    return str(namespace.metadata.get("location", DEFAULT_LOCATION))
+
+
+def _stored_properties(namespace: Namespace) -> Shape:
+    """Version 0.1 stored `zoneRedundant: true`, which nothing kept and a PUT now refuses."""
+    stored: Shape = namespace.metadata.get("properties", {})
+    return {name: value for name, value in stored.items() if name != "zoneRedundant"}
+
+
+def hub_shape(hub: Hub, parent: NamespaceRef) -> Shape:
     properties: Shape = {
         "messageRetentionInDays": days_of(hub.retention_hours),
         "partitionCount": hub.partition_count,
@@ -91,27 +119,27 @@ def hub_shape(hub: Hub, parent_id: str) -> Shape:
         properties["userMetadata"] = hub.user_metadata
     if "capture" in hub.metadata:
         properties["captureDescription"] = hub.metadata["capture"]
-    return _child(hub_id(hub.name, parent_id), hub, "Namespaces/EventHubs", properties)
+    return _child(parent, hub_id(hub.name, parent.id), hub, "Namespaces/EventHubs", properties)
 
 
 def hub_id(name: str, parent_id: str) -> str:
     return f"{parent_id}/eventhubs/{_segment(name)}"
 
 
-def group_shape(group: ConsumerGroup, parent_id: str) -> Shape:
+def group_shape(group: ConsumerGroup, parent: NamespaceRef) -> Shape:
     properties: Shape = {**_times(group)}
     if group.user_metadata:
         properties["userMetadata"] = group.user_metadata
-    resource_id = f"{hub_id(group.hub, parent_id)}/consumergroups/{_segment(group.name)}"
-    return _child(resource_id, group, "Namespaces/EventHubs/ConsumerGroups", properties)
+    resource_id = f"{hub_id(group.hub, parent.id)}/consumergroups/{_segment(group.name)}"
+    return _child(parent, resource_id, group, "Namespaces/EventHubs/ConsumerGroups", properties)
 
 
-def rule_shape(rule: AuthorizationRule, parent_id: str) -> Shape:
-    kind = "Namespaces/AuthorizationRules"
+def rule_shape(rule: AuthorizationRule, parent: NamespaceRef) -> Shape:
+    above, kind = parent.id, "Namespaces/AuthorizationRules"
     if rule.hub is not None:
-        parent_id, kind = hub_id(rule.hub, parent_id), "Namespaces/EventHubs/AuthorizationRules"
-    resource_id = f"{parent_id}/authorizationRules/{rule.name}"
-    return _child(resource_id, rule, kind, {"rights": rights_texts(rule.rights)})
+        above, kind = hub_id(rule.hub, parent.id), "Namespaces/EventHubs/AuthorizationRules"
+    resource_id = f"{above}/authorizationRules/{rule.name}"
+    return _child(parent, resource_id, rule, kind, {"rights": rights_texts(rule.rights)})
 
 
 def keys_shape(rule: AuthorizationRule, servicebus: str) -> Shape:
@@ -151,12 +179,14 @@ _TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 _Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule
 
 
-def _child(resource_id: str, entity: _Entity, kind: str, properties: Shape) -> Shape:
+def _child(
+    parent: NamespaceRef, resource_id: str, entity: _Entity, kind: str, properties: Shape
+) -> Shape:
     return {
         "id": resource_id,
         "name": entity.name,
         "type": f"{PROVIDER}/{kind}",
-        "location": DEFAULT_LOCATION,
+        "location": parent.location,
         "properties": properties,
         "systemData": _system(entity),
     }

@@ -27,6 +27,14 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
+    def processor_us(self) -> int:
+        """Microseconds of processor time that this thread has used, to measure work."""
+        return time.thread_time_ns() // 1000
+
+    def elapsed_us(self) -> int:
+        """Microseconds since an arbitrary start, to measure work as others feel it."""
+        return time.perf_counter_ns() // 1000
+
 
 class ManualClock:
     """A clock that stands still until a test turns it."""
@@ -34,12 +42,21 @@ class ManualClock:
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
         self._monotonic_ms = 0
+        self._work_us = 0
+        self.step_us = 0  # between two readings of a clock that measures work
 
     def now_ms(self) -> int:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
         return self._monotonic_ms
+
+    def processor_us(self) -> int:
+        self._work_us += self.step_us
+        return self._work_us
+
+    def elapsed_us(self) -> int:
+        return self._work_us
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass: both clocks move forward together."""

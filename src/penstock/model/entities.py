@@ -26,6 +26,20 @@ class Tier(StrEnum):
     DEDICATED = "Dedicated"
 
 
+class LimitSet(StrEnum):
+    """Which limits hold for a standard namespace: those of the specification (2017), or Azure's of
+    today (design.md 6)."""
+
+    SPECIFICATION = "specification"
+    CURRENT = "current"
+
+    @property
+    def partition_count_min(self) -> int:
+        if self is LimitSet.CURRENT:
+            return limits.PARTITION_COUNT_MIN_CURRENT
+        return limits.PARTITION_COUNT_MIN
+
+
 class HubStatus(StrEnum):
     ACTIVE = "Active"
     DISABLED = "Disabled"
@@ -44,11 +58,14 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}  # what the management API keeps of it; plain JSON
     throughput_units: int | None = None  # None: counted, not enforced ("unlimited")
     maximum_throughput_units: int | None = None  # auto-inflate goes up to here; None: it is off
+    limits: LimitSet = LimitSet.SPECIFICATION
 
     @property
     def publication_bytes_max(self) -> int:
         if self.tier is Tier.DEDICATED:
             return limits.PUBLICATION_BYTES_DEDICATED
+        if self.limits is LimitSet.CURRENT:
+            return limits.PUBLICATION_BYTES_CURRENT
         return limits.PUBLICATION_BYTES_STANDARD
 
 

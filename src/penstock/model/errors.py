@@ -65,6 +65,10 @@ class AuthFailed(PenstockError):
     http_status = 401
 
 
+class UnsupportedTokenType(AuthFailed):
+    """The token is of a kind that is not verified at all (a JWT), so it is no guess at a key."""
+
+
 class NotFound(PenstockError):
     """The hub, group or namespace does not exist."""
 
@@ -199,6 +203,10 @@ class ConfigurationError(PenstockError):
     """A setting that cannot be used; the message names the file, the key and what is allowed."""
 
     http_status = 400
+
+
+class ListenerError(PenstockError):
+    """A port cannot be listened on; the message names it and the option that chooses it."""
 
 
 class DataDirectoryError(PenstockError):

@@ -11,11 +11,12 @@ MB = 1024 * KB
 # --- Event Hubs, the documents' own limits (design.md 6, protocol.md 10) ------------------------
 PUBLICATION_BYTES_STANDARD = 256 * KB
 PUBLICATION_BYTES_DEDICATED = 1 * MB
+PUBLICATION_BYTES_CURRENT = 1 * MB  # of a standard namespace with Azure's limits of today
 PARTITION_COUNT_MIN = 2
+PARTITION_COUNT_MIN_CURRENT = 1
 PARTITION_COUNT_MAX = 32  # without an operator's grant
 PARTITION_COUNT_GRANTED_MAX = 1024  # what a dedicated cluster allows (protocol.md 10.1)
 PARTITION_COUNT_DEFAULT = 4
-PARTITION_COUNT_MIN_EMULATOR = 1  # the emulator's Config.json alone may ask for one
 CONSUMER_GROUPS_MAX = 20  # beside $Default
 SHARED_READERS_MAX = 5  # non-epoch readers of one partition in one group
 RETENTION_HOURS_MIN = 1  # the emulator's own retention; the documents' unit is the day
@@ -47,6 +48,7 @@ RECEIVER_NAME_MAX = 64
 USER_METADATA_MAX = 1024
 METADATA_BYTES_MAX = 64 * KB  # of one entity, as JSON
 SAS_KEY_MAX = 256
+SAS_KEY_SET_MIN = 16  # of a key that a client of the management API chooses
 SAS_TOKEN_BYTES_MAX = 8 * KB  # a JWT is larger than a SAS; nothing honest exceeds this
 HOST_NAME_MAX = 253
 HOSTS_PER_NAMESPACE_MAX = 64
@@ -74,57 +76,58 @@ LINK_NAME_MAX = 1024
 CONTAINER_ID_MAX = 1024
 UNSETTLED_BYTES_PER_CONNECTION_MAX = 16 * MB  # read is paused above it until the disk catches up
 UNSETTLED_BYTES_MAX = 256 * MB  # the same over all connections
+UNFINISHED_BYTES_MAX = 256 * MB  # deliveries that lack frames, over all connections
+DELIVERY_DEADLINE_MS = 60_000  # between two frames of one delivery
 OUTBOUND_BUFFER_BYTES = 512 * KB  # delivery pauses above it until the socket drains
 GRANTS_PER_CONNECTION_MAX = 1024
 
 HEADER_DEADLINE_MS = 5_000
 OPEN_DEADLINE_MS = 10_000
 TLS_DEADLINE_S = 10
+TLS_HANDSHAKE_US = 1_500  # an estimate: a handshake happens in OpenSSL and is not measured
 TOKEN_DEADLINE_MS = 30_000  # some valid token must have been put by then
 LINKLESS_FIRST_MS = 60_000  # connection that never made a link
 LINKLESS_LATER_MS = 300_000  # connection whose links are all closed
 CONNECTIONS_PER_NAMESPACE_MAX = 5_000
 
-# --- Peers that nobody knows, or that only make work (docs/security.md) -------------------------
+# --- Unauthenticated peers, and peers that only make work (docs/security.md) ---------------------
 CONNECTIONS_PER_ADDRESS_MAX = 4_000  # a fleet behind one address translator
-UNAUTHENTICATED_PER_ADDRESS_MAX = 1_000  # above it whoever is older than this makes room:
-UNAUTHENTICATED_PATIENCE_MS = 5_000
-UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX = 2_500  # a fleet that comes back all at once
+UNAUTHENTICATED_PER_ADDRESS_MAX = 2_000  # a fleet that reconnects at once; above it the oldest ends
 UNAUTHENTICATED_MAX = 3_000  # of all addresses
-UNAUTHENTICATED_BYTES_MAX = 256 * KB  # of one connection; an honest one needs 10 KB until its token
+UNAUTHENTICATED_BYTES_MAX = (
+    32 * KB
+)  # of one connection; an honest client needs 10 KB until its token
 UNAUTHENTICATED_LINKS_MAX = 32  # attaches of one connection
 FAILED_TOKENS_PER_CONNECTION_MAX = 64
+# A link outlives its token for a while: older clients renew a token only after its expiry.
+EXPIRY_GRACE_S = 30
+EXPIRY_GRACE_S_MAX = 600
 ADDRESSES_REMEMBERED_MAX = 10_000
-# A connection that ended without a token costs its address so much time. Up to the allowance
-# nothing happens (200 of them at once, 20 a second for ever); then its next ones wait to be read.
-FAILED_CONNECTION_MS = 50
-MISBEHAVED_CONNECTION_MS = 400  # one that had to rest, or broke the protocol
-FAILED_CONNECTIONS_ALLOWANCE_MS = 10_000
-FAILED_CONNECTIONS_HOLD_MS_MAX = 1_000
-HELD_CONNECTION_MS = 50  # so much longer for each that waits already
-HELD_CONNECTIONS_MS_MAX = 1_000  # an honest one behind the same address waits no longer
-HELD_PER_ADDRESS_MAX = 1_000
+# Penalties of an address, in milliseconds that time pays off. Up to the free amount nothing
+# happens (200 failed connections at once, 20 a second permanently); then its next ones are held.
+FAILED_CONNECTION_MS = 50  # ended without a token
+MISBEHAVED_CONNECTION_MS = 400  # exceeded its work budget, or broke the protocol
+PENALTIES_FREE_MS = 10_000
+HOLD_MS_MAX = 2_000
+HELD_PER_ADDRESS_MAX = 100
 
-# Brute force (design.md 7): answers to tokens that fail are slowed, by policy name and address.
+# Brute force (design.md 7): answers to tokens that fail are delayed, by policy name and address.
 BACKOFF_FREE_FAILURES = 3  # a mistyped key
 BACKOFF_FIRST_MS = 50
 BACKOFF_MS_MAX = 4_000
 BACKOFF_FORGET_MS = 10_000  # one failure is forgotten
 BACKOFF_ENTRIES_MAX = 10_000
-BACKOFF_WAITING_MAX = 4_096  # answers that wait, of all connections
+BACKOFF_WAITING_MAX = 4_096  # answers that are delayed, of all connections
 
-# Work that nothing comes of. One unit is about one frame that is no transfer; what was published
-# or delivered pays for the frames that go with it.
-EFFORT_UNITS_PER_S = 1_000  # of one connection, without having to wait
-EFFORT_UNITS_STRANGER = 128  # at once; an honest client needs 60 until its token
-EFFORT_UNITS_MAX = 1_200  # at once; a client that opens 32 partitions needs 1 000
-EFFORT_UNITS_EARNED_MAX = 4_096  # above that: frames for events that are on their way
-EFFORT_UNITS_ALL_PER_S = 2_000  # of all that have to wait together: a twentieth of a core
-EFFORT_REST_MS_MAX = 10_000
-EFFORT_UNITS_BLAMED = 64  # at once, from an address whose connections are held back
-EFFORT_RESTLESS_MS_MAX = 30_000  # of resting again and again, nothing coming of it: then it ends
-EFFORT_RESTLESS_BLAMED_MS_MAX = 2_000  # the same, from an address whose connections are held back
-RESTING_MAX = 128  # at once, of all connections: each holds what was read of it last
+# Work, in microseconds of measured processor time.
+WORK_BURST_US = 100_000  # of an authenticated connection, beside what publishing and reading cost
+WORK_REFILL_PERCENT = 5  # of the processor, for one authenticated connection
+WORK_DEBT_US_MAX = 5_000_000  # beyond its budget; then it is dropped
+WORK_UNAUTHENTICATED_US_MAX = 250_000  # of one connection; an honest client needs 2,000 to 10,000
+WORK_QUEUE_PERCENT = 20  # of the processor, for all without or beyond a budget together
+WORK_QUEUE_BURST_US = 20_000  # the longest time that other connections wait for them
+WORK_QUEUE_SLICE_US = 2_000
+WORK_WAITING_MAX = 4_096  # connections that wait for their turn: each holds what was read of it
 
 # --- Operators ----------------------------------------------------------------------------------
 SLOW_OPERATION_MS = 1_000  # what takes longer stands in the log
@@ -145,9 +148,7 @@ HTTP_DISCARDED_BYTES_MAX = 1 * MB  # of a refused body, so that the client comes
 HTTP_DISCARD_DEADLINE_S = 2
 HTTP_PIPELINED_MAX = 8  # requests behind the one that is being answered
 HTTP_WRITE_DEADLINE_S = 60  # a peer that takes nothing of its answer
-HTTP_REFUSALS_FREE = 4  # of a connection that nobody knows; the next ones wait
-HTTP_REFUSAL_MS = 250
-HTTP_REFUSALS_MAX = 64  # then the connection ends
+HTTP_REFUSALS_MAX = 64  # of an unauthenticated connection, then it ends
 WEBSOCKET_FRAGMENTS_MAX = 4_096  # of one message: an empty one costs memory too
 
 # --- Leases and checkpoints (docs/checkpoints.md) ------------------------------------------------
@@ -183,7 +184,7 @@ assert PUBLICATION_BYTES_DEDICATED <= UNSETTLED_BYTES_PER_CONNECTION_MAX
 assert HTTP_BATCH_FACTOR * PUBLICATION_BYTES_DEDICATED < HTTP_HELD_BYTES_MAX
 assert IDLE_TIME_OUT_MS > 2 * OPEN_DEADLINE_MS
 assert BACKOFF_MS_MAX < OPEN_DEADLINE_MS  # SASL's outcome still comes in time
-assert UNAUTHENTICATED_PER_ADDRESS_MAX < UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX
-assert UNAUTHENTICATED_YOUNG_PER_ADDRESS_MAX <= UNAUTHENTICATED_MAX < CONNECTIONS_PER_ADDRESS_MAX
+assert UNAUTHENTICATED_PER_ADDRESS_MAX <= UNAUTHENTICATED_MAX < CONNECTIONS_PER_ADDRESS_MAX
 assert CONNECTIONS_PER_ADDRESS_MAX < CONNECTIONS_PER_NAMESPACE_MAX
-assert 2 * EFFORT_REST_MS_MAX < IDLE_TIME_OUT_MS
+assert WORK_QUEUE_SLICE_US < WORK_QUEUE_BURST_US < WORK_BURST_US < WORK_DEBT_US_MAX
+assert UNAUTHENTICATED_MAX < WORK_WAITING_MAX

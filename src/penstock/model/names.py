@@ -18,6 +18,8 @@ PRODUCT = "Penstock"  # as the service calls itself on the wire
 DEFAULT_GROUP = GroupName("$Default")
 CAPTURE_GROUP = GroupName("$Capture")  # of hubs that are captured, for the capture job alone
 ROOT_RULE = RuleName("RootManageSharedAccessKey")
+# In an ASGI scope: a function that an application calls when it has verified a token.
+AUTHENTICATE = "penstock.authenticate"
 
 _NAMESPACE = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9]")
 _ENTITY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?")

@@ -19,7 +19,8 @@ def main() -> int:
         sys.stderr.write(f"ERROR {error}\n")
         return 2
     # Not for whatever this process might start.
-    os.environ.pop("PENSTOCK_ADMIN_TOKEN", None)
+    for name in ("PENSTOCK_ADMIN_TOKEN", "PENSTOCK_PORTAL_SECRET"):
+        os.environ.pop(name, None)
     asyncio.run(serve(settings))
     return 0
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 import socket
 import ssl
 from pathlib import Path
@@ -12,30 +10,46 @@ from pathlib import Path
 import uvicorn
 
 from penstock.model.clock import Clock, SystemClock
+from penstock.portal.address_limits import RequestRate
 from penstock.portal.backend import Backend
 from penstock.portal.masking import Mask
 from penstock.portal.pages import PUBLIC, ROUTES
 from penstock.portal.reading import Events
+from penstock.portal.revocations import Revocations
+from penstock.portal.server import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_ADDRESS_MAX,
+    ConnectionLimits,
+    PortalServer,
+)
 from penstock.portal.sessions import Guesses, Sessions
 from penstock.portal.settings import PortalSettings
-from penstock.portal.users import Users
+from penstock.portal.signing import Signer
+from penstock.portal.users import PasswordChecks, Users
 from penstock.portal.web import Application, Portal
 
 _KEEP_ALIVE_S = 30
 _GRACE_S = 2
-_CONNECTIONS_MAX = 500
 
 
 def build(settings: PortalSettings, clock: Clock | None = None) -> tuple[Application, Backend]:
     """The application, and what is to be closed after it."""
     clock = clock or SystemClock()
     backend = Backend(settings, clock)
+    signer = Signer(settings.secret)
+    file = settings.revocations_file
+    revocations = Revocations(None if file is None else Path(file), now_ms=clock.now_ms())
+    lifetime_ms = settings.session_hours * 3_600_000
     portal = Portal(
         settings=settings,
         backend=backend,
-        sessions=Sessions(settings.admin_token, lifetime_ms=settings.session_hours * 3_600_000),
+        sessions=Sessions(signer, revocations, lifetime_ms=lifetime_ms),
+        signer=signer,
+        revocations=revocations,
         users=Users(None if settings.users_file is None else Path(settings.users_file)),
+        hashing=PasswordChecks(),
         guesses=Guesses(),
+        rate=RequestRate(),
         clock=clock,
         events=Events(backend, settings.ca_file),
         mask=Mask(settings.mask),
@@ -46,26 +60,9 @@ def build(settings: PortalSettings, clock: Clock | None = None) -> tuple[Applica
 async def serve(settings: PortalSettings) -> None:
     """Until SIGTERM."""
     application, backend = build(settings)
-    config = uvicorn.Config(
-        application,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        date_header=True,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_GRACE_S,
-        limit_concurrency=_CONNECTIONS_MAX,
-        h11_max_incomplete_event_size=64 * 1024,
-        ws="none",
-        ssl_certfile=settings.certificate_file,
-        ssl_keyfile=settings.key_file,
-    )
-    if config.is_ssl:
-        config.load()
-        assert config.ssl is not None
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-    server = _Server(config)
+    # A proxy's one address is many visitors.
+    per_address = CONNECTIONS_MAX if settings.trusted_proxies else CONNECTIONS_PER_ADDRESS_MAX
+    server = PortalServer(_config(application, settings), ConnectionLimits(per_address=per_address))
     sockets = [socket.socket(fileno=each) for each in settings.sockets]
     try:
         await server.serve(sockets=sockets)
@@ -73,17 +70,25 @@ async def serve(settings: PortalSettings) -> None:
         backend.close()
 
 
-class _Server(uvicorn.Server):
-    """Ends by SIGTERM, quietly, as one that is told to."""
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._stop)
-        loop.add_signal_handler(signal.SIGINT, self._stop)
-        await self._serve(sockets)
-
-    def _stop(self) -> None:
-        self.should_exit = True
+def _config(application: Application, settings: PortalSettings) -> uvicorn.Config:
+    config = uvicorn.Config(
+        application,
+        log_config=None,
+        access_log=False,  # a query may hold a sign-in link
+        lifespan="off",
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,  # `portal_trusted_proxies` says whom to believe
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+        ws="none",
+        ssl_certfile=settings.certificate_file,
+        ssl_keyfile=settings.key_file,
+    )
+    config.load()
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    return config
 
 
 def set_up_logs(level: int = logging.INFO) -> None:

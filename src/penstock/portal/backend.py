@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import queue
 import ssl
 from collections import OrderedDict
@@ -20,14 +21,18 @@ import msgspec
 
 from penstock.management.client import GroupInfo, HubInfo, ManagementClient, NamespaceInfo
 from penstock.model.clock import Clock
-from penstock.model.errors import InternalError, NotFound
+from penstock.model.errors import InternalError, NotFound, PenstockError, ServerBusy
 from penstock.portal.sessions import Session
 from penstock.portal.settings import PortalSettings
 from penstock.portal.users import Role
 
+log = logging.getLogger("penstock.portal")
+
 T = TypeVar("T")
 TTL_MS = 1_900  # tabs ask every two seconds
 _THREADS = 4
+_CHECKS_MAX = 4  # sign-ins that the service is asked about at a time: one at work, three waiting
+_NOTES_MAX = 64  # sign-ins on their way into the audit log
 _KEPT_MAX = 512
 _TIMEOUT_S = 15.0
 _PORTAL = "portal"
@@ -53,10 +58,17 @@ class Backend:
         for _ in range(_THREADS):
             self._clients.put(self._client(settings.admin_token))
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="portal-ask")
+        # Visitors who are not signed in have a thread of their own: they cannot delay a page.
+        self._sign_in_client = self._client(settings.admin_token)
+        self._sign_in_thread = ThreadPoolExecutor(1, thread_name_prefix="portal-sign-in")
+        self._checks = 0
+        self._notes: set[asyncio.Task[None]] = set()
         self._kept: OrderedDict[Hashable, tuple[int, asyncio.Task[Any]]] = OrderedDict()
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._sign_in_thread.shutdown(wait=True, cancel_futures=True)
+        self._sign_in_client.close()
         while not self._clients.empty():
             self._clients.get_nowait().close()
 
@@ -135,31 +147,54 @@ class Backend:
         )
         return keys.primary_connection_string
 
-    async def note_sign_in(
-        self, session: Session | None, address: str, refused_name: str | None
-    ) -> None:
+    def note_sign_in(self, session: Session | None, address: str, refused_name: str | None) -> None:
+        """Into the audit log, without waiting for it. Logged when the service does not take it, or
+        when too many are on their way."""
+        if len(self._notes) >= _NOTES_MAX:
+            log.warning("sign-in not in the audit log: from=%s reason=too many at a time", address)
+            return
+        note = asyncio.create_task(self._note(session, address, refused_name))
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
+
+    async def _note(self, session: Session | None, address: str, refused_name: str | None) -> None:
         user, role = (_PORTAL, Role.ADMIN) if session is None else (session.user, session.role)
-        await self._run(
-            lambda client: client.note_sign_in(address, refused_name=refused_name), user, role
-        )
+
+        def work() -> None:
+            client = self._sign_in_client
+            client.on_behalf_of = _on_behalf_of(user, role)
+            client.note_sign_in(address, refused_name=refused_name)
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._sign_in_thread, work)
+        except PenstockError as error:
+            log.warning("sign-in not in the audit log: from=%s reason=%s", address, error)
 
     async def health(self) -> ServiceHealth:
         return await self.shared("health", lambda client: self._ready())
 
-    async def check_token(self, token: str) -> None:
-        """Unauthorized and its like when the service does not know it."""
+    async def token_holder(self, token: str) -> tuple[str, list[str]] | None:
+        """Subject and roles of an admin token; None for one that is not valid. Raises ServerBusy
+        when too many are being checked. The service is asked in the portal's own name: a wrong
+        token is no failed authentication of the portal's address."""
+        if self._checks >= _CHECKS_MAX:
+            raise ServerBusy("Too many people are signing in: try again in a moment.")
 
-        def check() -> None:
-            with self._client(token) as client:
-                client.namespaces()
+        def check() -> tuple[str, list[str]] | None:
+            self._sign_in_client.on_behalf_of = None
+            return self._sign_in_client.token_holder(token)
 
-        await asyncio.get_running_loop().run_in_executor(self._threads, check)
+        self._checks += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._sign_in_thread, check)
+        finally:
+            self._checks -= 1
 
     async def _run(self, work: Callable[[ManagementClient], T], user: str, role: Role) -> T:
         def run() -> T:
             client = self._clients.get(timeout=_TIMEOUT_S)
             try:
-                client.on_behalf_of = f"{role.name.lower()} {quote(user, safe='')}"
+                client.on_behalf_of = _on_behalf_of(user, role)
                 return work(client)
             finally:
                 self._clients.put(client)
@@ -195,3 +230,7 @@ class Backend:
         return ManagementClient(
             settings.admin_url, token, ca_file=settings.ca_file, timeout_s=_TIMEOUT_S
         )
+
+
+def _on_behalf_of(user: str, role: Role) -> str:
+    return f"{role.name.lower()} {quote(user, safe='')}"

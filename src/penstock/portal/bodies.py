@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 
+from penstock.client import EventData
+from penstock.client.values import display_body
+
 SHOWN_BYTES_MAX = 256 * 1024
 _INFLATED_MAX = 4 * 1024 * 1024
 _PREVIEWED_MAX = 64 * 1024
@@ -12,6 +15,12 @@ SEARCHED_MAX = 256 * 1024  # of a packed body: a search opens many
 _HEX_BYTES_MAX = 16 * 1024
 _GZIP = b"\x1f\x8b"
 VIEWS = {"json": "JSON", "text": "Text", "hex": "Hex"}
+
+
+def read_body(event: EventData, *, most: int = _INFLATED_MAX) -> tuple[bytes, str]:
+    """The body that people read: the text of an AMQP value or sequence, and gzip inflated, with a
+    note about it."""
+    return unpacked(display_body(event.body, event.body_type), most=most)
 
 
 def unpacked(body: bytes, *, most: int = _INFLATED_MAX) -> tuple[bytes, str]:
@@ -60,9 +69,9 @@ def hex_dump(body: bytes) -> str:
     return "\n".join(lines)
 
 
-def preview(body: bytes, *, most: int = 160) -> str:
+def preview(event: EventData, *, most: int = 160) -> str:
     """One line for a table."""
-    body, _ = unpacked(body, most=_PREVIEWED_MAX)
+    body, _ = read_body(event, most=_PREVIEWED_MAX)
     if best_view(body) == "hex":
         return body[:48].hex(" ") + (" …" if len(body) > 48 else "")
     text = " ".join(body[: most * 4].decode("utf-8", "replace").split())

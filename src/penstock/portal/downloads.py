@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from penstock.client import EventData
+from penstock.client.values import display_body
 from penstock.model.errors import PenstockError
 from penstock.portal.finding import shown_value
 from penstock.portal.html import INVISIBLE, visible
@@ -23,7 +24,7 @@ from penstock.portal.reading import Row
 FORMATS = {"jsonl": "JSON lines", "csv": "CSV", "avro": "Avro"}
 _COLUMNS = (
     "partition", "sequence_number", "offset", "enqueued_time", "partition_key", "properties",
-    "body", "body_base64",
+    "body", "body_base64", "body_type",
 )  # fmt: skip
 # A cell that begins so is a formula to some program; the wide twins are to some others.
 _FORMULA = tuple("=+-@|%\t\r\n\uff1d\uff0b\uff0d\uff20")
@@ -82,8 +83,11 @@ def _record(row: Row) -> dict[str, object]:
         "partition_key": event.partition_key,
         "properties": dict(properties(event)),
     }
+    if event.body_type != "data":
+        record["body_type"] = event.body_type
+        record["body_base64"] = base64.b64encode(event.body).decode()  # its encoded sections
     try:
-        record["body"] = event.body.decode()
+        record["body"] = display_body(event.body, event.body_type).decode()
     except UnicodeDecodeError:
         record["body_base64"] = base64.b64encode(event.body).decode()
     return record

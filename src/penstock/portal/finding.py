@@ -13,11 +13,14 @@ import operator
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+from penstock.amqp.types import Described
 from penstock.client import EventData
+from penstock.client.values import display_value, json_of, to_readable
 from penstock.model.errors import ArgumentError
-from penstock.portal.bodies import SEARCHED_MAX, unpacked
+from penstock.portal.bodies import SEARCHED_MAX, read_body
 
 _TEXT_MAX = 1000
 _CONDITIONS_MAX = 10
@@ -132,13 +135,15 @@ def _looked_up(head: str, rest: str, partition: str, event: EventData) -> Any:
         case "time":
             return event.enqueued_time
         case "properties":
-            return event.properties.get(rest) if rest else json.dumps(event.properties, default=str)
+            if rest:
+                return to_readable(event.properties.get(rest))
+            return json_of(event.properties)
         case _:
             return _inside(_opened(event), rest)
 
 
 def _opened(event: EventData) -> bytes:
-    return unpacked(event.body, most=SEARCHED_MAX)[0]
+    return read_body(event, most=SEARCHED_MAX)[0]
 
 
 def _inside(body: bytes, rest: str) -> Any:
@@ -165,8 +170,8 @@ def _compared(sign: str, found: Any, value: str) -> bool:
         if isinstance(found, datetime):
             when = datetime.fromisoformat(value)
             return compare(found, when if when.tzinfo else when.replace(tzinfo=UTC))
-        if isinstance(found, int | float):
-            return compare(found, float(value))
+        if isinstance(found, int | float | Decimal):
+            return compare(float(found), float(value))
     except (ValueError, TypeError):
         return sign == "!="
     return compare(shown_value(found), value)
@@ -174,8 +179,8 @@ def _compared(sign: str, found: Any, value: str) -> bool:
 
 def shown_value(value: object) -> str:
     """A property's value as text."""
-    if isinstance(value, bytes):
+    if type(value) is bytes:
         return value.decode("utf-8", "replace")
-    if isinstance(value, dict | list):
-        return json.dumps(value, default=str)
+    if isinstance(value, bytes | dict | list | Described):
+        return display_value(value)
     return str(value)

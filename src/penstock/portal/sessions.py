@@ -1,28 +1,26 @@
 """Sessions in a signed cookie, the token against forged forms, and the wait after wrong guesses.
 
-Pure but for the id: the time comes in. The key is derived from the admin token, so that sessions
-outlive a restart of the portal and end when the service's secret is replaced.
+Pure but for the id and the revocations: the time comes in. The signer's secret outlives restarts of
+the portal and of the service; replacing the service's `admin.secret` ends every session.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
 
 import msgspec
 
+from penstock.portal.revocations import Revocations
+from penstock.portal.signing import Signer
 from penstock.portal.users import Role
 
 IDLE_MS = 2 * 3_600_000
-ENDED_MAX = 10_000
-_COOKIE_BYTES_MAX = 4096
 BACKOFF_AFTER = 5  # wrong guesses that cost nothing
 BACKOFF_MS = (1_000, 300_000)
 _PLACES_MAX = 10_000
+_COOKIE = "cookie"
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,17 +34,17 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """Makes and reads cookies. A session that was ended is remembered until it would be over."""
+    """Makes and reads cookies. A session that was ended stays ended, also after a restart."""
 
-    def __init__(self, secret: str, *, lifetime_ms: int) -> None:
-        self._key = hashlib.sha256(b"penstock portal sessions\0" + secret.encode()).digest()
+    def __init__(self, signer: Signer, revocations: Revocations, *, lifetime_ms: int) -> None:
+        self._signer = signer
+        self._revocations = revocations
         self._lifetime_ms = lifetime_ms
-        self._ended: OrderedDict[str, None] = OrderedDict()
 
     def begin(
         self, user: str, role: Role, *, now_ms: int, stamp: str = "", hubs: tuple[str, ...] = ()
     ) -> Session:
-        """A new id each time: whoever planted one before has nothing."""
+        """A new id each time: an id planted before is worth nothing."""
         return Session(
             id=secrets.token_urlsafe(24),
             user=user,
@@ -57,56 +55,61 @@ class Sessions:
             seen_ms=now_ms,
         )
 
-    def end(self, session: Session) -> None:
-        self._ended[session.id] = None
-        while len(self._ended) > ENDED_MAX:
-            self._ended.popitem(last=False)
+    def end(self, session: Session, *, now_ms: int) -> None:
+        self._revocations.revoke(
+            session.id,
+            issued_ms=session.began_ms,
+            expires_ms=session.began_ms + self._lifetime_ms,
+            now_ms=now_ms,
+        )
 
     def cookie(self, session: Session) -> str:
-        body = base64.urlsafe_b64encode(msgspec.json.encode(session)).decode().rstrip("=")
-        return f"{body}.{self._signature('cookie', body)}"
+        return self._signer.sign(_COOKIE, session)
 
     def read(self, cookie: str, *, now_ms: int) -> Session | None:
         """None for one that was not made here, is over, or was ended."""
-        if not cookie or len(cookie) > _COOKIE_BYTES_MAX or not cookie.isascii():
-            return None
-        body, _, signature = cookie.partition(".")
-        if not hmac.compare_digest(signature, self._signature("cookie", body)):
-            return None
-        try:
-            raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-            session = msgspec.json.decode(raw, type=Session)
-        except (binascii.Error, msgspec.MsgspecError):
+        session = self._signer.read(_COOKIE, cookie, Session)
+        if session is None:
             return None
         over = now_ms - session.began_ms >= self._lifetime_ms
-        if over or now_ms - session.seen_ms >= IDLE_MS or session.id in self._ended:
+        if over or now_ms - session.seen_ms >= IDLE_MS:
+            return None
+        if self._revocations.is_revoked(session.id, issued_ms=session.began_ms):
             return None
         return session
 
     def form_token(self, session: Session) -> str:
         """What every form of the session carries, and no other site can know."""
-        return self._signature("form", session.id)
+        return self._signer.signature("form", session.id)
 
     def is_form_token(self, session: Session, given: str) -> bool:
         return given.isascii() and hmac.compare_digest(given, self.form_token(session))
 
-    def _signature(self, purpose: str, text: str) -> str:
-        digest = hmac.digest(self._key, f"{purpose}\0{text}".encode(), "sha256")
-        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
 
 class Guesses:
     """Wrong guesses by place (an address, a name at an address): after a few, each doubles the
-    wait. A right one clears the place. The place that was quiet for longest makes room."""
+    wait. A right one clears the place. When the table is full, the place that was quiet for the
+    longest time is forgotten.
+
+    A guess is counted before it is checked: guesses made in parallel see each other."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[str, tuple[int, int]] = OrderedDict()  # wrong ones, free again
+        self._places: OrderedDict[str, tuple[int, int]] = OrderedDict()  # guesses, free again
+
+    def begin(self, *places: str, now_ms: int) -> int:
+        """Count one guess at each of the places. Returns 0, or how long to wait when one of them
+        may not guess yet: then nothing is counted, and the guess is not to be checked."""
+        wait_ms = max(self.wait_ms(place, now_ms=now_ms) for place in places)
+        if not wait_ms:
+            for place in places:
+                self._count(place, now_ms)
+        return wait_ms
 
     def wait_ms(self, place: str, *, now_ms: int) -> int:
         _, free_ms = self._places.get(place, (0, 0))
         return max(0, free_ms - now_ms)
 
-    def wrong(self, place: str, *, now_ms: int) -> None:
+    def _count(self, place: str, now_ms: int) -> None:
         count = self._places.get(place, (0, 0))[0] + 1
         wait_ms = 0
         if count > BACKOFF_AFTER:
@@ -116,5 +119,6 @@ class Guesses:
         while len(self._places) > _PLACES_MAX:
             self._places.popitem(last=False)
 
-    def right(self, place: str) -> None:
-        self._places.pop(place, None)
+    def right(self, *places: str) -> None:
+        for place in places:
+            self._places.pop(place, None)

@@ -15,6 +15,8 @@ SESSION_HOURS = 12
 class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_url: str
     admin_token: str
+    secret: str  # signs sessions and sign-in links; the service has it too
+    revocations_file: str | None = None  # ended sessions and used links, kept over restarts
     ca_file: str | None = None
     environment: str = ""  # the name that every page shows
     read_only: bool = False
@@ -25,9 +27,11 @@ class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
     certificate_file: str | None = None
     key_file: str | None = None
     https_url: str | None = None  # where publishing over HTTPS goes
+    trusted_proxies: int = 0  # entries of X-Forwarded-For that are believed, from the right
+    hosts: tuple[str, ...] = ()  # names that it answers for, beside loopback ones
     session_hours: int = SESSION_HOURS
 
-    def __repr__(self) -> str:  # the token opens everything
+    def __repr__(self) -> str:  # token and secret open everything
         return f"PortalSettings(admin_url={self.admin_url!r})"
 
     @property
@@ -38,13 +42,15 @@ class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
 def from_environ(environ: Mapping[str, str]) -> PortalSettings:
     """As `penstock serve` sets it. Raises ConfigurationError."""
     url, token = environ.get("PENSTOCK_ADMIN_URL"), environ.get("PENSTOCK_ADMIN_TOKEN")
-    if not url or not token:
+    secret = environ.get("PENSTOCK_PORTAL_SECRET")
+    if not url or not token or not secret:
         raise ConfigurationError(
-            "The portal needs PENSTOCK_ADMIN_URL and PENSTOCK_ADMIN_TOKEN; `penstock serve` "
-            "starts it with both."
+            "The portal needs PENSTOCK_ADMIN_URL, PENSTOCK_ADMIN_TOKEN and PENSTOCK_PORTAL_SECRET; "
+            "`penstock serve` starts it with all three."
         )
     try:
         sockets = tuple(int(word) for word in environ.get("PENSTOCK_PORTAL_SOCKETS", "").split())
+        proxies = int(environ.get("PENSTOCK_PORTAL_TRUSTED_PROXIES") or 0)
         prices = msgspec.json.decode(
             environ.get("PENSTOCK_PORTAL_PRICES", "{}"), type=dict[str, str]
         )
@@ -53,6 +59,8 @@ def from_environ(environ: Mapping[str, str]) -> PortalSettings:
     return PortalSettings(
         admin_url=url,
         admin_token=token,
+        secret=secret,
+        revocations_file=environ.get("PENSTOCK_PORTAL_REVOCATIONS_FILE") or None,
         ca_file=environ.get("PENSTOCK_CA_FILE"),
         environment=environ.get("PENSTOCK_PORTAL_ENVIRONMENT", ""),
         read_only=environ.get("PENSTOCK_PORTAL_READ_ONLY") == "1",
@@ -62,5 +70,7 @@ def from_environ(environ: Mapping[str, str]) -> PortalSettings:
         sockets=sockets,
         certificate_file=environ.get("PENSTOCK_PORTAL_CERTIFICATE_FILE") or None,
         key_file=environ.get("PENSTOCK_PORTAL_KEY_FILE") or None,
+        trusted_proxies=proxies,
+        hosts=tuple(environ.get("PENSTOCK_PORTAL_HOSTS", "").split()),
         https_url=environ.get("PENSTOCK_HTTPS_URL") or None,
     )

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hmac
 import logging
+from collections.abc import Iterable
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from penstock.model import names
-from penstock.model.errors import PenstockError
-from penstock.portal import users
+from penstock.model.errors import PenstockError, ServerBusy
+from penstock.portal.address_limits import limit_key
 from penstock.portal.html import Html, el
 from penstock.portal.layout import bare
 from penstock.portal.parts import field
 from penstock.portal.sessions import Session
+from penstock.portal.sign_in_links import PARAMETER, read_link
 from penstock.portal.users import Role, User
 from penstock.portal.web import Visit, cookie_name, set_cookie
 
@@ -33,7 +34,20 @@ _ROLES = {
     "viewer": Role.VIEWER,
 }
 _TOKEN_MAX = 8192
-_HASHING = asyncio.Semaphore(2)  # each takes 16 MB: guesses wait for each other
+_BUSY_MS = 1_000
+
+
+async def open_sign_in(visit: Visit) -> Response:
+    """`GET /signin`: the page, or a link for one sign-in."""
+    text = visit.query.get(PARAMETER, "")
+    if not text:
+        return await sign_in_page(visit)
+    headers = visit.request.headers
+    looks_ahead = "prefetch" in headers.get("sec-purpose", headers.get("purpose", ""))
+    if visit.request.method != "GET" or looks_ahead:
+        # A preview or a prefetch must not use the link up.
+        return Response(status_code=204)
+    return await _with_link(visit, text)
 
 
 async def sign_in_page(visit: Visit, error: str = "", status: int = 200) -> Response:
@@ -51,7 +65,8 @@ async def sign_in_page(visit: Visit, error: str = "", status: int = 200) -> Resp
                 autocomplete="off",
                 autofocus=True,
                 required=True,
-                help_="penstock serve prints it; runtime.json of the data directory holds it.",
+                help_="It is admin_token in runtime.json of the data directory. Or run the command "
+                "penstock portal url --sign-in and open the link that it prints.",
             ),
             el("button", "Sign in", type="submit", class_="primary"),
             method="post",
@@ -104,41 +119,62 @@ async def sign_out(visit: Visit) -> Response:
     """Needs the form's token: nobody else ends a session."""
     portal, session = visit.portal, visit.session
     if session.id and portal.sessions.is_form_token(session, visit.form.get("form_token", "")):
-        portal.sessions.end(session)
+        portal.sessions.end(session, now_ms=portal.clock.now_ms())
         portal.flashes.pop(session.id, None)
     response = RedirectResponse("/signin", status_code=303)
     response.delete_cookie(cookie_name(visit.request), path="/")
     return response
 
 
-async def _with_token(visit: Visit, token: str) -> Response:
-    """A good token is never made to wait, whatever others tried from its address: it cannot be
-    guessed. Bad ones cost the service a look each, and so they are."""
+async def _with_link(visit: Visit, text: str) -> Response:
+    """Used up before anything else happens: of several requests with one link, one signs in."""
     portal = visit.portal
-    now_ms, place = portal.clock.now_ms(), f"token {_address(visit)}"
-    known = token.isascii() and hmac.compare_digest(token, portal.settings.admin_token)
-    if not known:
-        wait_ms = portal.guesses.wait_ms(place, now_ms=now_ms)
-        if wait_ms:
-            return await _later(visit, wait_ms)
+    now_ms = portal.clock.now_ms()
+    link = read_link(text, portal.signer, now_ms=now_ms)
+    if link is None or not portal.revocations.revoke(
+        link.id, issued_ms=link.issued_ms, expires_ms=link.expires_ms, now_ms=now_ms
+    ):
+        log.warning("sign-in refused: by=link from=%s", visit.address)
+        return await sign_in_page(
+            visit,
+            "The link was used already, has expired or is not complete. "
+            "The command penstock portal url --sign-in prints a new one.",
+            401,
+        )
+    return await _begun(visit, portal.sessions.begin(link.user, link.role, now_ms=now_ms))
+
+
+async def _with_token(visit: Visit, token: str) -> Response:
+    """The service's own admin token never waits, whatever others tried from its address: it cannot
+    be guessed. Each other one costs the service a request, so these are counted as guesses."""
+    portal = visit.portal
+    now_ms, place = portal.clock.now_ms(), f"token {limit_key(visit.address)}"
+    if token.isascii() and hmac.compare_digest(token, portal.settings.admin_token):
+        user, role = claims(token)
+        return await _begun(visit, portal.sessions.begin(user, role, now_ms=now_ms))
+    wait_ms = portal.guesses.begin(place, now_ms=now_ms)
+    if wait_ms:
+        return await _later(visit, wait_ms)
+    holder = None
+    if len(token) <= _TOKEN_MAX and token.isascii():
         try:
-            if len(token) > _TOKEN_MAX or not token.isascii():
-                raise ValueError
-            await portal.backend.check_token(token)
-        except (PenstockError, ValueError):
-            return await _wrong(
-                visit, [place], "a token", "The token is not one of this service's."
-            )
+            holder = await portal.backend.token_holder(token)
+        except ServerBusy:
+            return await _later(visit, _BUSY_MS, "Too many people are signing in")
+        except PenstockError as error:
+            log.warning("token not checked: reason=%s", error)
+    if holder is None:
+        return await _wrong(visit, "a token", "The token is not one of this service's.")
     portal.guesses.right(place)
-    user, role = claims(token)
+    user, role = holder[0][:64], role_of(holder[1])
     return await _begun(visit, portal.sessions.begin(user, role, now_ms=now_ms))
 
 
 async def _with_password(visit: Visit, name: str, password: str) -> Response:
     portal = visit.portal
-    now_ms, address = portal.clock.now_ms(), _address(visit)
-    places = [f"user {address}", f"user {address} {names.shown(name)}"]
-    wait_ms = max(portal.guesses.wait_ms(place, now_ms=now_ms) for place in places)
+    now_ms, address = portal.clock.now_ms(), limit_key(visit.address)
+    places = (f"user {address}", f"user {address} {names.shown(name)}")
+    wait_ms = portal.guesses.begin(*places, now_ms=now_ms)
     if wait_ms:
         return await _later(visit, wait_ms)
     user: User | None = None
@@ -146,15 +182,15 @@ async def _with_password(visit: Visit, name: str, password: str) -> Response:
         user = portal.users.find(name)
     except PenstockError as error:
         log.error("%s", error)
-    stored = users.NOBODY if user is None else user.password
-    async with _HASHING:
-        is_right = await asyncio.to_thread(users.matches, password, stored)
+    try:
+        is_right = await portal.hashing.matches(password, user)
+    except ServerBusy:
+        return await _later(visit, _BUSY_MS, "Too many people are signing in")
     if user is None or not is_right:
         # A name that is nobody's may be a password in the wrong field: it is not written down.
         who = "an unknown name" if user is None else user.name
-        return await _wrong(visit, places, who, "Name or password is wrong.")
-    for place in places:
-        portal.guesses.right(place)
+        return await _wrong(visit, who, "Name or password is wrong.")
+    portal.guesses.right(*places)
     session = portal.sessions.begin(
         user.name, user.role, now_ms=now_ms, stamp=user.stamp, hubs=user.hubs
     )
@@ -162,63 +198,49 @@ async def _with_password(visit: Visit, name: str, password: str) -> Response:
 
 
 def claims(token: str) -> tuple[str, Role]:
-    """Who a token is of. The service has verified it: what stands in it is believed."""
+    """Whose the portal's own admin token is: its claims need no check."""
     try:
         body = token.split(".")[1]
         found = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        roles = [_ROLES.get(str(each).lower()) for each in found.get("roles", [])]
-        role = max((each for each in roles if each is not None), default=Role.VIEWER)
-        return str(found.get("sub") or "admin")[:64], role
+        return str(found.get("sub") or "admin")[:64], role_of(found.get("roles", []))
     except (IndexError, binascii.Error, msgspec.MsgspecError, AttributeError, TypeError):
         return "admin", Role.VIEWER
+
+
+def role_of(claimed: Iterable[object]) -> Role:
+    """The highest of a token's roles; the lowest role when none is known here."""
+    roles = [_ROLES.get(str(each).lower()) for each in claimed]
+    return max((each for each in roles if each is not None), default=Role.VIEWER)
 
 
 async def _begun(visit: Visit, session: Session) -> Response:
     """A new id in a new cookie, whatever the browser brought."""
     portal = visit.portal
     if visit.session.id:
-        portal.sessions.end(visit.session)
+        portal.sessions.end(visit.session, now_ms=portal.clock.now_ms())
     log.info(
         "signed in: user=%s role=%s from=%s",
         names.shown(session.user),
         session.role.name.lower(),
-        _address(visit),
+        visit.address,
     )
-    await _noted(visit, session)
+    portal.backend.note_sign_in(session, visit.address, None)
     response = RedirectResponse(_target(visit.form.get("to", "/")), status_code=303)
     set_cookie(portal, visit.request, response, portal.sessions.cookie(session))
     return response
 
 
-async def _wrong(visit: Visit, places: list[str], who: str, text: str) -> Response:
-    now_ms = visit.portal.clock.now_ms()
-    for place in places:
-        visit.portal.guesses.wrong(place, now_ms=now_ms)
-    log.warning("sign-in refused: from=%s", _address(visit))
-    await _noted(visit, None, who)
+async def _wrong(visit: Visit, who: str, text: str) -> Response:
+    log.warning("sign-in refused: from=%s", visit.address)
+    visit.portal.backend.note_sign_in(None, visit.address, who)
     return await sign_in_page(visit, text, 401)
 
 
-async def _noted(visit: Visit, session: Session | None, refused: str | None = None) -> None:
-    """Into the audit log, whoever signed in, or was refused. A service that is away keeps nobody
-    out who is let in; it says so itself on every page."""
-    try:
-        await visit.portal.backend.note_sign_in(session, _address(visit), refused)
-    except PenstockError as error:
-        log.warning("sign-in not noted: %s", error)
-
-
-async def _later(visit: Visit, wait_ms: int) -> Response:
+async def _later(visit: Visit, wait_ms: int, reason: str = "Too many wrong attempts") -> Response:
     wait_s = -(-wait_ms // 1000)
-    text = f"Too many wrong attempts: try again in {wait_s} s."
-    response = await sign_in_page(visit, text, 429)
+    response = await sign_in_page(visit, f"{reason}: try again in {wait_s} s.", 429)
     response.headers["retry-after"] = str(wait_s)
     return response
-
-
-def _address(visit: Visit) -> str:
-    client = visit.request.client
-    return client.host if client is not None else "?"
 
 
 def _target(to: str) -> str:

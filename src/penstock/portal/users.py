@@ -9,6 +9,7 @@ it changes, so that taking somebody out ends their session with their next click
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import fnmatch
@@ -16,17 +17,21 @@ import hashlib
 import hmac
 import os
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from penstock.model.errors import ConfigurationError
+from penstock.model.errors import ConfigurationError, ServerBusy
 
 _N, _R, _P = 2**14, 8, 1  # 16 MB and tens of milliseconds for each guess
 _BYTES = 32
 _FILE_BYTES_MAX = 1024 * 1024
 _PASSWORD_MAX = 1024
+_CHECKS_AT_ONCE = 2
+_CHECKS_MAX = 16
 
 
 class Role(IntEnum):
@@ -119,6 +124,32 @@ def _user(name: str, value: object, where: str) -> User:
     return User(name=name, role=Role[role.upper()], password=password, hubs=tuple(hubs))
 
 
+class PasswordChecks:
+    """Checks passwords in threads, two at a time (each takes 16 MB) and few waiting. Used on the
+    event loop."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="portal-password")
+        self._running = 0
+
+    async def matches(self, password: str, user: User | None) -> bool:
+        """Takes as long for a user that does not exist. Raises ServerBusy."""
+        if self._running >= _CHECKS_MAX:
+            raise ServerBusy("Too many people are signing in: try again in a moment.")
+
+        def check() -> bool:
+            return matches(password, unknown_user_hash() if user is None else user.password)
+
+        self._running += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, check)
+        finally:
+            self._running -= 1
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
 def sees(patterns: tuple[str, ...], hub: str) -> bool:
     return not patterns or any(
         fnmatch.fnmatchcase(hub.casefold(), pattern.casefold()) for pattern in patterns
@@ -158,5 +189,7 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-# What an unknown name is measured against, so that it takes as long as a known one.
-NOBODY = hashed("nobody", b"\0" * 16)
+@cache
+def unknown_user_hash() -> str:
+    """What an unknown name's password is compared with, so that it takes as long as a known one."""
+    return hashed("nobody", b"\0" * 16)

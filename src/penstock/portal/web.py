@@ -18,13 +18,17 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import Clock
 from penstock.model.errors import NotFound, PenstockError
+from penstock.model.host_names import HostNames
+from penstock.portal.address_limits import RequestRate, client_address, limit_key
 from penstock.portal.backend import Backend
 from penstock.portal.html import path
 from penstock.portal.masking import Mask
 from penstock.portal.reading import Events
+from penstock.portal.revocations import Revocations
 from penstock.portal.sessions import Guesses, Session, Sessions
 from penstock.portal.settings import PortalSettings
-from penstock.portal.users import Role, Users, sees
+from penstock.portal.signing import Signer
+from penstock.portal.users import PasswordChecks, Role, Users, sees
 
 log = logging.getLogger("penstock.portal")
 
@@ -61,8 +65,12 @@ class Portal(msgspec.Struct, kw_only=True):
     settings: PortalSettings
     backend: Backend
     sessions: Sessions
+    signer: Signer
+    revocations: Revocations
     users: Users
+    hashing: PasswordChecks
     guesses: Guesses
+    rate: RequestRate
     clock: Clock
     events: Events
     mask: Mask = Mask("")
@@ -110,6 +118,11 @@ class Visit(msgspec.Struct, kw_only=True):
     @property
     def form_token(self) -> str:
         return self.portal.sessions.form_token(self.session)
+
+    @property
+    def address(self) -> str:
+        """The client's, also behind trusted proxies."""
+        return client_address(self.request, trusted_proxies=self.portal.settings.trusted_proxies)
 
     def link(self, *segments: str, **query: object) -> str:
         """An address that stays in this namespace; the default one is not named."""
@@ -172,6 +185,7 @@ class Application:
 
     def __init__(self, portal: Portal, routes: Sequence[Route], public: Sequence[Route]) -> None:
         self._portal = portal
+        self._hosts = HostNames(portal.settings.hosts)
         self._router = Router(routes)
         self._public = Router(public)
 
@@ -202,6 +216,12 @@ class Application:
         segments = [unquote(each) for each in raw.decode("ascii", "replace").strip("/").split("/")]
         method = "GET" if request.method == "HEAD" else request.method
         form: dict[str, str] = {}
+        if segments != ["alive"] and not self._is_own_host(request):
+            return self._plain(
+                421,
+                "The portal does not answer for this host name: use localhost, a name of its "
+                "machine, or start the service with --public-host NAME.",
+            )
         if method == "POST":
             if not is_same_origin(request):
                 return self._plain(403, "The request comes from another site: refused.")
@@ -220,6 +240,10 @@ class Application:
             query=query,
             form=form,
         )
+        if session is None and not self._may_ask(visit, segments):
+            response = self._plain(429, "Too many requests from your address: wait a moment.")
+            response.headers["retry-after"] = "1"
+            return response
         if public is not None:
             return await public[0].handler(visit)
         if session is None:
@@ -230,6 +254,17 @@ class Application:
 
             return await error_page(visit, 404, "There is no such page.")
         return await self._served(visit, *chosen)
+
+    def _is_own_host(self, request: Request) -> bool:
+        server = request.scope.get("server") or (None,)
+        return self._hosts.allows(request.headers.get("host", ""), server=server[0])
+
+    def _may_ask(self, visit: Visit, segments: list[str]) -> bool:
+        """The service watches the portal by `/alive`: that has no limit."""
+        portal = self._portal
+        return segments == ["alive"] or portal.rate.take(
+            limit_key(visit.address), now_ms=portal.clock.monotonic_ms()
+        )
 
     async def _served(self, visit: Visit, route: Route, words: dict[str, str]) -> Response:
         from penstock.portal.layout import error_page

@@ -20,7 +20,9 @@ from penstock.model.errors import AuthFailed
 
 ISSUER = "penstock"
 AUDIENCE = "penstock-administration"
-LIFETIME_S = 10 * 365 * 86_400  # kept in scripts and variables; ends when admin.secret is removed
+# Of the token that `serve` prints, which is kept in scripts and variables. It ends earlier when it
+# is revoked or admin.secret is removed.
+LIFETIME_S = 10 * 365 * 86_400
 
 
 class AdminClaims(msgspec.Struct, frozen=True):
@@ -30,6 +32,7 @@ class AdminClaims(msgspec.Struct, frozen=True):
     tenant_id: str
     roles: tuple[str, ...]
     expires_s: int
+    token_id: str = ""  # tokens of version 0.1 have none
 
 
 class AdminTokens:
@@ -42,17 +45,25 @@ class AdminTokens:
         self.tenant_id = str(uuid.UUID(bytes=digest[:16], version=4))
 
     def issue(
-        self, *, now_ms: int, subject: str = "admin", roles: tuple[str, ...] = ("Owner",)
+        self,
+        *,
+        now_ms: int,
+        token_id: str,
+        subject: str = "admin",
+        roles: tuple[str, ...] = ("Owner",),
+        lifetime_s: int = LIFETIME_S,
     ) -> str:
+        """Sign a token. `token_id` is unique; a token is revoked by it."""
         now_s = now_ms // 1000
         claims = {
+            "jti": token_id,
             "iss": ISSUER,
             "aud": AUDIENCE,
             "sub": subject,
             "tid": self.tenant_id,
             "roles": roles,
             "iat": now_s,
-            "exp": now_s + LIFETIME_S,
+            "exp": now_s + lifetime_s,
         }
         signed = f"{_HEADER}.{_encode(json.dumps(claims, separators=(',', ':')).encode())}"
         return f"{signed}.{self._signature(signed)}"
@@ -74,7 +85,17 @@ class AdminTokens:
             raise AuthFailed("The token was issued for another purpose.")
         if claims["exp"] * 1000 <= now_ms:
             raise AuthFailed("The token is expired.")
-        return AdminClaims(claims["sub"], claims["tid"], tuple(claims["roles"]), claims["exp"])
+        return AdminClaims(
+            subject=claims["sub"],
+            tenant_id=claims["tid"],
+            roles=tuple(claims["roles"]),
+            expires_s=claims["exp"],
+            token_id=claims.get("jti", ""),
+        )
+
+    def derive_secret(self, purpose: str) -> str:
+        """A secret of its own for `purpose`, the same over restarts; it verifies no token."""
+        return _encode(hmac.digest(self._secret, f"penstock {purpose}".encode(), "sha256"))
 
     def __repr__(self) -> str:
         return f"AdminTokens(tenant_id={self.tenant_id!r})"

@@ -4,27 +4,103 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.broker import Broker
 from penstock.gateway.amqp.driver import AmqpConnection
 from penstock.gateway.amqp.links import EntityLink
 from penstock.gateway.amqp.server import AmqpDoor
-from penstock.management.door import Verified
-from penstock.management.operations import ConnectionView, LinkView
+from penstock.management.operations import ConnectionView, IssuedToken, LinkView
+from penstock.management.rights import Role, Verified, role_of
 from penstock.management.shapes import Endpoints
 from penstock.model import names
 from penstock.model.clock import Clock
 from penstock.model.entities import Right, Secret
-from penstock.model.errors import ConnectionForced
+from penstock.model.errors import AuthFailed, ConnectionForced
+from penstock.model.host_names import HostNames
 from penstock.service.admin_token import AdminTokens
+from penstock.service.certificates import machine_names
+from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
+from penstock.service.revoked_tokens import RevokedTokens
+from penstock.service.settings import Settings
 
 _KEY_BYTES = 32  # 256 bits (expectations.md H.2)
+UNCHECKED_PATHS = ("/health", "/ready")  # for load balancers and container health checks
 _LINKS_SHOWN = 100  # of one connection
 _USER_AGENT_MAX = 256
 _ROLES = {Right.SEND: "send", Right.LISTEN: "receive"}
+
+
+class AdministrationChecks:
+    """Before everything on the administration port but `/health` and `/ready`: the `Host` must be
+    one of ours, and `/metrics` needs a token where others than this machine can ask."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: HostNames,
+        namespace_hosts: Callable[[], Iterable[str]],
+        verify: Callable[[str], Verified],
+        metrics_need_token: bool,
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._namespace_hosts = namespace_hosts
+        self._verify = verify
+        self._metrics_need_token = metrics_need_token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: ASGIApp = self._app
+        if scope["type"] == "http" and scope["path"] not in UNCHECKED_PATHS:
+            app = self._refusal(Headers(scope=scope), scope) or app
+        await app(scope, receive, send)
+
+    def _refusal(self, headers: Headers, scope: Scope) -> Response | None:
+        if not self._is_own_host(headers.get("host", ""), scope):
+            host = names.shown(headers.get("host", ""))
+            return PlainTextResponse(
+                f"Penstock does not answer for the host '{host}': use localhost, a name of this "
+                "machine, a host of a namespace, or start the service with --public-host NAME.\n",
+                status_code=421,
+            )
+        if self._metrics_need_token and scope["path"].rstrip("/") == "/metrics":
+            return self._metrics_refusal(headers.get("authorization", ""))
+        return None
+
+    def _is_own_host(self, host: str, scope: Scope) -> bool:
+        server = (scope.get("server") or (None,))[0]
+        return self._hosts.allows(host, server=server) or HostNames(self._namespace_hosts()).allows(
+            host
+        )
+
+    def _metrics_refusal(self, authorization: str) -> Response | None:
+        scheme, _, token = authorization.partition(" ")
+        try:
+            if scheme.lower() != "bearer":
+                raise AuthFailed("/metrics needs an admin token here.")
+            _, roles = self._verify(token.strip())
+        except AuthFailed as error:
+            text = f"{error} 'penstock token admin --role Reader' makes one that suffices.\n"
+            return PlainTextResponse(text, status_code=401, headers={"www-authenticate": "Bearer"})
+        if role_of(roles) < Role.VIEWER:
+            return PlainTextResponse("/metrics needs the role Reader.\n", status_code=403)
+        return None
+
+
+def own_host_names(settings: Settings) -> tuple[str, ...]:
+    """What the administration and portal ports answer for, apart from loopback names: the names of
+    this machine, the address that is bound, configured hosts and `--public-host`."""
+    configured = [host for namespace in settings.namespaces for host in namespace.hosts]
+    bound = () if settings.host in ("0.0.0.0", "::") else (settings.host,)  # noqa: S104
+    return (*machine_names(), *bound, *configured, *settings.public_hosts)
 
 
 class DoorConnections:
@@ -64,7 +140,7 @@ def _view(connection: AmqpConnection, now_ms: int) -> ConnectionView:
         hub_links=[_link(app) for app in hub_links[:_LINKS_SHOWN]],
         events_in=connection.events_in,
         events_out=connection.events_out,
-        bytes_in=connection.reading.bytes,
+        bytes_in=connection.input.bytes,
         bytes_out=connection.bytes_out,
     )
 
@@ -105,12 +181,50 @@ def hubs_of_connections(
     return all_of_them
 
 
-def token_verifier(tokens: AdminTokens, clock: Clock) -> Callable[[str], Verified]:
-    def verify(token: str) -> Verified:
-        claims = tokens.verify(token, now_ms=clock.now_ms())
+class ServiceTokens:
+    """`management.operations.AdminTokens` over the secret of the data directory."""
+
+    def __init__(self, tokens: AdminTokens, revoked: RevokedTokens, clock: Clock) -> None:
+        self._tokens = tokens
+        self._revoked = revoked
+        self._clock = clock
+
+    @staticmethod
+    def of(data: DataDirectory, clock: Clock) -> ServiceTokens:
+        """Raises DataDirectoryError."""
+        revoked = data.revoked_tokens(now_ms=clock.now_ms())
+        return ServiceTokens(data.admin_tokens(), revoked, clock)
+
+    def verify(self, token: str) -> Verified:
+        """Raises AuthFailed."""
+        claims = self._tokens.verify(token, now_ms=self._clock.now_ms())
+        if claims.token_id in self._revoked:
+            raise AuthFailed("The token was revoked.")
         return claims.subject, claims.roles
 
-    return verify
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
+        token_id = uuid.uuid4().hex
+        now_ms = self._clock.now_ms()
+        token = self._tokens.issue(
+            now_ms=now_ms,
+            token_id=token_id,
+            subject=subject,
+            roles=(role,),
+            lifetime_s=lifetime_s,
+        )
+        return IssuedToken(
+            id=token_id,
+            token=Secret(token),
+            subject=subject,
+            role=role,
+            expires_ms=(now_ms // 1000 + lifetime_s) * 1000,
+        )
+
+    def revoke(self, token_id: str) -> None:
+        self._revoked.add(token_id, now_ms=self._clock.now_ms())
+
+    def revoked(self) -> list[str]:
+        return self._revoked.ids()
 
 
 def endpoints_of(facts: Facts, tenant_id: str) -> Endpoints:

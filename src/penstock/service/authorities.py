@@ -5,30 +5,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.auth import Authority
-from penstock.catalog.api import Catalog
+from penstock.catalog.api import Catalog, CatalogChange
 from penstock.model.entities import AuthorizationRule, Namespace
 from penstock.model.names import HubName
+from penstock.service.certificates import machine_names
+from penstock.service.settings import Settings, is_loopback
+
+
+def shared_hosts(settings: Settings) -> tuple[str, ...]:
+    """Host names that reach every namespace, beside loopback."""
+    own = () if settings.is_loopback else (settings.host, *machine_names())
+    return (*own, *settings.public_hosts)
 
 
 class CatalogAuthorities:
-    """Built anew only after the catalog changed. Every namespace answers to `extra_hosts` as well
-    as to its own: loopback, and the machine's names (design.md 7)."""
+    """Built again only after the catalog changed.
 
-    def __init__(self, catalog: Catalog, *, extra_hosts: Sequence[str]) -> None:
+    A single namespace is reached by any host name. With several, each is reached by its own hosts,
+    and all of them by `shared_hosts`, `localhost` and loopback addresses; there the rule and key of
+    the token decide which one is meant (design.md 7).
+    """
+
+    def __init__(self, catalog: Catalog, *, shared_hosts: Sequence[str] = ()) -> None:
         self._catalog = catalog
-        self._extra = tuple(extra_hosts)
-        self._known: list[Authority] | None = None
+        self._shared = frozenset(host.casefold() for host in shared_hosts)
+        self._authorities: list[Authority] | None = None
         catalog.subscribe(self._changed)
 
     def __call__(self) -> Sequence[Authority]:
-        if self._known is None:
-            self._known = [self._authority(n) for n in self._catalog.namespaces()]
-        return self._known
+        if self._authorities is None:
+            namespaces = self._catalog.namespaces()
+            is_only = len(namespaces) == 1
+            self._authorities = [self._authority(n, is_only=is_only) for n in namespaces]
+        return self._authorities
 
-    def _changed(self) -> None:
-        self._known = None
+    def _changed(self, change: CatalogChange) -> None:
+        if isinstance(change.entity, Namespace):
+            self._authorities = None
 
-    def _authority(self, namespace: Namespace) -> Authority:
+    def _is_shared(self, host: str) -> bool:
+        return host in self._shared or is_loopback(host)
+
+    def _authority(self, namespace: Namespace, *, is_only: bool) -> Authority:
         name, catalog = namespace.name, self._catalog
 
         def rule(hub: str | None, rule_name: str) -> AuthorizationRule | None:
@@ -40,8 +58,9 @@ class CatalogAuthorities:
 
         return Authority(
             namespace=name,
-            hosts=frozenset(host.casefold() for host in (*namespace.hosts, *self._extra)),
+            hosts=frozenset(host.casefold() for host in namespace.hosts),
             rule=rule,
             hub=hub,
             hubs=lambda: [found.name for found in catalog.hubs(name)],
+            is_reached_by=(lambda _host: True) if is_only else self._is_shared,
         )

@@ -5,15 +5,13 @@ A service that captures nothing pays nothing: no process, no Spark, no memory.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,18 +19,17 @@ from penstock.broker import Broker
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import resolve
 from penstock.capture.runs import runs_of
-from penstock.catalog.api import Catalog
+from penstock.catalog.api import Catalog, CatalogChange
 from penstock.management.captures import CaptureRegistry, CaptureState, CaptureStatus
 from penstock.model.clock import Clock
-from penstock.model.entities import Hub
+from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError
 from penstock.service.children import Child, Children, ChildState, ChildStatus, Probe
 from penstock.service.config_capture import destinations_of
 from penstock.service.facts import Facts
+from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
+from penstock.service.readiness import Finding, State
 from penstock.service.settings import Settings
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 NAME = "capture"
 _NEEDED = ("pyspark", "pyarrow", "fsspec", "isal")
@@ -42,6 +39,7 @@ _MISSING = (
 )
 _FLAGS = ("host", "amqp_port", "amqps_port", "https_port", "admin_port")
 _WARN_EVERY_MS = 600_000
+_SUPERVISE_EVERY_S = 60.0  # at the latest; a change of the catalog is looked at at once
 _HUNG_MS = 300_000  # the job asks every other second, but not while Spark starts or storage is slow
 _START_S = 300.0  # to its first question: on a busy machine Python alone takes its time
 _ENDS_MAX = 3  # in a row; fewer happen
@@ -52,47 +50,58 @@ class CaptureSupervisor:
     """Keeps the job's process as long as some hub needs it. Used on the loop's thread."""
 
     def __init__(
-        self, children: Children, catalog: Catalog, registry: CaptureRegistry, child: Child
+        self,
+        children: Children,
+        catalog: Catalog,
+        registry: CaptureRegistry,
+        child: Child,
+        clock: Clock,
     ) -> None:
         self._children = children
         self._catalog = catalog
         self._registry = registry
         self._child = msgspec.structs.replace(child, heard=self._hear)
         self._ending = ""  # what there is to say of a process that keeps ending
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = PeriodicTask(
+            "capture supervision", self._supervise, clock, interval_s=_SUPERVISE_EVERY_S
+        )
+        self.record = self._task.record
+        self.is_started = False
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
-        self._unsubscribe = self._catalog.subscribe(self._changed.set)
-        self._changed.set()
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._unsubscribe = self._catalog.subscribe(self._on_change)
+        self._task.start()
+        self.is_started = True
+
+    def _on_change(self, change: CatalogChange) -> None:
+        if isinstance(change.entity, Namespace | Hub):
+            self._task.wake()
 
     async def close(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._task.close()
         await self._children.stop(NAME)
 
-    async def _keep(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            wanted = self.is_wanted()
-            if wanted and (missing := missing_packages()):
-                self._registry.trouble = _MISSING.format(", ".join(missing))
-                _log.warning("%s", self._registry.trouble)
-                continue
-            self._registry.trouble = self._ending
-            runs = any(each.name == NAME for each in self._children.status())
-            if wanted and not runs:
-                _log.info("capture begins: its process starts")
-                self._children.start(self._child)
-            elif runs and not wanted:
-                _log.info("nothing is captured any more: the capture process ends")
-                await self._children.stop(NAME)
+    async def _supervise(self) -> str | None:
+        """Start or stop the process as the catalog asks; return which hubs cannot be judged."""
+        wanted, problem = await self._is_wanted()
+        if wanted and (missing := missing_packages()):
+            trouble = _MISSING.format(", ".join(missing))
+            if self._registry.trouble != trouble:
+                _log.warning("%s", trouble)
+            self._registry.trouble = trouble
+            return problem
+        self._registry.trouble = self._ending
+        runs = any(each.name == NAME for each in self._children.status())
+        if wanted and not runs:
+            _log.info("capture_started")
+            self._children.start(self._child)
+        elif runs and not wanted:
+            _log.info("capture_stopped reason=no_hub_is_captured")
+            await self._children.stop(NAME)
+        return problem
 
     def _hear(self, status: ChildStatus) -> None:
         """A process that answers speaks for itself; of one that never gets so far we have to."""
@@ -100,14 +109,24 @@ class CaptureSupervisor:
         self._ending = _ended(status) if is_down and status.in_vain >= _ENDS_MAX else ""
         self._registry.trouble = self._ending
 
-    def is_wanted(self) -> bool:
-        """Whether some hub has something to capture, and a destination that there is."""
-        return any(
-            self._is_usable(hub)
-            for namespace in self._catalog.namespaces()
-            for hub in self._catalog.hubs(namespace.name)
-            if hub.metadata.get("captureRuns")
-        )
+    async def _is_wanted(self) -> tuple[bool, str | None]:
+        """Whether some hub has something to capture and a destination that exists; and the first
+        hub whose Capture settings cannot be read."""
+        problem: str | None = None
+        budget = TurnBudget()
+        for namespace in self._catalog.namespaces():
+            for hub in self._catalog.hubs(namespace.name):
+                await budget.spend()
+                if not hub.metadata.get("captureRuns"):
+                    continue
+                try:
+                    if self._is_usable(hub):
+                        return True, problem
+                except Exception as error:  # noqa: BLE001 - the other hubs go on
+                    name = f"{hub.namespace}/{hub.name}"
+                    _log.exception("capture_settings_unreadable hub=%s", name)
+                    problem = problem or f"Capture settings of {name} cannot be read: {error!r}"
+        return False, problem
 
     def _is_usable(self, hub: Hub) -> bool:
         for run in runs_of(hub.metadata["captureRuns"]):
@@ -135,14 +154,14 @@ class CaptureRoom:
                 for index, partition in enumerate(runtime.partition_ids)
             }
 
-        self._now_ms = clock.now_ms
+        self._clock = clock
         self.watch = CaptureWatch(catalog, self.registry, ends, clock.now_ms)
 
     def start(self, children: Children, facts: Facts, token: str) -> CaptureSupervisor:
         """Its process comes when a hub needs it: it is no door, and not waited for."""
-        probe = asking(children, self.registry, self._now_ms)
+        probe = asking(children, self.registry, self._clock.now_ms)
         child = capture_child(self._settings, facts, token, probe)
-        supervisor = CaptureSupervisor(children, self._catalog, self.registry, child)
+        supervisor = CaptureSupervisor(children, self._catalog, self.registry, child, self._clock)
         if self._settings.capture.run:
             supervisor.start()
         return supervisor
@@ -231,66 +250,45 @@ class CaptureWatch:
         self._now_ms = now_ms
         self._warned: dict[str, int] = {}
 
-    def statuses(self) -> list[CaptureStatus]:
-        return [
-            self._registry.status(hub, self._ends(hub), now_ms=self._now_ms())
-            for namespace in self._catalog.namespaces()
-            for hub in self._catalog.hubs(namespace.name)
-            if "capture" in hub.metadata
-        ]
+    async def statuses(self) -> list[CaptureStatus]:
+        """Of every hub with a capture description, a bounded number of hubs per event-loop turn. A
+        hub whose settings cannot be read is left out; the capture supervision names it."""
+        found: list[CaptureStatus] = []
+        budget = TurnBudget()
+        for namespace in self._catalog.namespaces():
+            for hub in self._catalog.hubs(namespace.name):
+                await budget.spend()
+                if "capture" in hub.metadata:
+                    with contextlib.suppress(Exception):
+                        ends = self._ends(hub)
+                        found.append(self._registry.status(hub, ends, now_ms=self._now_ms()))
+                        await budget.spend(hub.partition_count)
+        return found
 
-    def check(self) -> str:
-        """One word for `/ready`: a capture that waits does not make the broker unready."""
-        states = {status.state for status in self.statuses()}
-        return "ok" if states - {CaptureState.OFF} else "off"
+    @staticmethod
+    def check(statuses: Sequence[CaptureStatus]) -> Finding:
+        """Capture that does not run is named; it does not make the broker unready."""
+        for state in (CaptureState.FAILED, CaptureState.WAITING):
+            bad = [each for each in statuses if each.state is state]
+            if bad:
+                more = f" (and {len(bad) - 1} more hubs)" if len(bad) > 1 else ""
+                text = f"{bad[0].warning}{more}"
+                return Finding(NAME, State.FAIL, text)
+        if any(each.state is not CaptureState.OFF for each in statuses):
+            return Finding(NAME, State.OK, "running")
+        return Finding(NAME, State.OFF, "no event hub is captured")
 
-    def warnings(self) -> list[str]:
-        return [warning for status in self.statuses() if (warning := status.warning)]
+    @staticmethod
+    def warnings(statuses: Sequence[CaptureStatus]) -> list[str]:
+        return [warning for status in statuses if (warning := status.warning)]
 
-    def log_warnings(self) -> None:
+    async def log_warnings(self) -> None:
         """Every ten minutes the same one, not more often."""
         now_ms = self._now_ms()
-        for status in self.statuses():
+        for status in await self.statuses():
             key = f"{status.namespace}/{status.hub}"
             if status.warning is None:
                 self._warned.pop(key, None)
             elif now_ms - self._warned.get(key, -_WARN_EVERY_MS) >= _WARN_EVERY_MS:
                 self._warned[key] = now_ms
                 _log.warning("%s", status.warning)
-
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        labels = ("namespace", "hub")
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
-            "backlog_events": GaugeMetricFamily(
-                "penstock_capture_backlog_events", "events in no captured file yet", labels=labels
-            ),
-            "backlog_seconds": GaugeMetricFamily(
-                "penstock_capture_backlog_seconds", "age of the oldest such event", labels=labels
-            ),
-            "last_file_ms": GaugeMetricFamily(
-                "penstock_capture_last_file_timestamp_seconds",
-                "when the newest file's window closed",
-                labels=labels,
-            ),
-            "files": CounterMetricFamily("penstock_capture_files", "files captured", labels=labels),
-            "events": CounterMetricFamily(
-                "penstock_captured_messages", "events in those files", labels=labels
-            ),
-            "lost_events": CounterMetricFamily(
-                "penstock_capture_lost_messages", "dropped by retention before", labels=labels
-            ),
-        }
-        state = GaugeMetricFamily(
-            "penstock_capture_state", "1 for the state that it is in", labels=(*labels, "state")
-        )
-        for status in self.statuses():
-            where = [status.namespace, status.hub]
-            for field, family in families.items():
-                value = getattr(status, field)
-                family.add_metric(where, value / 1000 if field == "last_file_ms" else value)
-            for each in CaptureState:
-                state.add_metric([*where, each.value], float(status.state is each))
-        yield from families.values()
-        yield state

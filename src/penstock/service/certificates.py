@@ -3,16 +3,18 @@
 DIR/tls/ca.pem        what clients trust; ten years            ca.key      0600
 DIR/tls/server.pem    397 days, renewed thirty days early      server.key  0600
 DIR/tls/server.json   the names it covers and when it ends, so that a start with a good
-                      certificate loads no X.509 code
+                      certificate loads no X.509 code; and checksums of the four files
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import re
 import socket
 import ssl
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,7 +25,10 @@ from penstock.model.errors import ConfigurationError, DataDirectoryError
 from penstock.service.data_directory import write_whole
 from penstock.service.settings import Settings
 
+_logger = logging.getLogger(__name__)
+
 RENEW_DAYS = 30
+EXPIRY_WARNING_DAYS = 30
 ALWAYS_COVERED = ("localhost", "127.0.0.1", "::1")
 
 _DAY_MS = 86_400_000
@@ -38,22 +43,80 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
     certificate_file: Path
     key_file: Path
     ca_file: Path
+    is_own: bool = False  # configured, not a development certificate
+
+
+class CertificateValidity(msgspec.Struct, frozen=True, kw_only=True):
+    """From when to when a certificate file is valid: what all its certificates have in common."""
+
+    file: Path
+    not_before_ms: int
+    not_after_ms: int
+    is_own: bool  # configured, not a development certificate
+
+
+def read_validity(certificates: Certificates) -> CertificateValidity:
+    """Raises ConfigurationError when the file cannot be read."""
+    file = certificates.certificate_file
+    if certificates.is_own:
+        return _read_pem_validity(file)
+    try:  # without X.509 code, which is slow to load
+        not_after_ms = int(json.loads(_note(certificates).read_text())["not_after_ms"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return msgspec.structs.replace(_read_pem_validity(file), is_own=False)
+    return CertificateValidity(file=file, not_before_ms=0, not_after_ms=not_after_ms, is_own=False)
+
+
+def _read_pem_validity(file: Path) -> CertificateValidity:
+    from cryptography import x509  # late: only for certificates that were not created here
+
+    try:
+        chain = x509.load_pem_x509_certificates(file.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot read the certificate {file} ({error.strerror})."
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"Cannot read the certificate {file} ({error}).") from error
+    return CertificateValidity(
+        file=file,
+        not_before_ms=max(int(each.not_valid_before_utc.timestamp() * 1000) for each in chain),
+        not_after_ms=min(int(each.not_valid_after_utc.timestamp() * 1000) for each in chain),
+        is_own=True,
+    )
+
+
+def configured_certificates(settings: Settings) -> Certificates | None:
+    """The certificate that the configuration names; None: a development certificate is used."""
+    if settings.tls_certificate_file is None or settings.tls_key_file is None:
+        return None
+    return Certificates(
+        certificate_file=settings.tls_certificate_file,
+        key_file=settings.tls_key_file,
+        # Given to clients, whose current directory is another.
+        ca_file=(settings.tls_ca_file or settings.tls_certificate_file).absolute(),
+        is_own=True,
+    )
 
 
 def prepare_certificates(
     directory: Path, settings: Settings, *, host_names: Iterable[str] = (), now_ms: int
 ) -> Certificates:
     """The configured certificate, or the development one in `directory`, made or renewed if need
-    be, for loopback, `host_names`, the bound address and every namespace's hosts."""
-    if settings.tls_certificate_file is not None and settings.tls_key_file is not None:
-        return Certificates(
-            certificate_file=settings.tls_certificate_file,
-            key_file=settings.tls_key_file,
-            # Told to clients, whose current directory is another.
-            ca_file=(settings.tls_ca_file or settings.tls_certificate_file).absolute(),
-        )
+    be, for loopback, `host_names`, the bound address, public hosts and every namespace's
+    hosts."""
+    own = configured_certificates(settings)
+    if own is not None:
+        return own
     hosts = [host for namespace in settings.namespaces for host in namespace.hosts]
-    wanted = [*ALWAYS_COVERED, settings.host, *hosts, *host_names, *machine_names()]
+    wanted = [
+        *ALWAYS_COVERED,
+        settings.host,
+        *settings.public_hosts,
+        *hosts,
+        *host_names,
+        *machine_names(),
+    ]
     return development_certificates(directory, wanted, now_ms=now_ms)
 
 
@@ -135,16 +198,69 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return None if address.is_unspecified else address
 
 
+class _Note(msgspec.Struct):
+    """`server.json`. Version 0.1 wrote no checksums."""
+
+    names: list[str]
+    not_after_ms: int
+    sums: dict[str, int] | None = None  # CRC-32 of the four files by name
+    note_sum: int = 0  # of what stands above
+
+    def sum_up(self) -> int:
+        content = [self.names, self.not_after_ms, sorted((self.sums or {}).items())]
+        return zlib.crc32(msgspec.json.encode(content))
+
+
 def _is_good(files: Certificates, wanted: list[str], *, now_ms: int) -> bool:
-    """By the note beside the certificate. Names that went away stay covered until renewal."""
+    """By the note beside the certificate. Names that went away stay covered until renewal. Raises
+    DataDirectoryError for a damaged CA: a new one would have to be trusted by every client."""
     if not all(f.is_file() for f in (files.certificate_file, files.key_file, files.ca_file)):
         return False
+    file = _note(files)
     try:
-        note = json.loads(_note(files).read_text())
-        ends_ms, covered = int(note["not_after_ms"]), set(note["names"])
-    except (OSError, ValueError, TypeError, KeyError):
+        note = msgspec.json.decode(file.read_bytes(), type=_Note)
+    except FileNotFoundError:
         return False
-    return now_ms < ends_ms - RENEW_DAYS * _DAY_MS and covered.issuperset(wanted)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _logger.warning("certificate made again: file=%s reason=%s", file, error)
+        return False
+    if note.sums is None:
+        _write_note(files, note.names, note.not_after_ms)
+    elif note.note_sum != note.sum_up():
+        _logger.warning("certificate made again: file=%s reason=checksum", file)
+        return False
+    elif not _are_whole(files, note.sums):
+        return False
+    is_current = now_ms < note.not_after_ms - RENEW_DAYS * _DAY_MS
+    return is_current and set(note.names).issuperset(wanted)
+
+
+def _are_whole(files: Certificates, sums: dict[str, int]) -> bool:
+    found = _sums(files)
+    for file in (files.ca_file, files.ca_file.with_suffix(".key")):
+        if found.get(file.name) != sums.get(file.name):
+            raise DataDirectoryError(
+                f"{file} is damaged: it does not match its checksum in {_note(files)}. Restore it "
+                f"from a backup; if you replaced it yourself, remove {_note(files).name}; or "
+                f"remove the directory {file.parent} for a new CA, which clients must then trust."
+            )
+    for file in (files.certificate_file, files.key_file):
+        if found.get(file.name) != sums.get(file.name):
+            _logger.warning("certificate made again: file=%s reason=checksum", file)
+            return False
+    return True
+
+
+def _sums(files: Certificates) -> dict[str, int]:
+    authority_key = files.ca_file.with_suffix(".key")
+    parts = (files.ca_file, authority_key, files.certificate_file, files.key_file)
+    return {file.name: zlib.crc32(file.read_bytes()) for file in parts if file.is_file()}
+
+
+def _write_note(files: Certificates, names: list[str], not_after_ms: int) -> None:
+    note = _Note(names, not_after_ms, _sums(files))
+    note.note_sum = note.sum_up()
+    write_whole(_note(files), msgspec.json.encode(note), mode=0o644)
 
 
 def _note(files: Certificates) -> Path:
@@ -164,5 +280,4 @@ def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
         {name: _address(name) for name in wanted},
         now_ms=now_ms,
     )
-    content = json.dumps({"names": wanted, "not_after_ms": ends_ms})
-    write_whole(note, content.encode(), mode=0o644)
+    _write_note(files, wanted, ends_ms)

@@ -133,7 +133,11 @@ class Children:
         delay_s = BACKOFF_S[0]
         while not kept.stopping.is_set():
             began_ms = self._clock.monotonic_ms()
-            exit_code = await self._live(kept)
+            try:
+                exit_code = await self._live(kept)
+            except Exception:  # its supervision goes on, whatever happened to it
+                kept.log.exception("child_failed child=%s", kept.child.name)
+                exit_code = None
             if kept.stopping.is_set():
                 break
             has_lived = self._clock.monotonic_ms() - began_ms >= LIVED_S * 1000
@@ -157,8 +161,8 @@ class Children:
         """From start to end of one process; its exit code, None when it could not be started."""
         try:
             process, reading = await _spawn(kept.child, kept.log)
-        except OSError as error:
-            kept.log.error("cannot start child=%s: %s", kept.child.name, error)
+        except Exception as error:  # noqa: BLE001 - no process, no thread, no memory: try again later
+            kept.log.error("cannot start child=%s: %r", kept.child.name, error)
             return None
         state = ChildState.RUNNING if kept.child.probe is None else ChildState.STARTING
         self._move(kept, state, pid=process.pid)
@@ -225,7 +229,10 @@ class Children:
             kept.status, state=state, since_ms=self._clock.now_ms(), **changed
         )
         if kept.child.heard is not None:
-            kept.child.heard(kept.status)
+            try:
+                kept.child.heard(kept.status)
+            except Exception:
+                kept.log.exception("child_callback_failed child=%s", kept.child.name)
 
 
 async def _spawn(
@@ -281,7 +288,7 @@ async def _forward(descriptor: int, log: logging.Logger) -> None:
 async def _answers(probe: Probe) -> bool:
     try:
         return await asyncio.wait_for(probe(), PROBE_S)
-    except (TimeoutError, OSError, ValueError):
+    except Exception:  # noqa: BLE001 - whatever the reason: no answer
         return False
 
 

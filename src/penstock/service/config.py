@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.model import limits, names
-from penstock.model.entities import Right, Secret, Tier
+from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.service import config_values as values
 from penstock.service.config_capture import CaptureReader
@@ -70,23 +70,23 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return f"PENSTOCK_{self.field.upper()}"
 
 
-def _hub_specs(value: Value) -> tuple[HubSettings, ...]:
+def _hub_specs(value: Value, limit_set: LimitSet = LimitSet.CURRENT) -> tuple[HubSettings, ...]:
     """NAME[:PARTITIONS], several; a variable separates them by commas."""
     raw = value.raw
     specs = raw.split(",") if isinstance(raw, str) and not value.typed else raw
     if not isinstance(specs, list | tuple):
         value.refuse("a list of NAME or NAME:PARTITIONS is allowed")
-    hubs = [_hub_spec(Value(raw=spec, where=value.where)) for spec in specs]
+    hubs = [_hub_spec(Value(raw=spec, where=value.where), limit_set) for spec in specs]
     return values.unique(hubs, lambda hub: hub.name, "event hub", value.where)
 
 
-def _hub_spec(value: Value) -> HubSettings:
+def _hub_spec(value: Value, limit_set: LimitSet) -> HubSettings:
     spec = value.text("NAME or NAME:PARTITIONS is allowed").strip()
     name, colon, count = spec.partition(":")
     partitions = msgspec.structs.replace(value, raw=count)
     return HubSettings(
         name=values.name(names.hub_name)(msgspec.structs.replace(value, raw=name)),
-        partition_count=values.partition_count(partitions) if colon else None,
+        partition_count=values.partition_count(limit_set)(partitions) if colon else None,
     )
 
 
@@ -107,6 +107,13 @@ SETTINGS: tuple[Setting, ...] = (
         read=values.host_name,
         flag="--host",
         meaning="the address that all doors are bound to",
+    ),
+    Setting(
+        key="public_hosts",
+        read=values.host_names,
+        flag="--public-host",
+        meaning="host names or addresses that clients reach every namespace by, beside those of "
+        "this machine; the development certificate covers them",
     ),
     Setting(
         key="amqp_port",
@@ -141,6 +148,13 @@ SETTINGS: tuple[Setting, ...] = (
         "not enforced)",
     ),
     Setting(
+        key="limits",
+        read=values.limit_set,
+        flag="--limits",
+        meaning="limits of a standard namespace: `specification` (256 KB publications, 2 to 32 "
+        "partitions) or `current` (Azure's of today: 1 MB, 1 to 32)",
+    ),
+    Setting(
         key="flush",
         read=_flush,
         flag="--flush",
@@ -150,7 +164,7 @@ SETTINGS: tuple[Setting, ...] = (
         key="json",
         read=values.yes_or_no,
         flag="--json",
-        meaning="one JSON object on standard output instead of the banner",
+        meaning="one JSON object on standard output when ready, with keys and the admin token",
     ),
     Setting(
         key="log_level",
@@ -197,12 +211,24 @@ SETTINGS: tuple[Setting, ...] = (
         "`json.card.number, properties.email, key`",
     ),
     Setting(
+        key="portal_trusted_proxies",
+        read=values.whole_number(0, 10),
+        meaning="how many reverse proxies before the portal append to `X-Forwarded-For`: the "
+        "client's address is that many entries from the right",
+    ),
+    Setting(
         key="root_key",
         read=values.secret,
         in_file=False,
         meaning="key of the default namespace's `RootManageSharedAccessKey`",
     ),
     Setting(key="root_key_file", read=values.secret_file, meaning="a file that holds that key"),
+    Setting(
+        key="auth.expiry_grace_seconds",
+        read=values.whole_number(0, limits.EXPIRY_GRACE_S_MAX),
+        meaning="how long an AMQP link outlives its token, 0 to 600 seconds; an expired token "
+        "opens nothing new",
+    ),
     Setting(
         key="tls.certificate_file",
         read=values.path,
@@ -229,9 +255,13 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
     prices: Prices | None = None
     capture = CaptureConfig()
     if "config" in given:
-        of_file, namespaces, prices, capture = _read_file(given["config"], environ)
+        stated = given.get("limits")
+        of_file, namespaces, prices, capture = _read_file(
+            given["config"], environ, None if stated is None else values.limit_set(stated)
+        )
         given = of_file | given
-    read = {field: _BY_FIELD[field].read(value) for field, value in given.items()}
+    # `hubs` are read last: their partition counts depend on the limits.
+    read = {f: _BY_FIELD[f].read(value) for f, value in given.items() if f != "hubs"}
     fields = {field: value for field, value in read.items() if field not in _OF_NAMESPACE}
     settings = Settings(**fields, prices=prices, capture=capture)
     if namespaces:
@@ -269,8 +299,12 @@ def _given(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str,
 
 def _from_file(root: Table) -> dict[str, Value]:
     """The file's own settings; `namespaces` and `prices` are read apart."""
-    tables: dict[str, Table | None] = {"": root, "tls": root.table("tls")}
-    known: dict[str, set[str]] = {"": {"namespaces", "prices", "tls", "capture"}, "tls": set()}
+    sections = ("auth", "tls")
+    tables: dict[str, Table | None] = {"": root, **{name: root.table(name) for name in sections}}
+    known: dict[str, set[str]] = {
+        "": {"namespaces", "prices", "capture", *sections},
+        **{name: set() for name in sections},
+    }
     found: dict[str, Value] = {}
     for setting in SETTINGS:
         if not setting.in_file:
@@ -287,15 +321,17 @@ def _from_file(root: Table) -> dict[str, Value]:
 
 
 def _read_file(
-    value: Value, environ: Mapping[str, str]
+    value: Value, environ: Mapping[str, str], stated_limits: LimitSet | None
 ) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...], Prices | None, CaptureConfig]:
     file, text = values.path(value), _content(value)
     if is_emulator_config(text):
-        return {}, read_namespaces(file, text), None, CaptureConfig()
+        implied = {"limits": Value(raw=LimitSet.CURRENT.value, where=str(file))}
+        namespaces = read_namespaces(file, text, stated_limits or LimitSet.CURRENT)
+        return implied, namespaces, None, CaptureConfig()
     root = _document(file, text).root
     return (
         _from_file(root),
-        NamespaceReader(environ).read(root),
+        NamespaceReader(environ, stated_limits).read(root),
         _prices(root.table("prices")),
         CaptureReader(environ).read(root),
     )
@@ -336,6 +372,8 @@ def _with_overrides(
     namespace: NamespaceSettings, given: Mapping[str, Value], read: Mapping[str, Any]
 ) -> NamespaceSettings:
     """The default namespace with what flags, environment and the file's top level say of it."""
+    limit_set = namespace.limits or read.get("limits")
+    namespace = msgspec.structs.replace(namespace, limits=limit_set)
     if units := given.get("throughput_units"):
         if namespace.tier is Tier.DEDICATED:
             units.refuse("a dedicated namespace has no throughput units, so none are allowed")
@@ -349,7 +387,10 @@ def _with_overrides(
     if "root_key" in given or "root_key_file" in given:
         key: Secret = read["root_key"] if "root_key" in given else read["root_key_file"]
         namespace = _with_root_key(namespace, key)
-    return msgspec.structs.replace(namespace, hubs=_merged(namespace.hubs, read.get("hubs", ())))
+    if "hubs" in given:
+        hubs = _hub_specs(given["hubs"], limit_set or LimitSet.SPECIFICATION)
+        namespace = msgspec.structs.replace(namespace, hubs=_merged(namespace.hubs, hubs))
+    return namespace
 
 
 def _with_root_key(namespace: NamespaceSettings, key: Secret) -> NamespaceSettings:

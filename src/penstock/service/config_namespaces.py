@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.model import limits, names
-from penstock.model.entities import Right, Secret, Tier
+from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.model.ledger import QuotaKind
 from penstock.service import config_values as values
@@ -22,7 +22,7 @@ TIER = values.choice({"standard": Tier.STANDARD, "dedicated": Tier.DEDICATED})
 # Manage includes the other two (protocol.md 7.3).
 RIGHT = values.choice({"listen": Right.LISTEN, "send": Right.SEND, "manage": Right.ALL})
 _NAMESPACE_KEYS = (
-    *("name", "hosts", "tier", "throughput_units", "maximum_throughput_units"),
+    *("name", "hosts", "tier", "limits", "throughput_units", "maximum_throughput_units"),
     *("grants", "rules", "hubs"),
 )
 _GRANTED = {
@@ -32,41 +32,52 @@ _GRANTED = {
 
 
 class NamespaceReader:
-    """`environ` is where `key_env` finds its key."""
+    """`environ` is where `key_env` finds its key. `stated_limits` come from a flag or the
+    environment and win over the file."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], stated_limits: LimitSet | None = None) -> None:
         self._environ = environ
+        self._stated_limits = stated_limits
 
     def read(self, root: Table) -> tuple[NamespaceSettings, ...]:
-        tables = root.tables("namespaces")
         where = root.where
-        found = values.unique(map(self._namespace, tables), lambda n: n.name, "namespace", where)
+        common = root.read("limits", values.limit_set, None)
+        namespaces = [self._namespace(table, common) for table in root.tables("namespaces")]
+        found = values.unique(namespaces, lambda n: n.name, "namespace", where)
         hosts = [host for namespace in found for host in namespace.hosts]
         values.unique(hosts, lambda host: host, "host", where)
         return found
 
-    def _namespace(self, table: Table) -> NamespaceSettings:
+    def _namespace(self, table: Table, common_limits: LimitSet | None) -> NamespaceSettings:
         table.refuse_unknown(_NAMESPACE_KEYS)
+        own_limits = table.read("limits", values.limit_set, common_limits)
+        limit_set = self._stated_limits or own_limits
         name = table.required("name", values.name(names.namespace_name))
         tier = table.read("tier", TIER, Tier.STANDARD)
-        units = table.value("throughput_units")
-        for value in (units, table.value("maximum_throughput_units")):
+        units, maximum = table.value("throughput_units"), table.value("maximum_throughput_units")
+        for value in (units, maximum):
             if value is not None and tier is Tier.DEDICATED:
                 value.refuse("a dedicated namespace has no throughput units, so none are allowed")
+        held = None if units is None else values.throughput_units(units)
+        most = None if maximum is None else values.maximum_throughput_units(maximum)
+        if held and most and maximum is not None and most < held:
+            maximum.refuse(f"at least the {held} of throughput_units, or 0, is allowed")
         return NamespaceSettings(
             name=name,
             hosts=self._hosts(table),
             tier=tier,
-            throughput_units=None if units is None else values.throughput_units(units),
+            throughput_units=held,
             throughput_units_given=units is not None,
-            maximum_throughput_units=table.read(
-                "maximum_throughput_units", values.maximum_throughput_units, None
-            ),
+            maximum_throughput_units=most,
             grants=tuple(grant for each in table.tables("grants") for grant in _grants(each)),
             rules=self._rules(table),
             hubs=values.unique(
-                map(self._hub, table.tables("hubs")), lambda hub: hub.name, "hub", table.where
+                (self._hub(hub, limit_set) for hub in table.tables("hubs")),
+                lambda hub: hub.name,
+                "hub",
+                table.where,
             ),
+            limits=limit_set,
         )
 
     def _hosts(self, table: Table) -> tuple[str, ...]:
@@ -74,14 +85,15 @@ class NamespaceReader:
         _refuse_too_many(table, "hosts", len(hosts), limits.HOSTS_PER_NAMESPACE_MAX)
         return values.unique(hosts, lambda host: host, "host", table.where)
 
-    def _hub(self, table: Table) -> HubSettings:
+    def _hub(self, table: Table, limit_set: LimitSet | None) -> HubSettings:
+        count = values.partition_count(limit_set or LimitSet.SPECIFICATION)
         table.refuse_unknown(("name", "partition_count", "retention_hours", "groups", "rules"))
         groups = [values.name(names.group_name)(each) for each in table.values("groups")]
         groups = [group for group in groups if group != names.DEFAULT_GROUP]
         _refuse_too_many(table, "groups", len(groups), limits.CONSUMER_GROUPS_MAX)
         return HubSettings(
             name=table.required("name", values.name(names.hub_name)),
-            partition_count=table.read("partition_count", values.partition_count, None),
+            partition_count=table.read("partition_count", count, None),
             retention_hours=table.read("retention_hours", RETENTION_HOURS, None),
             groups=values.unique(groups, lambda group: group, "consumer group", table.where),
             rules=self._rules(table),

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from penstock.model import limits, units
-from penstock.model.entities import Secret
+from penstock.model.entities import LimitSet, Secret
 from penstock.model.errors import ArgumentError, ConfigurationError
 from penstock.model.names import shown
 
@@ -60,6 +60,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
             return str(self.raw).lower()
         if isinstance(self.raw, dict | list):
             return "a table" if isinstance(self.raw, dict) else "a list"
+        if isinstance(self.raw, Path):
+            return str(self.raw)  # whole: a path that is cut cannot be found
         return f"'{shown(self.raw)}'" if isinstance(self.raw, str) else shown(str(self.raw))
 
 
@@ -127,7 +129,9 @@ class Table:
         for key in self._entries:
             if key not in known:
                 line = self._document.line((*self._path, key))
-                raise ConfigurationError(f"{line}: '{shown(key)}' is no setting{_hint(key, known)}")
+                raise ConfigurationError(
+                    f"{line}: '{shown(key)}' is not a setting{_hint(key, known)}"
+                )
 
     def _table(self, path: KeyPath, value: Value) -> Table:
         if not isinstance(value.raw, dict):
@@ -270,6 +274,18 @@ def host_name(value: Value) -> str:
     return bare
 
 
+def host_names(value: Value) -> tuple[str, ...]:
+    """Several host names or addresses; a variable separates them by commas."""
+    raw = value.raw
+    hosts = raw.split(",") if isinstance(raw, str) and not value.typed else raw
+    if not isinstance(hosts, list | tuple):
+        value.refuse("a list of host names or addresses is allowed")
+    if len(hosts) > limits.HOSTS_PER_NAMESPACE_MAX:
+        value.refuse(f"at most {limits.HOSTS_PER_NAMESPACE_MAX} host names are allowed")
+    checked = [host_name(msgspec.structs.replace(value, raw=host)) for host in hosts]
+    return tuple(dict.fromkeys(checked))
+
+
 def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -306,16 +322,23 @@ def _units(value: Value, also: str) -> int:
     return number
 
 
-def partition_count(value: Value) -> int:
+limit_set = choice({each.value: each for each in LimitSet})
+
+
+def partition_count(limit_set: LimitSet) -> Reader[int]:
     """Whether more than 32 were granted is for the catalog to say."""
-    least, most = limits.PARTITION_COUNT_MIN, limits.PARTITION_COUNT_GRANTED_MAX
-    try:
-        return whole_number(least, most)(value)
-    except ConfigurationError:
-        value.refuse(
-            f"a whole number from {least} to {limits.PARTITION_COUNT_MAX}, with a grant to {most}, "
-            "is allowed"
-        )
+    least, most = limit_set.partition_count_min, limits.PARTITION_COUNT_GRANTED_MAX
+
+    def read(value: Value) -> int:
+        try:
+            return whole_number(least, most)(value)
+        except ConfigurationError:
+            value.refuse(
+                f"a whole number from {least} to {limits.PARTITION_COUNT_MAX}, with a grant to "
+                f"{most}, is allowed (limits are '{limit_set}')"
+            )
+
+    return read
 
 
 def granted_units(value: Value) -> int:
@@ -367,17 +390,18 @@ def fields(value: Value) -> str:
 
 
 def secret(value: Value) -> Secret:
-    """A shared access key. What was seen is never shown."""
+    """A shared access key, of any strength: clients that exist may have it. What was seen is never
+    shown."""
     raw = value.raw
     if (
         not isinstance(raw, str)
         or not 1 <= len(raw) <= limits.SAS_KEY_MAX
         or not raw.isprintable()
-        or any(sign in raw for sign in " ;")  # `;` ends a connection string's part
+        or ";" in raw  # it ends a part of a connection string
     ):
         raise ConfigurationError(
             f"{value.where} is no usable key: 1 to {limits.SAS_KEY_MAX} printable characters "
-            "without space and semicolon are allowed."
+            "without ';' are allowed."
         )
     return Secret(raw)
 

@@ -3,7 +3,10 @@
 DIR/                0700
   root.key          the first root key, base64 of 256 random bits        0600
   admin.secret      what admin tokens are signed with, base64, 256 bits   0600
+                    (both: a second line has the first one's checksum; version 0.1 wrote none)
+  admin.revoked     ids of revoked admin tokens, JSON                     0600
   runtime.json      what the running service tells (design.md 7)          0600
+  portal.revoked    ended portal sessions, used sign-in links             0600
   tls/              certificates (certificates.py)
   log/, catalog.*, checkpoints.*, history.*   have versions of their own
 """
@@ -18,6 +21,9 @@ import json
 import logging
 import os
 import secrets
+import stat
+import uuid
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +31,7 @@ from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import DataDirectoryError
 from penstock.service.admin_token import AdminTokens
+from penstock.service.revoked_tokens import RevokedTokens
 
 _logger = logging.getLogger(__name__)
 
@@ -32,10 +39,12 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _KEY_BYTES = 32
 _RUNTIME_BYTES_MAX = 64 * limits.KB
 _SECRET_BYTES_MAX = 1 * limits.KB
+_SUM = b"crc32:"
 
 
 class DataDirectory:
-    """One directory, made if it is not there. Raises DataDirectoryError, one sentence."""
+    """One directory, created if it is absent; other users lose their rights to an existing one.
+    Raises DataDirectoryError, one sentence."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # told to clients, whose current directory is another
@@ -53,6 +62,7 @@ class DataDirectory:
                 f"The data directory {path} cannot be written; "
                 "change its owner or mode, or name another with --data."
             )
+        _make_private(path)
 
     def root_key(self) -> Secret:
         """The key of the first root policy, drawn when it is first asked for."""
@@ -63,7 +73,14 @@ class DataDirectory:
         return AdminTokens(_kept_secret(self.path / "admin.secret").encode())
 
     def admin_token(self, *, now_ms: int) -> str:
-        return self.admin_tokens().issue(now_ms=now_ms)
+        return self.admin_tokens().issue(now_ms=now_ms, token_id=uuid.uuid4().hex)
+
+    def revoked_tokens(self, *, now_ms: int) -> RevokedTokens:
+        return RevokedTokens(self.path / "admin.revoked", write_whole, now_ms=now_ms)
+
+    def portal_secret(self) -> str:
+        """What portal sessions and sign-in links are signed with."""
+        return self.admin_tokens().derive_secret("portal")
 
     def write_runtime(self, facts: Mapping[str, object]) -> None:
         """Put `runtime.json` in place whole, and hold a lock on it: the system lets go of the lock
@@ -134,11 +151,17 @@ def _kept_secret(file: Path) -> str:
     try:
         if not file.exists():
             drawn = base64.b64encode(secrets.token_bytes(_KEY_BYTES))
-            write_whole(file, drawn + b"\n", mode=0o600, replace=False)
+            write_whole(file, drawn + b"\n" + _sum_line(drawn), mode=0o600, replace=False)
         with file.open("rb") as opened:
             content = opened.read(_SECRET_BYTES_MAX).strip()
     except OSError as error:
         raise _cannot("read or write", file, error) from error
+    content, end, line = content.partition(b"\n")
+    if (end and line + b"\n" != _sum_line(content)) or _SUM in content:
+        raise DataDirectoryError(
+            f"{file} is damaged: it does not match its checksum. Restore it from a backup, or "
+            "remove it to have a new one drawn."
+        )
     if (
         not 1 <= len(content) <= limits.SAS_KEY_MAX
         or not content.decode("ascii", "replace").isprintable()
@@ -147,7 +170,30 @@ def _kept_secret(file: Path) -> str:
             f"{file} does not hold a key of 1 to {limits.SAS_KEY_MAX} printable characters; "
             "restore it, or remove it to have a new one drawn."
         )
+    if not end:  # of version 0.1
+        with contextlib.suppress(OSError):  # a full disk is no reason not to start
+            write_whole(file, content + b"\n" + _sum_line(content), mode=0o600)
     return content.decode("ascii", "replace")
+
+
+def _sum_line(content: bytes) -> bytes:
+    return _SUM + f"{zlib.crc32(content):08x}\n".encode()
+
+
+def _make_private(directory: Path) -> None:
+    """A directory of another user's, such as a mounted volume, stays as it is."""
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if not mode & 0o077:
+        return
+    try:
+        directory.chmod(0o700)
+    except OSError as error:
+        _logger.warning(
+            "data directory readable by others: directory=%s mode=%o reason=%s",
+            *(directory, mode, error.strerror),
+        )
+    else:
+        _logger.warning("data directory made private: directory=%s mode=%o to=700", directory, mode)
 
 
 def write_whole(file: Path, content: bytes, *, mode: int, replace: bool = True) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from penstock.model import limits, names
-from penstock.model.entities import Right, Secret
+from penstock.model.entities import LimitSet, Right, Secret
 from penstock.model.errors import ArgumentError, ConfigurationError
 from penstock.service.settings import HubSettings, NamespaceSettings, RuleSettings
 
@@ -37,15 +37,17 @@ def is_emulator_config(text: str) -> bool:
     return text.lstrip("\ufeff \t\r\n").startswith(("{", "//", "/*"))
 
 
-def read_namespaces(file: Path, text: str) -> tuple[NamespaceSettings, ...]:
+def read_namespaces(
+    file: Path, text: str, limit_set: LimitSet = LimitSet.CURRENT
+) -> tuple[NamespaceSettings, ...]:
     node = _Node(file, "", _parse(file, text))
     listed = node.member("UserConfig").member("NamespaceConfig").items()
     if not listed:
         node.member("UserConfig").member("NamespaceConfig").refuse("one namespace is needed")
-    return tuple(_namespace(each) for each in listed)
+    return tuple(_namespace(each, limit_set) for each in listed)
 
 
-def _namespace(node: _Node) -> NamespaceSettings:
+def _namespace(node: _Node, limit_set: LimitSet) -> NamespaceSettings:
     kind = node.optional("Type")
     if kind is not None and str(kind.raw).lower() != "eventhub":
         kind.refuse("EventHub is allowed")
@@ -57,7 +59,7 @@ def _namespace(node: _Node) -> NamespaceSettings:
         name=node.member("Name").name(names.namespace_name),
         rules=(root,),
         hubs=tuple(hubs),
-        partition_count_min=limits.PARTITION_COUNT_MIN_EMULATOR,
+        limits=limit_set,
     )
 
 
@@ -79,7 +81,7 @@ def _hub(node: _Node) -> HubSettings:
 
 
 def _partition_count(node: _Node) -> int:
-    least, most = limits.PARTITION_COUNT_MIN_EMULATOR, limits.PARTITION_COUNT_MAX
+    least, most = limits.PARTITION_COUNT_MIN_CURRENT, limits.PARTITION_COUNT_MAX
     raw = node.raw
     if isinstance(raw, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", raw):
         raw = int(raw)

@@ -12,6 +12,7 @@ from penstock.model.entities import AuthorizationRule
 from penstock.service.settings import Settings
 
 _AMQPS_DEFAULT = 5671
+_LOCALHOST = ("localhost", "127.0.0.1", "::1")  # any other loopback address is not localhost
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +77,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def public_host(settings: Settings) -> str:
-    """The name that clients use: localhost, the bound address, or the machine's own name."""
-    if settings.is_loopback:
+    """The name that clients use: localhost, the bound address, or, where every address is bound,
+    the first public host or the machine's own name."""
+    host = settings.host
+    if host in _LOCALHOST:
         return "localhost"
-    if settings.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        return socket.gethostname()  # getfqdn could wait for a name server
-    return f"[{settings.host}]" if ":" in settings.host else settings.host
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        # getfqdn could wait for a name server
+        host = settings.public_hosts[0] if settings.public_hosts else socket.gethostname()
+    return f"[{host}]" if ":" in host else host

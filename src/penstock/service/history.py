@@ -21,6 +21,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.metrics import COUNTERS, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
 from penstock.model.names import key
+from penstock.service.periodic_tasks import PassRecord, run_pass
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class MetricHistory:
         self._clock = clock
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-history")
+        self.record = PassRecord("metric history", clock, interval_s=STEP_MS / 1000)
         self._noted: dict[str, _Counts] = {}  # by hub id: what the store has of it
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -68,7 +70,7 @@ class MetricHistory:
         and be counted again."""
         self._stopping.set()
         if self._running is not None:
-            await self._running
+            await asyncio.wait([self._running])
         self._thread.shutdown()
 
     async def note(self) -> bool:
@@ -129,10 +131,10 @@ class MetricHistory:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), to_turn_s)
             is_last = self._stopping.is_set()
-            try:
-                await self.note()
-            except Exception:  # noqa: BLE001 - numbers of ten seconds are lost, and no more
-                _log.exception("metric history: a sample failed")
+            await run_pass(self.record, self._note_pass)
+
+    async def _note_pass(self) -> str | None:
+        return None if await self.note() else "the metric history cannot be written"
 
     async def _count_connections(self) -> Counter[tuple[str, str]]:
         """By namespace and hub, and by namespace alone."""

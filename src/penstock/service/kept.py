@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from penstock.broker import Broker
+from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import Checkpoints, LagRow, hub_rows, lag_rows, with_seconds
-from penstock.catalog.api import Catalog
+from penstock.catalog.api import Catalog, CatalogChange
 from penstock.checkpoints.keeper import CheckpointKeeper
 from penstock.model.clock import Clock
+from penstock.model.entities import ConsumerGroup, Hub, Namespace
 from penstock.model.names import key
 
 
@@ -31,6 +32,11 @@ class LagReport:
         self._checkpoints = checkpoints
         self._clock = clock
         self._reads = reads
+
+    def hub_rows(self, runtime: HubRuntime) -> list[LagRow]:
+        """Of one hub; seconds are known where memory has the event."""
+        now_ms = self._clock.now_ms()
+        return hub_rows(runtime, self._catalog, self._checkpoints, now_ms=now_ms)
 
     def rows(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
         """At once: seconds are told where memory has the event."""
@@ -66,7 +72,7 @@ class LagReport:
 def follow_catalog(keeper: CheckpointKeeper, catalog: Catalog) -> Callable[[], None]:
     """Checkpoints end with their group or hub; how to stop following."""
 
-    def changed() -> None:
+    def keep_existing() -> None:
         keeper.keep_only(
             {
                 (hub.id, group.name)
@@ -76,5 +82,18 @@ def follow_catalog(keeper: CheckpointKeeper, catalog: Catalog) -> Callable[[], N
             }
         )
 
-    changed()
-    return catalog.subscribe(changed)
+    def on_change(change: CatalogChange) -> None:
+        deleted = change.before
+        if change.after is not None:
+            return
+        if isinstance(deleted, Namespace):
+            keep_existing()
+        elif isinstance(deleted, Hub):
+            keeper.forget_hub(deleted.id)
+        elif isinstance(deleted, ConsumerGroup):
+            hub = catalog.hub(deleted.namespace, deleted.hub)
+            if hub is not None:
+                keeper.forget_group(hub.id, deleted.name)
+
+    keep_existing()
+    return catalog.subscribe(on_change)

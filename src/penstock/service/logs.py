@@ -30,8 +30,9 @@ class Thinning(logging.Filter):
         self._seen: dict[tuple[str, str], list[int]] = {}  # started, written, left out
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Informational lines are facts (one per connection's life) and are never thinned."""
-        if record.levelno < logging.WARNING:
+        """Informational lines are facts (one per connection's life) and are never thinned, nor
+        are warnings that are bounded where they are written."""
+        if record.levelno < logging.WARNING or getattr(record, "is_bounded", False):
             return True
         now_ms = self._monotonic_ms()
         if len(self._seen) > _TEMPLATES_MAX:

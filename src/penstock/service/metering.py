@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from penstock.broker import Account, Accounts
-from penstock.catalog.api import Catalog, UsageLedger
+from penstock.catalog.api import Catalog, CatalogChange, UsageLedger
 from penstock.model.clock import Clock
-from penstock.model.entities import Namespace, Tier
+from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import PenstockError
 from penstock.model.ledger import HOUR_MS, AuditEntry, Usage, hour_of
+from penstock.model.names import key
 from penstock.model.units import next_on_ladder
+from penstock.service.periodic_tasks import PassRecord, record_failure
 
 _log = logging.getLogger(__name__)
 
@@ -52,19 +54,24 @@ class Metering:
         self._clock = clock
         self._loop = loop
         self._process = process
+        self.record = PassRecord("metering", clock, interval_s=_LOOK_AGAIN_S)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-ledger")
         self._write_timer: asyncio.TimerHandle | None = None
         self._hour_timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._notes: tuple[str, ...] = ()
+        self._partitions: dict[str, int] = {}  # of each namespace
+        self._notes: dict[str, str] = {}  # by namespace
         self._unsubscribe: Callable[[], None] | None = None
 
     async def start(self) -> None:
         """The hour's units are in the ledger when it returns, before anything is published."""
         self._accounts.on_change = self._changed
         self._accounts.on_short = self._short
-        self._unsubscribe = self._catalog.subscribe(self._look_at_units)
-        self._look_at_units()
+        self._unsubscribe = self._catalog.subscribe(self._on_change)
+        for namespace in self._catalog.namespaces():
+            hubs = self._catalog.hubs(namespace.name)
+            self._partitions[key(namespace.name)] = sum(hub.partition_count for hub in hubs)
+            self._judge_units(namespace.name)
         purchases = [
             Usage(
                 namespace=namespace.name,
@@ -75,7 +82,8 @@ class Metering:
             for namespace in self._catalog.namespaces()
             if namespace.throughput_units is not None and namespace.tier is Tier.STANDARD
         ]
-        self._pass_time()
+        self._accounts.pass_to(self._clock.now_ms())
+        self._arm_hour_timer()
         await self._record(purchases)
         await self._write()
 
@@ -87,7 +95,7 @@ class Metering:
         if self._unsubscribe is not None:
             self._unsubscribe()
         if self._writing is not None:
-            await self._writing
+            await asyncio.wait([self._writing])
         self._accounts.pass_to(self._clock.now_ms())
         await self._write()
         if self._write_timer is not None:
@@ -98,7 +106,7 @@ class Metering:
     @property
     def notes(self) -> tuple[str, ...]:
         """What an operator should know and need not act upon at once."""
-        return self._notes
+        return tuple(self._notes.values())
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -114,34 +122,54 @@ class Metering:
             self._changed()
 
     async def _write(self) -> None:
-        counts = self._accounts.counts()
-        named = [
-            msgspec.structs.replace(usage, run=f"{self._process}-{usage.run}")
-            for _, usages in counts
-            for usage in usages
-        ]
-        if await self._record(named):
-            self._accounts.written(counts)
-            return
-        self._accounts.not_written(counts)
-        if self._write_timer is None:
+        try:
+            is_written = await self._write_counts()
+        except Exception as error:  # noqa: BLE001 - confined to this pass; the next one counts all
+            record_failure(self.record, error)
+            is_written = False
+        if not is_written and self._write_timer is None:
             self._write_timer = self._loop.call_later(_RETRY_S, self._due)
 
-    async def _record(self, usages: list[Usage]) -> bool:
-        if not usages:
-            return True
+    async def _write_counts(self) -> bool:
+        counts = self._accounts.counts()
+        is_written = False
         try:
-            await self._loop.run_in_executor(self._thread, self._ledger.record, usages)
+            named = [
+                msgspec.structs.replace(usage, run=f"{self._process}-{usage.run}")
+                for _, usages in counts
+                for usage in usages
+            ]
+            is_written = await self._record(named)
+        finally:
+            if is_written:
+                self._accounts.written(counts)
+            else:
+                self._accounts.not_written(counts)
+        return is_written
+
+    async def _record(self, usages: list[Usage]) -> bool:
+        try:
+            if usages:
+                await self._loop.run_in_executor(self._thread, self._ledger.record, usages)
         except PenstockError as error:
-            _log.warning("usage is not written, and will be tried again: %s", error)
+            _log.warning("usage_not_written retried=true error=%s", error)
+            self.record.fail(error)
             return False
+        self.record.complete()
         return True
 
     def _pass_time(self) -> None:
         """At the turn of the hour at the latest."""
-        now_ms = self._clock.now_ms()
-        self._accounts.pass_to(now_ms)
-        to_turn_s = (HOUR_MS - now_ms % HOUR_MS) / 1000
+        self._arm_hour_timer()  # first: a pass that fails must not be the last one
+        try:
+            self._accounts.pass_to(self._clock.now_ms())
+        except Exception as error:  # noqa: BLE001 - confined to this pass
+            record_failure(self.record, error)
+        else:
+            self._changed()
+
+    def _arm_hour_timer(self) -> None:
+        to_turn_s = (HOUR_MS - self._clock.now_ms() % HOUR_MS) / 1000
         delay_s = min(to_turn_s, _LOOK_AGAIN_S)
         self._hour_timer = self._loop.call_later(delay_s, self._pass_time)
 
@@ -164,19 +192,31 @@ class Metering:
                 answer_after_s = _REFUSED_S
         self._loop.call_later(answer_after_s, account.answered)
 
-    def _look_at_units(self) -> None:
-        notes = tuple(
-            note
-            for namespace in self._catalog.namespaces()
-            if (note := _idle_units_note(namespace, self._partitions(namespace))) is not None
-        )
-        for note in notes:
-            if note not in self._notes:
-                _log.warning("%s", note)
-        self._notes = notes
+    def _on_change(self, change: CatalogChange) -> None:
+        """Counts partitions by what changed: a namespace may have thousands of hubs."""
+        match change.entity:
+            case Namespace(name=name):
+                if change.after is None:
+                    self._partitions.pop(key(name), None)
+                    self._notes.pop(key(name), None)
+                else:
+                    self._judge_units(name)
+            case Hub(namespace=name, partition_count=count):
+                if change.before is None or change.after is None:
+                    more = count if change.before is None else -count
+                    self._partitions[key(name)] = self._partitions.get(key(name), 0) + more
+                    self._judge_units(name)
 
-    def _partitions(self, namespace: Namespace) -> int:
-        return sum(hub.partition_count for hub in self._catalog.hubs(namespace.name))
+    def _judge_units(self, name: str) -> None:
+        namespace = self._catalog.namespace(name)
+        note: str | None = None
+        if namespace is not None:
+            note = _idle_units_note(namespace, self._partitions.get(key(name), 0))
+        if note is None:
+            self._notes.pop(key(name), None)
+        elif self._notes.get(key(name)) != note:
+            _log.warning("%s", note)
+            self._notes[key(name)] = note
 
 
 def _inflated(namespace: Namespace, now_ms: int) -> tuple[Namespace, AuditEntry] | None:

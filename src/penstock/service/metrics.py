@@ -1,25 +1,29 @@
-"""`/metrics` in Prometheus' format. Numbers are read when somebody asks; nothing is kept twice.
+"""`/metrics` in Prometheus' text format. Values are read when a scraper asks for them.
 
 Cardinality is bounded by what exists: namespaces, hubs, partitions, groups with a reader or a
-checkpoint, and statuses of HTTP that this service gives.
+checkpoint, and the HTTP statuses that this service returns. A scrape handles a bounded number of
+partitions and rows per event-loop turn, so that it does not delay publications.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubCounters
+from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubRuntime
 from penstock.broker.lag import LagRow
+from penstock.management.captures import CaptureState
+from penstock.service.capture import CaptureWatch
 from penstock.service.flushes import FLUSH_BOUNDS_S, FlushTimes
+from penstock.service.periodic_tasks import TurnBudget
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+_SAMPLES_PER_PIECE = 256  # histograms count as one
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 NAMESPACE = ("namespace",)
 HUB = ("namespace", "hub")
@@ -55,161 +59,262 @@ LAG_GAUGES = {
 }
 
 
+# name -> (what it says, kind, the field of CaptureStatus)
+CAPTURE_FAMILIES = {
+    "penstock_capture_backlog_events": (
+        "events in no captured file yet",
+        "gauge",
+        "backlog_events",
+    ),
+    "penstock_capture_backlog_seconds": (
+        "age of the oldest such event",
+        "gauge",
+        "backlog_seconds",
+    ),
+    "penstock_capture_last_file_timestamp_seconds": (
+        "when the newest file's window closed",
+        "gauge",
+        "last_file_ms",
+    ),
+    "penstock_capture_files": ("files captured", "counter", "files"),
+    "penstock_captured_messages": ("events in those files", "counter", "events"),
+    "penstock_capture_lost_messages": ("dropped by retention before", "counter", "lost_events"),
+}
+
+
+class Family:
+    """One metric with its samples, as lines of text."""
+
+    def __init__(self, name: str, kind: str, meaning: str, labels: Sequence[str] = ()) -> None:
+        self.name = f"{name}_total" if kind == "counter" else name
+        self._labels = labels
+        self._lines = [f"# HELP {self.name} {meaning}\n# TYPE {self.name} {kind}\n"]
+
+    def add(self, values: Sequence[str], number: float) -> None:
+        """`values` are those of the labels, in their order."""
+        labels = _format_labels(self._labels, values)
+        self.add_formatted(f"{{{labels}}}" if labels else "", number)
+
+    def add_formatted(self, labels: str, number: float) -> None:
+        """The same for labels that are formatted already."""
+        self._lines.append(f"{self.name}{labels} {number}\n")
+
+    def add_histogram(
+        self, labels: str, bounds_s: Iterable[float], counts: Sequence[int], total_s: float
+    ) -> None:
+        """The last of `counts` is everything beyond the bounds; Prometheus counts cumulatively."""
+        prefix = f"{labels}," if labels else ""
+        names = [*(str(bound) for bound in bounds_s), "+Inf"]
+        lines = [
+            f'{self.name}_bucket{{{prefix}le="{name}"}} {count}\n'
+            for name, count in zip(names, accumulate(counts), strict=True)
+        ]
+        suffix = f"{{{labels}}}" if labels else ""
+        lines.append(f"{self.name}_count{suffix} {sum(counts)}\n")
+        lines.append(f"{self.name}_sum{suffix} {total_s}\n")
+        self._lines.append("".join(lines))
+
+    def pieces(self) -> Iterator[bytes]:
+        """The text, in pieces of a bounded number of samples."""
+        for start in range(0, len(self._lines), _SAMPLES_PER_PIECE):
+            yield "".join(self._lines[start : start + _SAMPLES_PER_PIECE]).encode()
+
+
+class Collector(Protocol):
+    async def collect(self) -> list[Family]: ...
+
+
 class BrokerCollector:
-    """Everything the broker knows, as metric families."""
+    """Everything that the broker knows of its hubs, partitions and groups."""
 
     def __init__(
         self,
         broker: Broker,
         *,
-        lag: Callable[[], list[LagRow]],
+        lag: Callable[[HubRuntime], list[LagRow]],
         connections: Callable[[], int],
         connections_opened: Callable[[], int],
         flushes: FlushTimes,
         answered: Mapping[int, int],
     ) -> None:
-        """`answered`: HTTPS requests by the status of their answers."""
+        """`lag`: the rows of one hub. `answered`: HTTPS requests by the status of their answers."""
         self._broker = broker
-        self._rows = lag
+        self._lag = lag
         self._connections = connections
         self._connections_opened = connections_opened
         self._flushes = flushes
         self._answered = answered
 
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        yield from self._hub_counters()
-        yield self._publish_latency()
-        yield self._flush_latency()
-        yield self._https_requests()
-        yield from self._partitions()
-        yield from self._lag()
-        yield from self._units()
-        opened = CounterMetricFamily("penstock_opened_connections", "AMQP connections accepted")
-        opened.add_metric([], self._connections_opened())
-        yield opened
-        active = GaugeMetricFamily("penstock_active_connections", "AMQP connections now")
-        active.add_metric([], self._connections())
-        yield active
-
-    def _counters(self) -> Iterable[tuple[list[str], HubCounters]]:
+    async def collect(self) -> list[Family]:
+        hubs = _HubFamilies()
+        budget = TurnBudget()
         for hub in self._broker.hubs():
-            yield [hub.entity.namespace, hub.entity.name], hub.counters
+            rows = self._lag(hub)
+            hubs.add(hub, rows)
+            await budget.spend(hub.partition_count + len(rows))
+        return [*hubs.families(), *self._whole_service()]
 
-    def _hub_counters(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily
-
-        for name, (meaning, field) in HUB_COUNTERS.items():
-            family = CounterMetricFamily(name, meaning, labels=HUB)
-            for labels, counters in self._counters():
-                family.add_metric(labels, getattr(counters, field))
-            yield family
-
-    def _publish_latency(self) -> Metric:
-        from prometheus_client.core import HistogramMetricFamily
-
-        family = HistogramMetricFamily(
-            "penstock_publish_latency_seconds", "from taking to acknowledging", labels=HUB
+    def _whole_service(self) -> list[Family]:
+        flushes = Family(
+            "penstock_flush_latency_seconds",
+            "histogram",
+            "of one round of commits, all its partitions at once",
         )
-        for labels, counters in self._counters():
-            latencies = counters.publish_latency
-            buckets = _buckets((bound / 1000 for bound in LATENCY_BOUNDS_MS), latencies.counts)
-            family.add_metric(labels, buckets, latencies.total_ms / 1000)
-        return family
-
-    def _flush_latency(self) -> Metric:
-        from prometheus_client.core import HistogramMetricFamily
-
-        family = HistogramMetricFamily(
-            "penstock_flush_latency_seconds", "of one round of commits, all its partitions at once"
-        )
-        family.add_metric([], _buckets(FLUSH_BOUNDS_S, self._flushes.counts), self._flushes.total_s)
-        return family
-
-    def _https_requests(self) -> Metric:
-        from prometheus_client.core import CounterMetricFamily
-
-        family = CounterMetricFamily(
+        flushes.add_histogram("", FLUSH_BOUNDS_S, self._flushes.counts, self._flushes.total_s)
+        requests = Family(
             "penstock_https_requests",
+            "counter",
             "requests to publish over HTTPS, answered",
-            labels=("status",),
+            ("status",),
         )
         for status, count in sorted(self._answered.items()):
-            family.add_metric([str(status)], count)
-        return family
+            requests.add([str(status)], count)
+        opened = Family("penstock_opened_connections", "counter", "AMQP connections accepted")
+        opened.add((), self._connections_opened())
+        active = Family("penstock_active_connections", "gauge", "AMQP connections now")
+        active.add((), self._connections())
+        return [flushes, requests, *self._units(), opened, active]
 
-    def _partitions(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        last = GaugeMetricFamily(
-            "penstock_partition_last_sequence_number", "of the newest event", labels=PARTITION
-        )
-        size = GaugeMetricFamily(
-            "penstock_partition_size_bytes", "of the retained log", labels=PARTITION
-        )
-        failed = GaugeMetricFamily(
-            "penstock_partition_failed", "1 when it takes nothing any more", labels=PARTITION
-        )
-        for hub in self._broker.hubs():
-            for index, partition in enumerate(hub.partition_ids):
-                status = hub.status(index)
-                labels = [hub.entity.namespace, hub.entity.name, partition]
-                last.add_metric(labels, status.last_sequence)
-                size.add_metric(labels, status.size_bytes)
-                failed.add_metric(labels, 0 if status.failed is None else 1)
-        yield from (last, size, failed)
-
-    def _lag(self) -> Iterator[Metric]:
-        """Of groups that have a checkpoint or a reader; what is not known is left out."""
-        from prometheus_client.core import GaugeMetricFamily
-
-        rows = self._rows()
-        for name, (meaning, field) in LAG_GAUGES.items():
-            family = GaugeMetricFamily(name, meaning, labels=GROUP)
-            for row in rows:
-                value = getattr(row, field)
-                if value is not None and (row.readers or row.lag_events is not None):
-                    family.add_metric([row.namespace, row.hub, row.group, row.partition], value)
-            yield family
-
-    def _units(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        hour = GaugeMetricFamily(
+    def _units(self) -> list[Family]:
+        hour = Family(
             "penstock_throughput_units",
+            "gauge",
             "of the running hour: the most held, or needed where they are not enforced",
-            labels=NAMESPACE,
+            NAMESPACE,
         )
-        limit = GaugeMetricFamily(
-            "penstock_throughput_units_limit", "enforced now; absent: none", labels=NAMESPACE
+        limit = Family(
+            "penstock_throughput_units_limit", "gauge", "enforced now; absent: none", NAMESPACE
         )
         for account in self._broker.accounts.accounts():
-            hour.add_metric([account.namespace], account.meter.units)
+            hour.add([account.namespace], account.meter.units)
             if account.throttle.units is not None:
-                limit.add_metric([account.namespace], account.throttle.units)
-        yield from (hour, limit)
+                limit.add([account.namespace], account.throttle.units)
+        return [hour, limit]
 
 
-def _buckets(bounds_s: Iterable[float], counts: list[int]) -> list[tuple[str, float]]:
-    """Prometheus' are cumulative; the last of `counts` is everything beyond the bounds."""
-    names = [*(str(bound) for bound in bounds_s), "+Inf"]
-    return list(zip(names, accumulate(counts), strict=True))
+class _HubFamilies:
+    """The families that have a sample for each hub, partition or group."""
+
+    def __init__(self) -> None:
+        self._counters = {
+            field: Family(name, "counter", meaning)
+            for name, (meaning, field) in HUB_COUNTERS.items()
+        }
+        self._latency = Family(
+            "penstock_publish_latency_seconds", "histogram", "from taking to acknowledging"
+        )
+        self._last = Family(
+            "penstock_partition_last_sequence_number", "gauge", "of the newest event"
+        )
+        self._size = Family("penstock_partition_size_bytes", "gauge", "of the retained log")
+        self._failed = Family(
+            "penstock_partition_failed", "gauge", "1 when it takes nothing any more"
+        )
+        self._lag = {
+            field: Family(name, "gauge", meaning) for name, (meaning, field) in LAG_GAUGES.items()
+        }
+
+    def add(self, hub: HubRuntime, rows: Sequence[LagRow]) -> None:
+        names = (hub.entity.namespace, hub.entity.name)
+        counters, labels = hub.counters, _format_labels(HUB, names)
+        for field, family in self._counters.items():
+            family.add_formatted(f"{{{labels}}}", getattr(counters, field))
+        latency = counters.publish_latency
+        bounds_s = (bound / 1000 for bound in LATENCY_BOUNDS_MS)
+        self._latency.add_histogram(labels, bounds_s, latency.counts, latency.total_ms / 1000)
+        for index, partition in enumerate(hub.partition_ids):
+            status = hub.status(index)
+            labels = f"{{{_format_labels(PARTITION, (*names, partition))}}}"
+            self._last.add_formatted(labels, status.last_sequence)
+            self._size.add_formatted(labels, status.size_bytes)
+            self._failed.add_formatted(labels, 0 if status.failed is None else 1)
+        for row in rows:
+            self._add_lag(row)
+
+    def _add_lag(self, row: LagRow) -> None:
+        """Of groups that have a checkpoint or a reader; what is not known is left out."""
+        if not row.readers and row.lag_events is None:
+            return
+        values = (row.namespace, row.hub, row.group, row.partition)
+        labels = f"{{{_format_labels(GROUP, values)}}}"
+        for field, family in self._lag.items():
+            value = getattr(row, field)
+            if value is not None:
+                family.add_formatted(labels, value)
+
+    def families(self) -> list[Family]:
+        return [
+            *self._counters.values(),
+            self._latency,
+            self._last,
+            self._size,
+            self._failed,
+            *self._lag.values(),
+        ]
 
 
-class Collector(Protocol):
-    def collect(self) -> Iterator[Metric]: ...
+class CaptureCollector:
+    """Every captured hub: its backlog, its files, its state."""
+
+    def __init__(self, watch: CaptureWatch) -> None:
+        self._watch = watch
+
+    async def collect(self) -> list[Family]:
+        families = {
+            field: Family(name, kind, meaning, HUB)
+            for name, (meaning, kind, field) in CAPTURE_FAMILIES.items()
+        }
+        states = Family(
+            "penstock_capture_state", "gauge", "1 for the state that it is in", (*HUB, "state")
+        )
+        budget = TurnBudget()
+        for status in await self._watch.statuses():
+            names = [status.namespace, status.hub]
+            for field, family in families.items():
+                value = getattr(status, field)
+                family.add(names, value / 1000 if field == "last_file_ms" else value)
+            for state in CaptureState:
+                states.add([*names, state.value], int(status.state is state))
+            await budget.spend()
+        return [*families.values(), states]
+
+
+class CertificateCollector:
+    """When the certificate of the TLS listeners expires."""
+
+    def __init__(self, expires_ms: Callable[[], int]) -> None:
+        self._expires_ms = expires_ms
+
+    async def collect(self) -> list[Family]:
+        family = Family(
+            "penstock_certificate_expiry_timestamp_seconds",
+            "gauge",
+            "when the certificate of the TLS listeners expires",
+        )
+        family.add((), self._expires_ms() / 1000)
+        return [family]
 
 
 def metrics_route(*collectors: Collector) -> Route:
-    async def metrics(request: Request) -> Response:
-        # Imported late: a service that nobody watches does not pay for it.
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-        registry = CollectorRegistry(auto_describe=False)
+    async def lines() -> AsyncIterator[bytes]:
+        budget = TurnBudget(1)  # an event-loop turn for each piece of text
         for collector in collectors:
-            registry.register(collector)
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+            for family in await collector.collect():
+                for piece in family.pieces():
+                    yield piece
+                    await budget.spend()
+
+    async def metrics(request: Request) -> StreamingResponse:
+        return StreamingResponse(lines(), media_type=CONTENT_TYPE)
 
     return Route("/metrics", metrics)
+
+
+def _format_labels(names: Sequence[str], values: Sequence[str]) -> str:
+    """Sorted by name, as Prometheus' own clients write them."""
+    pairs = sorted(zip(names, values, strict=True))
+    return ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

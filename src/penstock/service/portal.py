@@ -14,16 +14,23 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from penstock.management.rights import Role, Verified
+from penstock.model.errors import AuthFailed, NotFound
+from penstock.portal.sign_in_links import issue_link
+from penstock.portal.users import Role as PortalRole
+from penstock.service.administration import own_host_names
 from penstock.service.certificates import Certificates
 from penstock.service.children import Child, Children, ChildState
+from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts, public_host
 from penstock.service.prices import PRICE_FIELDS
+from penstock.service.readiness import Finding, State
 from penstock.service.settings import PORTAL_PORT, Settings
 
 NAME = "portal"
@@ -88,13 +95,19 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def portal_child(
-    settings: Settings, facts: Facts, sockets: PortalSockets, certificates: Certificates
+    settings: Settings,
+    facts: Facts,
+    sockets: PortalSockets,
+    certificates: Certificates,
+    data: DataDirectory,
 ) -> Child:
     descriptors = [each.fileno() for each in sockets.sockets]
     told = {
         "PENSTOCK_ADMIN_URL": facts.admin,
         "PENSTOCK_ADMIN_TOKEN": facts.admin_token,
         "PENSTOCK_CA_FILE": facts.ca_file,
+        "PENSTOCK_PORTAL_SECRET": data.portal_secret(),
+        "PENSTOCK_PORTAL_REVOCATIONS_FILE": str(data.path / "portal.revoked"),
         "PENSTOCK_HTTPS_URL": facts.https,
         "PENSTOCK_PORTAL_SOCKETS": " ".join(str(each) for each in descriptors),
         "PENSTOCK_PORTAL_ENVIRONMENT": settings.portal_environment or "",
@@ -103,6 +116,8 @@ def portal_child(
         if settings.portal_users_file is not None
         else "",
         "PENSTOCK_PORTAL_MASK": settings.portal_mask or "",
+        "PENSTOCK_PORTAL_TRUSTED_PROXIES": str(settings.portal_trusted_proxies),
+        "PENSTOCK_PORTAL_HOSTS": " ".join(own_host_names(settings)),
         "PENSTOCK_PORTAL_PRICES": json.dumps(_prices(settings)),
     }
     if not settings.is_loopback:
@@ -117,16 +132,38 @@ def portal_child(
     )
 
 
-def portal_check(children: Children) -> str:
-    """For `/ready`: ok, starting, off, or what is wrong."""
+class PortalSignIn:
+    """`management.operations.base.PortalAccess` of this service."""
+
+    def __init__(
+        self, url: str | None, data: DataDirectory, verify: Callable[[str], Verified]
+    ) -> None:
+        self._url = url
+        self._secret = data.portal_secret()
+        self._verify = verify
+
+    def sign_in_link(self, user: str, role: Role, *, now_ms: int) -> str:
+        if self._url is None:
+            raise NotFound("The service runs without its portal: start it without --no-portal.")
+        return issue_link(self._url, self._secret, user, PortalRole(role), now_ms=now_ms)
+
+    def token_holder(self, token: str) -> Verified | None:
+        try:
+            return self._verify(token)
+        except AuthFailed:
+            return None
+
+
+def check_portal(children: Children) -> Finding:
     for status in children.status():
         if status.name == NAME:
             if status.state is ChildState.RUNNING:
-                return "ok"
+                return Finding(NAME, State.OK, "running")
             if status.state is ChildState.STARTING:
-                return "starting"
-            return f"ended with {status.last_exit}, starts again (restarts: {status.restarts})"
-    return "off"
+                return Finding(NAME, State.PENDING, "starting")
+            text = f"ended with {status.last_exit}, starts again (restarts: {status.restarts})"
+            return Finding(NAME, State.FAIL, text)
+    return Finding(NAME, State.OFF, "not running: switched off")
 
 
 def front_route(portal: str | None) -> Route:

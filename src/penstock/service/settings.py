@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.capture.destinations import Destination
 from penstock.model import limits, names
-from penstock.model.entities import Right, Secret, Tier
+from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.ledger import QuotaKind
 from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
 from penstock.service.prices import Prices
@@ -64,7 +64,7 @@ class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
     grants: tuple[GrantSettings, ...] = ()
     rules: tuple[RuleSettings, ...] = ()
     hubs: tuple[HubSettings, ...] = ()
-    partition_count_min: int = limits.PARTITION_COUNT_MIN
+    limits: LimitSet | None = None  # None: not said; an existing namespace keeps what it has
 
     def rule(self, name: str) -> RuleSettings | None:
         """The namespace's own policy of that name."""
@@ -100,6 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     config: Path | None = None
     data: Path = Path("penstock-data")
     host: str = "127.0.0.1"
+    public_hosts: tuple[str, ...] = ()
     amqp_port: int | None = 5672  # None: no plain TCP (beyond loopback, unless asked for)
     amqps_port: int = 5671
     https_port: int = 8443
@@ -110,10 +111,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     portal_read_only: bool = False
     portal_users_file: Path | None = None
     portal_mask: str | None = None
+    portal_trusted_proxies: int = 0
     flush: Flush = "disk"
     json: bool = False
     log_level: LogLevel = "info"
     slow_operation_ms: int = limits.SLOW_OPERATION_MS
+    auth_expiry_grace_seconds: int = limits.EXPIRY_GRACE_S
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     tls_ca_file: Path | None = None
@@ -123,6 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     namespaces_given: bool = False  # whether a configuration file named them
     prices: Prices | None = None
     capture: CaptureConfig = CaptureConfig()
+    limits: LimitSet = LimitSet.SPECIFICATION  # of a namespace that does not say
 
     @property
     def is_loopback(self) -> bool:

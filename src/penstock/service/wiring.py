@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import errno
+import logging
 import secrets
 import ssl
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -29,6 +30,7 @@ from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
 from penstock.gateway.http.checkpoints import HttpCheckpoints
+from penstock.gateway.http.exchange import log_refusal
 from penstock.gateway.http.publishing import HttpPublishing
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.log.embedded import EmbeddedLogStore
@@ -37,47 +39,78 @@ from penstock.management.door import ManagementDoor
 from penstock.management.jobs import JobRegistry
 from penstock.management.mount import WithManagement
 from penstock.management.operations import Administration
+from penstock.management.rights import Role
 from penstock.management.shapes import Endpoints
-from penstock.model import names, slow
+from penstock.model import slow
 from penstock.model.clock import Clock, SystemClock
-from penstock.model.entities import AuthorizationRule, Namespace, Right, Secret
-from penstock.model.errors import ConfigurationError, QuotaExceeded, ServerBusy
-from penstock.service import seed
+from penstock.model.entities import AuthorizationRule
+from penstock.model.errors import (
+    ArgumentOutOfRange,
+    ConfigurationError,
+    NotFound,
+    QuotaExceeded,
+    ServerBusy,
+)
+from penstock.model.host_names import HostNames
+from penstock.service import certificate_reload, retention
 from penstock.service.administration import (
+    AdministrationChecks,
     DoorConnections,
+    ServiceTokens,
     endpoints_of,
     hubs_of_connections,
     new_key,
-    token_verifier,
+    own_host_names,
     units_needed,
 )
-from penstock.service.authorities import CatalogAuthorities
+from penstock.service.authorities import CatalogAuthorities, shared_hosts
 from penstock.service.capture import CaptureRoom
-from penstock.service.certificates import machine_names, prepare_certificates, server_context
-from penstock.service.children import Children
+from penstock.service.certificate_reload import ReloadableCertificate
+from penstock.service.certificates import Certificates, machine_names, prepare_certificates
+from penstock.service.children import Child, Children
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
 from penstock.service.flushes import FlushTimes
-from penstock.service.health import Checks, health_routes
 from penstock.service.history import MetricHistory
+from penstock.service.initial_entities import create_initial_entities, new_hub_id
 from penstock.service.kept import LagReport, follow_catalog
+from penstock.service.listener_errors import listener_error
 from penstock.service.metering import Metering
-from penstock.service.metrics import BrokerCollector, metrics_route
-from penstock.service.portal import PortalSockets, front_route, portal_check, portal_child
-from penstock.service.reads import ReadThreads
-from penstock.service.settings import (
-    DEFAULT_HUB,
-    HubSettings,
-    NamespaceSettings,
-    RuleSettings,
-    Settings,
+from penstock.service.metrics import (
+    BrokerCollector,
+    CaptureCollector,
+    CertificateCollector,
+    metrics_route,
 )
+from penstock.service.periodic_tasks import PassRecord, PeriodicTask, Work
+from penstock.service.portal import (
+    PortalSignIn,
+    PortalSockets,
+    check_portal,
+    front_route,
+    portal_child,
+)
+from penstock.service.readiness import (
+    Readiness,
+    ServiceState,
+    State,
+    Subject,
+    committer_report,
+    find_log_problem,
+    health_routes,
+    judge_certificate,
+    raise_open_files_limit,
+    run_checks,
+    summarize,
+)
+from penstock.service.reads import ReadThreads
+from penstock.service.settings import Settings
+from penstock.service.unclaimed_logs import UnclaimedLogs, compare_logs, hubs_with_name_files
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _READ_THREADS = 4
-_RETENTION_EVERY_S = 60.0
 _GRACE_S = 3.0
-_DEFAULT_HUB = HubSettings(name=DEFAULT_HUB)
+
+_log = logging.getLogger("penstock.service")
 
 
 class Penstock:
@@ -106,6 +139,13 @@ class Penstock:
         self._captures: CaptureRoom | None = None
         self._children = Children(self.clock)
         self._portal_note = ""
+        self._sign_in: PortalSignIn | None = None
+        self._tokens: ServiceTokens | None = None
+        self._portal: Child | None = None  # where it serves TLS with our certificate
+        self._certificate: ReloadableCertificate | None = None
+        self._unclaimed = UnclaimedLogs()
+        self._passes: list[PassRecord] = []  # of every long-lived task
+        self._tasks: list[PeriodicTask] = []
 
     async def start(self) -> Facts:
         """Open everything, or nothing: a failure closes what was opened."""
@@ -123,6 +163,7 @@ class Penstock:
 
     async def _start(self) -> Facts:
         settings, loop = self.settings, asyncio.get_running_loop()
+        raise_open_files_limit()
         data = DataDirectory(settings.data)
 
         def wake(work: Callable[[], None]) -> None:
@@ -142,9 +183,16 @@ class Penstock:
         self._stack.callback(logs.close)  # on the loop's thread: what it commits is told here
         catalog = SqliteCatalog(data.path / "catalog.sqlite")
         self._stack.callback(catalog.close)
+        self._unclaimed = compare_logs(data.path / "log", catalog, logs)
         try:
-            root = self._seed(catalog, data)
-        except QuotaExceeded as error:  # the configuration asks for what needs a grant
+            root = create_initial_entities(
+                catalog,
+                settings,
+                now_ms=self.clock.now_ms(),
+                first_root_key=data.root_key,
+                unclaimed=self._unclaimed,
+            )
+        except (QuotaExceeded, ArgumentOutOfRange) as error:  # beyond a grant or a limit
             raise ConfigurationError(str(error)) from error
         broker = self.broker = Broker(
             catalog,
@@ -152,6 +200,7 @@ class Penstock:
             self.clock,
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
             later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
+            new_hub=hubs_with_name_files(data.path / "log"),
         )
         await self._meter(broker, catalog, data, loop)
         # Every log is opened, and so recovered, before the doors are.
@@ -163,23 +212,30 @@ class Penstock:
         context = Context(
             broker=broker,
             clock=self.clock,
-            authorities=CatalogAuthorities(catalog, extra_hosts=_extra_hosts(settings)),
+            authorities=CatalogAuthorities(catalog, shared_hosts=shared_hosts(settings)),
             reads=reads,
             new_id=lambda: uuid.uuid4().hex,
             loop=loop,
             deadlines=self._deadlines,
+            expiry_grace_ms=1000 * settings.auth_expiry_grace_seconds,
         )
         self._keep_checkpoints(context, catalog, data)
-        retention = loop.create_task(self._enforce_retention(broker))
-        self._stack.push_async_callback(_cancel, retention)
+        self._start_task("retention", partial(self._run_retention, broker), retention.INTERVAL_S)
         facts = await self._open_doors(context, catalog, data, root)
-        assert self._captures is not None
-        token = data.admin_tokens().issue(now_ms=self.clock.now_ms(), subject="capture")
-        supervisor = self._captures.start(self._children, facts, token)
-        self._stack.push_async_callback(supervisor.close)
+        self._supervise_capture(data, facts)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         return facts
+
+    def _supervise_capture(self, data: DataDirectory, facts: Facts) -> None:
+        assert self._captures is not None
+        token = data.admin_tokens().issue(
+            now_ms=self.clock.now_ms(), token_id=uuid.uuid4().hex, subject="capture"
+        )
+        supervisor = self._captures.start(self._children, facts, token)
+        if supervisor.is_started:
+            self._passes.append(supervisor.record)
+        self._stack.push_async_callback(supervisor.close)
 
     def _keep_checkpoints(self, context: Context, catalog: Catalog, data: DataDirectory) -> None:
         keeper = self._keeper = CheckpointKeeper(
@@ -207,8 +263,17 @@ class Penstock:
             loop=loop,
             process=uuid.uuid4().hex,
         )
+        self._passes.append(metering.record)
         await metering.start()
         self._stack.push_async_callback(metering.stop)
+
+    def sign_in_link(self) -> str | None:
+        """An address that signs an administrator in to the portal once; None without a portal."""
+        if self._sign_in is None:
+            return None
+        with contextlib.suppress(NotFound):
+            return self._sign_in.sign_in_link("admin", Role.ADMIN, now_ms=self.clock.now_ms())
+        return None
 
     # --- doors ----------------------------------------------------------------------------------
 
@@ -216,27 +281,35 @@ class Penstock:
         self, context: Context, catalog: Catalog, data: DataDirectory, root: AuthorizationRule
     ) -> Facts:
         settings, loop = self.settings, context.loop
-        certificates = prepare_certificates(
-            data.path / "tls", settings, host_names=machine_names(), now_ms=self.clock.now_ms()
-        )
-        tls = server_context(certificates)
+        certificate = self._prepare_certificate(data)
+        tls = certificate.context
         door = AmqpDoor(context)
+        tokens = self._tokens = ServiceTokens.of(data, self.clock)
+        portal = self._portal_sockets()
+        self._sign_in = PortalSignIn(None if portal is None else portal.url, data, tokens.verify)
         administration = self._administered(context, catalog, data, door)
-        management = self._management(context, administration, data)
+        management = self._management(context, administration, tokens)
         https = HttpDoor(
             self._public(context, catalog, door, management, administration),
             loop,
-            admission=context.admission,
-            backoff=context.backoff,
+            guard=context.guard,
         )
-        portal = self._portal_sockets()
         pages = self._administration(context.broker, door, None if portal is None else portal.url)
-        admin = HttpDoor(WithManagement(management, pages), loop)
+        checked = AdministrationChecks(
+            WithManagement(management, pages),
+            hosts=HostNames(own_host_names(settings)),
+            namespace_hosts=lambda: [host for each in catalog.namespaces() for host in each.hosts],
+            verify=tokens.verify,
+            metrics_need_token=not settings.is_loopback,
+        )
+        admin = HttpDoor(checked, loop)
         # Closed in reverse: AMQP says goodbye while the WebSockets under it are still open.
         self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
         self._stack.push_async_callback(admin.close, grace_s=_GRACE_S)
-        self._stack.callback(catalog.subscribe(door.rejudge))
+        self._stack.callback(
+            catalog.subscribe(lambda change: door.rejudge() if change.affects_links else None)
+        )
         amqp_port = None
         if settings.amqp_port is not None:
             amqp_port = await self._listen(door, settings.amqp_port, "--amqp-port")
@@ -252,19 +325,40 @@ class Penstock:
             https_port=https_port,
             admin_port=admin_port,
             admin_token=data.admin_token(now_ms=self.clock.now_ms()),
-            ca_file=certificates.ca_file,
+            ca_file=certificate.files.ca_file,
             portal=None if portal is None else portal.url,
         )
         self._endpoints = endpoints_of(facts, data.admin_tokens().tenant_id)
         self._stack.push_async_callback(self._children.close)
         if portal is not None:
-            self._children.start(portal_child(settings, facts, portal, certificates))
+            child = portal_child(settings, facts, portal, certificate.files, data)
+            self._portal = child if not settings.is_loopback else None
+            self._children.start(child)
+        self._start_task(
+            "certificate reload", self._reload_certificate, certificate_reload.INTERVAL_S
+        )
         return facts
+
+    def _prepare_certificate(self, data: DataDirectory) -> ReloadableCertificate:
+        def prepare() -> Certificates:
+            return prepare_certificates(
+                data.path / "tls",
+                self.settings,
+                host_names=machine_names(),
+                now_ms=self.clock.now_ms(),
+            )
+
+        certificate = self._certificate = ReloadableCertificate(prepare, self.clock.now_ms)
+        finding = judge_certificate(certificate.validity, now_ms=self.clock.now_ms())
+        if finding.state is not State.OK:
+            _log.warning("certificate_check state=%s text=%s", finding.state, finding.text)
+        return certificate
 
     def _administered(
         self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
     ) -> Administration:
         assert self.lag is not None
+        assert self._tokens is not None
         assert self._keeper is not None
         history = self._keep_history(context, catalog, data, door)
         captures = self._captures = CaptureRoom(
@@ -278,6 +372,7 @@ class Penstock:
             broker=context.broker,
             clock=self.clock,
             connections=DoorConnections(door, self.clock),
+            portal=self._sign_in,
             ledger=ledger,
             lag=self.lag,
             checkpoints=self._keeper,
@@ -286,8 +381,10 @@ class Penstock:
             captures=captures.registry,
             reads=context.reads,
             new_key=new_key,
-            new_hub_id=seed.new_hub_id,
+            new_hub_id=new_hub_id,
             units_needed=units_needed(context.broker),
+            limit_set=self.settings.limits,
+            tokens=self._tokens,
         )
 
     def _keep_history(
@@ -305,12 +402,13 @@ class Penstock:
             clock=self.clock,
             loop=context.loop,
         )
+        self._passes.append(history.record)
         history.start()
         self._stack.push_async_callback(history.stop)
         return history
 
     def _management(
-        self, context: Context, administration: Administration, data: DataDirectory
+        self, context: Context, administration: Administration, tokens: ServiceTokens
     ) -> ManagementDoor:
         def endpoints() -> Endpoints:
             if self._endpoints is None:
@@ -319,9 +417,10 @@ class Penstock:
 
         return ManagementDoor(
             administration,
-            verify=token_verifier(data.admin_tokens(), self.clock),
+            verify=tokens.verify,
             endpoints=endpoints,
             new_id=context.new_id,
+            log_refusal=partial(log_refusal, context.refusal_log, names_entity=False),
         )
 
     def _public(
@@ -340,9 +439,15 @@ class Penstock:
             clock=self.clock,
             authorities=context.authorities,
             new_id=context.new_id,
+            refusal_log=context.refusal_log,
         )
         self._answered = publishing.answered
-        atom = AtomDoor(administration, authorities=context.authorities, new_id=context.new_id)
+        atom = AtomDoor(
+            administration,
+            authorities=context.authorities,
+            new_id=context.new_id,
+            log_refusal=partial(log_refusal, context.refusal_log),
+        )
         return PublicApplication(
             publishing=WithManagement(management, publishing, atom=atom),
             websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
@@ -358,6 +463,7 @@ class Penstock:
             clock=self.clock,
             authorities=context.authorities,
             new_id=context.new_id,
+            refusal_log=context.refusal_log,
         )
 
     def _portal_sockets(self) -> PortalSockets | None:
@@ -367,7 +473,7 @@ class Penstock:
         try:
             portal = PortalSockets(settings)
         except OSError as error:
-            raise _cannot_listen(
+            raise listener_error(
                 settings.host, settings.portal_port, "--portal-port", error
             ) from error
         self._stack.callback(portal.close)
@@ -379,16 +485,22 @@ class Penstock:
         assert self.lag is not None
         collector = BrokerCollector(
             broker,
-            lag=self.lag.rows,
+            lag=self.lag.hub_rows,
             connections=lambda: len(door.connections),
             connections_opened=lambda: door.opened,
             flushes=self._flushes,
             answered=self._answered,
         )
-        health = health_routes(self._trouble, self._checks, self._warnings)
         assert self._captures is not None
-        routes = [*health, metrics_route(collector, self._captures.watch), front_route(portal)]
-        return Starlette(routes=routes)
+        certificate = self._certificate
+        assert certificate is not None
+        metrics = metrics_route(
+            collector,
+            CaptureCollector(self._captures.watch),
+            CertificateCollector(lambda: certificate.validity.not_after_ms),
+        )
+        health = health_routes(self._ended, self._readiness)
+        return Starlette(routes=[*health, metrics, front_route(portal)])
 
     async def _listen(
         self,
@@ -403,171 +515,78 @@ class Penstock:
         try:
             got = await door.listen(host, port, tls)
         except OSError as error:
-            raise _cannot_listen(host, port, flag, error) from error
+            raise listener_error(host, port, flag, error) from error
         if host == "127.0.0.1":
             try:
                 await door.listen("::1", got, tls)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and port != 0:
-                    raise _cannot_listen("::1", port, flag, error) from error
+                    raise listener_error("::1", port, flag, error) from error
         return got
-
-    # --- seeding --------------------------------------------------------------------------------
-
-    def _seed(self, catalog: Catalog, data: DataDirectory) -> AuthorizationRule:
-        """Put the configuration's entities in place; the first namespace's root rule."""
-        now_ms = self.clock.now_ms()
-        for wanted in self.settings.namespaces:
-            found = catalog.namespace(wanted.name)
-            given = self.settings.namespaces_given or found is None
-            keeps = found is not None and not (wanted.throughput_units_given or given)
-            self._seed_grants(catalog, wanted, now_ms)
-            namespace = seed.seed_namespace(
-                catalog,
-                wanted.name,
-                hosts=wanted.hosts if found is None or given else found.hosts,
-                tier=wanted.tier if found is None or given else found.tier,
-                throughput_units=found.throughput_units
-                if found is not None and keeps
-                else wanted.throughput_units,
-                maximum_throughput_units=wanted.maximum_throughput_units,
-                now_ms=now_ms,
-            )
-            self._seed_rules(catalog, data, namespace, wanted.rules, now_ms)
-            for hub in wanted.hubs:
-                if not given and hub == _DEFAULT_HUB:
-                    continue  # made once; an operator may have deleted it since
-                seed.seed_hub(
-                    catalog,
-                    namespace.name,
-                    hub.name,
-                    partition_count=hub.partition_count,
-                    retention_hours=hub.retention_hours,
-                    groups=hub.groups,
-                    now_ms=now_ms,
-                    partition_count_min=wanted.partition_count_min,
-                )
-                for rule in hub.rules:
-                    _seed_rule(catalog, namespace, hub.name, rule, now_ms)
-        root = catalog.rule(self.settings.namespaces[0].name, None, names.ROOT_RULE)
-        assert root is not None
-        return root
-
-    def _seed_grants(self, catalog: Catalog, wanted: NamespaceSettings, now_ms: int) -> None:
-        """Before units and hubs that need them; a new namespace holds nothing yet."""
-        if wanted.grants and catalog.namespace(wanted.name) is None:
-            seed.seed_namespace(
-                catalog,
-                wanted.name,
-                hosts=wanted.hosts,
-                tier=wanted.tier,
-                throughput_units=None,
-                now_ms=now_ms,
-            )
-        for grant in wanted.grants:
-            seed.seed_grant(
-                catalog,
-                wanted.name,
-                grant.kind,
-                grant.value,
-                by=grant.by,
-                note=grant.note,
-                now_ms=now_ms,
-            )
-
-    def _seed_rules(
-        self,
-        catalog: Catalog,
-        data: DataDirectory,
-        namespace: Namespace,
-        rules: Sequence[RuleSettings],
-        now_ms: int,
-    ) -> None:
-        for rule in rules:
-            _seed_rule(catalog, namespace, None, rule, now_ms)
-        if catalog.rule(namespace.name, None, names.ROOT_RULE) is None:
-            first = names.key(namespace.name) == names.key(self.settings.namespaces[0].name)
-            seed.seed_rule(
-                catalog,
-                namespace.name,
-                None,
-                names.ROOT_RULE,
-                rights=Right.ALL,
-                primary=data.root_key() if first else _random_key(),
-                secondary=_random_key(),
-                now_ms=now_ms,
-            )
 
     # --- watching -------------------------------------------------------------------------------
 
-    async def _enforce_retention(self, broker: Broker) -> None:
-        while True:
-            broker.enforce_retention()
-            if self._captures is not None:
-                self._captures.watch.log_warnings()
-            await asyncio.sleep(_RETENTION_EVERY_S)
+    def _start_task(self, name: str, work: Work, interval_s: float) -> None:
+        """Start a periodic task that `stop` ends, and whose passes `/ready` reports."""
+        task = PeriodicTask(name, work, self.clock, interval_s=interval_s)
+        self._passes.append(task.record)
+        self._tasks.append(task)
+        task.start()
+        self._stack.push_async_callback(task.close)
 
-    def _trouble(self) -> str | None:
-        return None if self._open else "Penstock is starting or stopping."
+    async def _run_retention(self, broker: Broker) -> str | None:
+        problem = await retention.enforce_retention(broker)
+        if self._captures is not None:
+            await self._captures.watch.log_warnings()
+        return problem
 
-    def _checks(self) -> Checks:
-        checks: Checks = {"doors": "ok" if self._open else "starting or stopping"}
-        checks["portal"] = portal_check(self._children)
-        failed = self.broker.failed_partitions() if self.broker is not None else []
-        checks["log"] = "ok"
-        checks["capture"] = "off" if self._captures is None else self._captures.watch.check()
-        if failed:
-            namespace, hub, index, reason = failed[0]
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-            checks["log"] = f"partition {index} of {namespace}/{hub} stopped: {reason}{more}"
-        return checks
+    async def _reload_certificate(self) -> str | None:
+        certificate = self._certificate
+        assert certificate is not None
+        loaded = certificate.validity
+        problem = await certificate.reload()
+        if certificate.validity is not loaded and self._portal is not None:
+            # The portal's process has loaded the files too; its sockets stay open meanwhile.
+            await self._children.stop(self._portal.name)
+            self._children.start(self._portal)
+        return problem
 
-    def _warnings(self) -> list[str]:
-        """Stored bytes that were found damaged: what they held cannot be read, the rest can. And
-        units that nobody can use."""
-        damage = self._logs.damage if self._logs is not None else []
-        notes = self._metering.notes if self._metering is not None else ()
-        captures = self._captures.watch.warnings() if self._captures is not None else ()
-        return [*damage, *notes, *captures, *([self._portal_note] if self._portal_note else [])]
+    def _ended(self) -> str | None:
+        """For `/health`: why only a restart helps."""
+        if self._logs is None or self._logs.health().is_alive or not self._open:
+            return None
+        return "The committer has ended: no event can be stored until the service is restarted."
 
-
-def _extra_hosts(settings: Settings) -> tuple[str, ...]:
-    return LOOPBACK_NAMES if settings.is_loopback else (*LOOPBACK_NAMES, *machine_names())
-
-
-def _seed_rule(
-    catalog: Catalog, namespace: Namespace, hub: str | None, rule: RuleSettings, now_ms: int
-) -> None:
-    found = catalog.rule(namespace.name, hub, rule.name)
-    known = found.secondary_key if found is not None else None
-    seed.seed_rule(
-        catalog,
-        namespace.name,
-        hub,
-        rule.name,
-        rights=rule.rights,
-        primary=rule.primary_key or (found.primary_key if found is not None else _random_key()),
-        secondary=rule.secondary_key or known or _random_key(),
-        now_ms=now_ms,
-    )
-
-
-def _random_key() -> Secret:
-    return Secret(base64.b64encode(secrets.token_bytes(32)).decode())
-
-
-def _cannot_listen(host: str, port: int, flag: str, error: OSError) -> ConfigurationError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigurationError(
-            f"Port {port} on {host} is taken by another program; "
-            f"choose another with {flag} (0 takes any free one)."
+    async def _readiness(self) -> Readiness:
+        subject = Subject(
+            data=self.settings.data,
+            now_ms=self.clock.now_ms(),
+            certificate=None if self._certificate is None else self._certificate.validity,
+            unclaimed=self._unclaimed.labels(),
+            service=await self._service_state(),
         )
-    return ConfigurationError(
-        f"Cannot listen on {host} port {port} ({error.strerror or error}); see {flag} and --host."
-    )
+        return summarize(subject, run_checks(subject))
 
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async def _service_state(self) -> ServiceState:
+        assert self._captures is not None
+        assert self._logs is not None
+        assert self.broker is not None
+        captures = await self._captures.watch.statuses()
+        log_problem = self._ended() or await find_log_problem(self.broker)
+        return ServiceState(
+            is_open=self._open,
+            log_problem=log_problem,
+            portal=check_portal(self._children),
+            capture=self._captures.watch.check(captures),
+            passes=[
+                committer_report(self._logs.health(), self.clock),
+                *(record.report() for record in self._passes),
+            ],
+            warnings=[
+                # Stored bytes that are damaged: what they held cannot be read, the rest can.
+                *self._logs.damage,
+                *(self._metering.notes if self._metering is not None else ()),
+                *self._captures.watch.warnings(captures),
+                *([self._portal_note] if self._portal_note else []),
+            ],
+        )

@@ -25,7 +25,9 @@ from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination, resolve
 from penstock.capture.ledger import Ledger
 from penstock.capture.runs import Run
+from penstock.capture.taken import TakenNames
 from penstock.capture.windows import Place
+from penstock.io.files import make_private
 from penstock.management.client import ManagementClient
 from penstock.model import names
 from penstock.model.errors import AlreadyExists, InternalError, NotFound, PenstockError
@@ -210,13 +212,14 @@ class CaptureJob:
 def job_id(state: Path) -> str:
     """Of whoever works with this directory, also after a restart."""
     file = state / "job-id"
-    try:
-        return file.read_text().strip()
-    except FileNotFoundError:
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = f"{socket.gethostname()}-{secrets.token_hex(8)}"
-        file.write_text(made)
-        return made
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(file)
+    known = file.read_text().strip()
+    if known:
+        return known
+    made = f"{socket.gethostname()}-{secrets.token_hex(8)}"
+    file.write_text(made)
+    return made
 
 
 def _sweep(state: Path, known: Container[str]) -> None:
@@ -322,6 +325,7 @@ class Capturing:
             return
         try:
             self._plan = self._planned()
+            TakenNames(self._plan.taken, check=True).close()
             self._query = self._start(self._spark(), self._plan, trigger=self._settings.trigger)
             self._started_s = now_s
         except PenstockError as error:
@@ -382,6 +386,7 @@ class Capturing:
                 {
                     "url": each.url,
                     "ms": each.named_s * 1000,
+                    "writtenMs": each.written_ms,
                     "events": each.count,
                     "bytes": each.bytes,
                 }
@@ -454,7 +459,7 @@ class Capturing:
 
     def _opened(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = Ledger(self._state / "ledger.sqlite")
+            self._ledger = Ledger(self._state / "ledger.sqlite", check=True)
         return self._ledger
 
     def _places(self) -> dict[str, Place]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.capture.writing import sweep
+from penstock.spark.capture_checkpoint import set_aside_if_unusable
 from penstock.spark.capture_plan import OPTION, SINK, SOURCE, CapturePlan, write_plan
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def start_query(
 
     file = str(write_plan(plan))
     sweep(plan.spool)  # what a job that was killed left
+    set_aside_if_unusable(plan.checkpoint, plan.ledger)
     spark.dataSource.register(CaptureSource)
     spark.dataSource.register(CaptureSink)
     blocks = spark.readStream.format(SOURCE).option(OPTION, file).load()

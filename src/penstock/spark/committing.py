@@ -1,8 +1,8 @@
 """The position of a query, told to the service: `penstock group lag` shows it beside the others.
 
 Spark's own checkpoint decides where a query goes on; this is for whoever watches. So it happens in
-a thread, only the newest position counts, and where there is no such store nothing is said but one
-line in the log.
+a thread, and only the newest position counts. A position that cannot be reported is logged: the
+first time as a warning with the remedy, later at level INFO.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Committer:
         self._changed = threading.Condition()
         self._is_busy = False
         self._is_closed = False
+        self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="penstock-position", daemon=True)
         self._thread.start()
 
@@ -141,9 +142,14 @@ class Committer:
             self._pause_s = _AGAIN_S
         except (PenstockError, OSError) as error:
             # The text of our errors never holds a secret.
-            _log.info(
-                "eventhubs: the query's position is not told to the service: %s (next try in "
-                "%.0f s; commitToService=false switches this off)",
+            level = logging.INFO if self._has_warned else logging.WARNING
+            self._has_warned = True
+            _log.log(
+                level,
+                "eventhubs: the position of this query cannot be reported to the service, so "
+                "`penstock group lag` does not show it: %s Set the options https.url (the HTTPS "
+                "address of the service) and tls.caFile (its CA file), or "
+                "commitToService=false. Next attempt in %.0f s.",
                 error,
                 self._pause_s,
             )

@@ -12,12 +12,14 @@ import re
 import traceback
 from typing import NamedTuple
 
+from penstock.client.errors import plain_text
 from penstock.model import errors
 
 TEXT_MAX = 1000
 # `module.Name: text` at the beginning of a line, as Python and Java write it.
 _OURS = re.compile(r"^(penstock(?:\.\w+)+): (.+)$")
-_THEIRS = re.compile(r"^(?:Caused by: )?(?:[\w$]+\.)*(\w*(?:Error|Exception|Loss|Exit)): (.+)$")
+_THEIRS = re.compile(r"^(?:: |Caused by: )?(?:[\w$]+\.)*(\w*(?:Error|Exception|Loss|Exit)): (.+)$")
+_PY4J = re.compile(r"An error occurred while calling (o\d+|\w+:[\w.$]+)\.")
 _KINDS: tuple[tuple[re.Pattern[str], type[errors.PenstockError]], ...] = (
     (re.compile(r"NotFound$"), errors.NotFound),
     (re.compile(r"(Denied|Unauthorized|AuthFailed)$"), errors.Unauthorized),
@@ -40,14 +42,19 @@ class Failure(NamedTuple):
 
 def explain(said: str) -> Failure:
     """Of all that a failed query says."""
-    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    lines = [
+        line.rstrip()
+        for line in said.splitlines()
+        if line.strip() and not _PY4J.match(line)  # names a Java object, not a cause
+    ]
     for pattern in (_OURS, _THEIRS):
         for number in range(len(lines) - 1, -1, -1):
             found = pattern.match(lines[number])
             if found is not None:
                 text = _joined(found[2], lines[number + 1 :])
                 is_ours = pattern is _OURS
-                return Failure(_cut(text if is_ours else f"{found[1]}: {text}"), _kind(found[1]))
+                shown = plain_text(text) if is_ours else f"{found[1]}: {text}"
+                return Failure(_cut(shown), _kind(found[1]))
     return Failure(_cut(lines[0] if lines else "The query failed, and does not say why."))
 
 
@@ -58,7 +65,7 @@ def of_error(error: BaseException) -> Failure:
     if type(error).__name__ == "Py4JJavaError":  # a Java trace is its text
         return explain(str(error))._replace(is_final=True)
     if isinstance(error, errors.PenstockError):
-        return Failure(_cut(str(error)), _public_kind(error), is_final=True)
+        return Failure(_cut(plain_text(str(error))), _public_kind(error), is_final=True)
     if isinstance(error, SystemExit):
         return Failure(f"The file ended with sys.exit({error.code!r}).", is_final=True)
     first = next((line for line in str(error).splitlines() if line.strip()), "")

@@ -340,11 +340,6 @@ class Options:
                 "No hub is named: give the option eventHubName, or EntityPath in the connection "
                 "string."
             )
-        if endpoint.signature is None and (endpoint.key is None or endpoint.key_name is None):
-            raise ArgumentError(
-                "No credentials are given: the connection string needs SharedAccessKeyName and "
-                "SharedAccessKey, or SharedAccessSignature."
-            )
         insecure = self.boolean("tls.insecure", False)
         ca_file = self.text("tls.caFile")
         if ca_file is not None and not Path(ca_file).is_file():

@@ -18,7 +18,7 @@ import importlib.util
 import inspect
 import runpy
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -69,19 +69,32 @@ class PipelineFile:
         except (SyntaxError, ValueError) as error:
             raise ConfigurationError(f"{path} is no Python that can be run: {error}") from error
         self.summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-        self.is_script = not any(
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == FUNCTION
+        functions = [
+            node
             for node in tree.body
-        )
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == FUNCTION
+        ]
+        self.is_script = not functions
+        # A decorator may give the function other parameters: then only running the file shows them.
+        is_plain = bool(functions) and not functions[-1].decorator_list
+        self._parameters = _parameter_names(functions[-1]) if is_plain else None
+
+    def check_names(self, given: Iterable[str]) -> None:
+        """Raises ConfigurationError for a parameter that the file's function does not have. Runs
+        nothing of the file, so a typo is reported before Spark starts."""
+        if self.is_script:
+            if given := sorted(given):
+                raise ConfigurationError(
+                    f"{self.path.name} has no function {FUNCTION}(spark, hubs, ...) that could "
+                    f"take {', '.join(given)}."
+                )
+        elif self._parameters is not None:
+            _check_names(given, self._parameters, where=self.path.name)
 
     def run(self, spark: SparkSession, hubs: Hubs, given: Mapping[str, str]) -> list[Outcome]:
         """Run it; what it gave back, to be started yet or not."""
+        self.check_names(given)
         if self.is_script:
-            if given:
-                raise ConfigurationError(
-                    f"{self.path.name} has no function {FUNCTION}(spark, hubs, ...) that could "
-                    f"take {', '.join(sorted(given))}."
-                )
             self._run_script(spark, hubs)
             return []
         function = getattr(self._load(), FUNCTION)
@@ -253,13 +266,23 @@ def chosen_arguments(
 ) -> dict[str, Any]:
     """Texts from outside as the function's own types. Raises ConfigurationError."""
     known = {each.name: each for each in parameters(function, where=where)}
+    _check_names(given, list(known), where=where)
+    return {name: _converted(text, known[name], where) for name, text in given.items()}
+
+
+def _check_names(given: Iterable[str], known: Sequence[str], *, where: str) -> None:
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigurationError(f"{where} has no parameter '{name}': {has}.{hint}")
-    return {name: _converted(text, known[name], where) for name, text in given.items()}
+
+
+def _parameter_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    arguments = function.args
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return [each.arg for each in every if each.arg not in _OURS]
 
 
 def parameters(function: Callable[..., object], *, where: str) -> list[Parameter]:

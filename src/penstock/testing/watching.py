@@ -10,41 +10,41 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.broker import HubRuntime, ProducerLink, Reader, SenderLink
-from penstock.gateway.admission import Admission, Place
+from penstock.gateway.guard import AddressLimits, ConnectionSlot
 from penstock.log.api import AppendDone
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
 from penstock.testing.injected import Board
 
 
-class WatchedAdmission(Admission):
+class WatchedAddressLimits(AddressLimits):
     """Sends away who comes while connections are to be refused, and knows who is still there."""
 
     def __init__(self, monotonic_ms: Callable[[], int], board: Board) -> None:
         super().__init__(monotonic_ms)
         self._board = board
-        self._places: set[Place] = set()
+        self._slots: set[ConnectionSlot] = set()
         self._empty = asyncio.Event()
 
-    def enter(self, host: str) -> Place | None:
-        place = None if self._board.refuses_connection() else super().enter(host)
-        if place is not None:
-            self._places.add(place)
-        return place
+    def admit(self, host: str) -> ConnectionSlot | None:
+        slot = None if self._board.refuses_connection() else super().admit(host)
+        if slot is not None:
+            self._slots.add(slot)
+        return slot
 
-    def forget(self, place: Place, *rest: Any, **named: Any) -> None:
-        super().forget(place, *rest, **named)
-        self._places.discard(place)
-        if not self._places:
+    def forget(self, slot: ConnectionSlot, *rest: Any, **named: Any) -> None:
+        super().forget(slot, *rest, **named)
+        self._slots.discard(slot)
+        if not self._slots:
             self._empty.set()
 
     async def clear_out(self, deadline_s: float) -> None:
         """The doors are closed: end whatever socket is left, and wait until it is gone."""
-        for place in list(self._places):
-            place.evict()
+        for slot in list(self._slots):
+            slot.evict()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
-                while self._places:
+                while self._slots:
                     self._empty.clear()
                     await self._empty.wait()
 

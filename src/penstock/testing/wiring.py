@@ -21,22 +21,23 @@ import msgspec
 
 from penstock.auth import Authority
 from penstock.broker import Broker
-from penstock.catalog.api import Catalog
+from penstock.catalog.api import Catalog, CatalogChange
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.guard import Guard
 from penstock.log.api import LogStore, PartitionLog
 from penstock.model import limits, names
 from penstock.model.clock import Clock
-from penstock.model.entities import AuthorizationRule, Right, Secret, Tier
+from penstock.model.entities import AuthorizationRule, LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import NamespaceName
-from penstock.service import seed
+from penstock.service import initial_entities
 from penstock.service.authorities import CatalogAuthorities
-from penstock.service.certificates import ALWAYS_COVERED, Certificates, server_context
+from penstock.service.certificates import Certificates, server_context
 from penstock.testing.certificate import certificates_in, shared_certificates
 from penstock.testing.injected import Board
 from penstock.testing.published import PublishedEvent, opened
-from penstock.testing.watching import WatchedAdmission, WatchedHub
+from penstock.testing.watching import WatchedAddressLimits, WatchedHub
 
 _HOST = "127.0.0.1"
 _HOST_6 = "::1"
@@ -103,11 +104,9 @@ class Service:
         reads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="penstock-read")
         self._stack.callback(reads.shutdown)
         self.broker = broker
-        admission = WatchedAdmission(options.clock.monotonic_ms, self._board)
-        self._stack.push_async_callback(admission.clear_out, _CLEAR_OUT_S)
-        self._authorities = _WatchedAuthorities(
-            CatalogAuthorities(self.catalog, extra_hosts=ALWAYS_COVERED), self._board
-        )
+        addresses = WatchedAddressLimits(options.clock.monotonic_ms, self._board)
+        self._stack.push_async_callback(addresses.clear_out, _CLEAR_OUT_S)
+        self._authorities = _WatchedAuthorities(CatalogAuthorities(self.catalog), self._board)
         self._context = Context(
             broker=broker,
             clock=options.clock,
@@ -115,11 +114,11 @@ class Service:
             reads=reads,
             new_id=lambda: uuid.uuid4().hex,
             loop=loop,
-            admission=admission,
+            guard=Guard(loop, addresses=addresses),  # by the machine's clock: it paces real work
         )
         door = self.door = AmqpDoor(self._context)
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
-        self._stack.callback(self.catalog.subscribe(self.rejudge))
+        self._stack.callback(self.catalog.subscribe(self._catalog_changed))
         self._ports["amqp"] = await self._listen(door.listen, options.port, None)
 
     # --- what is kept ---------------------------------------------------------------------------
@@ -150,16 +149,17 @@ class Service:
 
     def _seed(self, catalog: Catalog) -> AuthorizationRule:
         options, now_ms = self.options, self.options.clock.now_ms()
-        namespace = seed.seed_namespace(
+        namespace = initial_entities.seed_namespace(
             catalog,
             options.namespace,
             hosts=(),
             tier=Tier.STANDARD,
             throughput_units=options.throughput_units,
+            limit_set=LimitSet.CURRENT,
             now_ms=now_ms,
         ).name
         if catalog.rule(namespace, None, names.ROOT_RULE) is None:
-            seed.seed_rule(
+            initial_entities.seed_rule(
                 catalog,
                 namespace,
                 None,
@@ -190,8 +190,7 @@ class Service:
         *,
         catalog: Catalog | None = None,
     ) -> None:
-        """Of one partition too, as the emulator allows."""
-        seed.seed_hub(
+        initial_entities.seed_hub(
             catalog or self.catalog,
             NamespaceName(self.options.namespace),
             name,
@@ -199,8 +198,11 @@ class Service:
             retention_hours=self.options.retention_hours,
             groups=groups,
             now_ms=self.options.clock.now_ms(),
-            partition_count_min=limits.PARTITION_COUNT_MIN_EMULATOR,
         )
+
+    def _catalog_changed(self, change: CatalogChange) -> None:
+        if change.affects_links:
+            self.rejudge()
 
     def rejudge(self) -> None:
         """Links whose tokens ran out or whose policies changed end now. No new token is shown in

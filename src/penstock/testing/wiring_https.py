@@ -48,6 +48,7 @@ def https_door(
         clock=context.clock,
         authorities=authorities,
         new_id=context.new_id,
+        refusal_log=context.refusal_log,
     )
     checkpoints = HttpCheckpoints(
         broker=context.broker,
@@ -56,6 +57,7 @@ def https_door(
         clock=context.clock,
         authorities=authorities,
         new_id=context.new_id,
+        refusal_log=context.refusal_log,
     )
     websocket = WebSocketDoor(amqp)
     application = PublicApplication(
@@ -63,7 +65,7 @@ def https_door(
         websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
         prefixes={CHECKPOINTS: _WatchedTokens(checkpoints, context, board)},
     )
-    return HttpDoor(application, context.loop, admission=context.admission, backoff=context.backoff)
+    return HttpDoor(application, context.loop, guard=context.guard)
 
 
 class _WatchedTokens:

@@ -439,6 +439,10 @@ func run(work func(context.Context)) (failure any) {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "decode" {
+		decodeAll()
+		return
+	}
 	must(json.NewDecoder(os.Stdin).Decode(&world))
 	authorities := x509.NewCertPool()
 	pem, err := os.ReadFile(world.CAFile)

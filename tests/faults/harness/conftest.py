@@ -1,13 +1,8 @@
 """Brokers in processes of their own, disks that lose power, and what became of the events.
 
-Counts come from the environment, small enough for `make test` by default:
-
-    PENSTOCK_KILLS=500 .venv/bin/pytest tests/faults/harness/test_kill.py
-    PENSTOCK_CUTS=200  .venv/bin/pytest tests/faults/harness/test_power_cut.py
-    PENSTOCK_FLIPS=100000 .venv/bin/pytest tests/faults/harness/test_bit_rot.py
-
-With a count given, a line of progress goes to stderr now and then. PENSTOCK_SEED repeats a run's
-choices (not the machine's timing).
+Counts are small in `make test`, larger in `make test-full ARGS=faults` and largest with
+`make test-full ARGS="faults --long"`; then a line of progress goes to stderr now and then.
+PENSTOCK_SEED repeats a run's choices (not the machine's timing).
 """
 
 from __future__ import annotations
@@ -315,13 +310,13 @@ def make_disk(tmp_path: Path) -> Iterator[MakeDisk]:
 
 
 class Run:
-    """A count, a seeded chance, and a line of progress for those who asked for many."""
+    """A count, a seeded chance, and a line of progress in long runs."""
 
-    def __init__(self, variable: str, default: int, say: Callable[[str], None]) -> None:
-        self.count = int(os.environ.get(variable, default))
+    def __init__(self, count: int, say: Callable[[str], None]) -> None:
+        self.count = count
         self.seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(2**32)))
         self.chance = random.Random(self.seed)
-        self._say = say if variable in os.environ else lambda line: None
+        self._say = say
         self._started_s = self._told_s = time.monotonic()
 
     def report(self, text: str) -> None:
@@ -334,20 +329,23 @@ class Run:
             self._say(f"{done} of {self.count} in {now_s - self._started_s:.0f} s: {text}")
 
 
-StartRun = Callable[[str, int], Run]
+StartRun = Callable[[int], Run]
 
 
 @pytest.fixture
 def start_run(request: pytest.FixtureRequest) -> StartRun:
-    """`start_run(variable, default)`; the seed stands in the report of a test that failed."""
+    """`start_run(count)`; the seed is in the report of a test that failed."""
+    is_long = request.config.getoption("--full") is not None
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def say(line: str) -> None:
+        if not is_long:
+            return
         with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
             print(f"{request.node.name}: {line}", file=sys.stderr, flush=True)
 
-    def start(variable: str, default: int) -> Run:
-        run = Run(variable, default, say)
+    def start(count: int) -> Run:
+        run = Run(count, say)
         print(f"PENSTOCK_SEED={run.seed}")
         return run
 

@@ -33,6 +33,7 @@ from penstock.testing.traffic import Clients, Shape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.conftest import Sized
     from tests.faults.harness.conftest import Brokers, Patched, StartRun
 
     from penstock.model.errors import PenstockError
@@ -81,13 +82,21 @@ class Store:
         return [self.log.producer(number) for number in range(PRODUCER_IDS)]
 
     def read_all(self) -> tuple[list[StoredBatch], set[int]]:
-        """What is served, and the sequence numbers for which LogCorrupt is raised."""
+        """What is served, and the sequence numbers for which LogCorrupt is raised; the same whether
+        everything is read from the disk or, as consumers do, from memory where possible."""
+        from_disk, as_consumers = (self._read_all(is_cached) for is_cached in (False, True))
+        assert from_disk == as_consumers
+        return from_disk
+
+    def _read_all(self, is_cached: bool) -> tuple[list[StoredBatch], set[int]]:
         served: list[StoredBatch] = []
         refused: set[int] = set()
         sequence, end = 0, self.log.status().last_sequence + 1
         while sequence < end:
             try:
-                batches = self.log.read(sequence, bytes_max=1 << 20)
+                batches = self.log.cached(sequence, bytes_max=2000) if is_cached else None
+                if batches is None:
+                    batches = self.log.read(sequence, bytes_max=2000 if is_cached else 1 << 20)
             except LogCorrupt:
                 refused.add(sequence)
                 sequence += 1
@@ -201,10 +210,10 @@ def test_files_of_a_log_are_all_looked_at(rot: Rot) -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(3600)
-def test_flipped_bit_is_noticed_or_harmless(rot: Rot, start_run: StartRun) -> None:
-    run = start_run("PENSTOCK_FLIPS", 2000)
+def test_flipped_bit_is_noticed_or_harmless(rot: Rot, start_run: StartRun, sized: Sized) -> None:
+    run = start_run(sized(short=300, full=10_000, long=100_000))
     told: Counter[str] = Counter()
     for number in range(run.count):
         span, position, bit = rot.draw(run.chance)
@@ -235,12 +244,14 @@ def verdict_on_the_rest(rot: Rot, span: Span) -> str:
     return "named by verify"
 
 
-@pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(3600)
-def test_bit_that_flips_under_an_open_store_is_noticed(rot: Rot, start_run: StartRun) -> None:
-    run = start_run("PENSTOCK_FLIPS", 2000)
+def test_bit_that_flips_under_an_open_store_is_noticed(
+    rot: Rot, start_run: StartRun, sized: Sized
+) -> None:
+    run = start_run(sized(short=150, full=5_000, long=25_000))
     with closing(Store(rot.directory)) as store:
-        for number in range(run.count // 4):
+        for number in range(run.count):
             span, position, bit = rot.draw(run.chance, "record header", "payload")
             rot.flip(span.path, position, bit)
             rot.judge(span, store)

@@ -79,7 +79,9 @@ async def fail_one_flush(
         assert all(STOPPED in text for text in victim.refusals), victim.refusals
         status, told = await asyncio.to_thread(ask_ready, facts["admin"])
         assert status == 503
-        assert told["checks"]["log"].startswith(f"partition {FAILED} of penstock/{HUB} stopped: ")
+        assert told["checks"]["log"].startswith(
+            f"partition {FAILED} of penstock/{HUB}: The log stopped"
+        )
         await clients.drain()
         await clients.catch_up(partitions=OTHERS)
         await read_all_again(facts, history, clients.acknowledged_events)
@@ -196,6 +198,7 @@ def traced(
     return (strace, *flags, *options, *(command or penstock))
 
 
+@pytest.mark.full("faults")
 def test_failed_flush_of_a_real_process_is_not_repeated(
     tmp_path: Path, brokers: Brokers, ask_ready: Ready, strace: str
 ) -> None:
@@ -236,6 +239,7 @@ BOUNDLESS = (
 )
 
 
+@pytest.mark.full("faults")
 def test_slow_flush_of_a_real_process_keeps_memory_bounded_and_loses_nothing(
     tmp_path: Path, brokers: Brokers, strace: str
 ) -> None:
@@ -251,6 +255,7 @@ def test_slow_flush_of_a_real_process_keeps_memory_bounded_and_loses_nothing(
     broker.stop()
 
 
+@pytest.mark.full("faults")
 def test_memory_grows_when_nothing_bounds_what_waits_for_the_disk(
     tmp_path: Path, brokers: Brokers, strace: str, patched: Patched
 ) -> None:

@@ -17,7 +17,10 @@ from penstock.testing.history import AnomalyKind, History
 from penstock.testing.traffic import Clients, Shape, read_everything
 
 if TYPE_CHECKING:
+    from tests.conftest import Sized
     from tests.faults.harness.conftest import BrokerProcess, Brokers, Patched, StartRun
+
+pytestmark = pytest.mark.full("faults")
 
 HUB, PARTITIONS = "faults", 4
 LARGE = Shape(events_max=4, bytes_max=40_000, in_flight=6)
@@ -41,12 +44,16 @@ async def live(
         await clients.until_gone()
 
 
-@pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(3600)
 def test_killed_broker_keeps_what_it_acknowledged(
-    tmp_path: Path, brokers: Brokers, start_run: StartRun, small_segments: tuple[str, ...]
+    tmp_path: Path,
+    brokers: Brokers,
+    start_run: StartRun,
+    small_segments: tuple[str, ...],
+    sized: Sized,
 ) -> None:
-    run = start_run("PENSTOCK_KILLS", 50)
+    run = start_run(sized(short=10, full=200, long=1_000))
     history, data = History(PARTITIONS), tmp_path / "data"
     for number in range(run.count):
         # What the system holds survives a process, flushed or not.

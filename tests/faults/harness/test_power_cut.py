@@ -20,7 +20,10 @@ from penstock.testing.history import AnomalyKind, History
 from penstock.testing.traffic import Clients, Shape, read_everything
 
 if TYPE_CHECKING:
+    from tests.conftest import Sized
     from tests.faults.harness.conftest import BrokerProcess, Brokers, LoopDisk, MakeDisk, StartRun
+
+pytestmark = pytest.mark.full("faults")
 
 HUB, PARTITIONS = "faults", 4
 DISK_BYTES = 256 * 1024 * 1024
@@ -55,12 +58,16 @@ def restore_power(disk: LoopDisk) -> None:
     disk.mount()
 
 
-@pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(3600)
 def test_power_cut_takes_nothing_that_was_acknowledged(
-    brokers: Brokers, make_disk: MakeDisk, start_run: StartRun, small_segments: tuple[str, ...]
+    brokers: Brokers,
+    make_disk: MakeDisk,
+    start_run: StartRun,
+    small_segments: tuple[str, ...],
+    sized: Sized,
 ) -> None:
-    run = start_run("PENSTOCK_CUTS", 20)
+    run = start_run(sized(short=6, full=100, long=500))
     events = 0
     for first in range(0, run.count, CUTS_PER_DISK):
         disk, history = make_disk(DISK_BYTES), History(PARTITIONS)

@@ -6,10 +6,8 @@ import base64
 import http.server
 import json
 import queue
-import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import COMPATIBILITY, NODE, Azurite, NodeTools
+from tests.conftest import Azurite, NodeTools
+from tests.support import toolchains
+from tests.support.toolchains import NODE
 
 from penstock.testing.certificate import certificates_in
 
 START_S = 60.0
-BUILD_S = 150.0
-S3 = COMPATIBILITY / "s3"
-S3_PROGRAM = Path(sys.prefix) / "compatibility-s3"
 FLAGS = ("--oauth", "basic", "--skipApiVersionCheck", "--silent")
 ACCESS_KEY, SECRET_KEY = "penstock-tests", "c2VjcmV0LW9mLXMz"
 
@@ -89,22 +86,10 @@ class S3Server:
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Skips with a line where Go is not, or its packages are out of reach."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("Go is not installed: it builds the S3 server of these tests")
-    built = subprocess.run(
-        [go, "build", "-mod=readonly", "-o", str(S3_PROGRAM), "."],
-        cwd=S3,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-    )
-    if built.returncode != 0:
-        lines = built.stderr.strip().splitlines() or ["no reason given"]
-        pytest.skip(f"the S3 server cannot be built: {lines[-1][:200]}")
+    """Skips with one line where Go is absent: it builds the server."""
+    toolchains.require("s3")
     process = subprocess.Popen(
-        [str(S3_PROGRAM), ACCESS_KEY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [str(toolchains.S3_PROGRAM), ACCESS_KEY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     with process:
         try:
@@ -184,5 +169,5 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes], name: str) -> No
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
-                pytest.skip(f"{name} did not start within {START_S:.0f} s")
+                pytest.fail(f"{name} did not start within {START_S:.0f} s")
             time.sleep(0.04)

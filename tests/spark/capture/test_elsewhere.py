@@ -59,6 +59,7 @@ def job(server: Server, config: Path, folder: Path, master: str) -> Iterator[Non
             process.wait()
 
 
+@pytest.mark.full("spark")
 @pytest.mark.timeout(600)
 def test_a_job_on_a_cluster_captures_what_the_service_says(
     start_server: ServerFactory, tmp_path: Path

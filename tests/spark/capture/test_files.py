@@ -96,6 +96,28 @@ def test_a_batch_that_runs_again_writes_the_same_bytes(
     assert sum(map(len, one.values())) < 2 * MB
 
 
+@pytest.mark.parametrize("lost", ["emptied", "removed"])
+def test_capture_continues_after_a_power_cut_emptied_its_checkpoint(
+    broker: Server, run_capture: RunCapture, tmp_path: Path, lost: str
+) -> None:
+    """Spark does not flush its entries: after a power cut the newest are empty or not there."""
+    hub = new_hub(broker, 2)
+    hub.spread(300)
+    run_capture(drained(hub, tmp_path))
+    before = {file: file.read_bytes() for file in avro_files(tmp_path)}
+    hub.spread(300)
+    plan = drained(hub, tmp_path)
+    for folder in ("offsets", "commits"):  # the last commit may not have been written at all
+        entries = sorted((plan.checkpoint / folder).glob("[0-9]*"), key=lambda file: int(file.name))
+        for file in entries[-1:]:
+            for each in (file, file.with_name(f".{file.name}.crc")):
+                each.write_bytes(b"") if lost == "emptied" else each.unlink(missing_ok=True)
+    run_capture(plan)
+    assert bodies_by_partition(tmp_path) == hub.read()
+    assert {file: file.read_bytes() for file in before} == before
+    assert Path(plan.state, "checkpoint.unusable").is_dir()
+
+
 def test_ledger_knows_each_file_as_it_lies_there(scene: Scene) -> None:
     ledger = Ledger(scene.plan.ledger)
     known = ledger.untold()

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import NODE, Azurite
+from tests.conftest import Azurite
 from tests.spark.conftest import TestHub, new_hub
+from tests.support.toolchains import NODE
 
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination, resolve
@@ -54,7 +55,7 @@ class Storage:
         self._folder = folder
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
-        self.connection_string = Azurite(None, self._port, "").connection_string
+        self.connection_string = Azurite(self._port).connection_string
         self.start()
 
     def start(self) -> None:
@@ -180,6 +181,7 @@ def descendants(root: int) -> Iterator[int]:
             yield child
 
 
+@pytest.mark.full("spark")
 @pytest.mark.timeout(900 + 60 * KILLS)
 def test_every_event_is_captured_once_whatever_is_killed(
     start_server: ServerFactory, node: NodeTools, tmp_path: Path

@@ -59,6 +59,17 @@ Caused by: java.io.IOException: No space left on device
     assert explain(said).text == "IOException: No space left on device"
 
 
+def test_calls_of_java_objects_are_no_cause() -> None:
+    said = (
+        "An error occurred while calling o82.start.\n"
+        ": java.lang.IllegalStateException: Failed to read log file offsets/0. Incomplete file\n"
+        "\tat org.apache.spark.sql.execution.streaming.HDFSMetadataLog.get(HDFSMetadataLog.scala:1)"
+    )
+    text = "IllegalStateException: Failed to read log file offsets/0. Incomplete file"
+    assert explain(said).text == text
+    assert "o82" not in explain("An error occurred while calling o82.start.").text
+
+
 def test_a_failure_without_any_trace_is_its_first_line() -> None:
     assert explain("went wrong\nmore").text == "went wrong"
     assert explain("").text

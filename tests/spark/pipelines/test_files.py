@@ -127,3 +127,17 @@ def test_what_cannot_be_run_is_refused(returned: object, said: str) -> None:
 
 def test_hubs_do_not_show_their_key() -> None:
     assert "secret" not in repr(hubs())
+
+
+def test_unknown_parameter_is_found_without_running_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_text("raise SystemExit(9)\ndef pipeline(spark, hubs, *, hub='a', limit=1): ...\n")
+    pipeline = PipelineFile(file)
+    pipeline.check_names(["hub", "limit"])
+    with pytest.raises(ConfigurationError, match=r"no parameter 'hbu': it has hub, limit\..*hub\?"):
+        pipeline.check_names(["hbu"])
+    file.write_text("def other(f): return f\n@other\ndef pipeline(spark): ...\n")
+    PipelineFile(file).check_names(["anything"])  # a decorator may take more than it shows
+    file.write_text("print(1)\n")
+    with pytest.raises(ConfigurationError, match="has no function pipeline"):
+        PipelineFile(file).check_names(["hub"])

@@ -118,6 +118,7 @@ def check(ended: subprocess.CompletedProcess[str], server: Server, out: TestHub)
     assert server.key not in ended.stdout + ended.stderr
 
 
+@pytest.mark.full("spark")
 @pytest.mark.timeout(500)
 def test_a_pipeline_runs_on_a_spark_connect_server(
     broker: Server, make_hub: MakeHub, tmp_path: Path
@@ -149,6 +150,7 @@ def test_a_pipeline_runs_on_a_spark_connect_server(
     assert broker.key not in log.read_text(), "the server's log is no place for a key"
 
 
+@pytest.mark.full("spark")
 @pytest.mark.timeout(500)
 def test_a_pipeline_runs_on_a_cluster(broker: Server, make_hub: MakeHub, tmp_path: Path) -> None:
     hub, out = make_hub(2), make_hub(2)

@@ -8,7 +8,6 @@ import http.client
 import http.cookiejar
 import json
 import os
-import shutil
 import signal
 import time
 import urllib.error
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
+from tests.support import toolchains
 
 from penstock.management.client import ManagementClient
 from penstock.portal.users import hashed
@@ -164,13 +164,10 @@ def as_user(name: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    return found
+    return toolchains.require("chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop must not outlive the file: others need one
 def browser(chromium: str) -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
@@ -223,7 +220,7 @@ def hung(start_session_server: ServerFactory) -> tuple[Service, int]:
 OpenPage = Callable[..., "Page"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def contexts(browser: Browser) -> dict[tuple[Any, ...], BrowserContext]:
     """Of those who signed in before, with their cookies: a password is checked slowly, for a
     reason, and a new context takes longer than a page."""

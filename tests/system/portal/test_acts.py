@@ -261,7 +261,8 @@ def test_health_is_told_on_the_overview_and_its_page(open_page: OpenPage, servic
     expect(page.get_by_role("heading", name="Health")).to_be_visible()
     parts = page.locator("#live-parts")
     for part in ("doors", "log", "portal"):
-        expect(parts.get_by_role("row").filter(has_text=part)).to_contain_text("ok")
+        cell = page.get_by_role("cell", name=part, exact=True)
+        expect(parts.get_by_role("row").filter(has=cell)).to_contain_text("ok")
     expect(page.get_by_text(f"{service.server['admin']}/metrics")).to_be_visible()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,11 @@ def test_capture_is_switched_on_and_the_first_file_is_seen(
 ) -> None:
     hub = service.make_hub("kept-as-files")
     page = open_page(f"/hubs/{hub}/capture")
+    preview = page.locator("[data-name]")
+    page.get_by_label("Encoding").select_option("Parquet")
+    expect(preview).to_have_text(re.compile(r"\.parquet$"))
+    page.get_by_label("Encoding").select_option("Avro")
+    expect(preview).to_have_text(re.compile(r"\.avro$"))
     page.get_by_label("Capture is on").check()
     page.get_by_label("Time window (s)").fill("60")
     page.get_by_label("Size window (MB)").fill("10")
@@ -37,6 +43,7 @@ def test_capture_is_switched_on_and_the_first_file_is_seen(
     assert any(str(each).endswith(shown) for each in found)
     row = page.get_by_role("row").filter(has_text=shown)
     expect(row).to_be_visible()  # among the last files
+    expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))  # written
     page.goto(f"{service.url}/jobs")
     expect(page.locator("#live-jobs")).to_contain_text("apture")
     page.goto(f"{service.url}/hubs/{hub}/capture")

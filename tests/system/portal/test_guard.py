@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -93,6 +95,21 @@ def test_session_that_was_planted_is_nobody(browser: Browser, service: Service) 
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     context.close()
     assert planted.get("/scale")[0] == 200  # another's session is not touched by it
+
+
+def test_command_prints_a_link_that_signs_in_once(service: Service) -> None:
+    command = [str(Path(sys.executable).with_name("penstock")), "portal", "url", "--sign-in"]
+    environ = {**os.environ, "PENSTOCK_DATA": str(service.server.data)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    link = done.stdout.strip()
+    assert link.startswith(f"{service.url}/signin?once=")
+    visitor, late = Visitor(service.url), Visitor(service.url)
+    status, text = visitor.get(link.removeprefix(service.url))
+    assert (status, "Sign out" in text) == (200, True)
+    assert late.get(link.removeprefix(service.url))[0] == 401
+    assert late.get("/scale")[1].count("Administration token") == 1
+    assert link.partition("=")[2] not in service.server.log.read_text()
 
 
 def test_form_of_another_site_changes_nothing(browser: Browser, service: Service) -> None:

@@ -108,7 +108,7 @@ def test_keys_properties_and_bodies_are_shown_in_the_list(
     cells: list[list[str]] = rows.evaluate_all(CELLS)
     seen = {(row[3], row[6]) for row in cells}
     for payload in PAYLOADS:
-        wanted = (parsed(payload[:KEY_MAX]), parsed(preview(payload.encode())) or "–")
+        wanted = (parsed(payload[:KEY_MAX]), parsed(preview(EventData(payload))) or "–")
         assert wanted in seen
     properties = {row[5] for row in cells}
     for payload in PAYLOADS:

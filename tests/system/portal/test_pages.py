@@ -227,6 +227,7 @@ def test_units_are_raised_and_throttling_ends(open_page: OpenPage, service: Serv
     page = open_page("/scale")
     try:
         page.get_by_label("Or exactly").fill("1")
+        page.get_by_label("Auto-inflate up to").fill("0")
         page.get_by_label("Unlimited").uncheck()
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("status")).to_contain_text("has 1 throughput units")
@@ -327,8 +328,8 @@ def test_keys_and_theme(open_page: OpenPage) -> None:
     page = open_page()
     page.keyboard.press("g")
     page.keyboard.press("h")
+    page.wait_for_url("**/hubs")  # and until it is loaded: its script listens by then
     expect(page.get_by_role("heading", name="Event hubs", exact=True)).to_be_visible()
-    page.wait_for_load_state()  # its script listens from then on
     page.keyboard.press("/")
     expect(page.get_by_label("Name")).to_be_focused()
     page.keyboard.press("Escape")

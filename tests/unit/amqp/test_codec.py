@@ -284,7 +284,7 @@ def test_encode_refuses_an_integer_outside_its_type(value: int) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (object(), "object is no AMQP type"),
+        pytest.param(object(), "object is no AMQP type", id="object"),
         ((1, 2), "tuple is no AMQP type"),
         ({1}, "set is no AMQP type"),
         ([1j], "complex is no AMQP type"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.amqp import types as t
 from penstock.amqp.codec import DecodeLimits, encode
+from penstock.amqp.decoder import SMALL
 from penstock.amqp.errors import DecodeError, LocalError
 from penstock.amqp.message import (
     DataBody,
@@ -417,9 +418,17 @@ def test_any_section_is_read_or_refused(code: int, contents: bytes) -> None:
 
 def test_limits_bound_all_sections_together() -> None:
     section = encode(t.Described(0x76, [None] * 10))
-    assert decode_message(section * 2, limits=DecodeLimits(elements_max=20)).body is not None
+    assert decode_message(section * 2, limits=DecodeLimits(elements_max=22)).body is not None
     with pytest.raises(DecodeError, match="more elements in all"):
-        decode_message(section * 2, limits=DecodeLimits(elements_max=19))
+        decode_message(section * 2, limits=DecodeLimits(elements_max=21))
+
+
+def test_sections_count_as_elements() -> None:
+    """64 KB of empty data sections are 13,000 values."""
+    section = encode(t.Described(0x75, b""))
+    assert decode_message(section * 512, limits=SMALL).body == DataBody([b""] * 512)
+    with pytest.raises(DecodeError, match="more elements in all"):
+        decode_message(section * 513, limits=SMALL)
 
 
 def test_repr_shows_no_contents() -> None:

@@ -16,13 +16,13 @@ import msgspec
 import pytest
 
 from penstock.amqp.message import DataBody, Message, ValueBody, encode_message
-from penstock.auth.backoff import Backoff
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
 from penstock.client import ClientError, connect, parse_connection_string
 from penstock.client.nodes import RequestNode
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.guard import AuthDelay, Guard
 from penstock.gateway.http.publishing import HttpPublishing
 from penstock.gateway.http.server import HttpDoor
 from penstock.log.memory import MemoryLogStore
@@ -34,7 +34,8 @@ from penstock.service.authorities import CatalogAuthorities
 HOST = "contoso.example.net"
 OTHER_HOST = "fabrikam.example.net"
 HUBS = {"contoso": ("events", "events1", "plant", "plant/line"), "fabrikam": ("events", "own")}
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "127.0.0.2")
+SHARED_HOST = "events.example.net"
 DEADLINE_S = 30.0
 AT_ONCE = 8
 YES, NO = True, False
@@ -128,6 +129,9 @@ SCOPES = [
     ("events/publishers/a b", "events/publishers/a%20b", YES),
     ("events/publishers/a%20b", "events/publishers/a%20b", YES),
     ("events/publishers/%2541", "events/publishers/A", NO),
+    ("events/publishers/%61lice", "events/publishers/alice", NO),
+    ("events/publisher/dev/%2D1", "events/publishers/dev%2F-1", NO),
+    ("events/publishers/%2561lice", "events/publishers/%2561lice", YES),
     ("events/publishers/\u212a", "events/publishers/k", NO),
     ("events/publishers/stra\u00dfe", "events/publishers/strasse", NO),
     ("events/consumergroups/$default", "events", NO),
@@ -143,13 +147,13 @@ SCOPES = [
 HONEST_HOSTS = [
     *(f"{scheme}://{HOST}" for scheme in ("sb", "amqp", "amqps", "http", "https", "wss", "SB")),
     *(f"sb://{HOST}:{port}" for port in (5671, 443, 1, 65535)),
-    *(f"sb://{host}" for host in (*LOOPBACK[:2], "[::1]", "localhost:8443", "LOCALHOST")),
+    *(f"sb://{host}" for host in (*LOOPBACK, "[::1]", "LOCALHOST:8443", SHARED_HOST)),
     *(f"sb://{HOST.upper()}", "sb://contoso", "//contoso", "contoso", f"//{HOST}", HOST),
 ]
 OTHER_HOSTS = [
     *(f"sb://{HOST}.evil.net", f"sb://evil.{HOST}", "sb://evil.net", "sb://contoso.evil.net"),
     *("sb://contos", "sb://contoso1", f"sb://{HOST}.", "sb://example.net", "sb://0.0.0.0"),
-    *("sb://127.0.0.2", "sb://[::2]", "sb://[::ffff:127.0.0.1]", f"sb://{OTHER_HOST}"),
+    *("sb://128.0.0.1", "sb://[::2]", f"sb://x{SHARED_HOST}", f"sb://{OTHER_HOST}"),
     *(f"sb://user@{HOST}", f"sb://{HOST}@evil.net", f"sb://{HOST}:", f"sb://{HOST}:abc"),
     *(f"sb://{HOST}:123456", f"sb://{HOST} ", f"sb://{HOST}\\evil", f"sb://{HOST}#evil"),
     *(f"ftp://{HOST}", f"://{HOST}", "sb://", ""),
@@ -226,6 +230,10 @@ def _table() -> list[Row]:
         ("sb://localhost/events", "events", HOST, "Fabrikam", NO),
         ("sb://localhost/events", "events", "localhost", "Root", YES),
         ("sb://localhost/own", "own", "localhost", "Fabrikam", YES),
+        (f"sb://{SHARED_HOST}/events", "events", SHARED_HOST, "Root", YES),
+        (f"sb://{SHARED_HOST}/events", "events", SHARED_HOST, "Fabrikam", YES),
+        (f"sb://{SHARED_HOST}/own", "own", "127.0.0.2", "Fabrikam", YES),
+        (f"sb://{SHARED_HOST}/own", "own", SHARED_HOST, "Root", NO),
         ("sb://localhost/events", "events", "evil.net", "Root", NO),
     ]
     rows += [
@@ -241,14 +249,14 @@ TABLE = _table()
 # --- the doors ----------------------------------------------------------------------------------
 
 
-class _NeverSlow(Backoff):
+class _NeverSlow(AuthDelay):
     """What slows guessers is tested elsewhere. Counts who is told."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[tuple[str, str]] = []
 
-    def failed(self, policy: str, address: str, *, now_ms: int) -> int:
+    def fail(self, policy: str, address: str, *, now_ms: int) -> int:
         self.told.append((policy, address))
         return 0
 
@@ -268,9 +276,10 @@ class World:
         self._reads = ThreadPoolExecutor(1)
         logs = MemoryLogStore(lambda work: _soon(self._loop, work))
         self.broker = Broker(self.catalog, logs, self.clock, producer_ids=lambda: 1)
-        authorities = CatalogAuthorities(self.catalog, extra_hosts=LOOPBACK)
+        authorities = CatalogAuthorities(self.catalog, shared_hosts=[SHARED_HOST])
         ids = itertools.count(1)
         self.backoff = _NeverSlow()
+        guard = Guard(self._loop, auth_delay=self.backoff)
         self._amqp = AmqpDoor(
             Context(
                 broker=self.broker,
@@ -279,10 +288,10 @@ class World:
                 reads=self._reads,
                 new_id=lambda: f"{next(ids):032x}",
                 loop=self._loop,
-                backoff=self.backoff,
+                guard=guard,
             )
         )
-        self.catalog.subscribe(self._amqp.rejudge)
+        self.catalog.subscribe(lambda change: self._amqp.rejudge())
         publishing = HttpPublishing(
             broker=self.broker,
             catalog=self.catalog,
@@ -290,7 +299,7 @@ class World:
             authorities=authorities,
             new_id=lambda: f"{next(ids):032x}",
         )
-        self._http = HttpDoor(publishing, self._loop, backoff=self.backoff)
+        self._http = HttpDoor(publishing, self._loop, guard=guard)
 
     async def open(self) -> None:
         self._amqp_port = await self._amqp.listen("127.0.0.1", 0)
@@ -434,6 +443,21 @@ async def test_every_token_reaches_over_amqp_what_it_was_signed_for_and_nothing_
 ) -> None:
     assert await wrong(TABLE, world.over_amqp) == []
     assert world.stored == sum(row.reaches for row in TABLE)
+
+
+@pytest.mark.parametrize("door", ["amqp", "http"])
+async def test_single_namespace_is_reached_by_any_host_name(world: World, door: str) -> None:
+    """As in a container network: eventhubs-emulator, host.docker.internal, 192.168.0.7."""
+    go = world.over_amqp if door == "amqp" else world.over_http
+    hosts = ["eventhubs-emulator", "host.docker.internal", "192.168.0.7", "[fd00::7]", OTHER_HOST]
+    rows = [Row(sr=f"sb://{host}/events", host=host, reaches=NO) for host in hosts]
+    rows.append(Row(sr=f"sb://{HOST}/events", host="another.example.net", reaches=NO))
+    assert await wrong(rows, go) == []
+    world.catalog.delete_namespace("fabrikam")
+    assert await wrong([msgspec.structs.replace(row, reaches=YES) for row in rows], go) == []
+    guess = Row(sr=f"sb://{hosts[0]}/events", host=hosts[0], key="guessed", reaches=NO)
+    no_host = Row(sr="sb://user@evil.net/events", host=hosts[0], reaches=NO)
+    assert await wrong([guess, no_host], go) == []
 
 
 async def test_no_token_put_for_its_own_resource_reaches_further(world: World) -> None:

@@ -123,6 +123,11 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("sr empty", GOOD.replace(quote(HUB, safe=""), ""), "'sr'"),
     ("sr broken escape", GOOD.replace("eh1", "eh1%2"), "'sr'"),
     ("sr not UTF-8", GOOD.replace("eh1", "%ff"), "'sr'"),
+    (
+        "sr escapes letters of a publisher twice",
+        GOOD.replace("eh1", "eh1%2Fpublishers%2F%2561lice"),
+        "as %25",
+    ),
     ("sig empty", GOOD.replace(HUB_SIG, ""), "'sig'"),
     ("sig no base64", GOOD.replace(HUB_SIG, "!!!!"), "'sig'"),
     ("sig without padding", GOOD.replace("%3D", ""), "'sig'"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from penstock.log.memory import MemoryPartition
-from penstock.model.entities import HubStatus, Tier
+from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import PARTITIONS_PER_TURN
+from penstock.log.memory import MemoryLogStore, MemoryPartition
+from penstock.model.entities import Hub, HubStatus, Namespace, Tier
 from penstock.model.errors import (
     EntityDisabled,
     EntityUpdated,
@@ -249,3 +252,56 @@ def test_dedicated_namespace_has_no_meter(world: World) -> None:
     for _ in range(1000):
         world.publish(b"a", b"b", partition=0)
     assert world.broker.ingress("unit-test").refused_publications == 0
+
+
+def test_change_of_one_hub_touches_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """reliability.md bug 10: each report of Capture's progress visited every open hub."""
+    for number in range(20):
+        world.catalog.put_hub(world.hub_entity(f"hub-{number}", f"id{number}"))
+        world.broker.hub("unit-test", f"hub-{number}")
+    touched: list[str] = []
+    changed = HubRuntime.changed
+
+    def note(runtime: HubRuntime, namespace: Namespace, entity: Hub) -> None:
+        touched.append(entity.name)
+        changed(runtime, namespace, entity)
+
+    monkeypatch.setattr(HubRuntime, "changed", note)
+    hub = world.hub_entity("hub-7", "id7")
+    world.catalog.put_hub(msgspec.structs.replace(hub, metadata={"captureRuns": []}))
+    assert touched == ["hub-7"]
+    assert world.broker.hub("unit-test", "hub-7").entity.metadata == {"captureRuns": []}
+
+
+def test_change_of_a_namespace_visits_a_bounded_number_of_partitions_per_turn(
+    world: World,
+) -> None:
+    """Auto-inflate changes the namespace under load."""
+    turns: list[Callable[[], None]] = []
+    broker = Broker(
+        world.catalog,
+        MemoryLogStore(lambda work: None),
+        world.clock,
+        producer_ids=lambda: 1,
+        later=lambda delay_ms, work: turns.append(work),
+    )
+    hubs = []
+    for number in range(200):
+        world.catalog.put_hub(world.hub_entity(f"hub-{number}", f"id{number}"))
+        hubs.append(broker.hub("unit-test", f"hub-{number}"))
+    namespace = world.catalog.namespace("unit-test")
+    assert namespace is not None
+    world.catalog.put_namespace(msgspec.structs.replace(namespace, throughput_units=3))
+    updated = [hub for hub in hubs if hub.namespace.throughput_units == 3]
+    assert 0 < len(updated) * 4 <= PARTITIONS_PER_TURN
+    last = broker.hub("unit-test", "hub-199")  # it is asked for: now, and not in its turn
+    assert last.namespace.throughput_units == 3
+    count = 0
+    while turns:
+        before = sum(hub.namespace.throughput_units == 3 for hub in hubs)
+        turns.pop(0)()
+        after = sum(hub.namespace.throughput_units == 3 for hub in hubs)
+        assert 0 < (after - before) * 4 <= PARTITIONS_PER_TURN
+        count += 1
+    assert count >= 200 * 4 // PARTITIONS_PER_TURN
+    assert all(hub.namespace.throughput_units == 3 for hub in hubs)

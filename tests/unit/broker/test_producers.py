@@ -108,7 +108,7 @@ def test_duplicate_of_what_is_not_on_disk_yet_waits_for_it(world: World) -> None
 def test_duplicate_over_a_new_link_waits_for_the_old_links_append(world: World) -> None:
     old = world.produce()
     send(world, old, 1)
-    new = world.produce(old.id, old.epoch, 0)
+    new = world.produce(old.id, old.epoch)
     assert new.sequence == 1
     again = send(world, new, 1)
     assert again == []
@@ -255,6 +255,21 @@ def test_same_epoch_is_told_what_the_log_knows_whatever_it_claims(world: World) 
     assert world.produce(7, 0, 99).sequence == 5
 
 
+@pytest.mark.parametrize("stated", [0, 2, 4])
+def test_same_epoch_that_states_a_number_behind_the_log_is_refused(
+    world: World, stated: int
+) -> None:
+    heard: list[PenstockError] = []
+    link = world.produce(7, 0, on_end=heard.append)
+    sent(world, link, 1, 5)
+    with pytest.raises(OutOfOrderSequence, match=f"states {stated} as .* but 5 was published"):
+        world.produce(7, 0, stated)
+    assert heard == []  # the attached link keeps its place
+    assert isinstance(sent(world, link, 6)[0], Receipt)
+    assert world.produce(7, 0, 6).sequence == 6
+    assert world.produce(7, 1, stated).sequence == stated  # a higher epoch may count from anywhere
+
+
 def test_producers_of_other_partitions_are_others(world: World) -> None:
     heard: list[PenstockError] = []
     world.produce(7, 5, partition=0, on_end=heard.append)
@@ -352,6 +367,20 @@ def test_batch_that_failed_on_disk_is_never_taken_for_a_duplicate(
     )
     assert isinstance(sent(world, fresh, 1)[0], Receipt)
     assert sent(world, fresh, 1) == [ALREADY_STORED]
+
+
+def test_producer_whose_append_failed_may_state_what_it_knows(
+    world: World, log: ScriptedLog
+) -> None:
+    """The log names the number of the failed append; the producer knows that it failed."""
+    producers, link = failing_link(world, log)
+    sent(world, link, 1)
+    log.failing = DiskFull("no room")
+    sent(world, link, 2)
+    again = producers.attach(
+        producer_id=link.id, epoch=link.epoch, sequence=1, on_end=lambda error: None
+    )
+    assert (again.id, again.epoch) == (link.id, link.epoch)
 
 
 def test_duplicate_hears_when_the_append_it_waits_for_fails(world: World, log: ScriptedLog) -> None:

@@ -131,3 +131,19 @@ def test_a_data_lake_is_an_account_and_a_folder() -> None:
     destination = {"name": "EventHubArchive.AzureDataLake", "properties": properties}
     found = capture.CaptureSettings.of({"enabled": True, "destination": destination})
     assert (found.account, found.container) == ("lake", "raw/hubs")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (description(encoding="CSV"), "captureDescription.encoding is 'CSV': "),
+        (
+            description(destination=DESTINATION | {"name": "Foo.Bar"}),
+            "captureDescription.destination.name is 'Foo.Bar': ",
+        ),
+    ],
+)
+def test_error_names_the_field_once(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        capture.checked(given)
+    assert str(raised.value).startswith(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +124,21 @@ def test_the_ledger_survives_its_process(tmp_path: Path) -> None:
     again = Ledger(tmp_path / "ledger.sqlite")
     assert again.places() == {"0": Place(10, 5, 7, 8, 1)}
     again.close()
+
+
+def test_changed_row_is_noticed_when_the_job_opens_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger.record([closed(captured(0))], {"0": Place(10, window=1)})
+    ledger.record([closed(captured(1))], {"0": Place(20, window=2)})  # replaces the place
+    ledger.close()
+    Ledger(path, check=True).close()
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE row_sums SET row_sum = row_sum + 1 WHERE name = 'places'")
+    with pytest.raises(
+        sqlite3.DatabaseError, match=r"ledger\.sqlite: it is damaged: a row of .*places"
+    ):
+        Ledger(path, check=True)
 
 
 def test_events_that_retention_took_are_counted(ledger: Ledger) -> None:

@@ -216,3 +216,23 @@ def test_failed_write_is_named_and_leaves_nothing(store: SqliteHistory, path: Pa
     assert rows(path) == 0
     store.record(NOW, [sample()])
     assert rows(path) == len(LEVELS)
+
+
+def test_large_history_is_checked_while_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.sqlite"
+    SqliteHistory(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE row_sums SET row_sum = 1 WHERE name = 'samples'")
+    connection.commit()
+    connection.close()
+    monkeypatch.setattr("penstock.catalog.history.CHECKED_AT_START_BYTES", 0)
+    store = SqliteHistory(path)
+    assert store._check is not None
+    store._check._thread.join(30)
+    store.close()
+    assert (
+        f"metric history is damaged: file={path} reason=a row of the table samples" in caplog.text
+    )
+    assert not path.with_name("history.sqlite.damaged").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,25 @@ def test_a_namespace_is_the_same_on_every_port(text: str, key: str) -> None:
 def test_what_names_no_host_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError):
         namespace_key(text)
+
+
+def test_file_is_for_its_owner_alone(tmp_path: Path, clock: ManualClock) -> None:
+    store = open_file(tmp_path / "leases", clock)
+    store.write([Work(PLACE, claims=[claim()])])
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    store.close()
+    assert modes == {"leases": 0o600, "leases-wal": 0o600, "leases-shm": 0o600}
+
+
+def test_row_that_vanished_is_noticed(tmp_path: Path, clock: ManualClock) -> None:
+    store = open_file(tmp_path / "leases", clock)
+    store.write([Work(PLACE, claims=[claim()])])
+    store.close()
+    connection = sqlite3.connect(tmp_path / "leases")
+    connection.execute("UPDATE row_sums SET row_count = 2 WHERE name = 'ownership'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(
+        CheckpointStoreUnavailable, match=r"leases is damaged: .* has 1 rows, but 2"
+    ):
+        open_file(tmp_path / "leases", clock)

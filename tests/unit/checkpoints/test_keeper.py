@@ -170,3 +170,22 @@ async def test_a_write_on_its_way_ends_with_its_group_too(
     again = open_keeper(tmp_path)
     assert again.checkpoints("hub", "goes") == []
     await again.close()
+
+
+async def test_failure_after_the_flush_reaches_its_callers_and_later_writes_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writing task that ended would leave every later caller waiting for ever."""
+    keeper = open_keeper(tmp_path)
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("unexpected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keeper, "_committed", fail)
+        with pytest.raises(RuntimeError):
+            await keeper.save("h", "g", saved(1))
+    async with asyncio.timeout(30):
+        await keeper.save("h", "g", saved(2))
+    assert [each.sequence_number for each in keeper.checkpoints("h", "g")] == [2]
+    await keeper.close()

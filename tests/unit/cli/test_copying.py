@@ -24,6 +24,7 @@ from penstock.cli.copying import (
     restore_to,
     size_of,
 )
+from penstock.io.sqlite import register_row_sum
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.log.segment import SEGMENT_HEADER_BYTES
 from penstock.log.verify import PartitionSummary, verify_directory
@@ -309,6 +310,7 @@ def test_ledger_that_is_being_written_is_copied_as_it_was_before(
     ledger = with_job(living)
     ledger.record([], {"0": Place(3, window=1)})  # in the journal alone, beside the file
     writing = sqlite3.connect(living.path / "capture" / RUN / "ledger.sqlite", isolation_level=None)
+    register_row_sum(writing)
     writing.execute("PRAGMA cache_size = 1")  # what is not committed reaches the disk as well
     writing.execute("BEGIN IMMEDIATE")
     writing.execute("UPDATE places SET place = zeroblob(100000)")

@@ -11,7 +11,9 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.amqp import types as t
 from penstock.amqp.encoder import encode
+from penstock.amqp.message import Message, SequenceBody, ValueBody, encode_message
 from penstock.cli.filtering import Event, compile_filter
 from penstock.cli.places import Kind, Place, parse_place, position_before
 from penstock.cli.publishing import Pace, parse_rate
@@ -32,6 +34,63 @@ COLUMNS = Columns(
     [b"", b""],
     b"\x75\x75",
 )
+
+# What plain AMQP clients (Qpid Proton, rhea) and .NET send.
+VALUES = Columns(
+    [1, 2, 3],
+    ["10", "20", "30"],
+    [0, 0, 0],
+    [None, None, None],
+    [
+        encode_message(Message(body=ValueBody('{"a": 1}'))),
+        encode_message(Message(body=ValueBody(b"\x1bbin"))),
+        encode_message(Message(body=SequenceBody([[1, "x"]]))),
+    ],
+    [
+        encode({"price": t.Decimal128(bytes.fromhex("0c3e" + "00" * 13 + "01"))}),
+        encode({"span": t.Described(t.Symbol("com.microsoft:timespan"), 15_000_000)}),
+        b"",
+    ],
+    [b"", b"", b""],
+    [b"", b"", b""],
+    b"\x77\x77\x76",
+)
+
+
+@pytest.mark.parametrize("template", ["%b", "%b\\c"])
+def test_body_that_is_an_amqp_value_is_written_as_text(template: str) -> None:
+    render = format_renderer(template, is_terminal=False)
+    end = b"" if template.endswith("c") else b"\n"
+    assert render(VALUES, "0", [0]) == b'{"a": 1}' + end
+    assert render(VALUES, "0", [0, 1, 2]) == end.join([b'{"a": 1}', b"\x1bbin", b'[1,"x"]', b""])
+
+
+def test_body_that_is_an_amqp_value_is_text_on_a_terminal() -> None:
+    lines = terminal_renderer(VALUES, "0", [0, 1, 2]).decode().splitlines()
+    assert [line.rsplit("m ", 1)[1] for line in lines] == ['{"a": 1}', "\\ebin", '[1,"x"]']
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ("json.a == 1", [0]),
+        ("'bin' in body", [1]),
+        ("json[1] == 'x'", [2]),
+        ("properties.price == 0.1", [0]),
+        ("properties.price < 0.2", [0]),
+        ("properties.span == '00:00:01.5000000'", [1]),
+    ],
+)
+def test_filter_reads_amqp_values(expression: str, rows: list[int]) -> None:
+    wanted = compile_filter(expression)
+    assert [row for row in range(3) if wanted(Event(VALUES, "0", row))] == rows
+
+
+def test_headers_have_the_text_of_decimals_and_described_values() -> None:
+    render = format_renderer("%h", is_terminal=False)
+    assert b'"text":"0.1"' in render(VALUES, "0", [0])
+    assert b'"text":"00:00:01.5000000"' in render(VALUES, "0", [1])
+
 
 # --- --format -------------------------------------------------------------------------------------
 

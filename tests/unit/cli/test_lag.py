@@ -39,7 +39,7 @@ def row(
 def rendered(look: Look, *, width: int, rows_max: int = 50) -> list[str]:
     view = LagView(list, title="penstock/orders", every_s=2, looks_max=1)
     screen = Console(width=width, file=io.StringIO(), color_system=None)
-    screen.print(view.rendered(look, wide=width >= 110, rows_max=rows_max))
+    screen.print(view.rendered(look, width=width, rows_max=rows_max))
     file = screen.file
     assert isinstance(file, io.StringIO)
     return [line.rstrip() for line in file.getvalue().splitlines()[1:]]  # the first has the time
@@ -139,3 +139,13 @@ def test_first_look_that_fails_ends_it() -> None:
 
     with pytest.raises(NotFound):
         LagView(look, title="", every_s=0.001, looks_max=3).run(Output.TABLE)
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_numbers_are_never_cut_and_owners_are_short(width: int) -> None:
+    owner = "0f3ed484-edf0-f3da-aaa8-4ea7c904848c"
+    more = {"hub": "telemetry-of-all-machines", "group": "dashboards-and-alerts", "owner": owner}
+    wide = row("31", last=1_234_567_890, checkpoint=1_216_665_000, **more)
+    text = "\n".join(rendered(Look([wide], 0.0, None), width=width))
+    assert "17,902,890" in text
+    assert owner[:8] in text and owner[:9] not in text

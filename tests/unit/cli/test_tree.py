@@ -13,7 +13,7 @@ import typer
 import typer.main
 
 from penstock.cli.about import walk
-from penstock.cli.app import COMMANDS, app, exit_code
+from penstock.cli.app import COMMANDS, app, exit_code, run, sentence, take_verbose
 from penstock.cli.reference import updated
 from penstock.cli.tree import Entry, load
 from penstock.management.rights import Forbidden
@@ -103,3 +103,56 @@ def test_document_holds_the_commands_as_they_are() -> None:
 )
 def test_error_has_its_exit_code(error: Exception, code: int) -> None:
     assert exit_code(error) == code
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("sned", "penstock: No such command 'sned'. Did you mean 'send'? See `penstock --help`.\n"),
+        ("hub create", "penstock: Missing argument 'NAME'. See `penstock hub create --help`.\n"),
+    ],
+)
+def test_usage_errors_have_the_form_of_all_errors(
+    words: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["penstock", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize("words", ["hub list", "send orders --lines -", "tail orders"])
+def test_no_service_has_one_exit_code(
+    words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["penstock", *words.split(), "--data", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.startswith("penstock: No service ")
+
+
+def test_protocol_texts_are_shown_on_request_only() -> None:
+    told = (
+        "put-token on $cbs was refused with status 404: The messaging entity 'sb://localhost/nope' "
+        "could not be found. To know more visit https://aka.ms/sbResourceMgrExceptions. "
+        "TrackingId:f1d9, SystemTracker:gateway5, Timestamp:2026-11-17T08:39:34"
+    )
+    plain = "The messaging entity 'sb://localhost/nope' could not be found."
+    assert sentence(errors.NotFound(told)) == plain
+    assert sentence(errors.NotFound(told), is_verbose=True) == told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own", "is_verbose"),
+    [
+        (["send", "x", "-v"], ["send", "x"], True),
+        (["--verbose", "tail", "x"], ["tail", "x"], True),
+        (["tail", "x", "--", "-v"], ["tail", "x", "--", "-v"], False),
+        (["spark", "submit", "-v"], ["spark", "submit", "-v"], False),
+        ([], [], False),
+    ],
+)
+def test_verbose_may_stand_anywhere(arguments: list[str], own: list[str], is_verbose: bool) -> None:
+    assert take_verbose(arguments) == (own, is_verbose)

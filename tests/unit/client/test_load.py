@@ -113,7 +113,9 @@ def test_connection_string_is_read_as_the_sdks_read_it() -> None:
         "Endpoint=sb://[::1]:999;SharedAccessSignature=s;UseDevelopmentEmulator=true;"
     )
     assert (local.host, local.port, local.tls) == ("::1", 999, False)
-    plain = parse_connection_string("Endpoint=sb://localhost;UseDevelopmentEmulator=TRUE")
+    plain = parse_connection_string(
+        "Endpoint=sb://localhost;SharedAccessSignature=x;UseDevelopmentEmulator=TRUE"
+    )
     assert (plain.port, plain.tls) == (5672, False)
 
 
@@ -125,3 +127,17 @@ def test_connection_string_that_cannot_be_used_is_refused_without_quoting_it(tex
     with pytest.raises(ArgumentError) as refused:
         parse_connection_string(text)
     assert "abc" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Endpoint=sb://localhost",
+        "Endpoint=sb://localhost;SharedAccessKeyName=root",
+        "Endpoint=sb://localhost;SharedAccessKey=k",
+        "Endpoint=sb://localhost;SharedAccessKeyName=root;SharedAccessKey=",
+    ],
+)
+def test_connection_string_without_a_key_is_refused_at_once(text: str) -> None:
+    with pytest.raises(ArgumentError, match="SharedAccessKeyName and SharedAccessKey, or"):
+        parse_connection_string(text)

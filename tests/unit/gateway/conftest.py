@@ -50,6 +50,7 @@ from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.guard import Guard
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import AuthorizationRule, Hub, Namespace, Right, Secret
@@ -480,20 +481,20 @@ class World:
         self.put_hub(HUB)
         for name, rights in ((ROOT, Right.ALL), ("sender", Right.SEND), ("listener", Right.LISTEN)):
             self.put_rule(name, rights, _KEYS[name])
-        producer_ids, ids = itertools.count(1000), itertools.count(1)
-        self.broker = Broker(
-            self.catalog, self.logs, self.clock, producer_ids=producer_ids.__next__
-        )
+        producers, ids = itertools.count(1000), itertools.count(1)
+        self.broker = Broker(self.catalog, self.logs, self.clock, producer_ids=producers.__next__)
+        loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.context = Context(
             broker=self.broker,
             clock=self.clock,
             authorities=self._authorities,
             reads=cast(Executor, None),
             new_id=lambda: f"{next(ids):032x}",
-            loop=cast(asyncio.AbstractEventLoop, self.loop),
+            loop=loop,
+            guard=Guard(loop, clock=self.clock),
         )
         self.door = AmqpDoor(self.context)
-        self.catalog.subscribe(self.door.rejudge)
+        self.catalog.subscribe(lambda change: self.door.rejudge() if change.affects_links else None)
 
     # --- what exists
 

@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.amqp.link import UNLIMITED, Role
-from penstock.amqp.performatives import Attach, Coordinator, Detach, Flow, Source, Target
-from penstock.amqp.types import Long, Short, Symbol, Ulong
+from penstock.amqp.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Coordinator,
+    Detach,
+    Flow,
+    Rejected,
+    Source,
+    Target,
+)
+from penstock.amqp.types import Int, Long, Short, Symbol, Ulong
 from penstock.model import limits
-from penstock.model.entities import HubStatus, Tier
+from penstock.model.entities import HubStatus, LimitSet, Tier
 from penstock.model.names import key
 
 if TYPE_CHECKING:
@@ -72,6 +82,27 @@ def test_receiver_is_answered_with_its_filter_and_epoch_and_no_flow(peer: Peer) 
     assert (type(epoch), epoch) == (Long, 7)
 
 
+@pytest.mark.parametrize("tier", list(Tier))
+def test_reader_link_announces_no_limit_below_what_it_delivers(world: World, tier: Tier) -> None:
+    """The largest publication is delivered with annotations on top; Microsoft.Azure.Amqp refuses a
+    delivery above the announced limit, and its reader never gets past that event."""
+    world.put_namespace(tier=tier)
+    peer = world.peer().authorised()
+    link = peer.sender("eh1/Partitions/0")
+    size_max = peer.said(Attach)[-1].max_message_size
+    assert size_max is not None
+    largest = world.event(bytes(size_max - (len(world.event(bytes(300))) - 300)))
+    assert len(largest) == size_max
+    peer.publish(link, largest)
+    reader = peer.receiver(
+        credit=1, desired_capabilities=["com.microsoft:enable-receiver-runtime-metric"]
+    )
+    announced = peer.said(Attach)[-1].max_message_size
+    (delivered,) = peer.received(reader)
+    assert len(delivered) > len(largest)
+    assert announced == UNLIMITED
+
+
 def test_settle_modes_that_the_client_left_out_stay_out(peer: Peer) -> None:
     before = len(peer.heard)
     peer.sender()
@@ -95,8 +126,11 @@ def test_nodes_open_to_anybody_with_the_services_numbers(
     assert credits == ([limits.NODE_CREDIT] if role is Role.SENDER else [])
 
 
-def test_dedicated_namespace_takes_a_megabyte(world: World) -> None:
-    world.put_namespace(tier=Tier.DEDICATED)
+@pytest.mark.parametrize("fields", [{"tier": Tier.DEDICATED}, {"limits": LimitSet.CURRENT}])
+def test_dedicated_or_current_namespace_takes_a_megabyte(
+    world: World, fields: dict[str, Any]
+) -> None:
+    world.put_namespace(**fields)
     peer = world.peer().authorised()
     peer.sender()
     assert peer.said(Attach)[-1].max_message_size == limits.PUBLICATION_BYTES_DEDICATED
@@ -323,15 +357,49 @@ def test_producer_number_that_no_type_holds_is_refused(
     assert condition.startswith("com.microsoft:argument-")
 
 
-@pytest.mark.parametrize("address", ["eh1", "eh1/Publishers/p"])
-def test_idempotent_producer_needs_a_partition(peer: Peer, address: str) -> None:
-    condition, _ = refused(
+@pytest.mark.parametrize(
+    ("address", "properties"),
+    [
+        ("eh1", {Symbol("com.microsoft:producer-id"): Long(7)}),
+        ("eh1", {Symbol("com.microsoft:producer-sequence-number"): Int(1)}),
+        ("eh1/Publishers/p", {}),
+    ],
+)
+def test_idempotent_producer_that_is_named_needs_a_partition(
+    peer: Peer, address: str, properties: dict[str, object]
+) -> None:
+    condition, text = refused(
         peer,
         address,
         Role.SENDER,
         desired_capabilities=["com.microsoft:idempotent-producer"],
+        properties=properties,
     )
     assert condition == "amqp:not-allowed"
+    assert "HUB/Partitions/ID" in text
+
+
+def test_idempotent_producer_may_ask_the_hub_for_its_limit_and_publish_on_partitions(
+    world: World, peer: Peer
+) -> None:
+    """As the .NET buffered producer does: its batches are sized by a link to the hub, without the
+    producer properties or with null ones, and published on links to partitions."""
+    idempotent = {"desired_capabilities": ["com.microsoft:idempotent-producer"]}
+    nulls = {Symbol(f"com.microsoft:producer-{n}"): None for n in ("id", "epoch")}
+    for properties in (None, nulls):
+        link = peer.sender("/eh1", properties=properties, **idempotent)
+        assert peer.said(Attach)[-1].max_message_size == limits.PUBLICATION_BYTES_STANDARD
+        peer.publish(link, world.event(b"single"))
+        peer.publish(link, world.batch(world.event(b"batch")), message_format=0x80013700)
+        for outcome in peer.outcomes()[-2:]:
+            assert isinstance(outcome.state, Rejected)
+            assert outcome.state.error is not None
+            assert outcome.state.error.condition == "amqp:not-allowed"
+        assert link.is_attached
+    assert world.stored(0) == world.stored(1) == []
+    world.catalog.delete_hub("contoso", "eh1")
+    peer.run()
+    assert peer.detach_error(link) is not None
 
 
 def test_idempotent_producer_is_told_its_three_numbers_in_their_types(peer: Peer) -> None:
@@ -394,6 +462,32 @@ def test_lower_epoch_and_shared_reader_are_refused_beside_an_epoch(peer: Peer) -
     condition, text = refused(peer, READER, Role.RECEIVER)
     assert condition == "amqp:link:stolen"
     assert "non-epoch receiver is not allowed" in text
+
+
+def test_begin_after_a_refused_reader_costs_no_other_link_of_the_connection(peer: Peer) -> None:
+    """As Microsoft.Azure.EventHubs does it: the refused link's session is never ended."""
+    epoch = Symbol("com.microsoft:epoch")
+    owner = peer.receiver(properties={epoch: Long(9)})
+    lower: dict[str, object] = {epoch: Long(1)}
+    for properties in (lower, None):
+        peer.say(
+            Begin(next_outgoing_id=0, incoming_window=10, outgoing_window=10),
+            Attach(
+                name="reader",
+                handle=0,
+                role=True,
+                source=Source(address=READER),
+                target=Target(address="client"),
+                properties=properties,
+            ),
+            channel=1,
+        )
+        (detach,) = (sent.body for sent in peer.heard[-1:])
+        assert isinstance(detach, Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:link:stolen"
+    assert peer.said(Close) == []
+    assert owner.name in {link.name for link in peer.connection.apps}
 
 
 def test_refused_entity_is_named_in_the_tracker(peer: Peer) -> None:

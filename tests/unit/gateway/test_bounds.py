@@ -18,11 +18,13 @@ from penstock.amqp.performatives import (
     Flow,
     Source,
     Target,
+    Transfer,
     encode_performative,
 )
 from penstock.amqp.types import Long, Symbol
 from penstock.gateway.amqp import outbound
 from penstock.model import limits
+from penstock.model.entities import Right
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Peer, World
@@ -38,6 +40,43 @@ def boom(*args: object, **fields: object) -> NoReturn:
 def speak(peer: Peer) -> None:
     """What the peer has to say reaches the gateway; nothing is committed yet."""
     peer.connection.data_received(peer.engine.bytes_to_send(now_ms=0))
+
+
+# --- unfinished deliveries ----------------------------------------------------------------------
+
+
+def unfinished(peer: Peer, size: int) -> Link:
+    """A link with the first frame of a delivery that never ends."""
+    link = peer.sender("eh1")
+    piece = Transfer(handle=link.handle, delivery_id=0, delivery_tag=b"1", more=True)
+    peer.say(encode_frame(0, encode_performative(piece), bytes(size)))
+    return link
+
+
+def test_unfinished_deliveries_of_all_connections_are_bounded(world: World) -> None:
+    """The connection that holds the most is closed; one Send-only token held 529 MB with 30
+    connections (security.md 4)."""
+    unfinished_bytes = world.context.unfinished
+    unfinished_bytes.limit = 100_000
+    small, large = world.peer().authorised(), world.peer().authorised()
+    unfinished(small, 30_000)
+    unfinished(large, 60_000)
+    assert unfinished_bytes.total == 90_000
+    last = world.peer().authorised()
+    link = unfinished(last, 20_000)
+    assert unfinished_bytes.total == 50_000
+    large.run()
+    error = large.close_error
+    assert error is not None
+    assert error.condition == "amqp:resource-limit-exceeded"
+    assert "60000 of them on this connection" in str(error.description)
+    assert small.close_error is None
+    last.say(
+        encode_frame(0, encode_performative(Transfer(handle=link.handle, more=False)), b"\x00")
+    )
+    assert unfinished_bytes.total == 30_000
+    small.lose()
+    assert unfinished_bytes.total == 0
 
 
 # --- reading pauses -----------------------------------------------------------------------------
@@ -357,7 +396,7 @@ def test_bug_while_policies_are_judged_again(
 ) -> None:
     other = world.peer().authorised()
     monkeypatch.setattr(peer.connection.grants, "renew", boom)
-    world.change_hub(user_metadata="something")
+    world.put_rule("another", Right.SEND, "another-key-of-no-one")
     assert other.sender("eh1").is_attached
     crashed(world, peer, caplog)
 

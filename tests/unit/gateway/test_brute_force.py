@@ -9,7 +9,6 @@ import pytest
 from penstock.amqp.link import Link
 from penstock.amqp.message import Message, Properties, ValueBody, decode_message, encode_message
 from penstock.amqp.performatives import SaslOutcome
-from penstock.auth.backoff import Backoff
 from penstock.model import limits
 
 if TYPE_CHECKING:
@@ -19,14 +18,22 @@ ROOT = "RootManageSharedAccessKey"
 FREE = limits.BACKOFF_FREE_FAILURES
 
 
-def put(world: World, peer: Peer, number: int, *, rule: str = ROOT, key: str | None = None) -> None:
+def put(
+    world: World,
+    peer: Peer,
+    number: int,
+    *,
+    rule: str = ROOT,
+    key: str | None = None,
+    kind: str = "servicebus.windows.net:sastoken",
+) -> None:
     """A token is put; nobody waits for the answer. The policy is root unless told."""
     sender, _ = peer.node("$cbs")
     message = Message(
         properties=Properties(message_id=str(number), reply_to="reply-here"),
         application_properties={
             "operation": "put-token",
-            "type": "servicebus.windows.net:sastoken",
+            "type": kind,
             "name": "sb://contoso.example.net/",
         },
         body=ValueBody(world.token("", rule=rule, key=key)),
@@ -86,12 +93,27 @@ def test_bad_tokens_wait_and_a_good_one_is_answered_in_the_same_turn(
         put(world, guesser, number, key="guess")
     put(world, guesser, 13)
     assert new(guesser) == [("13", 202)]
-    assert world.context.backoff.waiting == 3
+    assert world.context.guard.auth_delay.waiting == 3
     world.loop.advance(50)
     assert new(guesser) == [("13", 202), ("10", 401)]
     world.loop.advance(150)
     assert new(guesser) == [("13", 202), ("10", 401), ("11", 401), ("12", 401)]
-    assert world.context.backoff.waiting == 0
+    assert world.context.guard.auth_delay.waiting == 0
+
+
+def test_token_type_that_is_not_supported_is_no_guess(world: World) -> None:
+    """DefaultAzureCredential sends a JWT; its user is told at once, however often it tries."""
+    peer = world.peer().opened()
+    count = limits.FAILED_TOKENS_PER_CONNECTION_MAX + FREE
+    for number in range(count):
+        put(world, peer, number, kind="jwt")
+        world.loop.advance(10)
+    assert answered(peer) == [(str(number), 401) for number in range(count)]
+    assert world.context.guard.auth_delay.waiting == 0
+    for number in range(FREE):
+        put(world, peer, count + number, key="guess")
+    assert len(answered(peer)) == count + FREE  # nothing was counted before: all answered at once
+    assert peer.close_error is None
 
 
 def test_wait_grows_to_a_few_seconds_and_no_further(world: World, guesser: Peer) -> None:
@@ -179,7 +201,7 @@ def test_peer_that_leaves_before_its_outcome_leaves_nothing_behind(world: World)
     for _ in range(FREE):
         plain(world, "guess").lose()
     plain(world, "guess").lose()
-    assert world.context.backoff.waiting == 0
+    assert world.context.guard.auth_delay.waiting == 0
     world.loop.advance(10_000)
 
 
@@ -198,13 +220,13 @@ def test_so_many_tokens_fail_on_one_connection_and_then_it_ends(
     assert guesser.close_error is not None
     assert guesser.close_error.condition == "amqp:resource-limit-exceeded"
     assert "64 tokens have failed" in str(guesser.close_error.description)
-    assert world.context.backoff.waiting == 0
+    assert world.context.guard.auth_delay.waiting == 0
     assert guesser.connection.reply_bytes == 0
 
 
 def test_answers_that_wait_are_bounded_over_all_connections(world: World, guesser: Peer) -> None:
-    world.context.backoff = Backoff(waiting_max=2)
-    for number in range(10, 10 + FREE + 2):
+    world.context.guard.auth_delay._waiting_max = 2
+    for number in (10, 11):
         put(world, guesser, number, key="guess")
     assert guesser.close_error is None
     client = world.peer().opened()
@@ -214,7 +236,7 @@ def test_answers_that_wait_are_bounded_over_all_connections(world: World, guesse
     assert answered(client) == [("1", 202)]  # a good one is never refused
     assert client.close_error is not None
     assert "waiting" in str(client.close_error.description)
-    assert world.context.backoff.waiting == 2
+    assert world.context.guard.auth_delay.waiting == 2
 
 
 def test_answers_that_wait_count_as_replies(world: World, guesser: Peer) -> None:
@@ -225,7 +247,7 @@ def test_answers_that_wait_count_as_replies(world: World, guesser: Peer) -> None
     guesser.run()
     assert guesser.connection.reply_bytes == 0
     world.loop.advance(10_000)  # nobody is there to be answered
-    assert world.context.backoff.waiting == 0
+    assert world.context.guard.auth_delay.waiting == 0
     assert guesser.connection.reply_bytes == 0
 
 
@@ -235,11 +257,10 @@ def test_each_failure_is_written_down_without_the_token(
     peer = world.peer().opened()
     put(world, peer, 1, key="guess")
     put(world, peer, 2)
-    (record,) = [each for each in caplog.records if "token refused" in each.getMessage()]
-    assert record.levelname == "WARNING"  # which are thinned out
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
     text = record.getMessage()
-    assert "peer=192.0.2.1:50000 policy=RootManageSharedAccessKey reason=InvalidSignature" in text
-    assert "failures=1 wait_ms=0" in text
+    assert "policy=RootManageSharedAccessKey peer=192.0.2.1:50000 id=" in text
+    assert 'text="InvalidSignature: ' in text
     assert "sig=" not in caplog.text
 
 
@@ -257,4 +278,4 @@ def test_requests_behind_the_one_that_ended_the_connection_are_not_judged(
     for _ in range(50):
         sender.send(encode_message(message), settled=True)
     peer.run()
-    assert peer.connection.refusals._count == 2
+    assert peer.connection.delayed_answers._failures == 2

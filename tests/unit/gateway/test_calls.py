@@ -15,7 +15,6 @@ PER_S = limits.MANAGEMENT_CALLS_PER_S
 
 def ask(world: World, peer: Peer, *, key: str | None = None) -> Answer:
     world.loop.advance(1)
-    peer.connection.effort.earn(100, 0)  # a busy client: another bound does not come first
     return peer.request(
         "$management",
         {

@@ -27,6 +27,7 @@ OFFSET, SEQUENCE, TIME = PositionKind.OFFSET, PositionKind.SEQUENCE, PositionKin
         ("amqp.annotation.x-opt-sequence-number > '-1'", EARLIEST),
         ("amqp.annotation.x-opt-enqueued-time > '1700000000000'", Position(TIME, 1700000000000)),
         ("amqp.annotation.x-opt-enqueued-time >= 5", Position(TIME, 5, True)),
+        ("amqp.annotation.x-opt-enqueuedtimeutc > 1700000000000", Position(TIME, 1700000000000)),
     ],
 )
 def test_selector_gives_the_position(expression: str, position: Position) -> None:

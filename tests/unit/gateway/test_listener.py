@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.admission import Admission, Bounds, Place
+from penstock.gateway.guard import AddressBounds, AddressLimits, ConnectionSlot, Guard
 from penstock.gateway.listener import Listeners
 from penstock.model import limits
 
@@ -21,9 +21,9 @@ DEADLINE_S = 10.0
 class Echo(asyncio.Protocol):
     """Says hello and repeats what it hears."""
 
-    def __init__(self, house: House, place: Place) -> None:
+    def __init__(self, house: House, slot: ConnectionSlot) -> None:
         self._house = house
-        self.place = place
+        self.slot = slot
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -34,7 +34,7 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.place.leave()
+        self.slot.release()
         self._house.lost.set()
 
 
@@ -43,17 +43,19 @@ class House:
         loop = asyncio.get_running_loop()
         self.connected: list[Echo] = []
         self.lost = asyncio.Event()
-        self.admission = Admission(lambda: int(loop.time() * 1000), Bounds(**bounds))
-        self.listeners = Listeners(loop, self.admission, lambda place: Echo(self, place))
+        monotonic_ms = lambda: int(loop.time() * 1000)  # noqa: E731
+        self.addresses = AddressLimits(monotonic_ms, AddressBounds(**bounds))
+        self.guard = Guard(loop, addresses=self.addresses)
+        self.listeners = Listeners(loop, self.guard, lambda slot: Echo(self, slot))
         self.entered = asyncio.Event()
         self.port = 0
         self._guests: list[asyncio.StreamWriter] = []
-        self._enter = self.admission.enter
-        self.admission.enter = self._watched  # type: ignore[method-assign]  # to be told
+        self._admit = self.guard.admit
+        self.guard.admit = self._watched  # type: ignore[method-assign]  # to be notified
 
-    def _watched(self, host: str) -> Place | None:
+    def _watched(self, host: str) -> ConnectionSlot | None:
         self.entered.set()
-        return self._enter(host)
+        return self._admit(host)
 
     async def opened(self, tls: ssl.SSLContext | None = None) -> House:
         self.port = await self.listeners.open("127.0.0.1", 0, tls)
@@ -111,10 +113,10 @@ async def test_connection_reaches_its_protocol_and_leaves_its_place(house: House
     assert await hear(reader) == b"hello"
     writer.write(b"again")
     assert await hear(reader) == b"again"
-    assert house.admission.stranger_count == 1
+    assert house.addresses.unauthenticated_count == 1
     writer.close()
     await asyncio.wait_for(house.lost.wait(), DEADLINE_S)
-    assert house.admission.stranger_count == 0
+    assert house.addresses.unauthenticated_count == 0
 
 
 async def test_many_at_once_all_get_through(house: House) -> None:
@@ -123,16 +125,16 @@ async def test_many_at_once_all_get_through(house: House) -> None:
 
 
 async def test_address_with_all_its_places_taken_is_turned_away(make_house: MakeHouse) -> None:
-    house = await make_house(of_address=1)
+    house = await make_house(connections=1)
     first, _ = await house.come()
     assert await hear(first) == b"hello"
     second, _ = await house.come()
     assert await hear(second) == b""
-    assert house.admission.refused == 1
+    assert house.addresses.refused == 1
 
 
 async def test_evicted_stranger_is_cut_off(make_house: MakeHouse) -> None:
-    house = await make_house(young_strangers_of_address=1)
+    house = await make_house(unauthenticated=1)
     first, _ = await house.come()
     assert await hear(first) == b"hello"
     second, _ = await house.come()
@@ -154,12 +156,12 @@ async def test_held_connection_is_not_read_before_its_time(
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     for _ in range(1000):
-        place = house.admission.enter("127.0.0.1")
-        assert place is not None
-        place.leave()
+        slot = house.guard.admit("127.0.0.1")
+        assert slot is not None
+        slot.release()
     reader, writer = await house.come()
     held_s = await asyncio.wait_for(holding.get(), DEADLINE_S)
-    assert 0.5 < held_s <= limits.FAILED_CONNECTIONS_HOLD_MS_MAX / 1000
+    assert 0.5 < held_s <= limits.HOLD_MS_MAX / 1000
     assert house.connected == []
     _, gone = await house.come()
     await asyncio.wait_for(holding.get(), DEADLINE_S)
@@ -172,7 +174,7 @@ async def test_held_connection_is_not_read_before_its_time(
     go_on.clear()
     reader, _ = await house.come()
     await asyncio.wait_for(holding.get(), DEADLINE_S)
-    while house.admission.evict_oldest():
+    while house.addresses.evict_oldest():
         pass
     assert await hear(reader) == b""
 
@@ -185,7 +187,7 @@ async def test_closing_cuts_off_who_is_not_through_yet(
     await asyncio.wait_for(house.entered.wait(), DEADLINE_S)
     await house.listeners.close()
     assert await hear(reader) == b""
-    assert house.admission.stranger_count == 0
+    assert house.addresses.unauthenticated_count == 0
     with pytest.raises(ConnectionRefusedError):
         await house.come()
 
@@ -273,11 +275,11 @@ async def test_closing_ends_nobody_behind_the_back_of_its_protocol() -> None:
 
     class Closing(Echo):
         def connection_made(self, transport: Any) -> None:
-            self.place.came_in(transport)
+            self.slot.accepted(transport)
             super().connection_made(transport)
             closing.append(asyncio.ensure_future(house.listeners.close()))
 
-    house.listeners._make = lambda place: Closing(house, place)
+    house.listeners._make = lambda slot: Closing(house, slot)
     reader, _ = await house.come()
     assert await hear(reader) == b"hello"
     await asyncio.wait_for(closing[0], DEADLINE_S)

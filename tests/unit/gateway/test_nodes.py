@@ -6,7 +6,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.gateway.conftest import Answer
 
+from penstock.amqp.codec import encode
 from penstock.amqp.link import Link, Role
 from penstock.amqp.message import (
     DataBody,
@@ -18,12 +20,12 @@ from penstock.amqp.message import (
     encode_message,
 )
 from penstock.amqp.performatives import Accepted, Transfer
-from penstock.amqp.types import Array, Int, Long, Symbol, Timestamp, Ulong
+from penstock.amqp.types import Array, Int, Long, Raw, Symbol, Timestamp, Ulong
 from penstock.model import limits
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Answer, Peer, World
+    from tests.unit.gateway.conftest import Peer, World
 
 NEVER = -62_135_596_800_000
 
@@ -158,6 +160,15 @@ def test_put_token_of_a_wrong_form_is_answered(
     answer = stranger.request("$cbs", asked, body=ValueBody(world.token("eh1")))
     assert answer.status == status
     assert answer.condition is not None
+
+
+def test_token_type_that_is_not_supported_is_named_with_what_is(
+    world: World, stranger: Peer
+) -> None:
+    asked = {"operation": "put-token", "type": "jwt", "name": "sb://contoso.example.net/eh1"}
+    answer = stranger.request("$cbs", asked, body=ValueBody("eyJ0eXAi.e30.c2ln"))
+    assert "the token type 'jwt' is not supported: servicebus.windows.net:sastoken" in answer.text
+    assert "connection string" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -297,12 +308,43 @@ def test_malformed_request_is_accepted_and_answered_400(
     assert message.application_properties["status-code"] == 400
 
 
-def test_request_above_the_nodes_limit_is_accepted_and_dropped(stranger: Peer) -> None:
-    sender, receiver = stranger.node("$cbs")
-    stranger.publish(sender, b"x" * (limits.NODE_MESSAGE_BYTES_MAX + 1))
-    assert isinstance(stranger.outcomes()[-1].state, Accepted)
-    assert stranger.received(receiver) == []
-    assert stranger.put_token("eh1").status == 202
+# Each cost up to 113 ms of the event loop (security.md 1): 65,535 lists in ten bytes, thousands of
+# sections, a tree of described values, integer keys whose hashes collide.
+_ARRAY = bytes.fromhex("f0 00000005 0000ffff 45")
+_TREE = b"\x00" * 31 + b"\x40" * 32
+COSTLY = {
+    "zero-width": b"\x00\x53\x77\xd0"
+    + (24).to_bytes(4, "big")
+    + (2).to_bytes(4, "big")
+    + 2 * _ARRAY,
+    "sections": b"\x00\x53\x75\xa0\x00" * 600,
+    "described": b"\x00\x53\x77" + encode([Raw(_TREE)] * 20),
+    "keys": b"\x00\x53\x77"
+    + encode(
+        {Long(i * 2**56): None for i in range(-127, 128)} | {Long(i): None for i in range(1, 9)}
+    ),
+}
+
+
+@pytest.mark.parametrize("payload", COSTLY.values(), ids=COSTLY)
+@pytest.mark.parametrize("node", ["$cbs", "$management"])
+def test_costly_request_is_refused_before_it_is_built(
+    stranger: Peer, node: str, payload: bytes
+) -> None:
+    sender, receiver = stranger.node(node)
+    stranger.publish(sender, payload)
+    answer = Answer.of(stranger.received(receiver)[-1])
+    assert (answer.status, answer.condition) == (400, "amqp:decode-error")
+    assert "elements" in answer.text
+
+
+def test_request_above_the_nodes_limit_is_accepted_and_dropped(peer: Peer) -> None:
+    sender, receiver = peer.node("$cbs")
+    before = len(peer.received(receiver))
+    peer.publish(sender, b"x" * (limits.NODE_MESSAGE_BYTES_MAX + 1))
+    assert isinstance(peer.outcomes()[-1].state, Accepted)
+    assert len(peer.received(receiver)) == before
+    assert peer.put_token("eh1").status == 202
 
 
 def test_settled_requests_are_answered_without_a_disposition(stranger: Peer) -> None:

@@ -225,6 +225,20 @@ def test_one_bad_event_keeps_the_whole_batch_out(world: World, peer: Peer, link:
     assert world.stored(0) == []
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_properties_field_of_a_wrong_type_is_rejected_by_name(
+    world: World, peer: Peer, link: Link, is_batch: bool
+) -> None:
+    """go-amqp and proton-j stop reading at such an event."""
+    event = b"\x00\x53\x73\xc0\x05\x02\x40\xa1\x01u" + world.event()
+    payload = world.batch(event) if is_batch else event
+    peer.publish(link, payload, message_format=BATCH if is_batch else 0)
+    assert told(peer, 1) == [(1, 1, "amqp:decode-error")]
+    assert "the field user-id of properties" in rejection(peer)
+    assert "is of type string (0xa1): binary or null is allowed" in rejection(peer)
+    assert world.stored(0) == []
+
+
 def test_nested_bomb_is_rejected_and_not_stored(world: World, peer: Peer, link: Link) -> None:
     """What would kill every reader must not get in (expectations.md H.2)."""
     bomb = b"\x00\x53\x77" + b"\xc0\xff\x01" * 5000

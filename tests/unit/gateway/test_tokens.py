@@ -8,6 +8,7 @@ import pytest
 
 from penstock.amqp.link import Link, Role
 from penstock.amqp.performatives import Detach, SaslOutcome
+from penstock.model import limits
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 MINUTE_MS = 60_000
+GRACE_MS = 1000 * limits.EXPIRY_GRACE_S
 
 
 def condition(peer: Peer, link: Link) -> str | None:
@@ -35,10 +37,10 @@ def live(peer: Peer, milliseconds: int) -> None:
 # --- expiry -------------------------------------------------------------------------------------
 
 
-def test_expiry_ends_the_link_at_that_moment_and_says_why(world: World) -> None:
+def test_link_ends_after_the_grace_period_and_says_why(world: World) -> None:
     peer = world.peer().authorised(audience="eh1", lasts_s=600)
     link = peer.sender("eh1")
-    live(peer, 10 * MINUTE_MS - 1)
+    live(peer, 10 * MINUTE_MS + GRACE_MS - 1)
     assert condition(peer, link) is None
     world.loop.advance(1)
     assert condition(peer, link) == "amqp:unauthorized-access"
@@ -51,6 +53,53 @@ def test_expiry_ends_the_link_at_that_moment_and_says_why(world: World) -> None:
     assert peer.said(Detach)[-1].closed
 
 
+@pytest.mark.parametrize("grace_s", [0, 600])
+def test_grace_period_can_be_set(world: World, grace_s: int) -> None:
+    world.context.expiry_grace_ms = 1000 * grace_s
+    peer = world.peer().authorised(audience="eh1", lasts_s=60)
+    link = peer.sender("eh1")
+    live(peer, 60_000 + 1000 * grace_s - 1)
+    assert condition(peer, link) is None
+    world.loop.advance(1)
+    assert condition(peer, link) == "amqp:unauthorized-access"
+
+
+def test_token_renewed_within_the_grace_period_keeps_the_link(world: World) -> None:
+    """Microsoft.Azure.EventHubs renews ten seconds after the expiry."""
+    peer = world.peer().authorised(audience="eh1", lasts_s=60)
+    sender, reader = peer.sender("eh1/Partitions/0"), peer.receiver(0, credit=10)
+    for _ in range(3):
+        live(peer, 70_000)
+        assert peer.put_token("eh1", lasts_s=60).status == 202
+        peer.publish(sender, world.event(b"x"))
+    assert peer.bodies(reader) == [b"x"] * 3
+    assert (condition(peer, sender), condition(peer, reader)) == (None, None)
+
+
+def test_expired_token_opens_nothing_new_within_the_grace_period(world: World) -> None:
+    peer = world.peer().authorised(audience="eh1", lasts_s=60)
+    link = peer.sender("eh1")
+    world.loop.advance(MINUTE_MS)
+    assert peer.refusal("eh1", Role.SENDER).condition == "amqp:unauthorized-access"
+    assert peer.refusal(READER, Role.RECEIVER).condition == "amqp:unauthorized-access"
+    asked = {"operation": "READ", "type": "com.microsoft:eventhub", "name": "eh1"}
+    assert peer.request("$management", asked).status == 401
+    assert condition(peer, link) is None
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_policies_that_change_within_the_grace_period(world: World, is_rotated: bool) -> None:
+    """Another policy's change ends nothing early; the rotated key ends its links at once."""
+    peer = world.peer().authorised(audience="eh1", lasts_s=60, rule="sender")
+    link = peer.sender("eh1")
+    world.loop.advance(MINUTE_MS + 1)
+    if is_rotated:
+        world.put_rule("sender", Right.SEND, "another-key")
+    else:
+        world.put_rule("listener", Right.LISTEN, "another-key")
+    assert condition(peer, link) == ("amqp:unauthorized-access" if is_rotated else None)
+
+
 def test_expiry_ends_exactly_the_links_it_covers(world: World) -> None:
     peer = world.peer().opened()
     peer.put_token("eh1/partitions/0", lasts_s=60)
@@ -59,7 +108,7 @@ def test_expiry_ends_exactly_the_links_it_covers(world: World) -> None:
     short = peer.sender("eh1/Partitions/0")
     long = peer.sender("eh1/Partitions/1")
     reader = peer.receiver(0, credit=1)
-    world.loop.advance(MINUTE_MS)
+    world.loop.advance(MINUTE_MS + GRACE_MS)
     assert condition(peer, short) == "amqp:unauthorized-access"
     assert (condition(peer, long), condition(peer, reader)) == (None, None)
     world.loop.advance(MINUTE_MS)
@@ -71,7 +120,7 @@ def test_expiry_ends_exactly_the_links_it_covers(world: World) -> None:
 def test_expired_reader_gets_nothing_any_more_and_frees_its_place(world: World) -> None:
     peer = world.peer().authorised(audience="eh1", lasts_s=60)
     link = peer.receiver(0, credit=100)
-    world.loop.advance(MINUTE_MS)
+    world.loop.advance(MINUTE_MS + GRACE_MS)
     assert world.broker.readers() == []
     world.fill([b"secret"])
     peer.run()
@@ -86,7 +135,7 @@ def test_renewal_replaces_the_token_and_the_link_lives_on(world: World) -> None:
         assert peer.put_token("eh1", lasts_s=600).status == 202
     peer.publish(link, world.event(b"late"))
     assert world.stored(0) + world.stored(1) == [b"late"]
-    live(peer, 10 * MINUTE_MS)
+    live(peer, 10 * MINUTE_MS + GRACE_MS)
     assert condition(peer, link) == "amqp:unauthorized-access"
 
 
@@ -95,7 +144,7 @@ def test_failed_renewal_leaves_the_old_token_as_it_was(world: World) -> None:
     link = peer.sender("eh1")
     assert peer.put_token("eh1", key="wrong").status == 401
     assert condition(peer, link) is None
-    live(peer, 10 * MINUTE_MS)
+    live(peer, 10 * MINUTE_MS + GRACE_MS)
     assert condition(peer, link) == "amqp:unauthorized-access"
 
 
@@ -105,7 +154,7 @@ def test_link_moves_to_another_token_that_covers_it(world: World) -> None:
     peer.put_token("eh1", lasts_s=600)
     world.loop.advance(2 * MINUTE_MS)
     assert condition(peer, link) is None
-    live(peer, 10 * MINUTE_MS)
+    live(peer, 10 * MINUTE_MS + GRACE_MS)
     assert condition(peer, link) == "amqp:unauthorized-access"
 
 
@@ -256,3 +305,18 @@ def test_key_never_reaches_the_log(world: World, caplog: pytest.LogCaptureFixtur
     wrong.lose()
     assert "connection ended" in caplog.text
     assert "-key" not in caplog.text
+
+
+def test_capture_reader_ends_when_its_policy_no_longer_manages(world: World) -> None:
+    world.change_hub(metadata={"captureRuns": [{"id": "r", "on_ms": 1, "starts": {}}]})
+    world.put_rule("manager", Right.ALL, "manager-key")
+    peer = world.peer().authorised(rule="manager", key="manager-key")
+    capture, plain = peer.receiver(group="$Capture"), peer.receiver()
+    world.put_rule("manager", Right.LISTEN, "manager-key")
+    peer.run()
+    error = peer.detach_error(capture)
+    assert error is not None
+    assert error.condition == "amqp:unauthorized-access"
+    assert "'Manage' claim(s) are required" in (error.description or "")
+    assert peer.detach_error(plain) is None
+    assert plain.is_attached

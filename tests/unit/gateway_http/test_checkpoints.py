@@ -276,3 +276,13 @@ async def test_a_fault_of_ours_is_answered_without_its_reason(
 async def test_a_client_that_leaves_is_not_answered(door: Door) -> None:
     answer = await door.world.call(OWNERSHIP, [b"{"], leaves=True)
     assert answer.status == 0
+
+
+async def test_refusal_is_logged_with_hub_group_and_id(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = door.world.token("https://contoso.example.net/")
+    answer = await door.get("/$penstock/checkpoints/nope/readers/ownership", token=token)
+    assert answer.status == 404
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "penstock.refusals"]
+    assert f"hub=nope group=readers policy=Root peer=127.0.0.1:4711 id={'0' * 32} " in line

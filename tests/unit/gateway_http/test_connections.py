@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.admission import Admission, Place
 from penstock.gateway.goodbye import PolitelyClosed
+from penstock.gateway.guard import ConnectionSlot, Guard
 from penstock.gateway.http.server import HttpDoor
 from penstock.model import limits
 from penstock.model.clock import ManualClock
@@ -60,9 +60,13 @@ class Door:
     def __init__(self, status: int = 200) -> None:
         self.answers = asyncio.Event()
         self.called = 0
-        self.admission = Admission(ManualClock().monotonic_ms)
+        clock, loop = ManualClock(), asyncio.get_running_loop()
+        self.guard = Guard(
+            loop,
+            clock=clock,
+        )
         self._status = status
-        self._door = HttpDoor(self._app, asyncio.get_running_loop(), admission=self.admission)
+        self._door = HttpDoor(self._app, loop, guard=self.guard)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.called += 1
@@ -71,13 +75,13 @@ class Door:
         await send({"type": "http.response.start", "status": self._status, "headers": head})
         await send({"type": "http.response.body", "body": b""})
 
-    def connect(self, *, secure: bool = False) -> tuple[Transport, Place]:
-        place = self.admission.enter("192.0.2.1")
-        assert place is not None
+    def connect(self, *, secure: bool = False) -> tuple[Transport, ConnectionSlot]:
+        slot = self.guard.admit("192.0.2.1")
+        assert slot is not None
         transport = Transport(secure=secure)
-        transport.protocol = self._door.connection(place)
+        transport.protocol = self._door.connection(slot)
         transport.protocol.connection_made(transport)
-        return transport, place
+        return transport, slot
 
 
 async def turns(count: int = 20) -> None:
@@ -207,38 +211,57 @@ async def test_peer_that_reads_again_is_not_cut_off() -> None:
 
 async def test_place_is_left_when_the_connection_is_lost() -> None:
     door = Door()
-    transport, place = door.connect()
-    assert door.admission.stranger_count == 1
+    transport, slot = door.connect()
+    assert door.guard.addresses.unauthenticated_count == 1
     transport.close()
-    assert door.admission.stranger_count == 0
-    place.leave()
+    assert door.guard.addresses.unauthenticated_count == 0
+    slot.release()
 
 
-@pytest.mark.parametrize(("status", "stranger"), [(200, False), (404, True), (401, True)])
-async def test_answer_that_is_no_refusal_makes_the_peer_known(status: int, stranger: bool) -> None:
+@pytest.mark.parametrize("status", [200, 404, 401])
+async def test_no_status_authenticates_a_connection(status: int) -> None:
+    """A 200 that needs no token did (security.md 8)."""
     door = Door(status)
     door.answers.set()
-    transport, place = door.connect()
+    transport, slot = door.connect()
     transport.protocol.data_received(GET)
     await turns()
-    assert place.is_stranger is stranger
+    assert b"HTTP/1.1" in transport.written
+    assert not slot.is_authenticated
+    transport.close()
+
+
+@pytest.mark.parametrize("authenticated", [True, False])
+async def test_heads_that_an_unauthenticated_peer_makes_us_keep_are_bounded(
+    authenticated: bool,
+) -> None:
+    door = Door()
+    transport, slot = door.connect()
+    if authenticated:
+        slot.authenticate()
+    head = GET[:-2] + b"X: " + b"x" * 30_000 + b"\r\n\r\n"
+    for _ in range(3):
+        transport.protocol.data_received(head)
+    assert not transport.gone.is_set()
+    transport.protocol.data_received(head)
+    assert transport.gone.is_set() is not authenticated
     transport.close()
 
 
 # --- closing ------------------------------------------------------------------------------------
 
 
-def polite(transport: Transport, place: Place | None) -> PolitelyClosed:
+def polite(transport: Transport, slot: ConnectionSlot | None) -> PolitelyClosed:
     inner: Any = transport
-    return PolitelyClosed(inner, place, asyncio.get_running_loop())
+    return PolitelyClosed(inner, slot, asyncio.get_running_loop())
 
 
 async def test_strangers_tls_connection_is_not_read_after_goodbye() -> None:
     """uvloop would go on reading until the peer says goodbye too."""
     door = Door()
-    _, place = door.connect()
+    _, slot = door.connect()
     transport = Transport(secure=True)
-    connection = polite(transport, place)
+    connection = polite(transport, slot)
     connection.write(b"no")
     connection.close()
     assert transport.written == b"no"
@@ -252,33 +275,33 @@ async def test_strangers_tls_connection_is_not_read_after_goodbye() -> None:
 
 @pytest.mark.parametrize("secure", [True, False])
 async def test_known_peers_connection_is_closed_as_tls_wants_it(secure: bool) -> None:
-    _, place = Door().connect()
-    place.known()
+    _, slot = Door().connect()
+    slot.authenticate()
     transport = Transport(secure=secure)
-    polite(transport, place).close()
+    polite(transport, slot).close()
     assert transport.closes == 1
 
 
 async def test_plain_connections_are_closed_at_once() -> None:
-    _, place = Door().connect()
+    _, slot = Door().connect()
     transport = Transport()
-    polite(transport, place).close()
+    polite(transport, slot).close()
     assert transport.closes == 1
 
 
 async def test_peer_that_misbehaved_is_treated_as_a_stranger() -> None:
-    _, place = Door().connect()
-    place.known()
-    place.misbehaved()
+    _, slot = Door().connect()
+    slot.authenticate()
+    slot.penalize()
     transport = Transport(secure=True)
-    polite(transport, place).close()
+    polite(transport, slot).close()
     assert transport.closes == 0
     await asyncio.wait_for(transport.gone.wait(), 10)
 
 
 async def test_connection_that_is_lost_keeps_nothing_of_its_transport() -> None:
     """256 KB each under TLS, until somebody collects the cycle."""
-    transport, place = Door().connect(secure=True)
+    transport, slot = Door().connect(secure=True)
     protocol, gone = transport.protocol, weakref.ref(transport)
     transport.close()
     transport.protocol = None
@@ -286,4 +309,4 @@ async def test_connection_that_is_lost_keeps_nothing_of_its_transport() -> None:
     assert gone() is None
     protocol.transport.write(b"into the void")
     assert protocol.transport.is_closing()
-    place.evict()
+    slot.evict()

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from penstock.gateway.guard import Guard
 from penstock.gateway.http import server
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.model import limits
+from penstock.model.clock import ManualClock
 
 POST = b"POST /a%2Fb/messages?x=1 HTTP/1.1\r\nHost: h\r\nX-Own: 1\r\nContent-Length: 5\r\n\r\nhello"
 CREATED = b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n"
@@ -53,7 +55,10 @@ class Door:
     def __init__(self) -> None:
         self.scopes: list[dict[str, Any]] = []
         self.bodies: list[bytes] = []
-        self.door = HttpDoor(self._app, asyncio.get_running_loop())
+        clock, loop = ManualClock(), asyncio.get_running_loop()
+        # Work takes no time: no request waits for its turn, however busy the machine is.
+        guard = Guard(loop, clock=clock)
+        self.door = HttpDoor(self._app, loop, guard=guard)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(dict(scope))

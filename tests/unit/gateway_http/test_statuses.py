@@ -12,7 +12,7 @@ import pytest
 from penstock.broker import BUSY_TEXT
 from penstock.gateway.http.answers import xml_text
 from penstock.model import limits
-from penstock.model.entities import HubStatus, Tier
+from penstock.model.entities import HubStatus, LimitSet, Tier
 from penstock.model.errors import (
     DiskFull,
     LogFailed,
@@ -164,8 +164,11 @@ async def test_properties_count_too(world: World) -> None:
     assert (await world.call(body=body, headers={"Own": "1"})).status == 413
 
 
-async def test_dedicated_namespace_takes_a_megabyte(world: World) -> None:
-    world.change_namespace(tier=Tier.DEDICATED)
+@pytest.mark.parametrize("fields", [{"tier": Tier.DEDICATED}, {"limits": LimitSet.CURRENT}])
+async def test_dedicated_or_current_namespace_takes_a_megabyte(
+    world: World, fields: dict[str, Any]
+) -> None:
+    world.change_namespace(**fields)
     most = limits.PUBLICATION_BYTES_DEDICATED
     assert (await world.call(body=b"x" * (most - 8))).status == 201
     assert (await world.call(body=b"x" * (most + 1))).status == 413
@@ -274,7 +277,7 @@ async def test_our_own_fault_costs_one_request_and_is_logged(
     assert b"secret" not in response.body
     (record,) = (each for each in caplog.records if each.name == "penstock.http")
     assert record.levelno == logging.ERROR
-    assert "tracking_id=00000000000000000000000000000001" in record.getMessage()
+    assert "id=00000000000000000000000000000001" in record.getMessage()
     assert record.exc_info is not None
     assert (await world.call()).status == 201
 
@@ -286,8 +289,8 @@ async def test_complaints_are_one_a_second(world: World, caplog: pytest.LogCaptu
     world.clock.advance(1000)
     assert (await world.call("/events/partitions/0/messages")).status == 500
     first, second = (each.getMessage() for each in caplog.records if each.name == "penstock.http")
-    assert "unsaid=0" in first
-    assert "unsaid=4" in second
+    assert "left_out=0" in first
+    assert "left_out=4" in second
 
 
 async def test_request_is_given_up_when_the_service_stops(world: World) -> None:
@@ -344,3 +347,28 @@ async def test_token_stands_in_no_answer_and_no_log(
 async def _turns(count: int = 20) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "policy", "expected"),
+    [
+        ("/nope/messages", "Root", "condition=amqp:not-found hub=nope group=- policy=Root"),
+        ("/events/partitions/9/messages", "Sender", "hub=events group=- partition=9 policy=Sender"),
+        ("/events/messages", "Listener", "condition=amqp:unauthorized-access hub=events"),
+        ("/events/publishers/device-7/messages", "Listener", "publisher=device-7 policy=Listener"),
+    ],
+)
+async def test_refusal_is_logged_once_with_the_clients_id(
+    world: World, caplog: pytest.LogCaptureFixture, path: str, policy: str, expected: str
+) -> None:
+    response = await world.call(path, token=world.token("https://contoso.example.net/", policy))
+    assert 400 <= response.status < 500
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "penstock.refusals"]
+    assert line.startswith("refused operation=post ")
+    assert expected in line
+    assert "id=00000000000000000000000000000001 " in line
+    assert "TrackingId:00000000000000000000000000000001," in response.detail
+    assert "sig=" not in line

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.admission import Admission, Place
+from penstock.gateway.guard import ConnectionSlot, Guard
 from penstock.gateway.http import websockets
 from penstock.gateway.http.server import HttpDoor
 from penstock.model import limits
@@ -78,16 +78,20 @@ class Talk:
 
     def __init__(self, *, leaves: bool = False) -> None:
         self.leaves = leaves
-        self.admission = Admission(ManualClock().monotonic_ms)
-        entered = self.admission.enter("192.0.2.1")
-        assert entered is not None
-        self.place: Place = entered
+        self.clock, loop = ManualClock(), asyncio.get_running_loop()
+        self.guard = Guard(
+            loop,
+            clock=self.clock,
+        )
+        slot = self.guard.admit("192.0.2.1")
+        assert slot is not None
+        self.slot: ConnectionSlot = slot
         self.heard: list[dict[str, Any]] = []
         self.listens = asyncio.Event()
         self.listens.set()
-        door = HttpDoor(self._app, asyncio.get_running_loop(), admission=self.admission)
+        door = HttpDoor(self._app, loop, guard=self.guard)
         self.transport = Transport()
-        self.transport.protocol = door.connection(self.place)
+        self.transport.protocol = door.connection(self.slot)
         self.transport.protocol.connection_made(self.transport)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -174,14 +178,14 @@ async def test_text_is_handed_on_in_its_place(talk: Talk) -> None:
 
 
 async def test_large_messages_pass(talk: Talk) -> None:
-    talk.place.known()
+    talk.slot.authenticate()
     body = bytes(range(256)) * 4096
     await talk.say(frame(BINARY, body))
     assert b"".join(talk.messages) == body
 
 
 async def test_much_is_parsed_only_as_fast_as_it_is_taken(talk: Talk) -> None:
-    talk.place.known()
+    talk.slot.authenticate()
     talk.listens.clear()
     await talk.turns()
     await talk.say(frame(BINARY, b"x" * 100) * 1000)
@@ -214,18 +218,17 @@ async def test_peer_that_does_not_read_gets_one_pong_for_all_pings(talk: Talk) -
 
 
 async def test_fragments_of_one_message_are_bounded_in_number(talk: Talk) -> None:
-    talk.place.known()
+    talk.slot.authenticate()
     await talk.say(frame(BINARY, fin=False))
     for _ in range(limits.WEBSOCKET_FRAGMENTS_MAX):
         if talk.transport.gone:
             break
-        talk.websocket._effort.earn(1000, 0)  # another bound does not come first
         await talk.say(frame(CONTINUED, fin=False) * 2)
     assert talk.transport.gone
 
 
 async def test_message_above_the_limit_ends_the_connection(talk: Talk) -> None:
-    talk.place.known()
+    talk.slot.authenticate()
     head = b"\x82\xff" + struct.pack(">Q", limits.WEBSOCKET_MESSAGE_BYTES_MAX + 1) + bytes(4)
     await talk.say(head)
     assert talk.transport.gone
@@ -242,14 +245,24 @@ async def test_stranger_has_a_budget_of_bytes(talk: Talk) -> None:
 
 
 async def test_known_peer_has_none(talk: Talk) -> None:
-    talk.place.known()
+    talk.slot.authenticate()
     for _ in range(10):
         await talk.say(frame(BINARY, b"x" * 60_000))
     assert len(b"".join(talk.messages)) == 600_000
     assert not talk.transport.gone
 
 
-# --- work that nothing comes of -----------------------------------------------------------------
+# --- measured work ------------------------------------------------------------------------------
+
+
+async def let_work(talk: Talk) -> None:
+    """Time passes until nothing waits for its turn."""
+    for _ in range(100):
+        talk.clock.advance(100)
+        talk.guard.work._run()
+        await talk.turns()
+        if not talk.guard.work.waiting:
+            return
 
 
 @pytest.mark.parametrize(
@@ -257,41 +270,45 @@ async def test_known_peer_has_none(talk: Talk) -> None:
     [frame(PING), frame(PONG), frame(BINARY), frame(BINARY, b"x"), frame(TEXT, b"x")],
     ids=["ping", "pong", "empty", "tiny", "text"],
 )
-async def test_frames_without_content_make_the_peer_rest(talk: Talk, spoken: bytes) -> None:
+async def test_frames_of_an_unauthenticated_peer_wait_for_their_turn(
+    talk: Talk, spoken: bytes
+) -> None:
+    talk.clock.step_us = 5000  # a kilobyte of frames takes so long
     await talk.say(spoken * 1000)
+    await talk.turns(50)
     assert not talk.transport.is_reading
-    assert talk.place.is_blamed
-    assert talk.admission.resting.count == 1
-    while talk.admission.resting.count:
-        talk.websocket._rested()
-        await talk.turns()
+    assert talk.guard.work.waiting == 1
+    await let_work(talk)
     assert talk.transport.is_reading
 
 
-async def test_tiny_fragments_make_the_peer_rest(talk: Talk) -> None:
-    await talk.say(frame(BINARY, fin=False))
-    await talk.say(frame(CONTINUED, b"x", fin=False) * 1000)
-    assert not talk.transport.is_reading
-    assert len(talk.websocket.frames) < 1000 + 2
+async def test_peer_that_goes_on_is_dropped(talk: Talk) -> None:
+    talk.clock.step_us = 60_000
+    await talk.say(frame(PING) * 1000)
+    await let_work(talk)
+    assert talk.transport.gone
 
 
-async def test_messages_of_the_size_of_frames_never_do(talk: Talk) -> None:
+async def test_messages_of_the_size_of_frames_never_wait(talk: Talk) -> None:
     """Some clients write each AMQP frame as a message of its own."""
-    talk.place.known()
+    talk.slot.authenticate()
+    talk.clock.step_us = 1000
     for _ in range(20):
         await talk.say(frame(BINARY, b"\x00\x00\x00\x08\x02\x00\x00\x00") * 500)
         await talk.turns(50)
+        talk.slot.budget.pay(100, 10_000)  # as AMQP does for what is published
     assert talk.transport.is_reading
     assert len(b"".join(talk.messages)) == 20 * 500 * 8
 
 
-async def test_connection_that_ends_while_it_rests_leaves_nothing_behind(talk: Talk) -> None:
+async def test_connection_that_ends_while_it_waits_leaves_nothing_behind(talk: Talk) -> None:
+    talk.clock.step_us = 5000
     await talk.say(frame(PING) * 1000)
-    assert talk.admission.resting.count == 1
+    assert talk.guard.work.waiting == 1
     talk.transport.close()
     await talk.turns()
-    assert talk.admission.resting.count == 0
-    assert talk.admission.stranger_count == 0
+    assert talk.guard.work.waiting == 0
+    assert talk.guard.addresses.unauthenticated_count == 0
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -308,7 +325,7 @@ async def test_peer_that_does_not_answer_our_close_is_cut_off(
     await talk.say(UPGRADE)
     assert talk.transport.written.endswith(b"\x88\x02\x03\xeb")
     await asyncio.wait_for(talk.transport.over.wait(), 30)
-    assert talk.admission.stranger_count == 0
+    assert talk.guard.addresses.unauthenticated_count == 0
 
 
 async def test_peer_that_answers_our_close_is_let_go_at_once() -> None:

@@ -22,7 +22,7 @@ def raw(*parts: str | bytes) -> bytes:
 HELLO = raw("00 53 75 a0 05", b"hello")
 KEY = raw("00 53 72 c1 19 02 a3 13", b"x-opt-partition-key", "a1 01", b"a")
 PROPERTIES = raw(
-    "00 53 73 c0 15 0a a1 02", b"id", "40 40 40 40 53 07 a3 04", b"json", "56 01 40 40"
+    "00 53 73 c0 1c 0a a1 02", b"id", "40 40 40 40 53 07 a3 04", b"json", "40 40 83", bytes(8)
 )
 APPLICATION = raw(
     "00 53 74 c1 1a 08 a1 01", b"a", "a1 02", "é".encode(), "a1 01", b"b", "56 01",
@@ -46,14 +46,14 @@ USUAL = [
 def general(message: bytes) -> Annotations | None:
     try:
         return inspect(message, 0, len(message), Seen())
-    except (KernelError, IndexError, struct.error):
+    except KernelError:
         return None
 
 
 def usual(message: bytes, seen: Seen) -> Annotations | None:
     try:
         return inspect_usual(message, 0, len(message), seen)
-    except (IndexError, struct.error):
+    except (IndexError, struct.error, KernelError):
         return None
 
 

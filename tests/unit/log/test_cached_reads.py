@@ -14,6 +14,8 @@ from penstock.log.embedded import EmbeddedLogStore
 from penstock.log.files import OsFiles
 from penstock.log.partition import EmbeddedPartition
 from penstock.log.reader import CACHED_READ_BYTES
+from penstock.log.record import RECORD_HEADER_BYTES
+from penstock.log.segment import SEGMENT_HEADER_BYTES
 from penstock.model.errors import LogCorrupt, PenstockError
 from penstock.model.events import EventBatch, Receipt, StoredBatch
 
@@ -225,3 +227,47 @@ def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
     files.close(fd)
     assert count in (0, 5)  # 0 where the file system cannot tell
     assert bytes(buffer[:count]) == b"world"[:count]
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut in a record", "cut between records", "emptied"])
+@pytest.mark.parametrize("bytes_max", [1, 2500, 1 << 20])
+def test_consumer_that_reaches_a_gap_gets_an_error_that_names_it(
+    tmp_path: Path, harm: str, bytes_max: int
+) -> None:
+    """As the broker reads: from memory, and from the disk where that has nothing."""
+    record = RECORD_HEADER_BYTES + 8 + EVENT_BYTES
+    segment_bytes = SEGMENT_HEADER_BYTES + 4 * record
+    bench = Bench(tmp_path, segment_bytes)
+    bench.publish(*[EVENT_BYTES] * 20)
+    bench.store.close()
+    victim = sorted((tmp_path / "hub" / "0").glob("*.log"))[2]
+    content = victim.read_bytes()
+    first = 8  # of the lost events
+    match harm:
+        case "removed":
+            victim.unlink()
+        case "emptied":
+            victim.write_bytes(b"")
+        case "cut between records":
+            victim.write_bytes(content[: SEGMENT_HEADER_BYTES + 2 * record])
+            first = 10
+        case _:
+            victim.write_bytes(content[: SEGMENT_HEADER_BYTES + 2 * record - 5])
+            first = 9
+    bench = Bench(tmp_path, segment_bytes)
+    for start, end in ((0, first), (12, 20)):
+        sequence = start
+        while sequence < end:
+            batches = bench.log.cached(sequence, bytes_max=bytes_max)
+            if batches is None:
+                batches = bench.log.read(sequence, bytes_max=bytes_max)
+            assert [found.first_sequence for found in batches] == list(
+                range(sequence, batches[-1].next_sequence)
+            )
+            sequence = batches[-1].next_sequence
+        assert sequence == end
+    for _ in range(2):  # also when the consumer comes back
+        assert bench.log.cached(first, bytes_max=bytes_max) is None
+        with pytest.raises(LogCorrupt, match=f"{first} to 11 cannot be read.* number 12"):
+            bench.log.read(first, bytes_max=bytes_max)
+    bench.store.close()

@@ -31,5 +31,5 @@ def test_page_tells_the_recovery_table(row: Row) -> None:
 
 @pytest.mark.parametrize("row", HEADER_TABLE, ids=lambda row: row.label)
 def test_page_tells_the_header_table(row: HeaderRow) -> None:
-    facts = [row.whole, row.newest, row.bare, row.known]
-    assert row_of(row.label)[:6] == expected(row.label, facts, row.act)
+    facts = [row.whole, row.newest, row.bare, row.known, row.covered]
+    assert row_of(row.label)[:7] == expected(row.label, facts, row.act)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -20,11 +21,12 @@ from penstock.management.operations import (
     Administration,
     ConnectionView,
     HubRequest,
+    IssuedToken,
     LinkView,
     NamespaceRequest,
     Operations,
 )
-from penstock.management.rights import Actor, Role
+from penstock.management.rights import Actor, Role, Verified
 from penstock.management.shapes import Endpoints
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock
@@ -42,6 +44,9 @@ TOKENS = {
     "viewer-token": ("Reader",),
     "nobody-token": ("Janitor",),
 }
+_CLAIMS = base64.urlsafe_b64encode(b'{"exp":1700003600}').decode()
+JWT = f"header.{_CLAIMS}.signature"  # expires an hour after the manual clock's start
+TOKENS[JWT] = ("Reader",)
 ENDPOINTS = Endpoints(
     servicebus="sb://localhost:5671/", https="https://localhost:8443", tenant_id="a-tenant"
 )
@@ -110,6 +115,30 @@ class Kept:
         known |= {each.partition_id: each for each in checkpoints}
 
 
+class SomeTokens:
+    """Remembers which admin tokens were issued and revoked."""
+
+    def __init__(self) -> None:
+        self.issued: list[IssuedToken] = []
+        self.revoked_ids: list[str] = []
+
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
+        token_id = f"{len(self.issued):032x}"
+        token = Secret(f"token-{token_id}")
+        self.issued.append(
+            IssuedToken(
+                id=token_id, token=token, subject=subject, role=role, expires_ms=lifetime_s * 1000
+            )
+        )
+        return self.issued[-1]
+
+    def revoke(self, token_id: str) -> None:
+        self.revoked_ids.append(token_id)
+
+    def revoked(self) -> list[str]:
+        return self.revoked_ids
+
+
 class NoHistory:
     """Answers with what it was asked for."""
 
@@ -128,6 +157,14 @@ class NoHistory:
         )
 
 
+class SomePortal:
+    def sign_in_link(self, user: str, role: Role, *, now_ms: int) -> str:
+        return f"link of {user}, {role.name}"
+
+    def token_holder(self, token: str) -> tuple[str, tuple[str, ...]] | None:
+        return ("vera", ("Reader",)) if token == "known" else None
+
+
 class Plane:
     """Everything the tests act on; `as_(role)` gives the operations of somebody."""
 
@@ -144,6 +181,7 @@ class Plane:
         self.kept = Kept()
         reads = AtOnce()
         self.history = NoHistory()
+        self.tokens = SomeTokens()
         numbers = itertools.count(1)
         self.administration = Administration(
             catalog=self.catalog,
@@ -159,6 +197,8 @@ class Plane:
             new_key=lambda: Secret(f"key-{next(numbers)}"),
             new_hub_id=lambda: f"hub-{next(numbers)}",
             units_needed=lambda _namespace: self.needed["units"],
+            portal=SomePortal(),
+            tokens=self.tokens,
         )
 
     def as_(self, role: Role, name: str | None = None) -> Operations:
@@ -234,6 +274,7 @@ class Caller:
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
+        self.tokens = list(TOKENS)
         ids = itertools.count(1)
         self.door = ManagementDoor(
             plane.administration,
@@ -242,7 +283,7 @@ class Caller:
             new_id=lambda: f"request-{next(ids)}",
         )
 
-    def _verify(self, token: str) -> tuple[str, tuple[str, ...]]:
+    def _verify(self, token: str) -> Verified:
         if token not in TOKENS:
             raise AuthFailed("The token was not signed by this service.")
         return token.partition("-")[0], TOKENS[token]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from penstock.auth import Authority, sign
@@ -16,7 +17,7 @@ from penstock.management import xml as reading
 from penstock.management.atom_door import AtomDoor, Target, parse_target
 from penstock.management.operations import HubRequest, NamespaceRequest
 from penstock.model import limits
-from penstock.model.entities import AuthorizationRule, Right
+from penstock.model.entities import AuthorizationRule, LimitSet, Right
 from penstock.model.errors import ArgumentError, NotAllowed, NotFound
 from penstock.model.names import HubName
 
@@ -140,6 +141,18 @@ async def test_hub_is_created_read_changed_and_deleted(client: Client) -> None:
 async def test_hub_has_sixteen_partitions_unless_told(client: Client) -> None:
     assert fields(await client("PUT", "/new", hub_body()))["PartitionCount"] == "16"
     assert fields(await client("PUT", "/other"))["PartitionCount"] == "16"
+
+
+async def test_partition_count_obeys_the_limits_of_the_namespace(client: Client) -> None:
+    body = hub_body("<PartitionCount>1</PartitionCount>")
+    refused = await client("PUT", "/one", body)
+    assert refused.status == 400
+    assert b"The partition count is 1: 2 to 32 are allowed." in refused.body
+    for namespace in client.plane.catalog.namespaces():
+        client.plane.catalog.put_namespace(
+            msgspec.structs.replace(namespace, limits=LimitSet.CURRENT)
+        )
+    assert fields(await client("PUT", "/one", body))["PartitionCount"] == "1"
 
 
 async def test_elements_out_of_order_are_passed_over(client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.management.captures import CaptureStatus
 
 NS, HUB = "contoso", "orders"
+NAMES = ("store", "elsewhere", "never", "other", "third")
+ACCOUNT = "/subscriptions/1/resourceGroups/g/providers/Microsoft.Storage/storageAccounts"
 
 
 def capture(enabled: bool = True, account: str = "store") -> dict[str, Any]:
@@ -40,8 +43,9 @@ def plane(full: Plane) -> Plane:
     registry = full.administration.captures
     registry.destinations = [
         Destination(
-            name="store", url="abfs://", options={"account_name": "a", "account_key": "secret"}
+            name=name, url="abfs://", options={"account_name": "a", "account_key": "secret"}
         )
+        for name in NAMES
     ]
     return full
 
@@ -183,20 +187,54 @@ def test_state_is_what_the_job_says_as_long_as_it_does(plane: Plane) -> None:
     plane.admin.captures.report(NS, HUB, CaptureReport(run=one, files=3, recent_files=recent))
     assert (status(plane).state, status(plane).files) == (CaptureState.RUNNING, 3)
     assert status(plane).recent_files == recent
+    away = CaptureReport(run=one, state=CaptureState.WAITING, last_error="storage is away")
+    plane.admin.captures.report(NS, HUB, away)
+    assert status(plane).last_error == "storage is away"
+    recovered = msgspec.structs.replace(away, state=CaptureState.RUNNING)
+    plane.admin.captures.report(NS, HUB, recovered)
+    assert (status(plane).state, status(plane).last_error) == (CaptureState.RUNNING, "")
     plane.clock.advance(SILENT_MS)
     found = status(plane)
     assert found.state is CaptureState.WAITING and "60 s" in found.last_error
     assert found.warning is not None
 
 
-def test_a_destination_that_is_not_configured_fails_and_says_which_are(plane: Plane) -> None:
-    account = "/subscriptions/1/resourceGroups/g/providers/Microsoft.Storage/storageAccounts/other"
-    switch(plane, account=account)
+@pytest.mark.parametrize(
+    ("account", "container", "text"),
+    [
+        (f"{ACCOUNT}/nosuch", "box", "'nosuch' is not configured: store, elsewhere"),
+        ("http://169.254.169.254/", "box", "'169.254.169.254' is not configured"),
+        ("store", "../x", "'../x' leads out"),
+        ("store", "a//b", "'a//b' leads out"),
+    ],
+)
+@pytest.mark.parametrize("enabled", [True, False])
+def test_unusable_destination_is_refused_when_it_is_configured(
+    plane: Plane, account: str, container: str, text: str, enabled: bool
+) -> None:
+    before = plane.catalog.hub(NS, HUB)
+    description = capture(enabled, account)
+    description["destination"]["properties"]["blobContainer"] = container
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        plane.admin.hubs.put(NS, HUB, HubRequest(capture=description))
+    assert plane.catalog.hub(NS, HUB) == before
+
+
+def test_destination_is_named_by_its_name_or_an_id_that_ends_in_it(plane: Plane) -> None:
+    switch(plane, account=f"{ACCOUNT}/STORE")
+    assert status(plane).destination == "abfs://box"
+
+
+def test_stored_destination_may_stay_when_the_configuration_lost_it(plane: Plane) -> None:
+    switch(plane)
+    plane.administration.captures.destinations = []
+    plane.admin.hubs.put(NS, HUB, HubRequest(user_metadata="x", capture=capture()))
     found = status(plane)
     assert found.state is CaptureState.FAILED
-    assert "'other' is not configured: store are allowed" in found.last_error
-    switch(plane, account=account.replace("other", "STORE"))
-    assert status(plane).destination == "abfs://box"
+    assert "'store' is not configured" in found.last_error
+    switch(plane, enabled=False)
+    with pytest.raises(ArgumentError, match="'store' is not configured"):
+        switch(plane)
 
 
 def test_no_answer_holds_a_credential(plane: Plane) -> None:
@@ -205,7 +243,7 @@ def test_no_answer_holds_a_credential(plane: Plane) -> None:
         (plane.admin.captures.list(), plane.admin.captures.destinations(), run_ids(plane))
     ) + repr(plane.administration.captures.destinations)
     assert "secret" not in told
-    assert [each.url for each in plane.admin.captures.destinations()] == ["abfs://"]
+    assert {each.url for each in plane.admin.captures.destinations()} == {"abfs://"}
 
 
 def test_backlog_counts_what_is_in_no_file(plane: Plane) -> None:

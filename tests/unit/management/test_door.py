@@ -38,6 +38,17 @@ async def test_request_without_a_good_token_is_refused(call: Caller, token: str 
     assert answer.headers["www-authenticate"].startswith("Bearer ")
 
 
+async def test_refused_token_is_logged_with_the_requests_id(call: Caller) -> None:
+    logged: list[tuple[str, str]] = []
+    call.door._log_refusal = lambda _scope, error, request_id: logged.append(
+        (error.condition, request_id)
+    )
+    answer = await call("GET", ROOT, token="wrong")
+    assert logged == [("com.microsoft:auth-failed", answer.headers["x-ms-request-id"])]
+    assert (await call("GET", HUB)).status == 200
+    assert len(logged) == 1
+
+
 async def test_refused_request_loads_nothing(call: Caller) -> None:
     await call("GET", ROOT, token=None)
     assert call.door._app is None
@@ -106,17 +117,38 @@ async def test_endpoints_are_told_without_a_token(call: Caller) -> None:
 async def test_identity_gives_the_token_back_to_who_has_it(call: Caller) -> None:
     path = "/metadata/identity/oauth2/token"
     query = "api-version=2019-08-01&resource=https://management"
-    given = await call(
-        "GET", path, token=None, query=query, headers={"x-identity-header": "viewer-token"}
-    )
-    assert given.json["access_token"] == "viewer-token"
-    refused = await call("GET", path, token=None, query=query, headers={"x-identity-header": "x"})
-    assert refused.status == 401
+    (jwt,) = (token for token in call.tokens if "." in token)
+    for token, expires_on in (("viewer-token", "1700086400"), (jwt, "1700003600")):
+        given = await call(
+            "GET", path, token=None, query=query, headers={"x-identity-header": token}
+        )
+        assert given.json["access_token"] == token
+        assert given.json["expires_on"] == expires_on  # a day later, or the token's own
+
+
+@pytest.mark.parametrize("header", [{"x-identity-header": "x"}, {"x-identity-header": ""}, {}])
+async def test_refused_identity_is_in_the_shape_that_msal_reads(
+    call: Caller, header: dict[str, str]
+) -> None:
+    path = "/metadata/identity/oauth2/token"
+    answer = await call("GET", path, token=None, query="resource=r", headers=header)
+    assert (answer.status, answer.json["statusCode"]) == (401, 401)
+    assert "Set IDENTITY_HEADER to the admin token" in answer.json["message"]
+    assert answer.json["error"]["message"] == answer.json["message"]
+
+
+async def test_openapi_document_needs_a_token(call: Caller) -> None:
+    """It has 176 KB, and the first request loads FastAPI (security.md 9)."""
+    answer = await call("GET", "/openapi.json", token=None, query="")
+    assert answer.status == 401
+    assert call.door._app is None
 
 
 async def test_openapi_document_names_every_path(call: Caller) -> None:
-    answer = await call("GET", "/openapi.json", token=None, query="")
+    answer = await call("GET", "/openapi.json", query="")
     assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert (await call("GET", "/openapi.json", query="")).body is not None
     document = answer.json
     assert document["info"]["title"] == "Penstock management API"
     hub = "/subscriptions/{subscription}/resourceGroups/{resource_group}/providers/"
@@ -214,6 +246,12 @@ async def test_deleting_what_is_not_there_is_204(call: Caller, kind: str) -> Non
     assert (answer.status, answer.body) == (204, b"")
 
 
+async def test_empty_segments_of_paths_do_not_count(call: Caller) -> None:
+    """`az resource show --resource-type Microsoft.EventHub/namespaces` writes the first one."""
+    for path in (f"{ROOT}/contoso".replace("EventHub/", "EventHub//"), f"/{HUB}//"):
+        assert (await call("GET", path)).status == 200
+
+
 async def test_words_of_paths_are_read_in_any_case(call: Caller) -> None:
     lower = HUB.lower()
     assert (await call("GET", lower)).status == 200
@@ -229,6 +267,11 @@ async def test_words_of_paths_are_read_in_any_case(call: Caller) -> None:
     [
         (b"/SUBSCRIPTIONS/Eventhubs/ResourceGroups/x", "/subscriptions/Eventhubs/resourceGroups/x"),
         (b"/subscriptions/s%2Fx/", "/subscriptions/s%2Fx"),
+        (b"//metadata//endpoints//", "/metadata/endpoints"),
+        (
+            b"/providers/Microsoft.EventHub//namespaces/n",
+            "/providers/Microsoft.EventHub/namespaces/n",
+        ),
         (b"/a/../b", "/a/../b"),
     ],
 )
@@ -302,6 +345,10 @@ def test_management_has_its_own_paths(path: str, is_ours: bool) -> None:
         ("PUT", "/hub/consumergroups/g", "atom"),
         ("PATCH", "/hub", "others"),
         ("GET", "/subscriptions/s", "management"),
+        ("GET", "//subscriptions//s/", "management"),
+        ("GET", "//metadata/endpoints", "management"),
+        ("POST", "//hub/messages", "others"),
+        ("POST", "/subscriptions//messages", "others"),
         ("POST", "/subscriptions/s/x/listKeys", "management"),
     ],
 )

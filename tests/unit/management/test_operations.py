@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from penstock.capture.destinations import Destination
 from penstock.management.captures import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import (
@@ -17,8 +19,9 @@ from penstock.management.operations import (
     Operations,
     Place,
 )
+from penstock.management.operations.namespaces import capacity_of
 from penstock.management.rights import REQUIRED, Action, Actor, Forbidden, Role, role_of
-from penstock.model.entities import HubStatus, Right, Secret, Tier
+from penstock.model.entities import HubStatus, LimitSet, Right, Secret, Tier
 from penstock.model.errors import (
     AlreadyExists,
     ArgumentError,
@@ -76,7 +79,14 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.JOB_DELETE: lambda o: o.jobs.delete("old"),
     Action.CAPTURE_READ: lambda o: o.captures.list(),
     Action.CAPTURE_RUN: lambda o: o.captures.report(NS, HUB, CaptureReport(run="one")),
+    Action.PORTAL_LINK: lambda o: o.reports.sign_in_link(),
+    Action.TOKEN_READ: lambda o: o.reports.token_holder("a token"),
     Action.PORTAL_SIGN_IN: lambda o: o.reports.note_sign_in("192.0.2.7"),
+    Action.ADMIN_TOKEN_READ: lambda o: o.admin_tokens.revoked(),
+    Action.ADMIN_TOKEN_ISSUE: lambda o: o.admin_tokens.issue(
+        subject="anna", role="Reader", lifetime_s=60
+    ),
+    Action.ADMIN_TOKEN_REVOKE: lambda o: o.admin_tokens.revoke("a" * 32),
     Action.CAPTURE_BACKFILL: lambda o: asyncio.run(o.captures.backfill(NS, HUB, "earliest")),
 }
 CHANGES = [action for action in Action if not action.endswith("/read")]
@@ -88,6 +98,7 @@ def ready(full: Plane) -> Plane:
     full.admin.publishers.revoke(NS, HUB, "device")
     full.admin.reports.grant(NS, QuotaKind.PARTITIONS, 64)
     full.admin.jobs.report(Job(name="old"))
+    full.administration.captures.destinations = [Destination(name="a", url="file:///a")]
     full.admin.hubs.put(NS, HUB, HubRequest(capture=CAPTURE))
     return full
 
@@ -123,11 +134,11 @@ def test_every_change_is_recorded_once_with_who_did_it(ready: Plane, action: Act
 
 
 def test_audit_holds_no_key(ready: Plane) -> None:
-    ready.admin.rules.regenerate(NS, None, "sender", KeyType.PRIMARY, Secret("a-given-secret"))
+    ready.admin.rules.regenerate(NS, None, "sender", KeyType.PRIMARY, Secret("a-given-secret-key"))
     ready.admin.rules.keys(NS, None, "sender")
     text = repr(ready.audit())
     keys = [rule.primary_key.reveal() for rule in ready.catalog.rules(NS)]
-    assert "a-given-secret" in keys
+    assert "a-given-secret-key" in keys
     assert not [key for key in keys if key in text]
 
 
@@ -192,8 +203,10 @@ def test_namespace_without_a_place_is_found_at_each(full: Plane) -> None:
     assert full.admin.namespaces.show("seeded", HERE).name == "seeded"
     assert "seeded" in [each.name for each in full.admin.namespaces.list(HERE)]
     changed, _ = full.admin.namespaces.put("seeded", NamespaceRequest(tags={"a": "b"}), HERE)
-    assert changed.metadata["resourceGroup"] == "a-group"
-    assert full.admin.namespaces.list(Place("other", "")) == []
+    assert changed.metadata == {"tags": {"a": "b"}}
+    for place in (HERE, Place("other", "another-group"), Place("other", "")):
+        assert "seeded" in [each.name for each in full.admin.namespaces.list(place)]
+        assert full.admin.namespaces.show("seeded", place) == changed
 
 
 def test_namespace_put_again_changes_only_what_is_said(full: Plane) -> None:
@@ -224,20 +237,37 @@ def test_units_beyond_twenty_need_a_grant(full: Plane) -> None:
         full.admin.namespaces.put(NS, NamespaceRequest(capacity=0))
 
 
-def test_unlimited_namespace_shows_what_the_hour_needed(plane: Plane) -> None:
+def test_unlimited_namespace_reports_what_the_hour_needed(plane: Plane) -> None:
     made, _ = plane.admin.namespaces.put("fabrikam", NamespaceRequest(unlimited=True))
     assert made.throughput_units is None
+    assert capacity_of(made) == 0
     plane.needed["units"] = 5
-    assert plane.admin.namespaces.capacity(made) == 5
-    # Read, a tag changed, all written back: it stays unlimited. Another number is meant.
-    again, _ = plane.admin.namespaces.put(
-        "fabrikam", NamespaceRequest(unlimited=True, capacity=5, tags={"a": "b"})
+    assert plane.admin.namespaces.needed_units(made) == 5
+
+
+@pytest.mark.parametrize(
+    ("before", "request_", "after"),
+    [
+        (None, NamespaceRequest(capacity=0), None),
+        (None, NamespaceRequest(capacity=0, unlimited=True), None),
+        (None, NamespaceRequest(capacity=3, unlimited=True), 3),
+        (None, NamespaceRequest(capacity=0, units=3), 3),
+        (3, NamespaceRequest(capacity=3, units=3), 3),
+        (3, NamespaceRequest(capacity=4, units=3), 4),
+        (3, NamespaceRequest(capacity=3, units=4), 4),
+        (3, NamespaceRequest(capacity=3, unlimited=True), None),
+        (3, NamespaceRequest(unlimited=True), None),
+    ],
+    ids=str,
+)
+def test_of_two_fields_for_the_units_the_changed_one_counts(
+    plane: Plane, before: int | None, request_: NamespaceRequest, after: int | None
+) -> None:
+    plane.admin.namespaces.put(
+        "fabrikam", NamespaceRequest(capacity=before, unlimited=before is None)
     )
-    assert again.throughput_units is None
-    limited, _ = plane.admin.namespaces.put(
-        "fabrikam", NamespaceRequest(unlimited=True, capacity=3)
-    )
-    assert limited.throughput_units == 3
+    changed, _ = plane.admin.namespaces.put("fabrikam", request_)
+    assert changed.throughput_units == after
 
 
 @pytest.mark.parametrize(
@@ -265,6 +295,37 @@ def test_auto_inflate_has_a_maximum(full: Plane) -> None:
     assert full.admin.namespaces.put(NS, request)[0].maximum_throughput_units == 10
     off = full.admin.namespaces.put(NS, NamespaceRequest(auto_inflate=False, maximum_units=10))[0]
     assert off.maximum_throughput_units is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (NamespaceRequest(auto_inflate=True), "without maximumThroughputUnits"),
+        (NamespaceRequest(auto_inflate=True, maximum_units=0), "without maximumThroughputUnits"),
+        (NamespaceRequest(maximum_units=9), "auto-inflate is off"),
+        (NamespaceRequest(auto_inflate=False, maximum_units=9), "isAutoInflateEnabled is false"),
+        (NamespaceRequest(auto_inflate=True, maximum_units=1), "below the 2 units"),
+        (NamespaceRequest(capacity=10, auto_inflate=True, maximum_units=5), "below the 10 units"),
+    ],
+    ids=str,
+)
+def test_auto_inflate_that_cannot_be_is_refused(
+    full: Plane, request_: NamespaceRequest, text: str
+) -> None:
+    before = full.admin.namespaces.show(NS)
+    with pytest.raises(ArgumentError, match=text):
+        full.admin.namespaces.put(NS, request_)
+    assert full.admin.namespaces.show(NS) == before
+
+
+def test_units_above_the_maximum_are_refused_unless_they_are_stored(full: Plane) -> None:
+    full.admin.namespaces.put(NS, NamespaceRequest(auto_inflate=True, maximum_units=10))
+    with pytest.raises(ArgumentError, match="10, below the 20 units"):
+        full.admin.namespaces.put(NS, NamespaceRequest(capacity=20))
+    stored = full.admin.namespaces.show(NS)  # as version 0.1 accepted it
+    full.catalog.put_namespace(msgspec.structs.replace(stored, throughput_units=20))
+    repeated = NamespaceRequest(capacity=20, auto_inflate=True, maximum_units=10, tags={"a": "b"})
+    assert full.admin.namespaces.put(NS, repeated)[0].maximum_throughput_units == 10
 
 
 @pytest.mark.parametrize(
@@ -318,6 +379,15 @@ def test_partition_count_has_its_range(full: Plane, count: int) -> None:
     with pytest.raises(PenstockError):
         full.admin.hubs.put(NS, "new", HubRequest(partition_count=count))
     assert full.catalog.hub(NS, "new") is None
+
+
+def test_new_namespace_has_the_limits_of_the_service(full: Plane) -> None:
+    current = msgspec.structs.replace(full.administration, limit_set=LimitSet.CURRENT)
+    operations = Operations(current, full.admin.actor)
+    operations.namespaces.put("fabrikam", NamespaceRequest())
+    assert operations.hubs.put("fabrikam", HUB, HubRequest(partition_count=1)).partition_count == 1
+    with pytest.raises(ArgumentOutOfRange, match="is 1: 2 to 32 are allowed"):
+        operations.hubs.put(NS, "new", HubRequest(partition_count=1))
 
 
 def test_create_tells_what_is_there_already(full: Plane) -> None:
@@ -437,8 +507,13 @@ def test_regenerate_changes_one_key_of_the_two(full: Plane, hub: str | None) -> 
     first = full.admin.rules.regenerate(NS, hub, name, KeyType.PRIMARY)
     assert first.primary_key != before.primary_key
     assert first.secondary_key == before.secondary_key
-    second = full.admin.rules.regenerate(NS, hub, name, KeyType.SECONDARY, Secret("given"))
-    assert (second.primary_key, second.secondary_key) == (first.primary_key, Secret("given"))
+    second = full.admin.rules.regenerate(
+        NS, hub, name, KeyType.SECONDARY, Secret("given-0123456789")
+    )
+    assert (second.primary_key, second.secondary_key) == (
+        first.primary_key,
+        Secret("given-0123456789"),
+    )
     with pytest.raises(NotFound):
         full.admin.rules.regenerate(NS, hub, "nobody", KeyType.PRIMARY)
 
@@ -449,6 +524,13 @@ def test_deleted_rule_is_gone(full: Plane) -> None:
         full.admin.rules.show(NS, None, "sender")
     with pytest.raises(NotFound):
         full.admin.rules.keys(NS, "no-hub", "sender")
+
+
+def test_sign_in_link_has_the_name_and_role_of_its_maker_and_is_recorded(full: Plane) -> None:
+    assert full.as_(Role.OPERATOR, "otto").reports.sign_in_link() == "link of otto, OPERATOR"
+    entry = full.admin.reports.audit(newest=1)[0]
+    assert (entry.who, entry.what) == ("otto", "portal/signInLink")
+    assert "link of" not in entry.detail
 
 
 def test_publisher_is_revoked_once_and_resumed(full: Plane) -> None:

@@ -33,6 +33,7 @@ class Browser:
     """Keeps cookies, says where it comes from, and does not follow redirects."""
 
     host = "localhost:5380"
+    address = "127.0.0.1"
     token = TOKEN
     password = PASSWORD
 
@@ -65,7 +66,7 @@ class Browser:
             "raw_path": bare.encode(),
             "query_string": query.encode(),
             "headers": [(k.encode(), v.encode()) for k, v in given.items() if v],
-            "client": ("127.0.0.1", 50000),
+            "client": (self.address, 50000),
             "server": ("localhost", 5380),
         }
         said: list[dict[str, Any]] = []
@@ -102,11 +103,19 @@ def users_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def browser(clock: ManualClock, users_file: Path) -> Iterator[Browser]:
+def settings(users_file: Path, tmp_path: Path) -> PortalSettings:
     """No service answers: the port is closed."""
-    settings = PortalSettings(
-        admin_url="http://127.0.0.1:9", admin_token=TOKEN, users_file=str(users_file)
+    return PortalSettings(
+        admin_url="http://127.0.0.1:9",
+        admin_token=TOKEN,
+        secret="a secret",
+        users_file=str(users_file),
+        revocations_file=str(tmp_path / "portal.revoked"),
     )
+
+
+@pytest.fixture
+def browser(clock: ManualClock, settings: PortalSettings) -> Iterator[Browser]:
     application, backend = build(settings, clock)
     yield Browser(application)
     backend.close()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pytest
 
+from penstock.amqp.encoder import encode
+from penstock.amqp.message import Message, ValueBody, encode_message
+from penstock.amqp.types import Decimal128, Described, Symbol
 from penstock.client import EventData
+from penstock.client.events import ReceivedEvent
 from penstock.model.errors import ArgumentError
-from penstock.portal.finding import compile_search
+from penstock.portal.bodies import preview, read_body
+from penstock.portal.downloads import as_csv, as_lines
+from penstock.portal.finding import compile_search, shown_value
+from penstock.portal.reading import Row
 
 
 def event() -> EventData:
@@ -86,3 +96,48 @@ def test_body_that_is_no_json_has_no_fields() -> None:
     wanted = compile_search("", "json.a == 1")
     assert wanted is not None
     assert not wanted("0", EventData(b"\xff\xfe"))
+
+
+def received(value: object, **properties: object) -> EventData:
+    """An event of a plain AMQP client: its body is an AMQP value."""
+    body = encode_message(Message(body=ValueBody(value)))
+    return ReceivedEvent(1, "10", 0, None, body, encode(properties), b"", b"", 0x77)
+
+
+PRICE = Decimal128(bytes.fromhex("0c3e" + "00" * 13 + "01"))  # 0.1 of .NET
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "json.a == 1",
+        "body contains a",
+        "properties.price == 0.1",
+        "properties.price < 0.2",
+        "properties.link contains example",
+    ],
+)
+def test_amqp_values_are_found(expression: str) -> None:
+    wanted = compile_search("", expression)
+    link = Described(Symbol("com.microsoft:uri"), "https://example.com")
+    assert wanted is not None
+    assert wanted("0", received('{"a": 1}', price=PRICE, link=link))
+
+
+def test_amqp_values_are_shown_as_text() -> None:
+    event = received('{"a": 1}', price=PRICE)
+    assert preview(event) == '{"a": 1}'
+    assert read_body(event) == (b'{"a": 1}', "")
+    assert preview(received(b"\xff\x00\x01")) == "ff 00 01"
+    assert shown_value(PRICE) == "0.1"
+    assert shown_value([PRICE, b"\xff"]) == '["0.1","/w=="]'
+
+
+def test_downloads_have_the_text_and_the_sections_of_an_amqp_value() -> None:
+    event = received("text", price=PRICE)
+    (line,) = as_lines([Row("0", event)]).splitlines()
+    record = json.loads(line)
+    assert (record["body"], record["body_type"]) == ("text", "value")
+    assert base64.b64decode(record["body_base64"]) == event.body
+    assert record["properties"] == {"price": "0.1"}
+    assert b'"text"' in as_csv([Row("0", event)])

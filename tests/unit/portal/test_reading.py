@@ -138,8 +138,8 @@ def test_bodies_are_shown_as_what_they_are() -> None:
     assert bodies.shown(b"not json", "json") == "not json"
     assert bodies.best_view(b"") == "text"
     assert "bytes more" in bodies.shown(b"x" * 300_000, "text")
-    assert bodies.preview(b"a\n  b") == "a b"
-    assert bodies.preview(b"x" * 500).endswith("…")
+    assert bodies.preview(EventData(b"a\n  b")) == "a b"
+    assert bodies.preview(EventData(b"x" * 500)).endswith("…")
 
 
 def test_gzip_is_opened_and_a_bomb_only_a_little() -> None:
@@ -219,7 +219,7 @@ def test_packed_bodies_are_searched_and_previewed() -> None:
     wanted = compile_search("needle", "json.word == needle")
     assert wanted is not None
     assert wanted("0", event)
-    assert bodies.preview(event.body) == '{"word": "needle"}'
+    assert bodies.preview(event) == '{"word": "needle"}'
     bomb = EventData(gzip.compress(bytes(20 * 1024 * 1024)))
     assert not wanted("0", bomb)
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.portal.revocations import Revocations
 from penstock.portal.sessions import BACKOFF_AFTER, BACKOFF_MS, IDLE_MS, Guesses, Sessions
+from penstock.portal.signing import Signer
 from penstock.portal.users import Role
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
 
 
+def with_secret(secret: str, *, hours: int = 1) -> Sessions:
+    kept = Revocations(None, now_ms=NOW_MS)
+    return Sessions(Signer(secret), kept, lifetime_ms=hours * HOUR_MS)
+
+
 def made() -> tuple[Sessions, str]:
-    sessions = Sessions("secret", lifetime_ms=12 * HOUR_MS)
+    sessions = with_secret("secret", hours=12)
     return sessions, sessions.cookie(sessions.begin("alice", Role.VIEWER, now_ms=NOW_MS))
 
 
@@ -38,7 +45,7 @@ def test_cookie_of_somebody_elses_making_is_none(cookie: str) -> None:
 
 def test_cookie_of_another_service_is_none() -> None:
     _, cookie = made()
-    assert Sessions("other", lifetime_ms=HOUR_MS).read(cookie, now_ms=NOW_MS) is None
+    assert with_secret("other").read(cookie, now_ms=NOW_MS) is None
 
 
 def test_session_ends_by_idleness_by_age_and_by_signing_out() -> None:
@@ -46,9 +53,9 @@ def test_session_ends_by_idleness_by_age_and_by_signing_out() -> None:
     assert sessions.read(cookie, now_ms=NOW_MS + IDLE_MS) is None
     session = sessions.read(cookie, now_ms=NOW_MS)
     assert session is not None
-    sessions.end(session)
+    sessions.end(session, now_ms=NOW_MS)
     assert sessions.read(cookie, now_ms=NOW_MS) is None
-    short = Sessions("secret", lifetime_ms=HOUR_MS)
+    short = with_secret("secret")
     cookie = short.cookie(short.begin("bob", Role.ADMIN, now_ms=NOW_MS))
     assert short.read(cookie, now_ms=NOW_MS + HOUR_MS) is None
 
@@ -64,15 +71,24 @@ def test_ids_are_new_each_time_and_form_tokens_belong_to_one_session() -> None:
     assert not sessions.is_form_token(one, "é")
 
 
+def test_guess_is_counted_before_it_is_known_to_be_wrong() -> None:
+    guesses = Guesses()
+    begun = [guesses.begin("here", now_ms=NOW_MS) for _ in range(150)]
+    assert begun.count(0) == BACKOFF_AFTER + 1
+
+
 def test_wrong_guesses_wait_longer_each_time_and_a_right_one_clears() -> None:
     guesses = Guesses()
     for _ in range(BACKOFF_AFTER):
-        guesses.wrong("here", now_ms=NOW_MS)
+        assert guesses.begin("here", now_ms=NOW_MS) == 0
     assert guesses.wait_ms("here", now_ms=NOW_MS) == 0
-    waits = []
+    waits, now_ms = [], NOW_MS
     for _ in range(12):
-        guesses.wrong("here", now_ms=NOW_MS)
-        waits.append(guesses.wait_ms("here", now_ms=NOW_MS))
+        assert guesses.begin("here", now_ms=now_ms) == 0
+        waits.append(guesses.wait_ms("here", now_ms=now_ms))
+        # Not counted, and no shorter for it.
+        assert guesses.begin("elsewhere", "here", now_ms=now_ms) == waits[-1]
+        now_ms += waits[-1]
     assert waits[:4] == [1000, 2000, 4000, 8000]
     assert waits[-1] == BACKOFF_MS[1]
     assert guesses.wait_ms("elsewhere", now_ms=NOW_MS) == 0

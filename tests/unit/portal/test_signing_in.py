@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.model.clock import ManualClock
+from penstock.portal import users
+from penstock.portal.app import build
 from penstock.portal.pages import ROUTES
 from penstock.portal.sessions import BACKOFF_AFTER
 from penstock.portal.signin import claims
@@ -16,6 +20,8 @@ from penstock.portal.users import Role
 
 if TYPE_CHECKING:
     from tests.unit.portal.conftest import Browser
+
+    from penstock.portal.settings import PortalSettings
 
 
 async def test_first_field_of_the_page_takes_the_token(browser: Browser) -> None:
@@ -110,6 +116,22 @@ async def test_signing_out_ends_the_session_and_needs_the_form(browser: Browser)
     assert (await browser.get("/scale")).status == 303
 
 
+async def test_signing_out_survives_a_restart(
+    browser: Browser, settings: PortalSettings, clock: ManualClock
+) -> None:
+    await browser.sign_in()
+    left = browser.cookies["penstock_portal_5380"]
+    await browser.sign_in()  # begins another session, and ends the one that the browser brought
+    kept = browser.cookies["penstock_portal_5380"]
+    restarted, backend = build(settings, clock)
+    again = type(browser)(restarted)
+    again.cookies["penstock_portal_5380"] = left
+    assert (await again.get("/scale")).status == 303
+    again.cookies["penstock_portal_5380"] = kept
+    assert (await again.get("/scale")).status != 303
+    backend.close()
+
+
 async def test_wrong_passwords_wait_and_the_token_never_does(
     browser: Browser, clock: ManualClock
 ) -> None:
@@ -123,6 +145,60 @@ async def test_wrong_passwords_wait_and_the_token_never_does(
     assert (await browser.sign_in()).status == 303
     clock.advance(1000)
     assert (await browser.post("/signin", right)).status == 303
+
+
+async def test_guesses_in_parallel_are_counted_before_they_are_checked(browser: Browser) -> None:
+    others = [type(browser)(browser.application) for _ in range(150)]
+    forms = [{"name": "alice", "password": f"guess {number}"} for number in range(149)]
+    forms.append({"name": "alice", "password": browser.password})
+    answers = await asyncio.gather(
+        *(other.post("/signin", form) for other, form in zip(others, forms, strict=True))
+    )
+    statuses = [each.status for each in answers]
+    assert statuses.count(401) == BACKOFF_AFTER + 1
+    assert statuses.count(429) == 150 - (BACKOFF_AFTER + 1)
+    assert statuses[-1] == 429
+
+
+async def test_burst_of_wrong_tokens_delays_no_page(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 120 addresses, while the service takes its time to judge a token."""
+    backend = browser.application._portal.backend
+    judged = threading.Event()
+    monkeypatch.setattr(
+        backend._sign_in_client, "token_holder", lambda token: judged.wait(30) and None
+    )
+    guessing = []
+    for number in range(120):
+        other = type(browser)(browser.application)
+        other.address = f"192.0.2.{number}"
+        guessing.append(asyncio.create_task(other.sign_in("a wrong token")))
+    await asyncio.sleep(0)
+    assert await backend.shared("a page", lambda client: "loaded") == "loaded"
+    assert (await browser.sign_in()).status == 303  # the admin token is not asked about
+    judged.set()
+    statuses = [each.status for each in await asyncio.gather(*guessing)]
+    assert statuses.count(429) == 116
+    assert statuses.count(401) == 4
+
+
+async def test_password_checks_have_a_bounded_queue(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = threading.Event()
+    monkeypatch.setattr(users, "matches", lambda password, stored: not checked.wait(30))
+    guessing = []
+    for number in range(120):
+        other = type(browser)(browser.application)
+        other.address = f"192.0.2.{number}"
+        form = {"name": "alice", "password": "guess"}
+        guessing.append(asyncio.create_task(other.post("/signin", form)))
+    await asyncio.sleep(0)
+    checked.set()
+    statuses = [each.status for each in await asyncio.gather(*guessing)]
+    assert statuses.count(401) == 16
+    assert statuses.count(429) == 104
 
 
 async def test_unknown_names_look_like_wrong_passwords(browser: Browser) -> None:
@@ -168,6 +244,16 @@ async def test_link_from_another_site_is_asked_for_again_from_ours(browser: Brow
     answer = await browser.get("/scale", sec_fetch_site="cross-site")
     assert answer.status == 200
     assert 'http-equiv="refresh"' in answer.text
+
+
+async def test_foreign_host_name_is_refused_but_for_the_probe(browser: Browser) -> None:
+    await browser.sign_in()
+    for path in ("/", "/signin", "/static/portal.css", "/hubs"):
+        answer = await browser.get(path, host="evil.example:5380")
+        assert answer.status == 421, path
+        assert "--public-host" in answer.text
+    assert (await browser.post("/signin", {"token": "x"}, host="evil.example")).status == 421
+    assert (await browser.get("/alive", host="evil.example")).status == 200
 
 
 async def test_web_sockets_are_refused(browser: Browser) -> None:

@@ -81,7 +81,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def backend(clock: ManualClock) -> Iterator[Backend]:
-    settings = PortalSettings(admin_url="http://127.0.0.1:9", admin_token="t")
+    settings = PortalSettings(admin_url="http://127.0.0.1:9", admin_token="t", secret="s")
     backend = Backend(settings, clock)
     yield backend
     backend.close()
@@ -123,10 +123,11 @@ def test_settings_come_from_the_environment_and_show_no_secret() -> None:
         {
             "PENSTOCK_ADMIN_URL": "http://localhost:1",
             "PENSTOCK_ADMIN_TOKEN": "hunter2",
+            "PENSTOCK_PORTAL_SECRET": "hunter3",
             "PENSTOCK_PORTAL_SOCKETS": "5 6",
             "PENSTOCK_PORTAL_READ_ONLY": "1",
         }
     )
     assert settings.sockets == (5, 6)
     assert settings.read_only
-    assert "hunter2" not in repr(settings)
+    assert "hunter" not in repr(settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ConfigurationError
-from penstock.portal.users import NOBODY, Role, Users, hashed, matches, read_users, sees
+from penstock.portal.users import Role, Users, hashed, matches, read_users, sees, unknown_user_hash
 
 
 def test_password_matches_its_own_hash_alone() -> None:
@@ -21,7 +21,15 @@ def test_password_matches_its_own_hash_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "stored", ["", "scrypt$", "scrypt$1$1$1$x$y", "scrypt$999999999$8$1$AAAA$AAAA", "md5$x", NOBODY]
+    "stored",
+    [
+        "",
+        "scrypt$",
+        "scrypt$1$1$1$x$y",
+        "scrypt$999999999$8$1$AAAA$AAAA",
+        "md5$x",
+        unknown_user_hash(),
+    ],
 )
 def test_hash_that_is_none_matches_nothing(stored: str) -> None:
     assert not matches("x", stored)

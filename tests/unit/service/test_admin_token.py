@@ -26,9 +26,10 @@ def unpacked(text: str) -> object:
 
 
 def test_token_is_a_jwt_with_tenant_and_roles() -> None:
-    header, body, signature = TOKENS.issue(now_ms=NOW_MS).split(".")
+    header, body, signature = TOKENS.issue(now_ms=NOW_MS, token_id="an-id").split(".")
     assert unpacked(header) == {"alg": "HS256", "typ": "JWT"}
     assert unpacked(body) == {
+        "jti": "an-id",
         "iss": "penstock",
         "aud": "penstock-administration",
         "sub": "admin",
@@ -43,7 +44,7 @@ def test_token_is_a_jwt_with_tenant_and_roles() -> None:
 
 
 def test_own_token_is_verified_until_it_expires() -> None:
-    token = TOKENS.issue(now_ms=NOW_MS, subject="anna", roles=("Reader",))
+    token = TOKENS.issue(now_ms=NOW_MS, token_id="an-id", subject="anna", roles=("Reader",))
     end_ms = NOW_MS + LIFETIME_S * 1000
     claims = TOKENS.verify(token, now_ms=end_ms - 1)
     assert (claims.subject, claims.roles) == ("anna", ("Reader",))
@@ -52,13 +53,13 @@ def test_own_token_is_verified_until_it_expires() -> None:
 
 
 def test_another_services_token_is_refused() -> None:
-    token = AdminTokens(b"another").issue(now_ms=NOW_MS)
+    token = AdminTokens(b"another").issue(now_ms=NOW_MS, token_id="an-id")
     with pytest.raises(AuthFailed, match="not signed by this service"):
         TOKENS.verify(token, now_ms=NOW_MS)
 
 
 def test_a_token_changed_anywhere_is_refused() -> None:
-    token = TOKENS.issue(now_ms=NOW_MS)
+    token = TOKENS.issue(now_ms=NOW_MS, token_id="an-id")
     for at in range(len(token)):
         changed = token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :]
         with pytest.raises(AuthFailed):
@@ -75,7 +76,7 @@ def test_a_malformed_token_is_refused(token: str) -> None:
 
 
 def test_a_token_cannot_choose_its_algorithm() -> None:
-    body = TOKENS.issue(now_ms=NOW_MS).split(".")[1]
+    body = TOKENS.issue(now_ms=NOW_MS, token_id="an-id").split(".")[1]
     for header in ({"alg": "none", "typ": "JWT"}, {"typ": "JWT", "alg": "HS256"}):
         signed = f"{part(header)}.{body}"
         digest = hmac.new(b"secret", signed.encode(), hashlib.sha256).digest()
@@ -86,7 +87,7 @@ def test_a_token_cannot_choose_its_algorithm() -> None:
 
 
 def test_a_token_for_another_purpose_is_refused() -> None:
-    header = TOKENS.issue(now_ms=NOW_MS).split(".")[0]
+    header = TOKENS.issue(now_ms=NOW_MS, token_id="an-id").split(".")[0]
     signed = f"{header}.{part({'iss': 'penstock', 'aud': 'elsewhere'})}"
     digest = hmac.new(b"secret", signed.encode(), hashlib.sha256).digest()
     signature = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -99,3 +100,20 @@ def test_secrets_are_in_no_message_and_no_repr() -> None:
     with pytest.raises(AuthFailed) as caught:
         TOKENS.verify("swordfish.swordfish.swordfish", now_ms=NOW_MS)
     assert "swordfish" not in str(caught.value)
+
+
+def test_token_without_an_id_is_valid() -> None:
+    """As version 0.1 issued it."""
+    claims = {"iss": "penstock", "aud": "penstock-administration", "sub": "admin", "exp": 2**40}
+    header = TOKENS.issue(now_ms=NOW_MS, token_id="x").split(".")[0]
+    signed = f"{header}.{part(claims | {'tid': 't', 'roles': []})}"
+    digest = hmac.new(b"secret", signed.encode(), hashlib.sha256).digest()
+    token = f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+    assert TOKENS.verify(token, now_ms=NOW_MS).token_id == ""
+
+
+def test_lifetime_is_as_asked_for() -> None:
+    token = TOKENS.issue(now_ms=NOW_MS, token_id="x", lifetime_s=60)
+    assert TOKENS.verify(token, now_ms=NOW_MS + 59_999).expires_s == NOW_MS // 1000 + 60
+    with pytest.raises(AuthFailed, match="expired"):
+        TOKENS.verify(token, now_ms=NOW_MS + 60_000)

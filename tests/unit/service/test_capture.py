@@ -22,9 +22,11 @@ from penstock.service.capture import CaptureSupervisor, CaptureWatch, asking, ca
 from penstock.service.children import Child, ChildState, ChildStatus
 from penstock.service.config import load_settings
 from penstock.service.facts import Facts
+from penstock.service.readiness import State
 from penstock.service.settings import Settings
 
 NS = NamespaceName("contoso")
+CLOCK = ManualClock()
 CHILD = Child("capture", ("true",), {})
 
 
@@ -92,7 +94,7 @@ async def test_the_process_lives_as_long_as_something_is_captured(
     catalog: MemoryCatalog, registry: CaptureRegistry
 ) -> None:
     children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
     supervisor.start()
     await asyncio.sleep(0)
     assert children.running == []
@@ -114,13 +116,17 @@ async def test_packages_that_are_missing_are_told(
 ) -> None:
     monkeypatch.setattr(capture, "_NEEDED", ("no_such_package",))
     children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
     supervisor.start()
     catalog.put_hub(hub([RUN]))
     await until(lambda: "penstock[capture]" in registry.trouble)
     assert children.running == []
     watch = CaptureWatch(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
-    assert "no_such_package" in watch.warnings()[0]
+    statuses = await watch.statuses()
+    assert "no_such_package" in watch.warnings(statuses)[0]
+    # newcomer.md 20: `/ready` said ok while Capture could not run.
+    assert watch.check(statuses).state is State.FAIL
+    assert "no_such_package" in watch.check(statuses).text
     await supervisor.close()
 
 
@@ -128,7 +134,7 @@ async def test_process_that_keeps_ending_is_told(
     catalog: MemoryCatalog, registry: CaptureRegistry
 ) -> None:
     children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
     supervisor.start()
     catalog.put_hub(hub([RUN]))
     await until(lambda: children.heard is not None)
@@ -139,7 +145,7 @@ async def test_process_that_keeps_ending_is_told(
     children.heard(msgspec.structs.replace(ended, in_vain=3))
     assert "ended 3 times in a row, last with exit code 2: " in registry.trouble
     watch = CaptureWatch(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
-    assert registry.trouble in watch.warnings()[0]
+    assert registry.trouble in watch.warnings(await watch.statuses())[0]
     children.heard(msgspec.structs.replace(ended, in_vain=4, last_exit=-9))
     assert "last with signal 9: " in registry.trouble
     children.heard(msgspec.structs.replace(ended, in_vain=4, state=ChildState.STARTING))
@@ -153,7 +159,7 @@ async def test_word_of_a_process_that_keeps_ending_outlives_a_change_of_the_cata
     catalog: MemoryCatalog, registry: CaptureRegistry
 ) -> None:
     children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD)  # type: ignore[arg-type]
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
     supervisor.start()
     catalog.put_hub(hub([RUN]))
     await until(lambda: children.heard is not None)
@@ -284,12 +290,12 @@ def test_the_process_can_load_what_the_service_could(
     assert (theirs.capture, theirs.data) == (ours.capture, ours.data)
 
 
-def test_warnings_are_logged_once_in_ten_minutes(
+async def test_warnings_are_logged_once_in_ten_minutes(
     catalog: MemoryCatalog, registry: CaptureRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
     watch = CaptureWatch(catalog, registry, lambda _: {"0": 5, "1": 0}, clock.now_ms)
-    assert watch.check() == "off"
+    assert watch.check(await watch.statuses()).state is State.OFF
     captured = hub([RUN])
     catalog.put_hub(captured)
     registry.put(
@@ -298,10 +304,30 @@ def test_warnings_are_logged_once_in_ten_minutes(
         now_ms=clock.now_ms(),
     )
     for _ in range(3):
-        watch.log_warnings()
+        await watch.log_warnings()
         clock.advance(20_000)
     assert caplog.text.count("storage is away") == 1
     clock.advance(600_000)
-    watch.log_warnings()
+    await watch.log_warnings()
     assert caplog.text.count("storage is away") == 2
-    assert watch.check() == "ok"
+    finding = watch.check(await watch.statuses())
+    assert finding.state is State.FAIL
+    assert "no job" in finding.text or "not reported" in finding.text
+
+
+async def test_hub_whose_settings_cannot_be_read_does_not_end_the_supervision(
+    catalog: MemoryCatalog, registry: CaptureRegistry
+) -> None:
+    """reliability.md bug 4: the supervisor's task ended with the first exception."""
+    children = FakeChildren()
+    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
+    supervisor.start()
+    good = hub([RUN])
+    broken = msgspec.structs.replace(
+        good, id="b" * 32, name=HubName("broken"), metadata={"captureRuns": [RUN], "capture": 7}
+    )
+    catalog.put_hub(broken)
+    await until(lambda: "contoso/broken" in (supervisor.record.report().warning or ""))
+    catalog.put_hub(good)
+    await until(lambda: children.running == ["capture"])
+    await supervisor.close()

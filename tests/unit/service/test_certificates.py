@@ -218,3 +218,39 @@ def test_machine_names_come_from_the_host_name_and_the_hosts_file(tmp_path: Path
     hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {own}.example.com {own} # {own} x\nbad\n\n")
     assert machine_names(hosts) == (own, f"{own}.example.com")
     assert machine_names(tmp_path / "none") == (own,)
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "ca.key"])
+def test_damaged_ca_is_refused_by_name(made: Certificates, now_ms: int, name: str) -> None:
+    """Clients trust this CA: it is not replaced without the operator."""
+    file = made.ca_file.with_name(name)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataDirectoryError, match=f"{name} is damaged"):
+        development_certificates(made.ca_file.parent, ["localhost"], now_ms=now_ms)
+
+
+@pytest.mark.parametrize("name", ["server.pem", "server.key", "server.json"])
+def test_damaged_certificate_is_made_again_with_a_warning(
+    made: Certificates, now_ms: int, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = made.ca_file.with_name(name)
+    authority = made.ca_file.read_bytes()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    files = development_certificates(made.ca_file.parent, ["localhost"], now_ms=now_ms)
+    assert f"certificate made again: file={file}" in caplog.text
+    assert files.ca_file.read_bytes() == authority
+    handshake(server_context(files), strict_client(files.ca_file), "localhost")
+
+
+def test_note_of_version_0_1_gets_checksums(made: Certificates, now_ms: int) -> None:
+    note = made.certificate_file.with_suffix(".json")
+    found = json.loads(note.read_text())
+    note.write_text(json.dumps({name: found[name] for name in ("names", "not_after_ms")}))
+    before = made.certificate_file.read_bytes()
+    development_certificates(made.ca_file.parent, ["localhost"], now_ms=now_ms)
+    assert made.certificate_file.read_bytes() == before
+    assert json.loads(note.read_text()) == found

@@ -344,3 +344,20 @@ async def test_child_does_not_outlive_a_parent_that_is_killed() -> None:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+async def test_child_that_cannot_be_started_is_tried_again(
+    children: Children, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """reliability.md bug 4: "can't start new thread" is no OSError, and ended the supervision."""
+    spawn = asyncio.create_subprocess_exec
+
+    async def fail(*args: object, **more: object) -> object:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    children.start(python(SLEEPS))
+    await seen(children, lambda s: s.state is ChildState.WAITING)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
+    pauses.let_go()
+    await seen(children, lambda s: s.state is ChildState.RUNNING)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model import limits
-from penstock.model.entities import Right, Secret, Tier
+from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import ROOT_RULE
 from penstock.service.config import SETTINGS, Settings, load_settings
@@ -59,6 +59,7 @@ def test_every_setting_is_heard_from_the_environment(tmp_path: Path) -> None:
     given = {
         "DATA": ("/d", "data", Path("/d")),
         "HOST": ("LocalHost", "host", "localhost"),
+        "PUBLIC_HOSTS": ("Hub.example.net, [::2]", "public_hosts", ("hub.example.net", "::2")),
         "AMQP_PORT": ("0", "amqp_port", 0),
         "AMQPS_PORT": ("1", "amqps_port", 1),
         "HTTPS_PORT": ("2", "https_port", 2),
@@ -68,11 +69,14 @@ def test_every_setting_is_heard_from_the_environment(tmp_path: Path) -> None:
         "PORTAL_ENVIRONMENT": ("Production", "portal_environment", "Production"),
         "PORTAL_READ_ONLY": ("yes", "portal_read_only", True),
         "PORTAL_USERS_FILE": ("/u", "portal_users_file", Path("/u")),
+        "PORTAL_TRUSTED_PROXIES": ("2", "portal_trusted_proxies", 2),
         "PORTAL_MASK": ("json.card, key", "portal_mask", "json.card, key"),
         "FLUSH": ("OS", "flush", "os"),
         "JSON": ("1", "json", True),
         "LOG_LEVEL": ("Debug", "log_level", "debug"),
         "SLOW_OPERATION_MS": ("250", "slow_operation_ms", 250),
+        "LIMITS": ("current", "limits", LimitSet.CURRENT),
+        "AUTH_EXPIRY_GRACE_SECONDS": ("90", "auth_expiry_grace_seconds", 90),
         "TLS_CERTIFICATE_FILE": ("/c", "tls_certificate_file", Path("/c")),
         "TLS_KEY_FILE": ("/k", "tls_key_file", Path("/k")),
         "TLS_CA_FILE": ("/a", "tls_ca_file", Path("/a")),
@@ -132,6 +136,17 @@ def test_paths_in_a_file_start_at_its_folder(load: Load, tmp_path: Path) -> None
     settings = load('data = "store"')
     assert settings.data == tmp_path / "store"
     assert load_settings(flags={"data": "store"}, environ={}).data == Path("store")
+
+
+def test_limits_of_a_flag_win_over_the_namespaces_and_these_over_the_files(load: Load) -> None:
+    text = "limits = 'current'\n[[namespaces]]\nname = 'telemetry'\n"
+    own = "limits = 'specification'\n[[namespaces]]\nname = 'reporting'\n"
+    of_file = [namespace.limits for namespace in load(text + own).namespaces]
+    assert of_file == [LimitSet.SPECIFICATION, LimitSet.CURRENT]
+    stated = load(text + own, limits="current", hubs=["one:1"])
+    assert [namespace.limits for namespace in stated.namespaces] == [LimitSet.CURRENT] * 2
+    assert stated.namespaces[0].hubs[-1].partition_count == 1
+    assert load("").namespaces[0].limits is None  # an existing namespace keeps what it has
 
 
 def test_a_flags_hubs_join_the_files(load: Load) -> None:
@@ -233,7 +248,23 @@ def test_dedicated_namespaces_have_no_units(load: Load) -> None:
         ("hubs = 'orders'", "hubs is 'orders': a list of NAME or NAME:PARTITIONS is allowed"),
         (
             "hubs = ['orders:1']",
-            "line 1: hubs is '1': a whole number from 2 to 32, with a grant to",
+            "line 1: hubs is '1': a whole number from 2 to 32, with a grant to 1024, is allowed "
+            "(limits are 'specification')",
+        ),
+        ("public_hosts = 'a'", "public_hosts is 'a': a list of host names or addresses is allowed"),
+        (
+            "public_hosts = ['a:5671']",
+            "line 1: public_hosts is 'a:5671': a host name or address without port is allowed",
+        ),
+        ("limits = 'azure'", "line 1: limits is 'azure': specification or current is allowed"),
+        (
+            "limits = 'current'\nhubs = ['orders:0']",
+            "hubs is '0': a whole number from 1 to 32, with a grant to 1024, is allowed",
+        ),
+        (
+            "limits = 'current'\n[[namespaces]]\nname = 'telemetry'\nlimits = 'specification'\n"
+            "[[namespaces.hubs]]\nname = 'a'\npartition_count = 1",
+            "line 7: namespaces[0].hubs[0].partition_count is 1: a whole number from 2 to 32",
         ),
         ("hubs = ['orders:']", "line 1: hubs is '': a whole number from 2 to 32, with a grant to"),
         ("hubs = ['no way']", "line 1: hubs: The event hub name 'no way' is invalid"),
@@ -243,12 +274,16 @@ def test_dedicated_namespaces_have_no_units(load: Load) -> None:
         ("namespaces = 1", "line 1: namespaces is 1: a list is allowed"),
         ("namespaces = [1]", "line 1: namespaces[0] is 1: a table is allowed"),
         ("root_key_file = 'none'", "the file cannot be read (No such file or directory)"),
-        ("config = 'other.toml'", "line 1: 'config' is no setting"),
-        ("root_key = 'x'", "line 1: 'root_key' is no setting: did you mean 'root_key_file'?"),
-        ("amqp_prot = 5672", "line 1: 'amqp_prot' is no setting: did you mean 'amqp_port'?"),
-        ("AMQP_PORT = 5672", "line 1: 'AMQP_PORT' is no setting: did you mean 'amqp_port'?"),
-        ("qqqq = 5672", "line 1: 'qqqq' is no setting: known here are admin_port, amqp_port"),
-        ("[tls]\nkeyfile = 'x'", "line 2: 'keyfile' is no setting: did you mean 'key_file'?"),
+        ("config = 'other.toml'", "line 1: 'config' is not a setting"),
+        ("root_key = 'x'", "line 1: 'root_key' is not a setting: did you mean 'root_key_file'?"),
+        ("amqp_prot = 5672", "line 1: 'amqp_prot' is not a setting: did you mean 'amqp_port'?"),
+        ("AMQP_PORT = 5672", "line 1: 'AMQP_PORT' is not a setting: did you mean 'amqp_port'?"),
+        ("qqqq = 5672", "line 1: 'qqqq' is not a setting: known here are admin_port, amqp_port"),
+        ("[tls]\nkeyfile = 'x'", "line 2: 'keyfile' is not a setting: did you mean 'key_file'?"),
+        (
+            "[auth]\nexpiry_grace_seconds = 601",
+            "line 2: auth.expiry_grace_seconds is 601: a whole ",
+        ),
         ("[tls]\nkey_file = 'x'", "line 2: tls.key_file is given without tls.certificate_file"),
         ("amqp_port = \n", "this is not valid TOML (Invalid value (at line 1"),
         ("amqp_port = 8443", "line 1: amqp_port is 8443, and so is https_port"),
@@ -275,7 +310,7 @@ RULE = NAMESPACE + '[[namespaces.rules]]\nname = "senders"\n'
             "line 2: namespaces[0].name: The namespace name 'abc' has",
         ),
         ("[[namespaces]]\nname = 5", "line 2: namespaces[0].name is 5: a name is allowed"),
-        (NAMESPACE + "teir = 1", "line 3: 'teir' is no setting: did you mean 'tier'?"),
+        (NAMESPACE + "teir = 1", "line 3: 'teir' is not a setting: did you mean 'tier'?"),
         (
             NAMESPACE + "tier = 'gold'",
             "line 3: namespaces[0].tier is 'gold': standard or dedicated",
@@ -302,7 +337,7 @@ RULE = NAMESPACE + '[[namespaces.rules]]\nname = "senders"\n'
         (HUB + "[[namespaces.hubs]]\nname = 'ORDERS'", "namespaces[0]: the hub 'ORDERS' is there"),
         (
             HUB + "[[namespaces.hubs]]\nnam = 'x'",
-            "line 6: 'nam' is no setting: did you mean 'name'",
+            "line 6: 'nam' is not a setting: did you mean 'name'",
         ),
         (HUB + "[[namespaces.hubs]]\n", "line 5: namespaces[0].hubs[1] has no 'name'"),
         (RULE, "line 3: namespaces[0].rules[0].rights is empty: a list of listen, send, manage"),
@@ -350,7 +385,7 @@ def test_a_bad_variable_or_flag_is_named(
 
 
 def test_no_refusal_shows_a_key(load: Load, tmp_path: Path) -> None:
-    secret = "swordfish " * 3
+    secret = "swordfish;" * 3
     (tmp_path / "key").write_text(secret)
     rule = RULE + "rights = ['send']\n"
     for said in (
@@ -361,6 +396,12 @@ def test_no_refusal_shows_a_key(load: Load, tmp_path: Path) -> None:
     ):
         assert "swordfish" not in said
         assert "no usable key" in said
+
+
+@pytest.mark.parametrize("key", ["x", "two words", "SAS_KEY_VALUE", "k" * 256])
+def test_a_configured_key_may_be_weak(load: Load, key: str) -> None:
+    (rule,) = load(RULE + f"rights = ['send']\nkey = '{key}'").namespaces[0].rules
+    assert rule.primary_key is not None and rule.primary_key.reveal() == key
 
 
 def test_settings_do_not_show_keys(load: Load) -> None:
@@ -376,7 +417,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
     assert str(file) in said and "is allowed" in said
 
 
-@pytest.mark.parametrize("content", [b"\xff" * 10, b"k" * 5000, b"", b"two words"])
+@pytest.mark.parametrize("content", [b"\xff" * 10, b"k" * 5000, b"", b"a;b=c"])
 def test_a_key_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(content)

@@ -13,7 +13,7 @@ from penstock.model.entities import Namespace, Tier
 from penstock.model.errors import ConfigurationError, QuotaExceeded
 from penstock.model.ledger import QuotaKind, Usage
 from penstock.model.names import NamespaceName
-from penstock.service import seed
+from penstock.service import initial_entities
 from penstock.service.config import load_settings
 from penstock.service.prices import Prices
 from penstock.service.settings import GrantSettings, Settings
@@ -85,15 +85,19 @@ def test_prices_are_exact_to_their_last_digit(load: Load) -> None:
         (GRANT + "throughput_units = 20", "is 20: 40, 60, 80, 100 or a multiple of 100 is allowed"),
         (GRANT + "throughput_units = 50", "is 50: 40, 60, 80, 100 or a multiple of 100 is allowed"),
         (GRANT + "partitions = 32", "partitions is 32: a whole number from 33 to 1024 is allowed"),
-        (GRANT + "units = 40", "'units' is no setting"),
+        (GRANT + "units = 40", "'units' is not a setting"),
         (GRANT + "partitions = 64\nnote = ''", "note is '': a text of 1 to 1024 printable"),
         (NAMESPACE + "maximum_throughput_units = 30", "or 0 for no auto-inflate, is allowed"),
+        (
+            NAMESPACE + "throughput_units = 20\nmaximum_throughput_units = 10",
+            "maximum_throughput_units is 10: at least the 20 of throughput_units, or 0, is allowed",
+        ),
         (NAMESPACE + "maximum_throughput_units = false", "is false: a whole number from 1 to 20"),
         (
             NAMESPACE + "tier = 'dedicated'\nmaximum_throughput_units = 3",
             "a dedicated namespace has no throughput units",
         ),
-        ("[prices]\nunit = 1", "line 2: 'unit' is no setting"),
+        ("[prices]\nunit = 1", "line 2: 'unit' is not a setting"),
         ("[prices]\negress_gb = -1", "prices.egress_gb is -1: a number from 0 to below 1000000"),
         ("[prices]\negress_gb = nan", "prices.egress_gb is nan: a number from 0"),
         ("[prices]\negress_gb = 'much'", "prices.egress_gb is 'much': a number from 0"),
@@ -139,7 +143,7 @@ def catalog() -> MemoryCatalog:
 def seeded(
     catalog: MemoryCatalog, units: int | None, most: int | None = None, now_ms: int = 5
 ) -> Namespace:
-    return seed.seed_namespace(
+    return initial_entities.seed_namespace(
         catalog,
         NS,
         hosts=(),
@@ -152,7 +156,7 @@ def seeded(
 
 def granted(catalog: MemoryCatalog, value: int, now_ms: int = 1) -> None:
     kind = QuotaKind.THROUGHPUT_UNITS
-    seed.seed_grant(catalog, NS, kind, value, by="Ada", note="", now_ms=now_ms)
+    initial_entities.seed_grant(catalog, NS, kind, value, by="Ada", note="", now_ms=now_ms)
 
 
 def test_units_without_their_grant_end_the_start(catalog: MemoryCatalog) -> None:

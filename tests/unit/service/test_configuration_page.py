@@ -63,6 +63,6 @@ def _row(setting: Setting) -> str:
 
 
 def _shown(default: object) -> str:
-    if default is None:
+    if default is None or default == ():
         return "none"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import stat
@@ -30,6 +31,56 @@ def mode(path: Path) -> int:
 def test_directory_is_made_for_its_owner_alone(data: DataDirectory) -> None:
     assert mode(data.path) == 0o700
     assert DataDirectory(data.path).path == data.path
+
+
+def test_existing_directory_is_made_private(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o755)
+    DataDirectory(tmp_path)
+    assert mode(tmp_path) == 0o700
+    assert f"directory={tmp_path} mode=755 to=700" in caplog.text
+    caplog.clear()
+    DataDirectory(tmp_path)
+    assert caplog.text == ""
+
+
+def test_directory_of_another_owner_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a volume that a container is given."""
+    tmp_path.chmod(0o775)
+
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    DataDirectory(tmp_path)
+    assert "readable by others" in caplog.text
+    assert mode(tmp_path) == 0o775
+
+
+def test_key_of_version_0_1_gets_a_checksum(data: DataDirectory) -> None:
+    file = data.path / "admin.secret"
+    file.write_text("a key without a checksum\n")
+    tenant = data.admin_tokens().tenant_id
+    assert len(file.read_text().splitlines()) == 2
+    assert mode(file) == 0o600
+    assert data.admin_tokens().tenant_id == tenant
+
+
+@pytest.mark.parametrize("name", ["root.key", "admin.secret"])
+def test_no_changed_byte_of_a_key_goes_unnoticed(data: DataDirectory, name: str) -> None:
+    data.root_key()
+    data.admin_tokens()
+    file = data.path / name
+    whole = file.read_bytes()
+    for at in range(len(whole) - 1):  # the last byte is white space
+        content = bytearray(whole)
+        content[at] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(DataDirectoryError, match=name):
+            data.root_key() if name == "root.key" else data.admin_tokens()
 
 
 def test_directory_is_told_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.model.entities import Secret
+from penstock.model.entities import LimitSet, Secret
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import ROOT_RULE
 from penstock.service.config import Settings, load_settings
@@ -67,7 +67,13 @@ def test_the_shipped_file_gives_its_namespace_hub_and_group(load: Load) -> None:
 def test_partition_counts_may_be_texts_and_one_is_enough(load: Load, count: object) -> None:
     (namespace,) = load(with_hub(PartitionCount=count)).namespaces
     assert namespace.hubs[0].partition_count == int(str(count))
-    assert namespace.partition_count_min == 1
+    assert namespace.limits is LimitSet.CURRENT
+
+
+def test_file_implies_the_current_limits_unless_a_flag_states_others(load: Load) -> None:
+    implied, stated = load(SHIPPED), load(SHIPPED, limits="specification")
+    assert implied.limits is implied.namespaces[0].limits is LimitSet.CURRENT
+    assert stated.limits is stated.namespaces[0].limits is LimitSet.SPECIFICATION
 
 
 def test_keys_match_in_any_case_and_strange_ones_are_ignored(load: Load) -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker import Broker
-from penstock.broker.lag import LagRow
 from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
 from penstock.service.flushes import FlushTimes
-from penstock.service.metrics import BrokerCollector
+from penstock.service.metrics import BrokerCollector, CertificateCollector
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "grafana.json"
 NS = NamespaceName("contoso")
@@ -49,19 +48,22 @@ def metrics() -> dict[str, Metric]:
     )
     broker = Broker(catalog, MemoryLogStore(lambda work: None), clock, producer_ids=lambda: 1)
     broker.hub(NS, "events")
-    rows: Callable[[], list[LagRow]] = list
+    certificate = CertificateCollector(lambda: 1_000)
     collector = BrokerCollector(
         broker,
-        lag=rows,
+        lag=lambda hub: [],
         connections=lambda: 1,
         connections_opened=lambda: 2,
         flushes=FlushTimes(),
         answered={201: 1},
     )
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
+
+    async def collect() -> str:
+        families = [*await collector.collect(), *await certificate.collect()]
+        return b"".join(piece for family in families for piece in family.pieces()).decode()
+
     found = {}
-    for family in collector.collect():
+    for family in text_string_to_metric_families(asyncio.run(collect())):
         found[family.name] = family
         found.update({sample.name: family for sample in family.samples})
     return found

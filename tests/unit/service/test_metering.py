@@ -334,3 +334,39 @@ async def test_units_that_are_not_enforced_are_not_noted(world: World) -> None:
     assert world.metering.notes == ()
     world.change(throughput_units=None, tier=Tier.STANDARD)
     assert world.metering.notes == ()
+
+
+async def test_error_that_nobody_foresaw_ends_one_pass_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """reliability.md bug 4: a task that ends with an exception must not be the last pass."""
+    failures = ["unexpected"]
+    record = world.ledger.record
+
+    def fail_once(counts: Sequence[Usage]) -> None:
+        if failures:
+            raise RuntimeError(failures.pop())
+        record(counts)
+
+    monkeypatch.setattr(world.ledger, "record", fail_once)
+    world.use(3)
+    assert await world.written() > 0
+    assert not failures
+    await asyncio.sleep(0)
+    assert world.metering.record.report().warning is None
+
+
+async def test_hour_that_cannot_be_passed_is_named_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(now_ms: int) -> None:
+        raise RuntimeError("unexpected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.broker.accounts, "pass_to", fail)
+        world.metering._pass_time()
+    warning = world.metering.record.report().warning
+    assert warning is not None
+    assert "metering" in warning
+    assert world.metering._hour_timer is not None
+    assert not world.metering._hour_timer.cancelled()

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from penstock.service.certificates import Certificates
+from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
 from penstock.service.portal import PortalSockets, portal_child
 from penstock.service.settings import PORTAL_PORT, Settings
@@ -52,18 +53,20 @@ def test_default_port_that_is_taken_gives_way_to_any_free_one() -> None:
 
 
 def test_token_goes_by_the_environment_and_our_own_variables_do_not(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PENSTOCK_ROOT_KEY", "a-key")
+    data = DataDirectory(tmp_path)
     sockets = PortalSockets(Settings(portal_port=0))
     try:
-        child = portal_child(Settings(), FACTS, sockets, CERTIFICATES)
+        child = portal_child(Settings(), FACTS, sockets, CERTIFICATES, data)
         beyond = msgspec.structs.replace(Settings(), host="0.0.0.0")
-        outside = portal_child(beyond, FACTS, sockets, CERTIFICATES)
+        outside = portal_child(beyond, FACTS, sockets, CERTIFICATES, data)
     finally:
         sockets.close()
     assert "hunter2" not in " ".join(child.command)
     assert child.environ["PENSTOCK_ADMIN_TOKEN"] == "hunter2"
+    assert child.environ["PENSTOCK_PORTAL_SECRET"] == DataDirectory(tmp_path).portal_secret()
     assert "PENSTOCK_ROOT_KEY" not in child.environ
     assert "PENSTOCK_PORTAL_KEY_FILE" not in child.environ
     assert outside.environ["PENSTOCK_PORTAL_KEY_FILE"] == "/k.pem"

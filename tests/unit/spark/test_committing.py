@@ -86,3 +86,22 @@ def test_azures_own_service_is_left_alone(
     assert (made is not None) is is_told
     if made is not None:
         made.close()
+
+
+def test_position_that_cannot_be_reported_is_one_warning_with_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = [0.0]
+    reporter = Committer(
+        NAMES, lambda: Store(fails=True), lambda *_: "1", monotonic_s=lambda: now_s[0]
+    )
+    with caplog.at_level("INFO", logger="penstock.spark"):
+        for position in (1, 2):
+            reporter.note({"0": position})
+            assert reporter.flush()
+            now_s[0] += 3600.0 if position == 1 else 0.0  # the next attempt is due
+        reporter.close()
+    levels = [record.levelname for record in caplog.records]
+    assert levels[0] == "WARNING" and set(levels[1:]) == {"INFO"}
+    text = caplog.records[0].getMessage()
+    assert "https.url" in text and "tls.caFile" in text and "nobody is there" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.amqp.link import UNLIMITED, Link, Role
@@ -12,9 +13,9 @@ from penstock.auth import Grant
 from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind, parse_address
 from penstock.gateway.amqp.cbs import CbsLink
-from penstock.gateway.amqp.faults import system_tracker
+from penstock.gateway.amqp.faults import log_refusal, system_tracker
 from penstock.gateway.amqp.filters import start_position
-from penstock.gateway.amqp.inbound import PublisherLink
+from penstock.gateway.amqp.inbound import IDEMPOTENT_NEEDS_PARTITION, PublisherLink
 from penstock.gateway.amqp.links import LinkApp, unauthorized
 from penstock.gateway.amqp.management import ManagementLink
 from penstock.gateway.amqp.nodes import ReplyLink
@@ -55,6 +56,7 @@ def _answered(connection: AmqpConnection, link: Link) -> LinkApp | None:
         app = attaching.decide()
     except PenstockError as error:
         attaching.undo()
+        log_refusal(connection, "attach", error, attaching.path, attaching.policy)
         link.refuse(connection.wire_error(error, attaching.tracker))
         return None
     except BaseException:
@@ -72,6 +74,8 @@ class _Attaching:
     def __init__(self, connection: AmqpConnection, link: Link) -> None:
         assert link.attach is not None
         self.tracker = ""
+        self.path: Sequence[str] = ()  # of the entity, and the policy, for the log
+        self.policy = ""
         self._connection = connection
         self._link = link
         self._asked: Attach = link.attach
@@ -99,7 +103,7 @@ class _Attaching:
     def _publisher(self) -> LinkApp:
         connection, link, target = self._connection, self._link, self._asked.target
         assert not isinstance(target, Coordinator)
-        address = parse_address(target.address if target is not None else None)
+        address = self._parse(target.address if target is not None else None)
         if address.kind is NodeKind.CBS:
             return self._node(CbsLink(connection, link))
         if address.kind is NodeKind.MANAGEMENT:
@@ -118,19 +122,29 @@ class _Attaching:
             partition=partition,
         )
         properties: Properties = {TRACKING_ID: connection.id}
-        if IDEMPOTENT in (self._asked.desired_capabilities or ()):
+        is_idempotent = IDEMPOTENT in (self._asked.desired_capabilities or ())
+        if is_idempotent and partition is not None:
             properties.update(self._producer(app, partition))
         else:
+            if is_idempotent:
+                self._check_unnamed_producer(address)
+                app.is_publishing_refused = True
             app.sender = hub.open_sender(on_end=app.end, publisher=address.publisher)
-        self._accept(hub, properties)
+        self._accept(hub.namespace.publication_bytes_max, properties)
         return app
 
-    def _producer(self, app: PublisherLink, partition: int | None) -> Properties:
+    def _check_unnamed_producer(self, address: Address) -> None:
+        """The .NET client attaches an idempotent producer to the hub only to learn the message
+        size limit, before it chooses a partition. It names no producer then."""
+        is_named = any(
+            self._optional_int(key) is not None
+            for key in (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQUENCE)
+        )
+        if is_named or address.kind is not NodeKind.HUB:
+            raise NotAllowed(IDEMPOTENT_NEEDS_PARTITION)
+
+    def _producer(self, app: PublisherLink, partition: int) -> Properties:
         """Idempotent producers live on partition links; the reply has all three numbers (4.7)."""
-        if partition is None:
-            raise NotAllowed(
-                "An idempotent producer attaches to a partition, not to the event hub."
-            )
         producer = app.producer = app.hub.open_producer(
             partition=partition,
             producer_id=self._optional_int(PRODUCER_ID),
@@ -148,7 +162,7 @@ class _Attaching:
 
     def _reader(self) -> LinkApp:
         connection, link, source = self._connection, self._link, self._asked.source
-        address = parse_address(source.address if source is not None else None)
+        address = self._parse(source.address if source is not None else None)
         if address.kind in (NodeKind.CBS, NodeKind.MANAGEMENT):
             return self._node(ReplyLink(connection, link, address.kind))
         if address.kind is not NodeKind.CONSUMER_GROUP:
@@ -160,7 +174,8 @@ class _Attaching:
         assert address.group is not None
         # Capture's own reads are neither slowed nor counted: that is for who may manage the hub.
         is_capture = names.key(address.group) == names.key(names.CAPTURE_GROUP)
-        grant, hub = self._entity(address, Right.MANAGE if is_capture else Right.LISTEN)
+        right = Right.MANAGE if is_capture else Right.LISTEN
+        grant, hub = self._entity(address, right)
         hub.group(address.group)
         partition = self._partition(hub, address)
         # Whatever may be wrong with the request is found before anybody loses a place to it.
@@ -171,6 +186,7 @@ class _Attaching:
             link,
             address=address,
             grant=grant,
+            right=right,
             tracker=self.tracker,
             runtime_metrics=RUNTIME_METRIC in (self._asked.desired_capabilities or ()),
         )
@@ -188,7 +204,9 @@ class _Attaching:
         properties: Properties = {TRACKING_ID: connection.id}
         if epoch is not None:
             properties[Symbol(EPOCH)] = Long(epoch)
-        self._accept(hub, properties)
+        # No limit: deliveries carry annotations on top of what was published, and clients refuse
+        # a delivery that is larger than what this attach announces.
+        self._accept(UNLIMITED, properties)
         return app
 
     # --- shared ---------------------------------------------------------------------------------
@@ -200,13 +218,19 @@ class _Attaching:
         self._link.max_message_size = limits.NODE_MESSAGE_BYTES_MAX
         return app
 
-    def _accept(self, hub: HubRuntime, properties: Properties) -> None:
+    def _accept(self, max_message_size: int, properties: Properties) -> None:
         self._link.accept(
             source=self._asked.source,
             target=self._asked.target,
-            max_message_size=hub.namespace.publication_bytes_max,
+            max_message_size=max_message_size,
             properties=properties,
         )
+
+    def _parse(self, text: str | None) -> Address:
+        self.path = (text or "",)
+        address = parse_address(text)
+        self.path = address.path
+        return address
 
     def _entity(self, address: Address, right: Right) -> tuple[Grant, HubRuntime]:
         """The right first, then whether the hub is there."""
@@ -216,6 +240,7 @@ class _Attaching:
         if grant is None:
             raise unauthorized(connection, address, right)
         connection.namespace = grant.namespace
+        self.policy = grant.rule_name
         self.tracker = system_tracker(grant.namespace, address.hub, group=address.group)
         hub = connection.context.broker.hub(grant.namespace, address.hub)
         self.tracker = system_tracker(grant.namespace, hub.entity.name, group=address.group)

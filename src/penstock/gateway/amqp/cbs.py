@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.amqp.message import Message, ValueBody
 from penstock.auth import Grant, parse_resource, verify
-from penstock.auth.backoff import policy_of
 from penstock.gateway.amqp.addresses import NodeKind
-from penstock.gateway.amqp.faults import tracked
+from penstock.gateway.amqp.faults import log_refusal, tracked
 from penstock.gateway.amqp.nodes import Answer, RequestLink
-from penstock.model import limits
-from penstock.model.errors import ArgumentError, AuthFailed, NotFound, PenstockError
+from penstock.gateway.guard import policy_of
+from penstock.model import limits, names
+from penstock.model.errors import (
+    ArgumentError,
+    AuthFailed,
+    NotFound,
+    PenstockError,
+    UnsupportedTokenType,
+)
 
 _SAS_TYPES = frozenset({"servicebus.windows.net:sastoken"})
 
@@ -22,13 +30,21 @@ class CbsLink(RequestLink):
     def answer(self, request: Message) -> Answer:
         try:
             self._put_token(request)
+        except UnsupportedTokenType as error:
+            # No guess at a key: DefaultAzureCredential sends a JWT first. Answered at once.
+            return self._refused(request, error)
         except AuthFailed as error:
-            token = request.body.value if isinstance(request.body, ValueBody) else None
-            delay_ms = self.connection.refusals.failed(policy_of(token), error)
-            return Answer.failed(error, self._text(error), delay_ms=delay_ms)
+            delay_ms = self.connection.delayed_answers.fail(policy_of(_token_of(request)))
+            return self._refused(request, error, delay_ms)
         except PenstockError as error:
-            return Answer.failed(error, self._text(error))
+            return self._refused(request, error)
         return Answer(202, "Accepted")
+
+    def _refused(self, request: Message, error: PenstockError, delay_ms: int = 0) -> Answer:
+        audience = (request.application_properties or {}).get("name")
+        path = _path_of(audience) if isinstance(audience, str) else ()
+        log_refusal(self.connection, "put-token", error, path, policy_of(_token_of(request)))
+        return Answer.failed(error, self._text(error), delay_ms=delay_ms)
 
     def _put_token(self, request: Message) -> None:
         properties = request.application_properties or {}
@@ -36,16 +52,20 @@ class CbsLink(RequestLink):
         if operation != "put-token":
             raise ArgumentError("The operation is not put-token; $cbs knows no other.")
         audience = properties.get("name")
-        token = request.body.value if isinstance(request.body, ValueBody) else None
+        token = _token_of(request)
         if not isinstance(audience, str) or not isinstance(token, str):
             raise AuthFailed(
                 "MalformedToken: put-token needs the application property 'name' and the token as "
                 "a string body."
             )
-        if properties.get("type") not in _SAS_TYPES:
-            raise AuthFailed(
-                "MalformedToken: the token type is not supported; "
-                "servicebus.windows.net:sastoken is."
+        token_type = properties.get("type")
+        if not isinstance(token_type, str):
+            raise AuthFailed("MalformedToken: put-token needs the application property 'type'.")
+        if token_type not in _SAS_TYPES:
+            raise UnsupportedTokenType(
+                f"MalformedToken: the token type '{names.shown(token_type)}' is not supported: "
+                "servicebus.windows.net:sastoken is. Use a connection string, a named key or a "
+                "shared access signature as the credential."
             )
         if max(len(audience), len(token)) > limits.SAS_TOKEN_BYTES_MAX:
             raise AuthFailed(
@@ -91,3 +111,15 @@ class CbsLink(RequestLink):
             tracker=self.connection.namespace or "-",
             now_ms=self.connection.context.clock.now_ms(),
         )
+
+
+def _token_of(request: Message) -> object:
+    return request.body.value if isinstance(request.body, ValueBody) else None
+
+
+def _path_of(audience: str) -> Sequence[str]:
+    """The entity that a token is for, as far as the text can be read."""
+    try:
+        return parse_resource(audience).path
+    except AuthFailed:
+        return (audience,)

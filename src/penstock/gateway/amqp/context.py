@@ -6,16 +6,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.auth import Authority
-from penstock.auth.backoff import Backoff
 from penstock.broker import Broker
-from penstock.gateway.admission import Admission
 from penstock.gateway.amqp.calls import CallMeter
+from penstock.gateway.guard import Guard
+from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits
 from penstock.model.clock import Clock
+from penstock.model.errors import QuotaExceeded
+
+if TYPE_CHECKING:
+    from penstock.gateway.amqp.driver import AmqpConnection
 
 log = logging.getLogger("penstock.amqp")
 
@@ -29,6 +34,7 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     linkless_first_ms: int = limits.LINKLESS_FIRST_MS
     linkless_later_ms: int = limits.LINKLESS_LATER_MS
     idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
+    delivery_ms: int = limits.DELIVERY_DEADLINE_MS
 
 
 class Held:
@@ -56,6 +62,42 @@ class Held:
             self.nothing.set()
 
 
+class UnfinishedBytes:
+    """Bytes of deliveries whose last frame has not come, over all connections.
+
+    One connection may hold 16 MB of them. Above the limit the connection that holds the most is
+    closed: a sender that finishes its deliveries holds little at any time."""
+
+    def __init__(self, limit: int = limits.UNFINISHED_BYTES_MAX) -> None:
+        self.limit = limit
+        self.total = 0
+        self._held: dict[AmqpConnection, int] = {}
+
+    def update(self, connection: AmqpConnection, size: int) -> None:
+        """`connection` holds `size` bytes now."""
+        before = self._held.get(connection, 0)
+        if size == before:
+            return
+        self._set(connection, size)
+        if size > before:
+            while self.total > self.limit:
+                largest = max(self._held, key=self._held.__getitem__)
+                held = self._held[largest]
+                self._set(largest, 0)
+                largest.fail(
+                    QuotaExceeded(
+                        f"Unfinished deliveries of all connections have more than {self.limit} "
+                        f"bytes, {held} of them on this connection: send the last frames first."
+                    )
+                )
+                largest.hang_up()
+
+    def _set(self, connection: AmqpConnection, size: int) -> None:
+        self.total += size - self._held.pop(connection, 0)
+        if size:
+            self._held[connection] = size
+
+
 class Context:
     """`new_id` gives random hex text; `authorities` the namespaces as they are now."""
 
@@ -70,8 +112,9 @@ class Context:
         loop: asyncio.AbstractEventLoop,
         deadlines: Deadlines | None = None,
         connections_max: int = limits.CONNECTIONS_PER_NAMESPACE_MAX,
-        admission: Admission | None = None,
-        backoff: Backoff | None = None,
+        guard: Guard | None = None,
+        expiry_grace_ms: int = 1000 * limits.EXPIRY_GRACE_S,
+        refusal_log: RefusalLog | None = None,
     ) -> None:
         self.broker = broker
         self.clock = clock
@@ -82,6 +125,8 @@ class Context:
         self.deadlines = deadlines or Deadlines()
         self.connections_max = connections_max
         self.held = Held()
-        self.admission = admission or Admission(clock.monotonic_ms)
-        self.backoff = Backoff() if backoff is None else backoff  # an empty one is false
+        self.unfinished = UnfinishedBytes()
+        self.guard = guard or Guard(loop)
         self.calls = CallMeter()
+        self.refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
+        self.expiry_grace_ms = expiry_grace_ms  # how long a link outlives its token

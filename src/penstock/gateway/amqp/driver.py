@@ -30,18 +30,16 @@ from penstock.amqp.events import (
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Disposition, Error
 from penstock.amqp.types import Symbol
-from penstock.gateway.admission import Place, network_of
 from penstock.gateway.amqp import attach
 from penstock.gateway.amqp.context import Context, log
-from penstock.gateway.amqp.faults import amqp_error
+from penstock.gateway.amqp.faults import amqp_error, log_refusal
 from penstock.gateway.amqp.grants import Grants
+from penstock.gateway.amqp.input_buffer import FRAMES_AT_ONCE, InputBuffer
 from penstock.gateway.amqp.intake import Intake
 from penstock.gateway.amqp.links import EntityLink, LinkApp
 from penstock.gateway.amqp.outbox import Outbox
-from penstock.gateway.amqp.reading import Reading
-from penstock.gateway.amqp.refusals import Refusals
 from penstock.gateway.amqp.sasl import judge, policy_named
-from penstock.gateway.effort import FRAMES_AT_ONCE
+from penstock.gateway.guard import ConnectionSlot, DelayedAnswers
 from penstock.model import limits, names
 from penstock.model.errors import (
     AuthFailed,
@@ -82,22 +80,29 @@ class AmqpConnection:
         *,
         on_over: Callable[[AmqpConnection], None],
         connection_count: int,
-        place: Place | None = None,
+        slot: ConnectionSlot | None = None,
     ) -> None:
         self.context = context
         self.transport = transport
         self.grants = Grants()
         self.intake = Intake(transport, context.held)
         self.outbox = Outbox()
-        self.refusals = Refusals(self)
-        self.address = network_of(transport.peer.rpartition(":")[0].strip("[]"))
+        host = transport.peer.rpartition(":")[0].strip("[]")
+        self.slot = slot or context.guard.detached_slot(host)
+        self.delayed_answers = DelayedAnswers(
+            context.guard.auth_delay,
+            address=self.slot.address,
+            loop=context.loop,
+            monotonic_ms=context.clock.monotonic_ms,
+            run=self.turn,
+            close=self.fail,
+        )
         self.namespace = ""
         self.id = f"{context.new_id()}_G0"
         self.authenticated = False
         self.apps: dict[Link, LinkApp] = {}
         self.events_in = self.events_out = 0
         self.reply_bytes = 0  # of all reply links, waiting for credit
-        self._place = place
         self._on_over = on_over
         self._over_quota = connection_count > context.connections_max
         self.bytes_out = 0
@@ -114,8 +119,7 @@ class AmqpConnection:
         self.opened_ms = context.clock.now_ms()
         self._started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
         self._had_link = False
-        self.reading = Reading(self, self._started_ms)
-        self.effort = self.reading.effort
+        self.input = InputBuffer(self)
         deadlines = context.deadlines
         self.engine = Connection(
             ConnectionConfig(
@@ -131,6 +135,7 @@ class AmqpConnection:
                 idle_time_out_ms=deadlines.idle_time_out_ms,
                 header_deadline_ms=deadlines.header_ms,
                 open_deadline_ms=deadlines.open_ms,
+                delivery_deadline_ms=deadlines.delivery_ms,
                 properties=ABOUT,
             ),
             now_ms=self._started_ms,
@@ -146,7 +151,7 @@ class AmqpConnection:
         """One turn."""
         if self._over:
             return
-        self.turn(lambda: self.reading.take(data))
+        self.turn(lambda: self.input.take(data))
 
     def pause_writing(self) -> None:
         """The peer does not read: nothing more is delivered, and nothing more of it is read."""
@@ -164,17 +169,19 @@ class AmqpConnection:
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
-        self.reading.close()
+        self.input.close()
+        self.context.unfinished.update(self, 0)
         self._close_apps()
         log.log(
             self._level_of_the_end(),
-            "connection ended: peer=%s container=%s namespace=%s seconds=%.1f bytes_in=%d "
+            "connection ended id=%s peer=%s container=%s namespace=%s seconds=%.1f bytes_in=%d "
             "bytes_out=%d events_in=%d events_out=%d reason=%s",
+            self.id,
             self.transport.peer,
             names.shown(self.engine.open.container_id) if self.engine.open else "-",
             self.namespace or "-",
             (self.context.clock.monotonic_ms() - self._started_ms) / 1000,
-            self.reading.bytes,
+            self.input.bytes,
             self.bytes_out,
             self.events_in,
             self.events_out,
@@ -187,7 +194,7 @@ class AmqpConnection:
         all has only looked whether the port is open."""
         if self.authenticated:
             return logging.INFO
-        return logging.WARNING if self.reading.bytes else logging.DEBUG
+        return logging.WARNING if self.input.bytes else logging.DEBUG
 
     # --- what the door uses ---------------------------------------------------------------------
 
@@ -198,11 +205,6 @@ class AmqpConnection:
     def shut_down(self) -> None:
         """The service stops: settle what is on disk, say so, let the peer answer for a moment."""
         self.fail(ConnectionForced("The service is shutting down; reconnect in a moment."))
-
-    @property
-    def is_of_blamed(self) -> bool:
-        """Whether too many connections of its address came to nothing before it."""
-        return self._place is not None and self._place.is_of_blamed
 
     # --- what links use -------------------------------------------------------------------------
 
@@ -239,6 +241,8 @@ class AmqpConnection:
         if app is None:
             return
         app.flush()  # what is on disk is acknowledged before the link is gone
+        if isinstance(app, EntityLink):
+            log_refusal(self, "detach", error, app.address.path)
         self._forget(link)
         if link.is_attached and self.engine.is_opened and link.session.is_mapped:
             tracker = app.tracker if isinstance(app, EntityLink) else ""
@@ -251,17 +255,10 @@ class AmqpConnection:
         self._schedule_turn()
 
     def token_was_put(self) -> None:
-        """Somebody known is there; links may live longer now."""
+        """A token or key was verified; links may live longer now."""
         self.authenticated = True
         self._must_arm = True
-        self.effort.known()
-        if self._place is not None:
-            self._place.known()
-
-    def misbehaved(self) -> None:
-        """This connection counts against its address."""
-        if self._place is not None:
-            self._place.misbehaved()
+        self.slot.authenticate()
 
     def turn(self, work: Callable[[], None]) -> None:
         """Run what a timer, the socket, the log or another connection called for, then write. A bug
@@ -293,9 +290,10 @@ class AmqpConnection:
             judge(self, event)
         except AuthFailed as error:
             self._reason = str(error)
-            delay_ms = self.refusals.failed(policy_named(event), error)
+            log_refusal(self, "sasl", error, policy=policy_named(event))
+            delay_ms = self.delayed_answers.fail(policy_named(event))
             if delay_ms:
-                self.refusals.later(delay_ms, self._refuse_sasl)
+                self.delayed_answers.later(delay_ms, self._refuse_sasl)
             else:
                 self._refuse_sasl()
             return
@@ -321,7 +319,7 @@ class AmqpConnection:
         pass  # the engine has answered
 
     def on_attach(self, event: AttachReceived) -> None:
-        if not self.reading.attach():
+        if not self.input.count_attach():
             return
         app = attach.answer(self, event.link)
         if app is not None:
@@ -373,9 +371,10 @@ class AmqpConnection:
 
     def on_failed(self, event: ConnectionFailed) -> None:
         self._reason = str(event.error)
-        self.misbehaved()
+        self.slot.penalize()
         log.warning(
-            "protocol error: peer=%s condition=%s text=%s",
+            "protocol error id=%s peer=%s condition=%s text=%s",
+            self.id,
             self.transport.peer,
             event.error.condition,
             names.shown(str(event.error), most=_REASON_MAX),
@@ -411,10 +410,10 @@ class AmqpConnection:
         return min(known) if known else None
 
     def _next_check_ms(self) -> int:
-        """Until the first grant ends, by the wall clock."""
+        """Until the first link ends with its grant, by the wall clock."""
         now_ms = self.context.clock.now_ms()
-        expiries = (app.expires_ms for app in self.apps.values() if app.expires_ms is not None)
-        return min(max(min(expiries, default=now_ms + _CHECK_MS) - now_ms, 0), _CHECK_MS)
+        ends = (app.ends_ms for app in self.apps.values() if app.ends_ms is not None)
+        return min(max(min(ends, default=now_ms + _CHECK_MS) - now_ms, 0), _CHECK_MS)
 
     @property
     def _linkless_allowed_ms(self) -> int:
@@ -456,9 +455,9 @@ class AmqpConnection:
 
     def _check_expiry(self) -> None:
         now_ms = self.context.clock.now_ms()
-        self.grants.drop_expired(now_ms=now_ms)
+        self.grants.drop_expired(now_ms=now_ms - self.context.expiry_grace_ms)
         for link, app in list(self.apps.items()):
-            if app.expires_ms is not None and app.expires_ms <= now_ms:
+            if app.ends_ms is not None and app.ends_ms <= now_ms:
                 self._renew(link, app, now_ms)
 
     def _rejudge(self) -> None:
@@ -526,12 +525,12 @@ class AmqpConnection:
         self.apps.clear()
         self.outbox.clear()
         self._dirty.clear()
-        self.refusals.close()
+        self.delayed_answers.close()
         for app in apps:
             try:
                 app.close()
             except Exception:  # noqa: BLE001 - whatever it is, the others are closed
-                log.exception("closing a link failed: peer=%s", self.transport.peer)
+                log.exception("closing a link failed id=%s peer=%s", self.id, self.transport.peer)
 
     def _end(self, error: PenstockError) -> None:
         """Our last word; the peer may answer it for a moment."""
@@ -558,7 +557,7 @@ class AmqpConnection:
             self.transport.abort()
 
     def _crashed(self) -> None:
-        log.exception("internal error: peer=%s tracking_id=%s", self.transport.peer, self.id)
+        log.exception("internal error id=%s peer=%s", self.id, self.transport.peer)
         self._reason = "internal error"
         try:
             self._end(
@@ -567,7 +566,7 @@ class AmqpConnection:
                 )
             )
         except Exception:  # noqa: BLE001 - the bug may be anywhere; the socket goes in any case
-            log.exception("closing failed too: peer=%s", self.transport.peer)
+            log.exception("closing failed too id=%s peer=%s", self.id, self.transport.peer)
             self.transport.abort()
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from penstock.amqp.performatives import Error
 from penstock.model import names
 from penstock.model.errors import PenstockError
 
+if TYPE_CHECKING:
+    from penstock.gateway.amqp.driver import AmqpConnection
+
+_SERVER_FAULT = 500  # and above: not the client's
 _RING = 32767  # the service numbers a partition by its upper bound on a 15-bit ring (section 13)
 
 
@@ -25,6 +31,27 @@ def tracked(text: str, *, tracking_id: str, tracker: str, now_ms: int) -> str:
 def amqp_error(error: PenstockError, *, tracking_id: str, tracker: str, now_ms: int) -> Error:
     text = tracked(str(error), tracking_id=tracking_id, tracker=tracker, now_ms=now_ms)
     return Error(condition=error.condition, description=text)
+
+
+def log_refusal(
+    connection: AmqpConnection,
+    operation: str,
+    error: PenstockError,
+    path: Sequence[str] = (),
+    policy: str = "",
+) -> None:
+    """One line in the log, with the id that the client sees. The service's own faults are logged
+    where they happen. Without `policy`, those of the tokens that the connection holds are named."""
+    if error.http_status < _SERVER_FAULT:
+        connection.context.refusal_log.record(
+            operation,
+            error,
+            address=connection.slot.address,
+            peer=connection.transport.peer,
+            tracking_id=connection.id,
+            policy=policy or connection.grants.policy_names(),
+            path=path,
+        )
 
 
 def system_tracker(

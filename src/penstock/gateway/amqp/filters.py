@@ -17,6 +17,7 @@ _FIELDS = {
     "amqp.annotation.x-opt-offset": PositionKind.OFFSET,
     "amqp.annotation.x-opt-sequence-number": PositionKind.SEQUENCE,
     "amqp.annotation.x-opt-enqueued-time": PositionKind.ENQUEUED_TIME,
+    "amqp.annotation.x-opt-enqueuedtimeutc": PositionKind.ENQUEUED_TIME,  # first .NET clients
 }
 _EXPRESSION = re.compile(r"\s*([A-Za-z.\-]+)\s*(>=|>)\s*(?:'([^']*)'|(\S+))\s*")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")

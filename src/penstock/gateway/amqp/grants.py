@@ -9,6 +9,8 @@ from penstock.model import limits
 from penstock.model.entities import Right
 from penstock.model.errors import QuotaExceeded
 
+_POLICIES_SHOWN = 4
+
 
 class Grants:
     """By audience: a later token for the same audience replaces the earlier one."""
@@ -55,6 +57,13 @@ class Grants:
             if grant is not None:
                 return grant
         return None
+
+    def policy_names(self) -> str:
+        """The policies whose tokens the connection holds, a few of them: for the log."""
+        held = [*self._by_audience.values()][:_POLICIES_SHOWN]
+        if self._whole_connection is not None:
+            held.append(self._whole_connection)
+        return ",".join(dict.fromkeys(str(grant.rule_name) for grant in held))
 
     def renew(self, authorities: Sequence[Authority]) -> None:
         """Policies changed: rights are as they stand now, grants of a gone key are dropped."""

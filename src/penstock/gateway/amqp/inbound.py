@@ -13,7 +13,6 @@ from penstock.auth import Grant
 from penstock.broker import HubRuntime, ProducerLink, SenderLink
 from penstock.gateway.amqp.addresses import Address
 from penstock.gateway.amqp.links import EntityLink
-from penstock.gateway.effort import REFUSAL
 from penstock.kernels import (
     KernelError,
     KeyConflict,
@@ -40,13 +39,15 @@ if TYPE_CHECKING:
 
 MESSAGE_FORMAT = 0
 BATCH_FORMAT = 0x80013700
+IDEMPOTENT_NEEDS_PARTITION = (
+    "An idempotent producer publishes on a link to a partition, not on one to the event hub or to "
+    "a publisher: attach to 'HUB/Partitions/ID'."
+)
 _ACCEPTED = Accepted()
 
 
 class PublisherLink(EntityLink):
     """Transfers in, publications to the broker, dispositions back once they are on disk."""
-
-    right = Right.SEND
 
     def __init__(
         self,
@@ -59,10 +60,13 @@ class PublisherLink(EntityLink):
         hub: HubRuntime,
         partition: int | None,
     ) -> None:
-        super().__init__(connection, link, address=address, grant=grant, tracker=tracker)
+        super().__init__(
+            connection, link, address=address, grant=grant, right=Right.SEND, tracker=tracker
+        )
         self.hub = hub
         self.producer: ProducerLink | None = None  # one of these two, set by attach
         self.sender: SenderLink | None = None
+        self.is_publishing_refused = False  # an idempotent producer's link to the whole hub
         self._partition = partition
         self._accepted: list[tuple[int, int]] = []
         self._rejected: list[tuple[int, int, Error]] = []
@@ -71,7 +75,11 @@ class PublisherLink(EntityLink):
         self.link.grant(limits.SENDER_CREDIT)  # E10
 
     def on_transfers(self, event: TransfersReceived) -> None:
-        if event.message_format == BATCH_FORMAT:
+        if self.is_publishing_refused:
+            last = serial_add(event.first_delivery_id, event.count - 1)
+            error: PenstockError = NotAllowed(IDEMPOTENT_NEEDS_PARTITION)
+            self._refuse(event.first_delivery_id, last, error, event.settled)
+        elif event.message_format == BATCH_FORMAT:
             self._on_batches(event)
         elif event.message_format == MESSAGE_FORMAT:
             self._on_singles(event)
@@ -143,7 +151,7 @@ class PublisherLink(EntityLink):
                     publisher=self._address.publisher,
                     sender=self.sender,
                 )
-            self.connection.effort.earn(publication.count, size)
+            self.connection.slot.budget.pay(publication.count, size)
         except PenstockError as error:
             done(error)
         except BaseException:
@@ -163,7 +171,6 @@ class PublisherLink(EntityLink):
         self.connection.dirty(self)
 
     def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
-        self.connection.effort.spend(REFUSAL)
         if error.http_status < 500:
             self.hub.counters.user_errors += 1
         if not settled:

@@ -15,8 +15,8 @@ class Readable(Protocol):
 
 class Intake:
     """Reading pauses while too much of this peer waits for the disk, while the peer does not take
-    our answers (they would pile up), while it rests from making work, and once the service
-    stops."""
+    our answers (they would pile up), while it waits for its turn in the work queue, and
+    once the service stops."""
 
     def __init__(self, transport: Readable, held: Held) -> None:
         self.bytes = 0  # of this connection, waiting for the disk
@@ -24,7 +24,7 @@ class Intake:
         self._held = held
         self._is_full = False
         self._is_unheard = False
-        self._is_resting = False
+        self._is_waiting = False
         self._is_stopped = False
         self._is_over = False
         self._paused = False
@@ -55,12 +55,12 @@ class Intake:
         self._is_unheard = False
         self._apply()
 
-    def rest(self) -> None:
-        self._is_resting = True
+    def pause_for_work(self) -> None:
+        self._is_waiting = True
         self._apply()
 
-    def rested(self) -> None:
-        self._is_resting = False
+    def resume_work(self) -> None:
+        self._is_waiting = False
         self._apply()
 
     def stop(self) -> None:
@@ -75,7 +75,7 @@ class Intake:
 
     def _apply(self) -> None:
         wanted = not self._is_over and (
-            self._is_full or self._is_unheard or self._is_resting or self._is_stopped
+            self._is_full or self._is_unheard or self._is_waiting or self._is_stopped
         )
         if wanted == self._paused:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.link import Link
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class LinkApp:
     """Defaults for the calls that a kind of link does not care about."""
 
-    expires_ms: int | None = None  # when the grant ends that this link lives by
+    ends_ms: int | None = None  # when the link ends unless another grant is found for it
 
     def __init__(self, connection: AmqpConnection, link: Link) -> None:
         self.connection = connection
@@ -55,9 +55,8 @@ class LinkApp:
 
 
 class EntityLink(LinkApp):
-    """A link to a hub or a part of it: it lives by a grant and knows its place in messages."""
-
-    right: ClassVar[Right]
+    """A link to a hub or a part of it: it lives by a grant for `right`, the right that its attach
+    asked for, and knows its place in messages."""
 
     def __init__(
         self,
@@ -66,10 +65,12 @@ class EntityLink(LinkApp):
         *,
         address: Address,
         grant: Grant,
+        right: Right,
         tracker: str,
     ) -> None:
         super().__init__(connection, link)
-        self.expires_ms = grant.expires_ms
+        self.right = right
+        self.ends_ms = self._end_of(grant)
         self.tracker = tracker
         self._address = address
 
@@ -78,11 +79,21 @@ class EntityLink(LinkApp):
         return self._address
 
     def renew(self, now_ms: int) -> PenstockError | None:
-        grant = self.connection.grants.find(self._address.path, self.right, now_ms=now_ms)
+        # An expired token opens nothing new, but a link that has been opened with one lives on
+        # for the grace period, so that a late renewal does not cost the link.
+        grace_ms = self.connection.context.expiry_grace_ms
+        grant = self.connection.grants.find(
+            self._address.path, self.right, now_ms=now_ms - grace_ms
+        )
         if grant is None:
             return unauthorized(self.connection, self._address, self.right)
-        self.expires_ms = grant.expires_ms
+        self.ends_ms = self._end_of(grant)
         return None
+
+    def _end_of(self, grant: Grant) -> int | None:
+        if grant.expires_ms is None:
+            return None
+        return grant.expires_ms + self.connection.context.expiry_grace_ms
 
     def end(self, error: PenstockError) -> None:
         """The broker ended this link: hub deleted or changed, its place taken by another."""

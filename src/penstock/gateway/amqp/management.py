@@ -8,12 +8,12 @@ from penstock.amqp.link import Link
 from penstock.amqp.message import Message
 from penstock.amqp.types import Array, Int, Long, Timestamp
 from penstock.auth import Grant, verify
-from penstock.auth.backoff import policy_of
 from penstock.auth.resource import canonical
 from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind
-from penstock.gateway.amqp.faults import tracked
+from penstock.gateway.amqp.faults import log_refusal, tracked
 from penstock.gateway.amqp.nodes import Answer, RequestLink
+from penstock.gateway.guard import policy_of
 from penstock.model import limits, names, slow
 from penstock.model.errors import (
     ArgumentError,
@@ -57,13 +57,22 @@ class ManagementLink(RequestLink):
         except AuthFailed as error:
             # The service names a bad token "unauthorized" here (protocol.md 3.3).
             token = (request.application_properties or {}).get("security_token")
-            delay_ms = self.connection.refusals.failed(policy_of(token), error)
+            delay_ms = self.connection.delayed_answers.fail(policy_of(token))
+            self._log_refusal(request, error)
             return Answer(
                 401, self._text(error), condition=Unauthorized.condition, delay_ms=delay_ms
             )
         except PenstockError as error:
+            self._log_refusal(request, error)
             return Answer.failed(error, self._text(error))
         return Answer(200, "OK", properties={"operation": "READ"}, body=body)
+
+    def _log_refusal(self, request: Message, error: PenstockError) -> None:
+        asked = request.application_properties or {}
+        hub, partition = asked.get("name") or self._address.hub, asked.get("partition")
+        path = [str(hub).strip("/"), *(["partitions", str(partition)] if partition else ())]
+        policy = policy_of(asked.get("security_token"))
+        log_refusal(self.connection, "read", error, path, policy)
 
     def _read(self, asked: dict[str, object]) -> dict[str, object]:
         operation, kind = asked.get("operation"), asked.get("type")

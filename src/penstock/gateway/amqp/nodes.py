@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.amqp.decoder import SMALL
 from penstock.amqp.errors import AmqpError
 from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.link import Link
@@ -15,7 +16,6 @@ from penstock.amqp.serial import serial_add
 from penstock.amqp.types import Int, Symbol
 from penstock.gateway.amqp.addresses import NodeKind
 from penstock.gateway.amqp.links import LinkApp
-from penstock.gateway.effort import REQUEST
 from penstock.model import limits, names
 from penstock.model.errors import PenstockError, QuotaExceeded
 
@@ -68,7 +68,6 @@ class RequestLink(LinkApp):
         for i in range(0, len(event.bounds), 2):
             if self.connection.is_ending:  # over one of them; a read may bring thousands
                 return
-            self.connection.effort.spend(REQUEST)
             self._request(event.data[event.bounds[i] : event.bounds[i + 1]])
         self.link.replenish(limits.NODE_CREDIT)
 
@@ -79,7 +78,7 @@ class RequestLink(LinkApp):
 
     def _request(self, data: bytes) -> None:
         try:
-            request = decode_message(data)
+            request = decode_message(data, limits=SMALL)
         except AmqpError as error:
             self._reply(None, Answer(400, str(error), condition=error.condition))
             return
@@ -137,7 +136,7 @@ class ReplyLink(LinkApp):
         connection.reply_bytes += len(message)
         if delay_ms:
             self._delayed_bytes += len(message)
-            connection.refusals.later(delay_ms, partial(self._was_delayed, message))
+            connection.delayed_answers.later(delay_ms, partial(self._was_delayed, message))
         else:
             self._queue(message)
 

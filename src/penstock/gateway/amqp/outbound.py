@@ -31,8 +31,6 @@ _ANY_FRAMES = 2**32
 class ReaderLink(EntityLink):
     """`reader` decides what comes next; this link frames it within credit and window."""
 
-    right = Right.LISTEN
-
     def __init__(
         self,
         connection: AmqpConnection,
@@ -40,10 +38,13 @@ class ReaderLink(EntityLink):
         *,
         address: Address,
         grant: Grant,
+        right: Right,
         tracker: str,
         runtime_metrics: bool,
     ) -> None:
-        super().__init__(connection, link, address=address, grant=grant, tracker=tracker)
+        super().__init__(
+            connection, link, address=address, grant=grant, right=right, tracker=tracker
+        )
         self.reader: Reader | None = None  # set as soon as the broker admitted it
         self.counters = HubCounters()  # the hub's own from then on
         self._runtime_metrics = runtime_metrics
@@ -111,7 +112,7 @@ class ReaderLink(EntityLink):
             )
             return 0
         self.connection.events_out += framed.events
-        self.connection.effort.earn(framed.events, len(framed.data))
+        self.connection.slot.budget.pay(framed.events, len(framed.data))
         self.counters.outgoing_messages += framed.events
         self.counters.outgoing_bytes += len(framed.data)
         reader.advance(framed.events, framed.position)

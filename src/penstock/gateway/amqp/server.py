@@ -7,10 +7,11 @@ import contextlib
 import ssl
 from typing import cast
 
-from penstock.gateway.admission import Place
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.driver import AmqpConnection, Transport
+from penstock.gateway.amqp.turn_queue import TurnQueue
 from penstock.gateway.goodbye import PolitelyClosed
+from penstock.gateway.guard import ConnectionSlot
 from penstock.gateway.listener import Listeners
 from penstock.model import limits
 
@@ -23,20 +24,21 @@ class AmqpDoor:
         self.connections: set[AmqpConnection] = set()
         self.opened = 0  # connections ever accepted
         self._listeners = Listeners(
-            context.loop, context.admission, lambda place: SocketTransport(self, place)
+            context.loop, context.guard, lambda slot: SocketTransport(self, slot)
         )
+        self._rejudging = TurnQueue(context.loop)
         self._closing = False
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def connect(self, transport: Transport, place: Place | None = None) -> AmqpConnection:
-        """A peer has come in by `transport`; the door forgets it when it is over. `place` is told
-        when the peer has shown who it is; to leave it is the transport's."""
+    def connect(self, transport: Transport, slot: ConnectionSlot | None = None) -> AmqpConnection:
+        """A peer has come in by `transport`; the door forgets it when it is over. The
+        transport releases `slot`."""
         connection = AmqpConnection(
             self.context,
             transport,
             on_over=self._forget,
-            place=place,
+            slot=slot,
             connection_count=len(self.connections) + 1,
         )
         self.connections.add(connection)
@@ -51,9 +53,11 @@ class AmqpDoor:
         return await self._listeners.open(host, port, tls)
 
     def rejudge(self) -> None:
-        """The catalog changed: every connection looks at its grants again."""
+        """Rules or keys changed: every connection judges its links again, a bounded number of links
+        per event-loop turn. A call while an earlier one is under way begins again."""
+        self._rejudging.clear()
         for connection in list(self.connections):
-            connection.rejudge()
+            self._rejudging.run(connection.rejudge, items=1 + len(connection.apps))
 
     async def close(self, *, grace_s: float) -> None:
         """Take nobody new, say goodbye to everybody, wait for their answers for a moment."""
@@ -82,9 +86,9 @@ class AmqpDoor:
 class SocketTransport(asyncio.Protocol):
     """asyncio's protocol on one side, the driver's Transport on the other."""
 
-    def __init__(self, door: AmqpDoor, place: Place) -> None:
+    def __init__(self, door: AmqpDoor, slot: ConnectionSlot) -> None:
         self._door = door
-        self._place = place
+        self._slot = slot
         self._socket: PolitelyClosed | None = None
         self._connection: AmqpConnection | None = None
         self.peer = "-"
@@ -93,11 +97,11 @@ class SocketTransport(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-        self._socket = PolitelyClosed(stream, self._place, self._door.context.loop)
-        self._place.came_in(stream)
+        self._socket = PolitelyClosed(stream, self._slot, self._door.context.loop)
+        self._slot.accepted(stream)
         self.peer = _peer_text(transport.get_extra_info("peername"))
         stream.set_write_buffer_limits(high=limits.OUTBOUND_BUFFER_BYTES)
-        self._connection = self._door.connect(self, self._place)
+        self._connection = self._door.connect(self, self._slot)
 
     def data_received(self, data: bytes) -> None:
         assert self._connection is not None
@@ -114,7 +118,7 @@ class SocketTransport(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection is not None:
             self._connection.connection_lost()
-        self._place.leave()
+        self._slot.release()
         if self._socket is not None:
             self._socket.forget()
 

@@ -7,9 +7,9 @@ import asyncio
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from penstock.gateway.admission import PLACE
 from penstock.gateway.amqp.driver import AmqpConnection
 from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.guard import SLOT
 from penstock.model import limits
 
 PATHS = ("/$servicebus/websocket", "/$servicebus/websocket/")
@@ -32,7 +32,7 @@ class WebSocketDoor:
             return
         await websocket.accept(subprotocol=chosen)  # the one offered is echoed
         transport = WebSocketTransport(websocket)
-        transport.connection = self._door.connect(transport, scope.get("state", {}).get(PLACE))
+        transport.connection = self._door.connect(transport, scope.get("state", {}).get(SLOT))
         await transport.run()
 
 

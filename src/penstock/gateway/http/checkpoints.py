@@ -28,6 +28,7 @@ from penstock.gateway.http.answers import Answer, MethodNotAllowed
 from penstock.gateway.http.exchange import Exchange, Gone, body_too_large
 from penstock.gateway.http.targets import Operation, Target
 from penstock.gateway.http.tokens import Tokens
+from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.clock import Clock
@@ -96,15 +97,17 @@ class HttpCheckpoints:
         clock: Clock,
         authorities: Callable[[], Sequence[Authority]],
         new_id: Callable[[], str],
+        refusal_log: RefusalLog | None = None,
         deadline_s: float = limits.HTTP_REQUEST_DEADLINE_S,
     ) -> None:
         self._broker = broker
         self._keeper = keeper
         self._clock = clock
         self._new_id = new_id
+        self._refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
         self._deadline_s = deadline_s
         self._tokens = Tokens(authorities, clock)
-        self._unsubscribe = catalog.subscribe(self._tokens.forget)
+        self._unsubscribe = catalog.subscribe(self._tokens.on_change)
         self._held_bytes = 0
 
     def close(self) -> None:
@@ -138,6 +141,7 @@ class HttpCheckpoints:
                 ", ".join(_METHODS).encode(),
             )
         grant = self._tokens.grant(exchange.headers, request.target, Right.LISTEN)
+        exchange.authenticate()
         hub = self._broker.hub(grant.namespace, request.target.hub)
         group = hub.group(request.group)
         if exchange.method == "GET":
@@ -209,13 +213,14 @@ class HttpCheckpoints:
         tracker = names.shown(f"{host}:{path}", most=200)
         if error.http_status == 500:
             log.error(
-                "request failed: peer=%s resource=%s tracking_id=%s text=%s",
+                "request failed id=%s peer=%s resource=%s text=%s",
+                tracking_id,
                 exchange.peer,
                 tracker,
-                tracking_id,
                 error,
                 exc_info=unexpected,
             )
+        exchange.log_refusal(self._refusal_log, error, tracking_id)
         return answers.of_error(
             error,
             tracking_id=tracking_id,

@@ -8,12 +8,15 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
+from penstock.gateway.guard import network_of, policy_of
 from penstock.gateway.http.answers import CLOSE, Answer, LengthRequired
+from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
-from penstock.model.errors import ArgumentError, MessageTooLarge
+from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError
 
 ORIGINAL_NAMES = "penstock.header_names"  # in the scope: header names as the client wrote them
 
+_SERVER_FAULT = 500  # and above: not the client's
 _ONLY_ONCE = (b"host", b"authorization", b"content-type", b"content-length", b"brokerproperties")
 _QUERY_PAIRS_MAX = 32
 _QUERIES_CACHED = 256
@@ -51,6 +54,39 @@ class Deadline:
             self._task.uncancel()
 
 
+def log_refusal(
+    refusal_log: RefusalLog,
+    scope: Scope,
+    error: PenstockError,
+    tracking_id: str,
+    *,
+    names_entity: bool = True,
+) -> None:
+    """One line in the log, with the id that the client sees. The service's own faults are logged
+    where they happen."""
+    if error.http_status >= _SERVER_FAULT:
+        return
+    client = scope.get("client")
+    token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    refusal_log.record(
+        scope["method"].lower(),
+        error,
+        address="-" if client is None else network_of(str(client[0])),
+        peer="-" if client is None else f"{client[0]}:{client[1]}",
+        tracking_id=tracking_id,
+        policy=policy_of(token.decode("latin-1")),
+        path=_entity_path(scope["path"]) if names_entity else (),
+    )
+
+
+def _entity_path(path: str) -> list[str]:
+    """Hub, group, partition and publisher of any path of the data plane, as segments."""
+    segments = path[: limits.HTTP_PATH_BYTES_MAX].strip("/").split("/")
+    if segments[:2] == ["$penstock", "checkpoints"]:
+        return [*segments[2:3], "consumergroups", *segments[3:4]]
+    return segments[:-1] if segments[-1].casefold() == "messages" else segments
+
+
 class Exchange:
     """Over ASGI's three arguments. `headers` has lower-case names, the last of each."""
 
@@ -70,6 +106,12 @@ class Exchange:
         raw: bytes | None = self._scope.get("raw_path")
         return self._scope["path"].encode() if raw is None else raw
 
+    def authenticate(self) -> None:
+        """A token of the client was verified."""
+        notify = self._scope.get(names.AUTHENTICATE)
+        if notify is not None:
+            notify()
+
     @property
     def peer(self) -> str:
         client = self._scope.get("client")
@@ -79,6 +121,9 @@ class Exchange:
     def address(self) -> str:
         client = self._scope.get("client")
         return "-" if client is None else str(client[0])
+
+    def log_refusal(self, refusal_log: RefusalLog, error: PenstockError, tracking_id: str) -> None:
+        log_refusal(refusal_log, self._scope, error, tracking_id)
 
     def header_pairs(self) -> list[tuple[bytes, bytes]]:
         """All headers in their order, names as the client wrote them where the server kept them."""

@@ -25,6 +25,7 @@ from penstock.gateway.http.properties import message_head, parse_broker_properti
 from penstock.gateway.http.revoked import METHODS, RevokedPublishers
 from penstock.gateway.http.targets import Operation, Target, parse_target
 from penstock.gateway.http.tokens import Tokens
+from penstock.gateway.refusal_log import RefusalLog
 from penstock.kernels import (
     KernelError,
     KeyConflict,
@@ -72,15 +73,17 @@ class HttpPublishing:
         clock: Clock,
         authorities: Callable[[], Sequence[Authority]],
         new_id: Callable[[], str],
+        refusal_log: RefusalLog | None = None,
         deadline_s: float = limits.HTTP_REQUEST_DEADLINE_S,
     ) -> None:
         self._broker = broker
         self._clock = clock
         self._new_id = new_id
+        self._refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
         self._deadline_s = deadline_s
         self._tokens = Tokens(authorities, clock)
         self._revoked = RevokedPublishers(catalog)
-        self._unsubscribe = catalog.subscribe(self._tokens.forget)
+        self._unsubscribe = catalog.subscribe(self._tokens.on_change)
         self._held_bytes = 0
         self.answered: Counter[int] = Counter()  # requests, by the status of their answer
         self._date = (0, b"")
@@ -113,12 +116,14 @@ class HttpPublishing:
             return await self._publish(exchange, target)
         _check_method(exchange.method, METHODS[target.operation])
         grant = self._tokens.grant(exchange.headers, target, Right.MANAGE)
+        exchange.authenticate()
         hub = self._broker.hub(grant.namespace, target.hub)
         now_ms = self._clock.now_ms()
         return self._revoked.act(exchange.method, target, hub, now_ms, self._http_date(now_ms))
 
     async def _publish(self, exchange: Exchange, target: Target) -> Answer:
         grant = self._tokens.grant(exchange.headers, target, Right.SEND)
+        exchange.authenticate()
         hub = self._broker.hub(grant.namespace, target.hub)
         try:
             await self._publish_to(hub, exchange, target)
@@ -236,6 +241,7 @@ class HttpPublishing:
         tracker = _tracker(exchange)
         if error.http_status == 500:
             self._complain(exchange, error, tracking_id, now_ms // 1000, unexpected=unexpected)
+        exchange.log_refusal(self._refusal_log, error, tracking_id)
         return answers.of_error(
             error,
             tracking_id=tracking_id,
@@ -258,10 +264,10 @@ class HttpPublishing:
             self._unsaid += 1
             return
         log.error(
-            "request failed: peer=%s resource=%s tracking_id=%s unsaid=%d text=%s",
+            "request failed id=%s peer=%s resource=%s left_out=%d text=%s",
+            tracking_id,
             exchange.peer,
             _tracker(exchange),
-            tracking_id,
             self._unsaid,
             error,
             exc_info=unexpected,

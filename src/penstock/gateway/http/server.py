@@ -19,12 +19,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 
-from penstock.auth.backoff import Backoff
-from penstock.gateway.admission import PLACE, Admission, Place
 from penstock.gateway.goodbye import PolitelyClosed
+from penstock.gateway.guard import SLOT, ConnectionSlot, Guard
 from penstock.gateway.http.exchange import ORIGINAL_NAMES
-from penstock.gateway.http.slowness import SlowRefusals
-from penstock.gateway.http.websockets import RESTING, BoundedWebSocket
+from penstock.gateway.http.guarded import GuardedApplication
+from penstock.gateway.http.websockets import BoundedWebSocket
 from penstock.gateway.listener import Listeners
 from penstock.model import limits
 
@@ -55,13 +54,12 @@ class HttpDoor:
         app: ASGIApp,
         loop: asyncio.AbstractEventLoop,
         *,
-        admission: Admission | None = None,
-        backoff: Backoff | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._loop = loop
-        self._admission = admission or Admission(lambda: int(loop.time() * 1000))
+        self._guard = guard or Guard(loop)
         self._config = Config(
-            app=SlowRefusals(app, Backoff() if backoff is None else backoff),
+            app=GuardedApplication(app, self._guard),
             interface="asgi3",
             http=HttpToolsProtocol,
             ws=BoundedWebSocket,
@@ -78,11 +76,11 @@ class HttpDoor:
         )
         self._config.load()
         self._state = ServerState()
-        self._listeners = Listeners(loop, self._admission, self.connection)
+        self._listeners = Listeners(loop, self._guard, self.connection)
 
-    def connection(self, place: Place | None = None) -> asyncio.Protocol:
-        """The protocol of one new connection. Whatever it is upgraded to keeps its place."""
-        state: dict[str, Any] = {RESTING: self._admission.resting, PLACE: place}
+    def connection(self, slot: ConnectionSlot | None = None) -> asyncio.Protocol:
+        """The protocol of one new connection. A WebSocket that it is upgraded to has its slot."""
+        state: dict[str, Any] = {SLOT: slot or self._guard.detached_slot("-")}
         return _BoundedProtocol(self._config, self._state, state, self._loop)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -111,11 +109,13 @@ class _BoundedProtocol(HttpToolsProtocol):
     Each request has one answer, in the order they came, and nothing behind one that cannot be
     understood is read: where it begins cannot be told."""
 
+    _slot: ConnectionSlot
     _timer: asyncio.TimerHandle | None = None
     _timed = (0, _Stage.NOTHING)
     _stage = _Stage.HEAD  # a new connection has to say something
     _request = 0
     _head_bytes = 0
+    _pipeline_bytes = 0  # of the heads of requests that wait to be answered
     _names: list[bytes]
     _write_timer: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None  # the last one that was begun
@@ -123,10 +123,9 @@ class _BoundedProtocol(HttpToolsProtocol):
     _is_deaf = False  # what came could not be understood
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        place: Place | None = self.app_state[PLACE]
-        gentle = PolitelyClosed(transport, place, self.loop)
-        if place is not None:
-            place.came_in(transport)
+        self._slot = self.app_state[SLOT]
+        gentle = PolitelyClosed(transport, self._slot, self.loop)
+        self._slot.accepted(transport)
         super().connection_made(gentle)  # type: ignore[arg-type]  # as good as one
         self._names = []
         self._watch()
@@ -136,7 +135,13 @@ class _BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
-        super().data_received(data)
+        if self._slot.is_authenticated:
+            super().data_received(data)
+        else:
+            budget = self._slot.budget
+            started = budget.start()
+            super().data_received(data)
+            budget.stop(started)
         if self._stage is _Stage.HEAD:
             self._head_bytes += len(data)
             if self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
@@ -167,7 +172,11 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stage = _Stage.BODY
-        if len(self.pipeline) >= limits.HTTP_PIPELINED_MAX:
+        self._pipeline_bytes = self._head_bytes + (self._pipeline_bytes if self.pipeline else 0)
+        # Requests of an unauthenticated peer wait for their turn: they must not fill the memory.
+        if len(self.pipeline) >= limits.HTTP_PIPELINED_MAX or (
+            not self._slot.is_authenticated and self._pipeline_bytes > limits.HTTP_HEAD_BYTES_MAX
+        ):
             self.transport.close()  # without waiting for the answers to all of them
             raise ValueError("too many requests came before the first was answered")
         self._check_head()
@@ -226,9 +235,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._stage = _Stage.NOTHING
         self._watch()
         self._was_heard()
-        place: Place | None = self.app_state[PLACE]
-        if place is not None:
-            place.leave()
+        self._slot.release()
         super().connection_lost(exc)
         self.pipeline.clear()
         if isinstance(self.transport, PolitelyClosed):

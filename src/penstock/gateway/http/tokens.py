@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.auth import Authority, Grant, missing_claim_text, verify
+from penstock.catalog.api import CatalogChange
 from penstock.gateway.http.targets import Target
 from penstock.model import names
 from penstock.model.clock import Clock
@@ -20,16 +21,17 @@ _KNOWN_BYTES_MAX = 1024  # of a token; 4 MB of them at most
 
 
 class Tokens:
-    """Grants by token, host and path. `forget` when policies change: what was verified under
-    the old ones is verified again."""
+    """Grants by token, host and path. After `on_change` of rules or keys every token is verified
+    again."""
 
     def __init__(self, authorities: Callable[[], Sequence[Authority]], clock: Clock) -> None:
         self._authorities = authorities
         self._clock = clock
         self._known: dict[tuple[bytes, bytes, Target, Right], Grant] = {}
 
-    def forget(self) -> None:
-        self._known.clear()
+    def on_change(self, change: CatalogChange) -> None:
+        if change.affects_links:
+            self._known.clear()
 
     def grant(self, headers: Mapping[bytes, bytes], target: Target, right: Right) -> Grant:
         """Raises AuthFailed, Unauthorized, and ArgumentError without a usable Host."""

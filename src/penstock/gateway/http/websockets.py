@@ -14,35 +14,27 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from penstock.gateway.admission import PLACE, Place
-from penstock.gateway.effort import Effort, Resting
 from penstock.gateway.goodbye import PolitelyClosed
+from penstock.gateway.guard import SLOT, ConnectionSlot
 from penstock.model import limits
 
 _PIECE_BYTES = 8 * limits.KB
-_FRAGMENT_BYTES_FREE = 64  # smaller ones, and control frames, are work that nothing comes of
-_MESSAGE_BYTES_FREE = 8  # an AMQP frame has so many at least
+_PIECE_BYTES_WAITING = 1 * limits.KB  # of a peer without a budget: 170 empty frames
 _CLOSE_GRACE_S = 2.0  # for the peer to answer our close, then for the socket to drain: as over TCP
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """The server makes it where an HTTP connection is upgraded, whose place it takes over."""
+    """The server makes it where an HTTP connection is upgraded, whose slot it takes over."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **fields)
         self.close_timeout = _CLOSE_GRACE_S
-        self._place: Place | None = self.app_state.get(PLACE)
-        self._effort = Effort(
-            self.app_state.get(RESTING) or Resting(),
-            self._now_ms(),
-            is_blamed=self._place is not None and self._place.is_of_blamed,
-            on_give_up=self._give_up,
-        )
+        self._slot: ConnectionSlot = self.app_state[SLOT]
+        self._is_waiting = False  # for its turn
         self._bytes = 0
         self._unfed: deque[bytes] = deque()
         self._gathered: list[bytes] = []
         self._pong = b""
-        self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
 
     async def run_asgi(self) -> None:
@@ -54,22 +46,19 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
-        if self._place is None or not self._place.is_stranger:
-            self._effort.known()
-        elif self._bytes > limits.UNAUTHENTICATED_BYTES_MAX + limits.HTTP_HEAD_BYTES_MAX:
-            self.transport.abort()
-            return
-        pieces = range(0, len(data), _PIECE_BYTES)
-        self._unfed.extend(data[start : start + _PIECE_BYTES] for start in pieces)
+        size = _PIECE_BYTES if self._slot.budget.is_within else _PIECE_BYTES_WAITING
+        self._unfed.extend(data[start : start + size] for start in range(0, len(data), size))
         self._feed()
+        bytes_max = limits.UNAUTHENTICATED_BYTES_MAX + limits.HTTP_HEAD_BYTES_MAX
+        # A peer that was told why it is closed reads that first; it has a deadline.
+        if not self._slot.is_authenticated and self._bytes > bytes_max and not self.close_sent:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed.clear()
-        self._stop_resting()
         if self._end_timer is not None:
             self._end_timer.cancel()
-        if self._place is not None:
-            self._place.leave()
+        self._slot.release()
         super().connection_lost(exc)
         if isinstance(self.transport, PolitelyClosed):
             self.transport.forget()
@@ -89,14 +78,16 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     # --- a little at a time ---------------------------------------------------------------------
 
     def _feed(self) -> None:
+        budget = self._slot.budget
         while self._unfed and self._may_feed():
+            if not budget.may_work():
+                self._is_waiting = True
+                budget.wait(self._resume)
+                break
+            started = budget.start()
             super().data_received(self._unfed.popleft())
             self._hand_over()
-            rest_ms = self._effort.rest_ms(self._now_ms())
-            if rest_ms:
-                if self._place is not None:
-                    self._place.misbehaved()
-                self._timer = self.loop.call_later(rest_ms / 1000, self._rested)
+            budget.stop(started)
         wanted = bool(self._unfed) or not self._may_feed()
         if wanted != self.read_paused and not self.transport.is_closing():
             self.read_paused = wanted
@@ -105,35 +96,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def _may_feed(self) -> bool:
         # After our close everything is thrown away until the peer's comes.
         taken = self.queue.empty() or self.close_sent
-        return taken and not self._effort.is_resting and not self.transport.is_closing()
+        return taken and not self._is_waiting and not self.transport.is_closing()
 
-    def _give_up(self) -> None:
-        self._unfed.clear()
-        self.transport.abort()
-
-    def _rested(self) -> None:
-        self._stop_resting()
+    def _resume(self) -> None:
+        self._is_waiting = False
         self._feed()
-
-    def _stop_resting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._effort.rested(self._now_ms())
-
-    def _now_ms(self) -> int:
-        return int(self.loop.time() * 1000)
 
     # --- what the library found -----------------------------------------------------------------
 
-    def handle_bytes(self, event: Frame) -> None:
-        if len(event.data) < (_MESSAGE_BYTES_FREE if event.fin else _FRAGMENT_BYTES_FREE):
-            self._effort.spend(1)
-        super().handle_bytes(event)
-
     def handle_cont(self, event: Frame) -> None:
-        if len(event.data) < _FRAGMENT_BYTES_FREE:
-            self._effort.spend(1)
         if len(self.frames) >= limits.WEBSOCKET_FRAGMENTS_MAX:
             self.transport.abort()
             return
@@ -141,21 +112,16 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def handle_text(self, event: Frame) -> None:
         self._hand_over()
-        self._effort.spend(1)
         super().handle_text(event)
 
     def handle_ping(self) -> None:
         """A peer that does not read is not written to: the latest pong may answer for all pings
         (RFC 6455 5.5.3), or pongs would fill the memory."""
-        self._effort.spend(1)
         pong = b"".join(self.conn.data_to_send())
         if self.writable.is_set():
             self.transport.write(pong)
         else:
             self._pong = pong
-
-    def handle_pong(self, event: Frame) -> None:
-        self._effort.spend(1)
 
     def handle_close(self, event: Frame) -> None:
         self._hand_over()
@@ -172,6 +138,3 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         gathered, self._gathered = self._gathered, []
         if gathered and not self.close_sent:
             self.queue.put_nowait({"type": "websocket.receive", "bytes": b"".join(gathered)})
-
-
-RESTING = "penstock.resting"  # in the state of a connection, beside its place

@@ -6,10 +6,12 @@ nothing is built per event. Everything else takes the general path behind the fa
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import msgspec
 
+from penstock.kernels._pure import messages as pure_messages
 from penstock.kernels._pure.messages import (
     BARE,
     DATA,
@@ -17,14 +19,10 @@ from penstock.kernels._pure.messages import (
     SEQUENCE,
     VALUE,
     Annotations,
+    MessageFunctions,
     Seen,
     annotations_section,
-    check_section,
-    inspect,
     owned_pairs,
-    read_annotations,
-    read_section_code,
-    rewrite,
 )
 from penstock.kernels._pure.usual import inspect_usual
 from penstock.kernels._pure.values import BINARY8, BINARY32, ELEMENTS_MAX, KernelError, KeyConflict
@@ -78,30 +76,37 @@ def split_batch(
     publisher: str | None = None,
     events_max: int = _EVENTS_MAX,
     bytes_max: int = _BATCH_BYTES_MAX,
+    messages: MessageFunctions = pure_messages,
 ) -> Publication:
     """Split one message of format 0x80013700, data[start:end], into its events.
 
     The whole batch goes to one partition: by `publisher`, else by the envelope's partition key,
     else by the first event's (protocol.md 4.4). Raises KernelError, and KeyConflict where a key
-    differs from the publisher; then no event of the batch may be stored.
+    differs from the publisher; then no event of the batch may be stored. `messages` is the
+    implementation of the checks: the compiled kernels pass theirs.
     """
     if not 0 <= start <= end <= len(data):
         raise KernelError(f"no message at bytes {start} to {end} of {len(data)}")
     try:
-        envelope, first = _leading_envelope(data, start, end)
-        wanted = _Wanted.of_batch(envelope, publisher)
+        envelope, first = leading_envelope(data, start, end, messages)
+        wanted = _Wanted.of_batch(envelope, publisher, messages)
         if end - first <= bytes_max:
             usual = _usual_batch(data, first, end, wanted)
             if usual is not None and usual.count <= events_max:
                 return usual
-        envelope, events = _outer(data, start, end, events_max)
-        return _assemble(data, events, envelope, publisher, bytes_max)
+        envelope, events = _outer(data, start, end, events_max, messages)
+        wanted = _Wanted.of_batch(envelope, publisher, messages)
+        return _assemble(data, events, wanted, bytes_max)
     except (IndexError, struct.error):
         raise KernelError(f"the batch is cut off in a value at byte {end}") from None
 
 
 def split_singles(
-    data: bytes, bounds: list[int], *, publisher: str | None = None
+    data: bytes,
+    bounds: list[int],
+    *,
+    publisher: str | None = None,
+    messages: MessageFunctions = pure_messages,
 ) -> list[Publication | Refusal]:
     """Coalesce ordinary messages, data[bounds[2 * i]:bounds[2 * i + 1]], of one socket read.
 
@@ -112,13 +117,13 @@ def split_singles(
         raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
     split: list[Publication | Refusal] = []
     run = _Coalesced()
-    wanted = _Wanted(publisher, publisher)
+    wanted = _Wanted(publisher, publisher, messages)
     seen = Seen()
     met = BARE if wanted.met_by(BARE) else None
     pairs = iter(bounds)
     for start, end in zip(pairs, pairs, strict=True):
         try:
-            annotations = _inspect_single(data, start, end, seen)
+            annotations = _inspect_single(data, start, end, seen, messages)
             if annotations is met:
                 message = data[start:end]
             elif wanted.met_by(annotations):
@@ -141,21 +146,24 @@ def split_singles(
 class _Wanted:
     """What the service writes into each event: the batch's partition key, the publisher."""
 
-    __slots__ = ("_new", "_old", "key", "publisher", "section")
+    __slots__ = ("_new", "_old", "key", "messages", "publisher", "section")
 
-    def __init__(self, key: str | None, publisher: str | None) -> None:
+    def __init__(self, key: str | None, publisher: str | None, messages: MessageFunctions) -> None:
         self.key = key
         self.publisher = publisher
+        self.messages = messages
         self.section = annotations_section(*owned_pairs(key, publisher))
         self._old = self._new = b""  # annotations, often the same in event after event
 
     @classmethod
-    def of_batch(cls, envelope: Annotations, publisher: str | None) -> _Wanted:
+    def of_batch(
+        cls, envelope: Annotations, publisher: str | None, messages: MessageFunctions
+    ) -> _Wanted:
         if publisher is None:
-            return cls(envelope.key, None)
+            return cls(envelope.key, None, messages)
         if envelope.key not in (None, publisher):
             raise KeyConflict("the batch has another partition key than its publisher's name")
-        return cls(publisher, publisher)
+        return cls(publisher, publisher, messages)
 
     def met_by(self, annotations: Annotations) -> bool:
         """Whether a message with these annotations can be stored as it is."""
@@ -176,11 +184,13 @@ class _Wanted:
             return self.section + data[start:end]
         if self.key is not None and annotations.canonical and first == MESSAGE_ANNOTATIONS:
             if not self._old or not data.startswith(self._old, start):
-                stop = read_annotations(data, start + 3, end, [ELEMENTS_MAX])[0]
+                stop = self.messages.read_annotations(data, start + 3, end, [ELEMENTS_MAX])[0]
                 self._old = data[start:stop]
-                self._new = rewrite(self._old, 0, stop - start, self.key, self.publisher)
+                self._new = self.messages.rewrite(
+                    self._old, 0, stop - start, self.key, self.publisher
+                )
             return self._new + data[start + len(self._old) : end]
-        return rewrite(data, start, end, self.key, self.publisher)
+        return self.messages.rewrite(data, start, end, self.key, self.publisher)
 
 
 class _Coalesced:
@@ -224,7 +234,9 @@ class _Coalesced:
         self.key = self.producer = self.last = None
 
 
-def _inspect_single(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
+def _inspect_single(
+    data: bytes, start: int, end: int, seen: Seen, messages: MessageFunctions
+) -> Annotations:
     length = end - start
     if length >= 8:
         head, size = _ONE_DATA8(data, start)
@@ -232,35 +244,37 @@ def _inspect_single(data: bytes, start: int, end: int, seen: Seen) -> Annotation
             return BARE
         if head == _DATA32 and _ONE_DATA32(data, start)[1] == length - 8:
             return BARE
-    return _inspect(data, start, end, seen)
+    return _inspect(data, start, end, seen, messages)
 
 
-def _inspect(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
-    try:
-        annotations = inspect_usual(data, start, end, seen)
-    except (IndexError, struct.error):
-        annotations = None
-    try:
-        return inspect(data, start, end, seen) if annotations is None else annotations
-    except (IndexError, struct.error):
-        raise KernelError(f"the message is cut off in a value at byte {end}") from None
+def _inspect(
+    data: bytes, start: int, end: int, seen: Seen, messages: MessageFunctions
+) -> Annotations:
+    if messages is pure_messages:  # the compiled check needs no shortcut
+        with contextlib.suppress(IndexError, struct.error, KernelError):
+            annotations = inspect_usual(data, start, end, seen)
+            if annotations is not None:
+                return annotations
+    return messages.inspect(data, start, end, seen)
 
 
-def _leading_envelope(data: bytes, start: int, end: int) -> tuple[Annotations, int]:
+def leading_envelope(
+    data: bytes, start: int, end: int, messages: MessageFunctions
+) -> tuple[Annotations, int]:
     """The envelope as far as it stands before the first event, and where that starts."""
     annotations = BARE
     budget = [ELEMENTS_MAX]
     codes: set[int] = set()
     position = start
     while position < end and not data.startswith(b"\x00\x53\x75", position):
-        code, first = read_section_code(data, position, end)
+        code, first = messages.read_section_code(data, position, end)
         if code == DATA:
             break
         _check_envelope_code(code, codes)
         if code == MESSAGE_ANNOTATIONS:
-            position, annotations = read_annotations(data, first, end, budget)
+            position, annotations = messages.read_annotations(data, first, end, budget)
         else:
-            position = check_section(data, code, first, end, budget)
+            position = messages.check_section(data, code, first, end, budget)
     return annotations, position
 
 
@@ -285,7 +299,7 @@ def _usual_batch(data: bytes, first: int, end: int, wanted: _Wanted) -> Publicat
         position = event + length
         if position > end:
             return None
-        annotations = _inspect(data, event, position, seen)
+        annotations = _inspect(data, event, position, seen, wanted.messages)
         if annotations is not met:
             if annotations.producer is not None or not wanted.met_by(annotations):
                 return None
@@ -319,7 +333,9 @@ def _plain_events(data: bytes, position: int, end: int) -> tuple[int, int]:
     return position, count
 
 
-def _outer(data: bytes, start: int, end: int, events_max: int) -> tuple[Annotations, list[int]]:
+def _outer(
+    data: bytes, start: int, end: int, events_max: int, messages: MessageFunctions
+) -> tuple[Annotations, list[int]]:
     """The envelope's annotations, and three numbers for each event.
 
     They are where its data section starts (-1 if that is not in canonical form), and where the
@@ -337,20 +353,20 @@ def _outer(data: bytes, start: int, end: int, events_max: int) -> tuple[Annotati
             events += position, first, stop
             position = stop
             continue
-        code, first = read_section_code(data, position, end)
+        code, first = messages.read_section_code(data, position, end)
         if code == DATA:
             canonical = first == position + 3
             if data[first] not in (BINARY8, BINARY32):
                 raise KernelError(f"an event's data section without binary at byte {first}")
-            stop = check_section(data, code, first, end, [1])
+            stop = messages.check_section(data, code, first, end, [1])
             head = 2 if data[first] == BINARY8 else 5
             events += (position if canonical else -1), first + head, stop
         else:
             _check_envelope_code(code, codes)
             if code == MESSAGE_ANNOTATIONS:
-                stop, annotations = read_annotations(data, first, end, budget)
+                stop, annotations = messages.read_annotations(data, first, end, budget)
             else:
-                stop = check_section(data, code, first, end, budget)
+                stop = messages.check_section(data, code, first, end, budget)
         position = stop
     if position != end:
         raise KernelError(f"the batch ends at byte {position}, its place at {end}")
@@ -365,22 +381,15 @@ def _check_envelope_code(code: int, codes: set[int]) -> None:
     codes.add(code)
 
 
-def _assemble(
-    data: bytes,
-    events: list[int],
-    envelope: Annotations,
-    publisher: str | None,
-    bytes_max: int,
-) -> Publication:
+def _assemble(data: bytes, events: list[int], wanted: _Wanted, bytes_max: int) -> Publication:
     """Check each event, make it canonical where it is not, and join them."""
-    wanted = _Wanted.of_batch(envelope, publisher)
     seen = Seen()
     sections = _Sections(data, bytes_max)
     key = wanted.key
     producer: _Run = None
     numbers = iter(events)
     for index, (outer, first, stop) in enumerate(zip(numbers, numbers, numbers, strict=True)):
-        annotations = _inspect(data, first, stop, seen)
+        annotations = _inspect(data, first, stop, seen, wanted.messages)
         if not index:
             producer = _begun(annotations.producer)
             key = annotations.key if key is None else key

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 import struct
 
-from penstock.kernels._pure.messages import BARE, Annotations, Seen
+from penstock.kernels._pure.messages import (
+    BARE,
+    HEADER_CONSTRUCTORS,
+    PROPERTIES_CONSTRUCTORS,
+    Annotations,
+    Seen,
+)
 from penstock.kernels._pure.values import BOOLEAN, STRING8, SYMBOL8, WIDTH, check_text
 
 # Descriptor and constructor of a section as one number; the sections stand in this order.
@@ -20,8 +26,6 @@ _PROPERTIES0, _PROPERTIES8 = 0x00537345, 0x005373C0
 _APPLICATION_PROPERTIES8 = 0x005374C1
 _DATA8, _DATA32 = 0x005375A0, 0x005375B0
 
-_HEADER_FIELDS_MAX = 5
-_PROPERTIES_FIELDS_MAX = 13
 _NULL = 0x40
 _U32 = struct.Struct(">I").unpack_from
 
@@ -29,13 +33,14 @@ _U32 = struct.Struct(">I").unpack_from
 def inspect_usual(data: bytes, start: int, end: int, seen: Seen) -> Annotations | None:
     """What the annotations of a usual message say; None if it has to be looked at closely.
 
-    May raise IndexError or struct.error where the bytes behind the message end: no answer either.
+    May raise IndexError, struct.error or KernelError, which is no answer either: it reads beyond
+    the message's end, so an error would be about other bytes.
     """
     annotations = BARE
     position = start
     head = _U32(data, position)[0]
     if head <= _HEADER_LAST:
-        position = _after_fields(data, position, head, _HEADER0, _HEADER8, _HEADER_FIELDS_MAX)
+        position = _after_fields(data, position, head, _HEADER0, _HEADER8, HEADER_CONSTRUCTORS)
         head = _U32(data, position)[0]
     if _ANNOTATIONS < head <= _ANNOTATIONS_LAST:
         if not seen.section or not data.startswith(seen.section, position):
@@ -45,7 +50,7 @@ def inspect_usual(data: bytes, start: int, end: int, seen: Seen) -> Annotations 
         head = _U32(data, position)[0]
     if head <= _PROPERTIES8:
         position = _after_fields(
-            data, position, head, _PROPERTIES0, _PROPERTIES8, _PROPERTIES_FIELDS_MAX
+            data, position, head, _PROPERTIES0, _PROPERTIES8, PROPERTIES_CONSTRUCTORS
         )
         head = _U32(data, position)[0]
     if head == _APPLICATION_PROPERTIES8:
@@ -61,9 +66,9 @@ def inspect_usual(data: bytes, start: int, end: int, seen: Seen) -> Annotations 
 
 
 def _after_fields(
-    data: bytes, position: int, head: int, list0: int, list8: int, count_max: int
+    data: bytes, position: int, head: int, list0: int, list8: int, fields: tuple[bytes, ...]
 ) -> int:
-    """Where a list0 or list8 of nulls, numbers and short texts ends.
+    """Where a list0 or list8 of nulls, numbers and short texts ends, each of its field's type.
 
     The end of the whole data if it is none: no section can start there.
     """
@@ -72,17 +77,20 @@ def _after_fields(
     stop = position + 5 + data[position + 4]
     count = data[position + 5]
     position += 6
-    if head != list8 or count > count_max:
+    if head != list8 or count > len(fields):
         return len(data)
-    while count:
+    index = 0
+    while index < count:
         code = data[position]
         if code == _NULL:
             # Most fields are null, and they come in runs.
             rest = data[position:stop]
-            run = min(len(rest) - len(rest.lstrip(b"\x40")), count) or 1
+            run = min(len(rest) - len(rest.lstrip(b"\x40")), count - index) or 1
             position += run
-            count -= run
+            index += run
             continue
+        if code not in fields[index]:
+            return len(data)
         width = WIDTH[code]
         if width:
             position += width
@@ -95,7 +103,7 @@ def _after_fields(
             position += 2
         else:
             return len(data)
-        count -= 1
+        index += 1
     return position if position == stop else len(data)
 
 

@@ -7,11 +7,14 @@ unauthorized after a key is gone.
 
 from __future__ import annotations
 
+from penstock.management.operations.admin_tokens import AdminTokenActs
 from penstock.management.operations.base import (
     Administration,
+    AdminTokens,
     Connections,
     ConnectionView,
     History,
+    IssuedToken,
     KeptCheckpoints,
     Lag,
     LinkView,
@@ -29,11 +32,13 @@ from penstock.management.operations.rules import KeyType, Rules
 from penstock.management.rights import Actor
 
 __all__ = [
+    "AdminTokens",
     "Administration",
     "ConnectionView",
     "Connections",
     "History",
     "HubRequest",
+    "IssuedToken",
     "KeptCheckpoints",
     "KeyType",
     "Lag",
@@ -61,3 +66,4 @@ class Operations:
         self.jobs = Jobs(administration, actor)
         self.publishers = Publishers(administration, actor)
         self.reports = Reports(administration, actor)
+        self.admin_tokens = AdminTokenActs(administration, actor)

@@ -13,11 +13,11 @@ from penstock.broker.lag import Checkpoints, LagRow
 from penstock.catalog.api import Catalog, UsageLedger
 from penstock.management.captures import CaptureRegistry
 from penstock.management.jobs import JobRegistry
-from penstock.management.rights import REQUIRED, Action, Actor, Forbidden
+from penstock.management.rights import REQUIRED, Action, Actor, Forbidden, Role, Verified
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
-from penstock.model.entities import Hub, Namespace, Secret
+from penstock.model.entities import Hub, LimitSet, Namespace, Secret
 from penstock.model.errors import NotFound
 from penstock.model.ledger import AuditEntry
 from penstock.model.metrics import Series
@@ -92,6 +92,42 @@ class KeptCheckpoints(Checkpoints, Protocol):
         ...
 
 
+class PortalAccess(Protocol):
+    """What the management API needs to know for the web portal."""
+
+    def sign_in_link(self, user: str, role: Role, *, now_ms: int) -> str:
+        """An address that signs `user` in once. Raises NotFound when the portal is off."""
+        ...
+
+    def token_holder(self, token: str) -> Verified | None:
+        """Whose admin token it is; None for one that is not valid."""
+        ...
+
+
+class IssuedToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A new admin token. `id` names it when it is revoked."""
+
+    id: str
+    token: Secret
+    subject: str
+    role: str
+    expires_ms: int
+
+
+class AdminTokens(Protocol):
+    """Admin tokens of the service, all under one secret."""
+
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken: ...
+
+    def revoke(self, token_id: str) -> None:
+        """Durable on return. Raises QuotaExceeded, DataDirectoryError."""
+        ...
+
+    def revoked(self) -> Sequence[str]:
+        """The ids."""
+        ...
+
+
 class Administration(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to administer. `units_needed` tells how many units the namespace's hour
     needed, for one whose units are not enforced (design.md 6); `reads` runs what waits for the
@@ -110,6 +146,9 @@ class Administration(msgspec.Struct, frozen=True, kw_only=True):
     new_key: Callable[[], Secret]
     new_hub_id: Callable[[], str]
     units_needed: Callable[[str], int]
+    tokens: AdminTokens
+    portal: PortalAccess | None = None
+    limit_set: LimitSet = LimitSet.SPECIFICATION  # of new namespaces
     captures: CaptureRegistry = msgspec.field(default_factory=CaptureRegistry)
 
 

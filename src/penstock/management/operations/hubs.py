@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.capture import description as capture
 from penstock.capture import runs as capture_runs
+from penstock.capture.destinations import resolve
 from penstock.management.operations.base import Acts, shown_path
 from penstock.management.rights import Action
 from penstock.model import limits, names
@@ -48,7 +49,8 @@ class Hubs(Acts):
         return self.put(namespace, name, request)
 
     def put(self, namespace: str, name: str, request: HubRequest) -> Hub:
-        """Create or change it. NotAllowed for another partition count: it is fixed at creation."""
+        """Create or change it. NotAllowed for another partition count: it is fixed at creation.
+        ArgumentError for Capture to a destination that the configuration does not name."""
         self._permit(Action.HUB_WRITE, namespace, name)
         parent = self._namespace(namespace)
         old = self._catalog.hub(namespace, name)
@@ -62,6 +64,7 @@ class Hubs(Acts):
             updated_ms=now_ms,
         )
         wanted = _changed(blank, request, now_ms, is_new=old is None)
+        self._check_destination(wanted, old)
         if is_captured(wanted) != (old is not None and is_captured(old)):
             wanted = self._switched(wanted, old, now_ms)
         if old is not None and msgspec.structs.replace(wanted, updated_ms=old.updated_ms) == old:
@@ -74,6 +77,18 @@ class Hubs(Acts):
             f"Capture {'on' if is_captured(wanted) else 'off'}",
         )
         return self._hub(namespace, name)
+
+    def _check_destination(self, hub: Hub, old: Hub | None) -> None:
+        """A stored description may stay when its destination has left the configuration; it may
+        not be switched on again."""
+        description = hub.metadata.get("capture", {})
+        before = {} if old is None else old.metadata.get("capture", {})
+        is_switched_on = is_captured(hub) and not before.get("enabled")
+        destination = description.get("destination")
+        if destination is None or (destination == before.get("destination") and not is_switched_on):
+            return
+        settings = capture.CaptureSettings.of(description)
+        resolve(self._administration.captures.destinations, settings.account, settings.container)
 
     def _switched(self, hub: Hub, old: Hub | None, now_ms: int) -> Hub:
         """Capture goes on or off with the event that comes next, whenever a job comes to it."""

@@ -9,9 +9,15 @@ import msgspec
 
 from penstock.management.operations.base import Acts
 from penstock.management.rights import Action
-from penstock.model import limits, names
+from penstock.model import limits, names, units
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Tier
-from penstock.model.errors import AlreadyExists, ArgumentError, NotFound, PenstockError
+from penstock.model.errors import (
+    AlreadyExists,
+    ArgumentError,
+    ArgumentOutOfRange,
+    NotFound,
+    PenstockError,
+)
 
 DEFAULT_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 DEFAULT_RESOURCE_GROUP = "penstock"
@@ -24,19 +30,25 @@ _LOCATION_MAX = 64
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where Resource Manager keeps a resource. Any place is accepted; a namespace that was made
-    by `serve` has none of its own and is found at every one."""
+    """The scope of a resource: subscription and resource group. Any scope is accepted. A namespace
+    keeps the scope that it is created at through the API. A namespace that `serve` creates has no
+    scope: it is found at every one, and no later update gives it one."""
 
     subscription: str = DEFAULT_SUBSCRIPTION
     resource_group: str = DEFAULT_RESOURCE_GROUP
 
 
 class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a namespace shall become; None leaves it as it is. `unlimited` asks for units that
-    are counted and not enforced; an explicit capacity wins over it."""
+    """The requested state of a namespace; None leaves a field unchanged.
+
+    `capacity` is `sku.capacity` and may repeat what the API reports (0 for unlimited units), which
+    changes nothing. `units` is the number in `properties.throughputUnits`, `unlimited` its other
+    value: units are counted and not enforced. A new number wins over `unlimited`.
+    """
 
     sku: str | None = None
     capacity: int | None = None
+    units: int | None = None
     unlimited: bool | None = None
     auto_inflate: bool | None = None
     maximum_units: int | None = None
@@ -88,7 +100,7 @@ class Namespaces(Acts):
                     f"The namespace '{names.shown(name)}' exists already, in another place: "
                     "its name is that of a host, and so there is one of it."
                 )
-            wanted = self._changed(old, request, place)
+            wanted = self._changed(old, request)
         if old is None or msgspec.structs.replace(wanted, updated_ms=old.updated_ms) != old:
             self._catalog.put_namespace(wanted, audit=self._entry(action, _told(wanted)))
         if old is None:
@@ -103,10 +115,8 @@ class Namespaces(Acts):
         self._catalog.delete_namespace(name)
         self._record(Action.NAMESPACE_DELETE, f"{namespace.name} with {hubs} event hubs")
 
-    def capacity(self, namespace: Namespace) -> int:
-        """`sku.capacity`: the units, or what the hour needed where they are not enforced."""
-        if namespace.throughput_units is not None:
-            return namespace.throughput_units
+    def needed_units(self, namespace: Namespace) -> int:
+        """The units that the traffic of the current hour needed, at least 1."""
         return max(1, self._administration.units_needed(namespace.name))
 
     def _new(self, name: str, request: NamespaceRequest, place: Place) -> Namespace:
@@ -117,42 +127,36 @@ class Namespaces(Acts):
             updated_ms=now_ms,
             # Azure's own default; `serve` alone makes unlimited ones unasked.
             throughput_units=None if request.unlimited else limits.THROUGHPUT_UNITS_MIN,
-        )
-        return self._changed(blank, request, place)
-
-    def _changed(self, old: Namespace, request: NamespaceRequest, place: Place | None) -> Namespace:
-        metadata = dict(old.metadata)
-        if place is not None and "resourceGroup" not in metadata:
-            metadata |= {
+            limits=self._administration.limit_set,
+            metadata={
                 "subscription": _checked_part("subscription id", place.subscription),
                 "resourceGroup": _checked_part("resource group", place.resource_group),
-            }
+            },
+        )
+        return self._changed(blank, request)
+
+    def _changed(self, old: Namespace, request: NamespaceRequest) -> Namespace:
+        metadata = dict(old.metadata)
         tier = old.tier
         if request.sku is not None:
             sku = _checked_sku(request.sku)
             metadata["sku"] = sku
             tier = Tier.DEDICATED if sku == "Premium" else Tier.STANDARD
         if request.location is not None:
-            metadata["location"] = _checked_part("location", request.location, _LOCATION_MAX)
+            metadata["location"] = _checked_location(old, request.location)
         if request.tags is not None:
             metadata["tags"] = _checked_tags(request.tags)
         if request.kept:
             metadata["properties"] = dict(old.metadata.get("properties", {})) | dict(request.kept)
+        held = _units(old, request)
         return msgspec.structs.replace(
             old,
             updated_ms=self._now_ms(),
             tier=tier,
-            throughput_units=self._units(old, request),
-            maximum_throughput_units=_maximum_units(old, request),
+            throughput_units=held,
+            maximum_throughput_units=_maximum_units(old, request, held),
             metadata=metadata,
         )
-
-    def _units(self, old: Namespace, request: NamespaceRequest) -> int | None:
-        """An explicit number wins, unless it only repeats what an unlimited namespace shows in a
-        request that says so (a client that read, changed a tag, and wrote it all back)."""
-        if request.unlimited and request.capacity in (None, self.capacity(old)):
-            return None
-        return old.throughput_units if request.capacity is None else request.capacity
 
     def _put_root_rule(self, namespace: Namespace) -> None:
         now_ms = self._now_ms()
@@ -193,13 +197,61 @@ def sku_of(namespace: Namespace) -> str:
     return str(namespace.metadata.get("sku", "Standard"))
 
 
-def _maximum_units(old: Namespace, request: NamespaceRequest) -> int | None:
-    """0 and off mean the same to Azure's clients."""
+def capacity_of(namespace: Namespace) -> int:
+    """`sku.capacity`: the enforced units, or 0 for unlimited ones.
+
+    A constant, because clients such as `az` read the resource, change one field and write all of it
+    back: a number that follows the traffic would be enforced, or refused, by a changed tag.
+    """
+    return namespace.throughput_units or 0
+
+
+def _units(old: Namespace, request: NamespaceRequest) -> int | None:
+    number = None if request.capacity == capacity_of(old) else request.capacity
+    if number is None and request.units != old.throughput_units:
+        number = request.units
+    if number == 0:
+        raise ArgumentOutOfRange(
+            f"sku.capacity is 0: {units.LADDER_TEXT} are allowed. 0 is reported for unlimited "
+            "throughput units; to request them, set properties.throughputUnits to 'unlimited'."
+        )
+    if number is not None:
+        return number
+    return None if request.unlimited else old.throughput_units
+
+
+def _maximum_units(old: Namespace, request: NamespaceRequest, held: int | None) -> int | None:
+    """The maximum of auto-inflate, None when it is off; `held` are the units from now on. Azure's
+    clients write 0 and off together. Stored values that a request repeats are not judged again."""
     if request.auto_inflate is False:
+        if request.maximum_units and request.maximum_units != old.maximum_throughput_units:
+            raise ArgumentError(
+                f"maximumThroughputUnits is {request.maximum_units} and isAutoInflateEnabled is "
+                "false: set isAutoInflateEnabled to true, or leave the maximum out."
+            )
         return None
+    maximum = old.maximum_throughput_units
     if request.maximum_units is not None:
-        return request.maximum_units or None
-    return old.maximum_throughput_units
+        maximum = request.maximum_units or None
+    if maximum is None:
+        if request.auto_inflate:
+            raise ArgumentError(
+                "isAutoInflateEnabled is true without maximumThroughputUnits: name the number of "
+                "units up to which they may be raised."
+            )
+        return None
+    if old.maximum_throughput_units is None and not request.auto_inflate:
+        raise ArgumentError(
+            f"maximumThroughputUnits is {maximum} and auto-inflate is off: set "
+            "isAutoInflateEnabled to true as well."
+        )
+    is_repeated = (maximum, held) == (old.maximum_throughput_units, old.throughput_units)
+    if held is not None and maximum < held and not is_repeated:
+        raise ArgumentError(
+            f"maximumThroughputUnits is {maximum}, below the {held} units of the namespace: give "
+            f"a maximum of at least {held}, or set isAutoInflateEnabled to false."
+        )
+    return maximum
 
 
 def _checked_sku(given: str) -> str:
@@ -220,6 +272,19 @@ def _checked_part(what: str, text: str, most: int = 90) -> str:
     return text
 
 
+def _checked_location(old: Namespace, given: str) -> str:
+    """AlreadyExists for another location than the stored one, as in Azure. 'West Europe' and
+    'westeurope' are the same."""
+    location = _checked_part("location", given, _LOCATION_MAX)
+    stored = old.metadata.get("location", location)
+    if names.key(stored.replace(" ", "")) != names.key(location.replace(" ", "")):
+        raise AlreadyExists(
+            f"The namespace '{old.name}' exists already in the location '{names.shown(stored)}': "
+            f"it cannot move to '{names.shown(location)}'."
+        )
+    return str(stored)
+
+
 def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Resource Manager's own limits."""
     if len(tags) > _TAGS_MAX:
@@ -234,8 +299,8 @@ def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _told(namespace: Namespace) -> str:
-    units = namespace.throughput_units
+    held = namespace.throughput_units
     return (
         f"{namespace.name}: {sku_of(namespace)}, "
-        f"{'unlimited' if units is None else units} throughput units"
+        f"{'unlimited' if held is None else held} throughput units"
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.broker import ReaderView
 from penstock.management.operations.base import Acts, ConnectionView
-from penstock.management.rights import Action
+from penstock.management.rights import Action, Verified
 from penstock.model import metrics, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
@@ -19,7 +19,11 @@ _HISTORY_DEFAULT_MS = metrics.HOUR_MS
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition's committed state; -1 where nothing was published yet."""
+    """A partition's committed state.
+
+    `begin_sequence` is -1 when it holds no event, also after retention removed all of them; the
+    other numbers are -1 when nothing was published yet.
+    """
 
     id: str
     begin_sequence: int
@@ -130,6 +134,24 @@ class Reports(Acts):
             ) from None
         refused = "" if refused_name is None else f"refused: '{names.shown(refused_name)}' "
         self._record(Action.PORTAL_SIGN_IN, f"{refused}from {place}")
+
+    def sign_in_link(self) -> str:
+        """An address of the portal that signs the actor in once, with the actor's own role. Raises
+        NotFound when the portal is off."""
+        self._permit(Action.PORTAL_LINK)
+        portal = self._administration.portal
+        if portal is None:
+            raise NotFound("The service runs without its portal: start it without --no-portal.")
+        link = portal.sign_in_link(self._actor.name, self._actor.role, now_ms=self._now_ms())
+        self._record(Action.PORTAL_LINK, "a link for one sign-in")
+        return link
+
+    def token_holder(self, token: str) -> Verified | None:
+        """Whose admin token it is; None for one that is not valid. The portal asks this way for
+        its visitors, so that their wrong tokens are not failed requests of the portal itself."""
+        self._permit(Action.TOKEN_READ)
+        portal = self._administration.portal
+        return None if portal is None else portal.token_holder(token)
 
     def grants(self, namespace: str) -> list[QuotaGrant]:
         self._permit(Action.GRANT_READ, namespace)

@@ -8,9 +8,9 @@ import msgspec
 
 from penstock.management.operations.base import Acts, shown_path
 from penstock.management.rights import Action
-from penstock.model import names
+from penstock.model import limits, names
 from penstock.model.entities import AuthorizationRule, Right, Secret
-from penstock.model.errors import NotFound
+from penstock.model.errors import ArgumentError, NotFound
 
 
 class KeyType(StrEnum):
@@ -77,11 +77,12 @@ class Rules(Acts):
         key_type: KeyType,
         key: Secret | None = None,
     ) -> AuthorizationRule:
-        """A new key, drawn or given. The old one is worth nothing from now on, on open links
-        too; those that use the other key go on."""
+        """A new key, random or given. The old one is worth nothing from now on, on open links
+        too; those that use the other key go on. ArgumentError for a given key that is weak or
+        that would break a connection string."""
         self._permit(Action.KEYS_REGENERATE, namespace, hub, name)
         rule = self._rule(namespace, hub, name)
-        new = key or self._administration.new_key()
+        new = self._administration.new_key() if key is None else _checked_key(key)
         now_ms = self._now_ms()
         if key_type is KeyType.PRIMARY:
             wanted = msgspec.structs.replace(rule, primary_key=new, updated_ms=now_ms)
@@ -103,6 +104,22 @@ class Rules(Acts):
         if rule is None:
             raise NotFound(f"The authorization rule '{names.shown(name)}' does not exist.")
         return rule
+
+
+def _checked_key(key: Secret) -> Secret:
+    """The error does not repeat the key."""
+    text = key.reveal()
+    problem = ""
+    if not limits.SAS_KEY_SET_MIN <= len(text) <= limits.SAS_KEY_MAX:
+        problem = f"has {len(text)} characters"
+    elif ";" in text or not (text.isascii() and text.isprintable()):
+        problem = "contains ';' or a character that is not printable ASCII"
+    if problem:
+        raise ArgumentError(
+            f"The given key {problem}: {limits.SAS_KEY_SET_MIN} to {limits.SAS_KEY_MAX} printable "
+            "ASCII characters without ';' are allowed. Leave the key out to get a random one."
+        )
+    return key
 
 
 def rights_texts(rights: Right) -> list[str]:

@@ -32,7 +32,7 @@ ROUTES: tuple[Route, ...] = (
 
 # What strangers may see.
 PUBLIC: tuple[Route, ...] = (
-    Route("GET", "/signin", signin.sign_in_page),
+    Route("GET", "/signin", signin.open_sign_in),
     Route("POST", "/signin", signin.sign_in),
     Route("POST", "/signout", signin.sign_out),
     Route("GET", "/static/{name}", static_files.static_file),

@@ -118,6 +118,7 @@ def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
     if status is None or status.state == "Off":
         return tiles(tile("State", "Off", "events stay in the log alone"))
     now_ms = visit.portal.clock.now_ms()
+    written_ms = status.recent_files[0].written_ms if status.recent_files else 0
     made = tiles(
         tile("State", status.state, tone=_TONES.get(status.state, "")),
         tile("Waiting", count(status.backlog_events), f"events, {seconds(status.backlog_seconds)}"),
@@ -135,12 +136,8 @@ def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
         facts(
             [
                 ("File", el("span", status.last_file or "none yet", class_="mono", id="last-file")),
-                (
-                    "Written (UTC)",
-                    f"{moment(status.last_file_ms)} ({ago(status.last_file_ms, now_ms)})"
-                    if status.last_file_ms
-                    else "–",
-                ),
+                ("Window closed (UTC)", _when(status.last_file_ms, now_ms)),
+                ("Written (UTC)", _when(written_ms, now_ms)),
                 ("Destination", status.destination),
                 ("Last error", status.last_error or "none"),
                 ("Last heard of (UTC)", moment(status.updated_ms)),
@@ -150,21 +147,26 @@ def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
     recent = card(
         "The last files",
         table(
-            ["File", "Written (UTC)", "Events", "Size"],
+            ["File", "Window closed (UTC)", "Written (UTC)", "Events", "Size"],
             [
                 (
                     el("span", each.url, class_="mono"),
                     moment(each.ms),
+                    moment(each.written_ms) if each.written_ms else "–",
                     whole(each.events),
                     size(each.bytes),
                 )
                 for each in status.recent_files
             ],
             empty="None was written yet.",
-            numbers=(2, 3),
+            numbers=(3, 4),
         ),
     )
     return el("div", made, more, recent)
+
+
+def _when(ms: int, now_ms: int) -> str:
+    return f"{moment(ms)} ({ago(ms, now_ms)})" if ms else "–"
 
 
 def _settings(capture: dict[str, Any]) -> Html:
@@ -265,8 +267,14 @@ def _name_fields(visit: Visit, hub: HubInfo, capture: dict[str, Any]) -> list[Ht
     name_format = properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT)
     files = -(-_DAY_S // max(1, interval)) * hub.partition_count
     now_s = visit.portal.clock.now_ms() // 1000
+    encoding = visit.filled("encoding", capture.get("encoding", ENCODINGS[0]))
     example = file_path(
-        name_format, namespace=visit.namespace, hub=hub.name, partition="0", at_s=now_s
+        name_format,
+        namespace=visit.namespace,
+        hub=hub.name,
+        partition="0",
+        at_s=now_s,
+        kind="parquet" if encoding == "Parquet" else "avro",
     )
     return [
         el(

@@ -253,7 +253,7 @@ def _plain(row: Row) -> tuple[str, ...]:
         event.partition_key or "",
         size(len(event.body)),
         ", ".join(f"{name}={value}" for name, value in properties(event)[:8])[:200],
-        bodies.preview(event.body),
+        bodies.preview(event),
     )
 
 
@@ -264,7 +264,7 @@ async def event_page(visit: Visit) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     row = await _one(visit)
     event = row.event
-    content, note = bodies.unpacked(event.body)
+    content, note = bodies.read_body(event)
     view = visit.query.get("as", "")
     view = view if view in bodies.VIEWS else bodies.best_view(content)
     here = ("hubs", hub.name, "events", row.partition, str(event.sequence_number))

@@ -133,11 +133,11 @@ def _create_form(visit: Visit) -> Html:
             "partitions",
             visit.filled("partitions", limits.PARTITION_COUNT_DEFAULT),
             type_="number",
-            min=limits.PARTITION_COUNT_MIN,
+            min=limits.PARTITION_COUNT_MIN_CURRENT,
             max=limits.PARTITION_COUNT_GRANTED_MAX,
             required=True,
-            help_=f"{limits.PARTITION_COUNT_MIN} to {limits.PARTITION_COUNT_MAX}, more with a "
-            "grant; they cannot be changed later",
+            help_=f"{limits.PARTITION_COUNT_MIN} to {limits.PARTITION_COUNT_MAX}, 1 where the "
+            "namespace has Azure's current limits, more with a grant; they cannot be changed later",
         ),
         field(
             "Retention (hours)",
@@ -227,7 +227,7 @@ async def _partitions(visit: Visit, hub: HubInfo) -> Html:
                 href=visit.link("hubs", hub.name, "events", partition=each["id"], from_="earliest"),
                 title="Its events, from the first on",
             ),
-            whole(each["begin_sequence"]) if each["last_sequence"] >= 0 else "–",
+            whole(each["begin_sequence"]) if each["begin_sequence"] >= 0 else "–",
             whole(each["last_sequence"]) if each["last_sequence"] >= 0 else "–",
             each["last_offset"] if each["last_sequence"] >= 0 else "–",
             f"{moment(each['last_enqueued_ms'])} ({ago(each['last_enqueued_ms'], now_ms)})"

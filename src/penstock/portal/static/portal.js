@@ -113,7 +113,7 @@
         Hour: two(now.getUTCHours()), Minute: two(now.getUTCMinutes()), Second: two(now.getUTCSeconds()),
       };
       const name = value("name_format").replace(/\{(\w+)\}/g, (all, word) => words[word] ?? all);
-      preview.querySelector("[data-name]").textContent = `${name}.avro`;
+      preview.querySelector("[data-name]").textContent = name + (value("encoding") === "Parquet" ? ".parquet" : ".avro");
       const files = Math.ceil(86400 / Math.max(1, Number(value("interval_s")))) * Number(preview.dataset.partitions);
       preview.querySelector("[data-files]").textContent = files.toLocaleString();
     };

@@ -439,6 +439,7 @@ class _Window:
             account=settings.account,
             container=settings.container,
             encoding=settings.encoding,
+            written_ms=time.time_ns() // 1_000_000,
         )
 
     def discard(self) -> None:

@@ -1,0 +1,162 @@
+"""Delay after failed authentication, per policy name and address (design.md 7).
+
+Every token is verified, whatever came before it: a good one is answered at once. Only answers to
+tokens that failed are delayed. Failures are counted per policy and address, and per address over
+all policies, so guessing with changing policy names is delayed as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from penstock.auth.token import parse_token
+from penstock.model import limits, names
+from penstock.model.errors import AuthFailed, PenstockError, QuotaExceeded
+
+# Each further failure doubles the delay until it is at its longest; more failures are not counted,
+# so a long attack is forgotten as fast as a short one.
+_FAILURES_COUNTED = (
+    limits.BACKOFF_FREE_FAILURES
+    + 1
+    + (limits.BACKOFF_MS_MAX // limits.BACKOFF_FIRST_MS).bit_length()
+)
+_ANY_POLICY = "\0"  # no policy has this name
+_POLICIES_FREE = 16  # failures of an address over all policies count so much less
+
+
+class AuthDelay:
+    """Failures by (policy, address); times are monotonic milliseconds. Shared by all protocols.
+
+    A good token clears nothing: behind one address there may be a client and somebody who guesses.
+    """
+
+    def __init__(
+        self,
+        *,
+        entries_max: int = limits.BACKOFF_ENTRIES_MAX,
+        waiting_max: int = limits.BACKOFF_WAITING_MAX,
+    ) -> None:
+        self._entries_max = entries_max
+        self._waiting_max = waiting_max
+        self._failures: dict[tuple[str, str], tuple[int, int]] = {}  # count, when; oldest first
+        self.waiting = 0  # answers that are delayed now
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def fail(self, policy: str, address: str, *, now_ms: int) -> int:
+        """Count a failure; the milliseconds that its answer is delayed. `policy` is the peer's
+        text, "" where there was none."""
+        # No policy has a longer name: all that are longer count as one.
+        name = names.key(policy[: limits.RULE_NAME_MAX + 1])
+        count = self._count(name, address, 1, _FAILURES_COUNTED, now_ms)
+        most = _FAILURES_COUNTED * _POLICIES_FREE
+        total = self._count(_ANY_POLICY, address, _POLICIES_FREE, most, now_ms)
+        return max(_delay_ms(count), _delay_ms(total // _POLICIES_FREE))
+
+    def _count(self, policy: str, address: str, rate: int, most: int, now_ms: int) -> int:
+        """One more failure; `rate` failures are forgotten at a time."""
+        entry = (policy, address)
+        count, since_ms = self._failures.pop(entry, (0, now_ms))
+        steps = (now_ms - since_ms) // limits.BACKOFF_FORGET_MS
+        if steps * rate >= count:
+            count, since_ms = 0, now_ms
+        else:
+            count, since_ms = count - steps * rate, since_ms + steps * limits.BACKOFF_FORGET_MS
+        count = min(count + 1, most)
+        if count == most:
+            since_ms = now_ms  # the attack goes on
+        if len(self._failures) >= self._entries_max:
+            del self._failures[next(iter(self._failures))]
+        self._failures[entry] = (count, since_ms)
+        return count
+
+    def start_waiting(self) -> bool:
+        """One more answer is delayed; False when too many are: that one is not given at all."""
+        if self.waiting >= self._waiting_max:
+            return False
+        self.waiting += 1
+        return True
+
+    def stop_waiting(self) -> None:
+        """The answer was given, or its peer is gone."""
+        self.waiting -= 1
+        assert self.waiting >= 0
+
+
+class DelayedAnswers:
+    """Failed tokens of one connection: counted, their answers delayed."""
+
+    def __init__(
+        self,
+        delay: AuthDelay,
+        *,
+        address: str,
+        loop: asyncio.AbstractEventLoop,
+        monotonic_ms: Callable[[], int],
+        run: Callable[[Callable[[], None]], None],
+        close: Callable[[PenstockError], None],
+    ) -> None:
+        """`run` gives a delayed answer, `close` ends the connection with a reason."""
+        self._delay = delay
+        self._address = address
+        self._loop = loop
+        self._monotonic_ms = monotonic_ms
+        self._run = run
+        self._close = close
+        self._failures = 0
+        self._numbers = itertools.count()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+
+    def fail(self, policy: str) -> int:
+        """The milliseconds that the answer is delayed. Too many failures end the connection. The
+        refusal itself is logged where it is answered."""
+        delay_ms = self._delay.fail(policy, self._address, now_ms=self._monotonic_ms())
+        self._failures += 1
+        most = limits.FAILED_TOKENS_PER_CONNECTION_MAX
+        if self._failures >= most:
+            self._close(
+                QuotaExceeded(
+                    f"{self._failures} tokens have failed on this connection: at most {most} may."
+                )
+            )
+        return delay_ms
+
+    def later(self, delay_ms: int, answer: Callable[[], None]) -> None:
+        """Give the answer then; never, if the connection ends before."""
+        if not self._delay.start_waiting():
+            self._close(QuotaExceeded("Too many answers to tokens that failed are waiting."))
+            return
+        number = next(self._numbers)
+
+        def give() -> None:
+            del self._timers[number]
+            self._delay.stop_waiting()
+            self._run(answer)
+
+        self._timers[number] = self._loop.call_later(delay_ms / 1000, give)
+
+    def close(self) -> None:
+        while self._timers:
+            _, timer = self._timers.popitem()
+            timer.cancel()
+            self._delay.stop_waiting()
+
+
+def policy_of(token: object) -> str:
+    """The policy that a token names, true or not; "" when it names none."""
+    if not isinstance(token, str):
+        return ""
+    try:
+        return parse_token(token).key_name
+    except AuthFailed:
+        return ""
+
+
+def _delay_ms(failures: int) -> int:
+    counted = failures - limits.BACKOFF_FREE_FAILURES
+    if counted <= 0:
+        return 0
+    return min(limits.BACKOFF_FIRST_MS << (counted - 1), limits.BACKOFF_MS_MAX)

@@ -1,0 +1,61 @@
+"""Admin tokens: issue one with a role and an expiry, revoke one before it expires."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock.management.operations.base import Acts, IssuedToken
+from penstock.management.rights import Action
+from penstock.model import limits, names
+from penstock.model.errors import ArgumentError, ArgumentOutOfRange
+
+ROLES = ("Reader", "Operator", "Owner")
+LIFETIME_S_MIN = 60
+LIFETIME_S_MAX = 10 * 365 * 86_400
+_TOKEN_ID = re.compile("[0-9a-f]{32}")
+
+
+class AdminTokenActs(Acts):
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
+        """A token for `subject`, which the audit log shows. Raises ArgumentError."""
+        self._permit(Action.ADMIN_TOKEN_ISSUE, subject)
+        by_name = {known.lower(): known for known in ROLES}
+        known_role = by_name.get(role.lower())
+        if known_role is None:
+            raise ArgumentError(
+                f"The role is '{names.shown(role)}': {', '.join(ROLES)} are allowed."
+            )
+        if not 1 <= len(subject) <= limits.AUDIT_WHO_MAX // 4 or not subject.isprintable():
+            raise ArgumentError(
+                f"The name '{names.shown(subject)}' is invalid: 1 to {limits.AUDIT_WHO_MAX // 4} "
+                "printable characters are allowed."
+            )
+        if not LIFETIME_S_MIN <= lifetime_s <= LIFETIME_S_MAX:
+            raise ArgumentOutOfRange(
+                f"The lifetime is {lifetime_s} seconds: {LIFETIME_S_MIN} to {LIFETIME_S_MAX} "
+                "(ten years) are allowed."
+            )
+        issued = self._administration.tokens.issue(
+            subject=subject, role=known_role, lifetime_s=lifetime_s
+        )
+        self._record(
+            Action.ADMIN_TOKEN_ISSUE,
+            f"{issued.id}: {known_role} for {names.shown(subject)}, {lifetime_s} s",
+        )
+        return issued
+
+    def revoke(self, token_id: str) -> None:
+        """No token of this id is valid from now on, whether one was issued or not."""
+        self._permit(Action.ADMIN_TOKEN_REVOKE, token_id)
+        if _TOKEN_ID.fullmatch(token_id) is None:
+            raise ArgumentError(
+                f"The token id '{names.shown(token_id)}' is invalid: 32 hexadecimal digits are "
+                "allowed. 'penstock token admin' and the audit log show it."
+            )
+        self._administration.tokens.revoke(token_id)
+        self._record(Action.ADMIN_TOKEN_REVOKE, token_id)
+
+    def revoked(self) -> Sequence[str]:
+        self._permit(Action.ADMIN_TOKEN_READ)
+        return self._administration.tokens.revoked()

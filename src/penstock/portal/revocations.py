@@ -1,0 +1,137 @@
+"""Sessions that were signed out and sign-in links that were used, remembered over restarts.
+
+The file has one line per entry, `ID ISSUED_MS EXPIRES_MS CRC32`, and is only appended to until it
+is written again whole, without what has expired. A file that cannot be understood ends every
+session and link issued before: damage must not sign anyone in again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import zlib
+from pathlib import Path
+
+log = logging.getLogger("penstock.portal")
+
+ENTRIES_MAX = 10_000
+_EVERYTHING = "*"  # the ID of the entry that revokes whatever was issued at its time or before
+_FILE_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Revocations:
+    """Used on the event loop only. Without a file, entries last as long as the process."""
+
+    def __init__(self, file: Path | None, *, now_ms: int) -> None:
+        self._file = file
+        self._entries: dict[str, tuple[int, int]] = {}  # id -> issued, expires; oldest first
+        self._all_until_ms = 0  # whatever was issued at this time or before is revoked
+        self._lines = 0
+        if file is not None:
+            self._load(file, now_ms)
+
+    def is_revoked(self, entry_id: str, *, issued_ms: int) -> bool:
+        return issued_ms <= self._all_until_ms or entry_id in self._entries
+
+    def revoke(self, entry_id: str, *, issued_ms: int, expires_ms: int, now_ms: int) -> bool:
+        """On disk on return, unless the disk fails, which is logged. False when it was revoked
+        already: of several callers one is told True."""
+        if self.is_revoked(entry_id, issued_ms=issued_ms):
+            return False
+        self._entries[entry_id] = (issued_ms, expires_ms)
+        if len(self._entries) > ENTRIES_MAX or self._lines >= 2 * ENTRIES_MAX:
+            self._drop_expired(now_ms)
+            self._rewrite()
+        else:
+            self._append(_line(entry_id, issued_ms, expires_ms))
+        return True
+
+    def _load(self, file: Path, now_ms: int) -> None:
+        try:
+            with file.open("rb") as opened:
+                content = opened.read(_FILE_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._distrust(f"{file} cannot be read ({error.strerror or error})", now_ms)
+            return
+        lines = content.splitlines()
+        for line in lines:
+            entry = _parse(line)
+            if entry is None:
+                self._distrust(f"{file} is damaged", now_ms)
+                break
+            entry_id, issued_ms, expires_ms = entry
+            if entry_id == _EVERYTHING:
+                self._all_until_ms = max(self._all_until_ms, issued_ms)
+            else:
+                self._entries[entry_id] = (issued_ms, expires_ms)
+        self._drop_expired(now_ms)
+        self._rewrite()
+
+    def _distrust(self, reason: str, now_ms: int) -> None:
+        log.warning("every portal session is ended: reason=%s", reason)
+        self._all_until_ms = now_ms
+
+    def _drop_expired(self, now_ms: int) -> None:
+        self._entries = {
+            entry_id: times for entry_id, times in self._entries.items() if times[1] > now_ms
+        }
+        while len(self._entries) > ENTRIES_MAX:
+            # Forgetting one must not revive it: whatever is as old as it goes with it.
+            issued_ms, _ = self._entries.pop(next(iter(self._entries)))
+            self._all_until_ms = max(self._all_until_ms, issued_ms)
+
+    def _append(self, line: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            opened = os.open(self._file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+            try:
+                os.write(opened, line)
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+            self._lines += 1
+        except OSError as error:
+            self._warn(error)
+
+    def _rewrite(self) -> None:
+        if self._file is None:
+            return
+        lines = [_line(_EVERYTHING, self._all_until_ms, 0)] if self._all_until_ms else []
+        lines += [_line(each, *times) for each, times in self._entries.items()]
+        aside = self._file.with_name(self._file.name + ".new")
+        try:
+            opened = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            with os.fdopen(opened, "wb") as stream:
+                stream.write(b"".join(lines))
+                stream.flush()
+                os.fsync(opened)
+            aside.replace(self._file)
+            self._lines = len(lines)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        log.warning(
+            "sign-out is not kept over a restart: file=%s error=%s",
+            self._file,
+            error.strerror or error,
+        )
+
+
+def _line(entry_id: str, issued_ms: int, expires_ms: int) -> bytes:
+    body = f"{entry_id} {issued_ms} {expires_ms}".encode()
+    return b"%s %08x\n" % (body, zlib.crc32(body))
+
+
+def _parse(line: bytes) -> tuple[str, int, int] | None:
+    body, _, checksum = line.rpartition(b" ")
+    if checksum != b"%08x" % zlib.crc32(body):
+        return None
+    entry_id, issued, expires = body.decode().split(" ")
+    return entry_id, int(issued), int(expires)

@@ -1,0 +1,324 @@
+"""`/health`, `/ready` and `penstock doctor` share one list of checks. The service runs it itself,
+`doctor` on a data directory. Texts name no path: `/ready` needs no token.
+
+`/health` fails only when a restart helps. A check that is required makes `/ready` answer 503;
+everything else is a warning of a 200.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import resource
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from penstock.broker import Broker
+from penstock.log.api import LogHealth
+from penstock.model.clock import Clock
+from penstock.service.certificates import EXPIRY_WARNING_DAYS, CertificateValidity
+from penstock.service.periodic_tasks import PassReport, TurnBudget
+
+_WARNINGS_MAX = 20
+_NAMED_MAX = 3  # directories that one warning names
+_FREE_SHARE_LOW = 0.10
+_FREE_BYTES_LOW = 1 << 30
+_OPEN_FILES_LOW = 4096
+_COMMITTER_LATE_S = 60.0  # it completes a round, or wakes up idle, every few seconds
+_DAY_MS = 86_400_000
+_GB = 1 << 30
+
+
+class State(StrEnum):
+    OK = "ok"
+    OFF = "off"
+    PENDING = "pending"  # it starts; nobody has to do anything
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one check saw, and what to do about it."""
+
+    check: str
+    state: State
+    text: str
+    is_required: bool = False  # the service is not ready while this check fails
+
+
+class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a running service knows of itself."""
+
+    is_open: bool
+    log_problem: str | None  # a partition that takes no events, or a committer that ended
+    portal: Finding
+    capture: Finding
+    passes: Sequence[PassReport]
+    warnings: Sequence[str]  # damage, idle throughput units, hubs that are not captured
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks look at. `service` is None in `doctor`."""
+
+    data: Path
+    now_ms: int
+    certificate: CertificateValidity | str | None  # str: why it cannot be read; None: none yet
+    unclaimed: Sequence[str] = ()  # log directories that belong to no event hub
+    open_files: tuple[int, int] | None = None  # soft and hard limit; None: of this process
+    service: ServiceState | None = None
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """The body of `/ready`."""
+
+    status: str
+    checks: dict[str, str]
+    warnings: list[str]
+    passes: dict[str, float | None]  # seconds since the last complete pass; None: none yet
+
+    @property
+    def is_ready(self) -> bool:
+        return self.status == "ready"
+
+
+def run_checks(subject: Subject) -> list[Finding]:
+    """Every check, in order. May stat the disk: a few microseconds each."""
+    return [finding for check in CHECKS for finding in check(subject)]
+
+
+def summarize(subject: Subject, findings: Sequence[Finding]) -> Readiness:
+    is_ready = not any(each.is_required and each.state is State.FAIL for each in findings)
+    checks: dict[str, str] = {}
+    warnings: list[str] = []
+    for each in findings:
+        is_fine = each.state in (State.OK, State.OFF)
+        if each.state is State.WARN:
+            checks.setdefault(each.check, "warning")
+        else:
+            checks[each.check] = each.state.value if is_fine else each.text
+        if each.state is State.WARN or (each.state is State.FAIL and not each.is_required):
+            warnings.append(each.text)
+    passes = subject.service.passes if subject.service is not None else ()
+    return Readiness(
+        status="ready" if is_ready else "not ready",
+        checks=checks,
+        warnings=list(dict.fromkeys(warnings))[:_WARNINGS_MAX],
+        passes={each.name: _round(each.seconds_ago) for each in passes},
+    )
+
+
+def health_routes(
+    ended: Callable[[], str | None], readiness: Callable[[], Awaitable[Readiness]]
+) -> list[Route]:
+    """`ended` returns None, or why only a restart helps."""
+
+    async def health(request: Request) -> JSONResponse:
+        reason = ended()
+        body = {
+            "status": "healthy" if reason is None else "unhealthy",
+            "message": reason or "Penstock is running.",
+        }
+        return JSONResponse(body, status_code=200 if reason is None else 503)
+
+    async def ready(request: Request) -> JSONResponse:
+        found = await readiness()
+        return JSONResponse(msgspec.to_builtins(found), status_code=200 if found.is_ready else 503)
+
+    return [Route("/health", health), Route("/ready", ready)]
+
+
+def raise_open_files_limit() -> tuple[int, int]:
+    """Raise the soft limit on open files to the hard limit; return both. Every connection and every
+    open segment needs a descriptor, and the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft, hard
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # macOS has an infinite hard limit that cannot be set
+        return soft, hard
+    return hard, hard
+
+
+def committer_report(health: LogHealth, clock: Clock) -> PassReport:
+    """The committer wakes up at least every few seconds, also when nothing is published."""
+    name = "committer"
+    ago_s: float | None = None
+    if health.last_round_ms is not None:
+        ago_s = max(0, clock.monotonic_ms() - health.last_round_ms) / 1000
+    if health.is_alive and (ago_s is None or ago_s <= _COMMITTER_LATE_S):
+        return PassReport(name, ago_s, None)
+    last = "never" if ago_s is None else f"{ago_s:,.0f} s ago"
+    text = f"{name}: the last complete round was {last}; {health.queued:,} tasks wait for it. "
+    return PassReport(name, ago_s, text + "Is the disk slow? `penstock doctor` measures a flush.")
+
+
+async def find_log_problem(broker: Broker) -> str | None:
+    """The first partition that takes no events, and how many there are; a bounded number of
+    partitions per event-loop turn."""
+    first, count = "", 0
+    budget = TurnBudget()
+    for hub in broker.hubs():
+        for index, reason in hub.failed_partitions():
+            entity = hub.entity
+            first = first or f"partition {index} of {entity.namespace}/{entity.name}: {reason}"
+            count += 1
+        await budget.spend(hub.partition_count)
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return f"{first}{more}" if count else None
+
+
+# --- the checks ---------------------------------------------------------------------------------
+
+
+def _check_listeners(subject: Subject) -> Iterator[Finding]:
+    if subject.service is None:
+        return
+    if subject.service.is_open:
+        yield Finding("doors", State.OK, "open", is_required=True)
+    else:
+        yield Finding("doors", State.FAIL, "starting or stopping", is_required=True)
+
+
+def _check_log(subject: Subject) -> Iterator[Finding]:
+    if subject.service is None:
+        return
+    problem = subject.service.log_problem
+    state = State.OK if problem is None else State.FAIL
+    yield Finding("log", state, problem or "every partition takes events", is_required=True)
+
+
+def _check_children(subject: Subject) -> Iterator[Finding]:
+    if subject.service is not None:
+        yield subject.service.portal
+        yield subject.service.capture
+
+
+def _check_passes(subject: Subject) -> Iterator[Finding]:
+    """Late or failed passes of long-lived tasks; `/ready` names the others by their age."""
+    if subject.service is None:
+        return
+    for each in subject.service.passes:
+        if each.warning is not None:
+            yield Finding(each.name, State.WARN, each.warning)
+
+
+def _check_data_directory(subject: Subject) -> Iterator[Finding]:
+    data = subject.data
+    if not data.is_dir():
+        text = "The data directory does not exist yet; `penstock serve` creates it."
+        yield Finding("data directory", State.WARN, text)
+    elif not os.access(data, os.W_OK | os.X_OK):
+        text = "The data directory cannot be written by this user."
+        yield Finding("data directory", State.FAIL, text)
+    else:
+        yield Finding("data directory", State.OK, str(data.resolve()))
+
+
+def _check_disk_space(subject: Subject) -> Iterator[Finding]:
+    directory = subject.data if subject.data.is_dir() else subject.data.absolute().parent
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError as error:
+        text = f"The free disk space cannot be read: {error.strerror}."
+        yield Finding("disk space", State.WARN, text)
+        return
+    share = usage.free / usage.total if usage.total else 0.0
+    text = f"{usage.free / _GB:,.1f} GB free of {usage.total / _GB:,.1f} GB ({share:.0%})"
+    if share >= _FREE_SHARE_LOW and usage.free >= _FREE_BYTES_LOW:
+        yield Finding("disk space", State.OK, text)
+        return
+    remedy = "publications are refused when it is full: free some, or shorten retention."
+    yield Finding("disk space", State.WARN, f"The data directory's disk has {text}: {remedy}")
+
+
+def _check_open_files(subject: Subject) -> Iterator[Finding]:
+    soft, hard = subject.open_files or resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"soft limit {_limit(soft)}, hard limit {_limit(hard)}"
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < _OPEN_FILES_LOW:
+        remedy = "every connection needs one: raise it (systemd: LimitNOFILE=)."
+        yield Finding("open files", State.WARN, f"Open files have the {text}: {remedy}")
+    else:
+        yield Finding("open files", State.OK, f"{text}; the service raises the soft one")
+
+
+def _check_certificate(subject: Subject) -> Iterator[Finding]:
+    validity = subject.certificate
+    if validity is None:
+        yield Finding("certificate", State.OK, "none yet; the first start creates one")
+        return
+    if isinstance(validity, str):
+        yield Finding("certificate", State.FAIL, validity)
+        return
+    yield judge_certificate(validity, now_ms=subject.now_ms)
+
+
+def judge_certificate(validity: CertificateValidity, *, now_ms: int) -> Finding:
+    """For `/ready`, `doctor`, `config validate` and the start."""
+    days = (validity.not_after_ms - now_ms) / _DAY_MS
+    until = datetime.datetime.fromtimestamp(validity.not_after_ms / 1000, tz=datetime.UTC)
+    text = f"The certificate {validity.file.name} is valid until {until:%Y-%m-%d %H:%M} UTC"
+    remedy = (
+        "replace the files; they are loaded without a restart."
+        if validity.is_own
+        else "it is renewed by itself; see the log lines if it is not."
+    )
+    if now_ms < validity.not_before_ms:
+        since = datetime.datetime.fromtimestamp(validity.not_before_ms / 1000, tz=datetime.UTC)
+        text = f"The certificate {validity.file.name} is valid from {since:%Y-%m-%d %H:%M} UTC on"
+        return Finding("certificate", State.FAIL, f"{text}, which is in the future.")
+    if days < 0:
+        text = f"The certificate {validity.file.name} expired on {until:%Y-%m-%d %H:%M} UTC"
+        return Finding("certificate", State.FAIL, f"{text}: {remedy}")
+    if days < EXPIRY_WARNING_DAYS:
+        return Finding("certificate", State.WARN, f"{text} ({days:.0f} days): {remedy}")
+    return Finding("certificate", State.OK, f"{text} ({days:.0f} days).")
+
+
+def _check_unclaimed(subject: Subject) -> Iterator[Finding]:
+    names = subject.unclaimed
+    if not names:
+        yield Finding("log directories", State.OK, "each belongs to an event hub")
+        return
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    text = (
+        f"No event hub of the catalog owns the log directories {', '.join(names[:_NAMED_MAX])}"
+        f"{more}: the catalog may have lost a hub. See docs/operations.md, unclaimed log "
+        "directories."
+    )
+    yield Finding("log directories", State.WARN, text)
+
+
+def _check_notes(subject: Subject) -> Iterator[Finding]:
+    if subject.service is not None:
+        for text in subject.service.warnings:
+            yield Finding("notes", State.WARN, text)
+
+
+CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    _check_listeners,
+    _check_log,
+    _check_children,
+    _check_data_directory,
+    _check_disk_space,
+    _check_open_files,
+    _check_certificate,
+    _check_unclaimed,
+    _check_passes,
+    _check_notes,
+)
+
+
+def _limit(number: int) -> str:
+    return "unlimited" if number in (-1, resource.RLIM_INFINITY) else f"{number:,}"
+
+
+def _round(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

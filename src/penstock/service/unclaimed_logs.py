@@ -1,0 +1,171 @@
+"""Log directories and the catalog: names in the directories, unclaimed ones, finished deletions.
+
+A log directory is named by its hub's id, which only the catalog can resolve. `hub.json` in it names
+the namespace and the hub, so that events remain attributable when the catalog has lost the hub: the
+directory is reported, and no new hub takes its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.broker.hub import HubRuntime
+from penstock.catalog.api import Catalog
+from penstock.log.api import LogStore
+from penstock.model.entities import Hub, Namespace
+from penstock.model.names import key
+
+NAME_FILE = "hub.json"
+_NAME_BYTES_MAX = 4096
+_HUB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_logger = logging.getLogger(__name__)
+
+
+class HubNames(msgspec.Struct, frozen=True):
+    """The content of `hub.json`."""
+
+    namespace: str
+    name: str
+
+
+class UnclaimedLog(msgspec.Struct, frozen=True):
+    """A log directory with events whose id no hub of the catalog has. `names` is None where
+    `hub.json` is missing (version 0.1 wrote none) or damaged."""
+
+    directory: Path
+    names: HubNames | None
+
+    def warning(self) -> str:
+        owner = "an unknown event hub"
+        consequence = (
+            "Event hubs of the configuration that do not exist yet are not created, since it may "
+            "be theirs."
+        )
+        if self.names is not None:
+            owner = f"the event hub '{self.names.namespace}/{self.names.name}'"
+            consequence = "No event hub of that name is created."
+        return (
+            f"{self.directory} has events of {owner}, which is not in the catalog. {consequence} "
+            "Restore the catalog from a backup, or move the directory away; then restart."
+        )
+
+
+class UnclaimedLogs:
+    """What `find_unclaimed_logs` found at start."""
+
+    def __init__(self, logs: Iterable[UnclaimedLog] = ()) -> None:
+        self.logs = tuple(logs)
+
+    def labels(self) -> list[str]:
+        """Each directory with the hub that it names, for the warning of `/ready`."""
+        return [
+            f"{log.directory} (of '{log.names.namespace}/{log.names.name}')"
+            if log.names is not None
+            else f"{log.directory} (of an unknown event hub)"
+            for log in self.logs
+        ]
+
+    def warnings(self) -> list[str]:
+        return [log.warning() for log in self.logs]
+
+    def reserved(self) -> dict[tuple[str, str], str]:
+        """Why these hubs, by the keys of namespace and name, cannot be created."""
+        return {
+            (key(log.names.namespace), key(log.names.name)): log.warning()
+            for log in self.logs
+            if log.names is not None
+        }
+
+    def may_have(self, namespace: str, hub: str) -> bool:
+        """Whether one of the logs is, or may be, that of this hub."""
+        reserved = self.reserved()
+        return len(reserved) < len(self.logs) or (key(namespace), key(hub)) in reserved
+
+
+class StoredCatalog(Catalog, Protocol):
+    """A catalog that records deletions: `SqliteCatalog`."""
+
+    def deleted_hubs(self) -> list[str]: ...
+
+    def forget_deleted_hubs(self, ids: Collection[str]) -> None: ...
+
+    def reserve_hubs(self, reasons: Mapping[tuple[str, str], str]) -> None: ...
+
+
+def compare_logs(directory: Path, catalog: StoredCatalog, logs: LogStore) -> UnclaimedLogs:
+    """Finish deletions that a crash interrupted; find the logs of which the catalog knows nothing
+    and reserve their names. To be called before a hub is created."""
+    finish_deletions(directory, catalog, logs)
+    hubs = [hub for each in catalog.namespaces() for hub in catalog.hubs(each.name)]
+    unclaimed = find_unclaimed_logs(directory, {hub.id for hub in hubs})
+    catalog.reserve_hubs(unclaimed.reserved())
+    return unclaimed
+
+
+def find_unclaimed_logs(directory: Path, claimed: Collection[str]) -> UnclaimedLogs:
+    """The logs with events below `directory` whose hub id is not `claimed`; each is logged."""
+    found = UnclaimedLogs(
+        UnclaimedLog(folder, _read_names(folder))
+        for folder in sorted(directory.iterdir())
+        if _HUB_ID.fullmatch(folder.name)
+        and folder.name not in claimed
+        and next(folder.glob("*/*.log"), None) is not None
+    )
+    for text in found.warnings():
+        _logger.warning("unclaimed log: %s", text)
+    return found
+
+
+def finish_deletions(directory: Path, catalog: StoredCatalog, logs: LogStore) -> None:
+    """Remove the logs of hubs whose deletion was committed before the process ended, and forget
+    the deletions whose logs are gone."""
+    gone = []
+    for hub_id in catalog.deleted_hubs():
+        if (directory / hub_id).exists():
+            _logger.info("deletion of an event hub completed: id=%s", hub_id)
+            logs.drop(hub_id)
+        else:
+            gone.append(hub_id)
+    if gone:
+        catalog.forget_deleted_hubs(gone)
+
+
+def hubs_with_name_files(directory: Path) -> Callable[..., HubRuntime]:
+    """A factory for `Broker(new_hub=...)`: before a hub can take its first event, its log
+    directory names it."""
+
+    def new_hub(namespace: Namespace, hub: Hub, **parts: Any) -> HubRuntime:
+        _write_names(directory / hub.id, HubNames(namespace.name, hub.name))
+        return HubRuntime(namespace, hub, **parts)
+
+    return new_hub
+
+
+def _read_names(folder: Path) -> HubNames | None:
+    try:
+        with (folder / NAME_FILE).open("rb") as file:
+            return msgspec.json.decode(file.read(_NAME_BYTES_MAX), type=HubNames)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write_names(folder: Path, names: HubNames) -> None:
+    """Not flushed: it is written again at every start at which the catalog knows the hub. A full
+    disk is no reason not to start."""
+    if _read_names(folder) == names:
+        return
+    aside = folder / f"{NAME_FILE}.new"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        aside.touch(mode=0o600)
+        aside.write_bytes(msgspec.json.encode(names) + b"\n")
+        aside.replace(folder / NAME_FILE)
+    except OSError as error:
+        _logger.warning("log directory not named: directory=%s reason=%s", folder, error)

@@ -1,0 +1,149 @@
+"""Spark's checkpoint of a capture query after a crash: whether it can be used.
+
+Spark writes `offsets/N` and `commits/N` without flushing them, so a power cut can leave the newest
+ones empty, torn or missing. The ledger is flushed and is enough to go on from: a checkpoint that
+cannot be trusted is set aside, and the query begins where the ledger ends. A window that was being
+written keeps its file name (`capture/taken.py`), so its file is written over, never twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from penstock.capture.ledger import Ledger
+from penstock.capture.windows import Place
+
+_log = logging.getLogger("penstock.capture")
+
+_VERSION = "v1"
+_NUMBERED = re.compile(r"\d+")
+_CRC_MAGIC = b"crc\0"
+_ENTRY_BYTES_MAX = 64 * 1024 * 1024
+
+
+def set_aside_if_unusable(checkpoint: Path, ledger: Path) -> str | None:
+    """Rename a checkpoint that Spark cannot continue from. Returns the reason, or None where it
+    stays. Call it while no query uses the checkpoint. Raises OSError and sqlite3.Error."""
+    problem = find_problem(checkpoint, _stored_places(ledger))
+    if problem is None:
+        return None
+    aside = checkpoint.with_name("checkpoint.unusable")
+    shutil.rmtree(aside, ignore_errors=True)  # the one of an earlier crash
+    checkpoint.rename(aside)
+    _log.warning(
+        "capture checkpoint set aside: reason=%s moved_to=%s; capture continues from its ledger",
+        problem,
+        aside,
+    )
+    return problem
+
+
+def find_problem(checkpoint: Path, stored: Mapping[str, Place]) -> str | None:
+    """Why Spark could not continue from this checkpoint: a file that is empty or torn, or entries
+    that the ledger has and the checkpoint has not. `stored` are the ledger's places."""
+    if not checkpoint.is_dir():
+        return None
+    metadata = checkpoint / "metadata"
+    if metadata.exists() and (
+        _has_wrong_checksum(metadata) or not _is_json_object(_content(metadata))
+    ):
+        return _torn(metadata)
+    for folder in (checkpoint / "offsets", checkpoint / "commits"):
+        for file in _entries(folder):
+            if _has_wrong_checksum(file) or not _is_entry(file):
+                return _torn(file)
+    return _missing_entries(checkpoint / "offsets", stored)
+
+
+def _missing_entries(offsets: Path, stored: Mapping[str, Place]) -> str | None:
+    entries = _entries(offsets)
+    if not entries:
+        return f"{offsets} has no entry, the ledger has" if stored else None
+    newest = entries[-1]
+    try:
+        offset = json.loads((_content(newest) or "").splitlines()[2])
+        places = msgspec.convert(offset["places"], dict[str, Place])
+    except (IndexError, KeyError, TypeError, ValueError):  # msgspec's error is a ValueError
+        return _torn(newest)
+    for partition, place in stored.items():
+        if partition in places and places[partition].window < place.window:
+            return (
+                f"{newest} ends with window {places[partition].window} of partition {partition}, "
+                f"the ledger with window {place.window}: newer entries were lost"
+            )
+    return None
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Entries of a metadata log, the newest last."""
+    if not folder.is_dir():
+        return []
+    files = [file for file in folder.iterdir() if _NUMBERED.fullmatch(file.name)]
+    return sorted(files, key=lambda file: int(file.name))
+
+
+def _is_entry(file: Path) -> bool:
+    """A version and lines of JSON; `-` stands for a source without an offset."""
+    lines = (_content(file) or "").splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION:
+        return False
+    return all(line == "-" or _is_json_object(line) for line in lines[1:])
+
+
+def _is_json_object(text: str | None) -> bool:
+    try:
+        return isinstance(json.loads(text or ""), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _content(file: Path) -> str | None:
+    if file.stat().st_size > _ENTRY_BYTES_MAX:
+        return None
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _has_wrong_checksum(file: Path) -> bool:
+    """Compare with Hadoop's checksum file (`crc\\0`, bytes per checksum, CRC-32 of each chunk).
+
+    A checksum file that is itself torn is removed: Spark would refuse the entry because of it.
+    """
+    stored = file.with_name(f".{file.name}.crc")
+    if not stored.exists():
+        return False
+    content, data = stored.read_bytes(), file.read_bytes()
+    if len(content) < 8 or content[:4] != _CRC_MAGIC:
+        stored.unlink()
+        return False
+    (size,) = struct.unpack(">I", content[4:8])
+    if size == 0:
+        stored.unlink()
+        return False
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    return content[8:] != b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
+
+
+def _torn(file: Path) -> str:
+    return f"{file} is empty or torn ({file.stat().st_size} bytes)"
+
+
+def _stored_places(ledger: Path) -> dict[str, Place]:
+    if not ledger.exists():
+        return {}
+    opened = Ledger(ledger)
+    try:
+        return opened.places()
+    finally:
+        opened.close()

@@ -1,0 +1,270 @@
+"""Bit flips over a data directory: the same content, or a warning or error that names the file.
+
+Each part of the service opens the files that it owns, in this process, as `penstock serve` does.
+The directories: one that this version stopped, one as it would be after kill -9, and one that
+commit 2ffc782 left when it was killed, with the catalog still in the write-ahead log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.faults.test_old_data_directory import OldDirectory
+
+from penstock.capture.ledger import Ledger
+from penstock.capture.taken import TakenNames
+from penstock.catalog.history import SqliteHistory
+from penstock.catalog.ledger import SqliteLedger
+from penstock.catalog.sqlite import SqliteCatalog
+from penstock.checkpoints.file import CheckpointFile
+from penstock.client import EventData
+from penstock.log.embedded import EmbeddedLogStore
+from penstock.model.errors import LogCorrupt, PenstockError
+from penstock.model.metrics import NAMES
+from penstock.service.certificates import development_certificates, server_context
+from penstock.service.data_directory import DataDirectory
+
+if TYPE_CHECKING:
+    from tests.conftest import Sized
+
+Content = list[object]
+
+
+def read_catalog(data: Path) -> Content:
+    catalog = SqliteCatalog(data / "catalog.sqlite")
+    try:
+        ledger = SqliteLedger(data / "catalog.sqlite")
+        try:
+            usage = ledger.usage()
+        finally:
+            ledger.close()
+        namespaces = catalog.namespaces()
+        content: Content = [*namespaces, *usage, *catalog.audit(newest=1000)]
+        for namespace in namespaces:
+            content += catalog.rules(namespace.name)
+            for hub in catalog.hubs(namespace.name):
+                content.append(hub)
+                content += catalog.groups(namespace.name, hub.name)
+                content += catalog.rules(namespace.name, hub.name)
+    finally:
+        catalog.close()
+    return content
+
+
+def read_checkpoints(data: Path) -> Content:
+    file = CheckpointFile(
+        data / "checkpoints.sqlite", now_ms=lambda: 0, new_etag=lambda: "", is_shared=False
+    )
+    try:
+        return [*file.everything()]
+    finally:
+        file.close()
+
+
+def read_history(data: Path) -> Content:
+    now_ms = 1_794_960_000_000  # shortly after the fixtures were written
+    store = SqliteHistory(data / "history.sqlite")
+    try:
+        return [
+            store.read(
+                "factory",
+                hub,
+                names=NAMES,
+                since_ms=now_ms - 3_600_000,
+                until_ms=now_ms,
+                points=500,
+                now_ms=now_ms,
+            )
+            for hub in (None, "orders", "readings")
+        ]
+    finally:
+        store.close()
+
+
+def read_keys(data: Path) -> Content:
+    directory = DataDirectory(data)
+    content: Content = []
+    if (data / "root.key").exists():
+        content.append(directory.root_key().reveal())
+    if (data / "admin.secret").exists():
+        content.append(directory.admin_tokens().tenant_id)
+    return content
+
+
+def read_certificates(data: Path) -> Content:
+    """A certificate that is made again is another one, but signed by the same CA."""
+    files = development_certificates(data / "tls", ["localhost"], now_ms=1_794_960_000_000)
+    server_context(files)
+    return [files.ca_file.read_bytes(), files.certificate_file.read_bytes()]
+
+
+def read_log(data: Path) -> Content:
+    """Every event, and the last number of every producer; a partition that is refused or a record
+    that cannot be read is an error with its reason."""
+    store = EmbeddedLogStore(data / "log", wake=lambda work: None)
+    content: Content = []
+    try:
+        for folder in sorted((data / "log").glob("*/[0-9]*")):
+            log = store.partition(folder.parent.name, int(folder.name))
+            status = log.status()
+            if status.failed:
+                raise LogCorrupt(status.failed)
+            content += [
+                str(folder.relative_to(data)),
+                status,
+                *(log.producer(number) for number in (4711, 4712, 7)),
+            ]
+            sequence = 0
+            while batches := log.read(sequence, bytes_max=1_000_000):
+                content += [(each.first_sequence, bytes(each.sections)) for each in batches]
+                sequence = batches[-1].first_sequence + batches[-1].count
+    finally:
+        damage = store.damage
+        store.close()
+    for text in damage:
+        logging.getLogger("test").warning(text)  # as /ready lists it
+    return content
+
+
+def read_capture(data: Path) -> Content:
+    """As the job opens the files of a run; it reports sqlite3.Error as the run's error."""
+    content: Content = []
+    for file in sorted((data / "capture").glob("*/ledger.sqlite")):
+        ledger = Ledger(file, check=True)
+        try:
+            content += [ledger.totals(), ledger.places(), ledger.newest(1000), ledger.slots(2**62)]
+        finally:
+            ledger.close()
+    for file in sorted((data / "capture").glob("*.names.sqlite")):
+        TakenNames(file, check=True).close()
+        with closing(sqlite3.connect(file)) as names:
+            content += names.execute("SELECT * FROM taken ORDER BY 1, 2").fetchall()
+    return content
+
+
+READERS: dict[str, Callable[[Path], Content]] = {
+    "catalog.sqlite": read_catalog,
+    "checkpoints.sqlite": read_checkpoints,
+    "history.sqlite": read_history,
+    "root.key": read_keys,
+    "admin.secret": read_keys,
+    "tls": read_certificates,
+    "log": read_log,
+    "capture": read_capture,
+}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """`stopped` and `running` were used by this version; `killed` is as commit 2ffc782 left it."""
+    root = tmp_path_factory.mktemp("directories")
+    old = OldDirectory(root / "stopped", "stopped")
+    DataDirectory(old.data).root_key()  # the service reads it for a new namespace only
+
+    async def use() -> None:
+        async with old.served() as service, service.producer("readings") as producer:
+            await producer.send_event(EventData("of this version"), partition_id="3")
+            shutil.copytree(old.data, root / "running")
+
+    asyncio.run(use())
+    killed = OldDirectory(root / "killed", "killed").data
+    return {"stopped": old.data, "running": root / "running", "killed": killed}
+
+
+def _copy_part(made: Path, part: str, file: Path, target: Path) -> None:
+    """What the part reads; of the log only the partition of the file."""
+    target.mkdir(mode=0o700)
+    found = [*made.glob(f"{part}*")]
+    if part == "log":
+        found = [made / Path(*file.parts[:3])]
+        (target / found[0].relative_to(made)).parent.mkdir(mode=0o700, parents=True)
+        shutil.copy2(made / "log" / "format.json", target / "log")
+    for source in found:
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copy(source, target / source.relative_to(made))
+
+
+# Version 0.1 wrote no checksums of these.
+UNCHECKED_IN_0_1 = ("root.key", "admin.secret", "tls")
+
+
+def _part_of(path: str) -> str | None:
+    if path.startswith("capture") and ".sqlite" not in path:
+        return None  # Spark's own files, which Spark checks, and files without content
+    return next((part for part in READERS if path.startswith(part)), None)
+
+
+def _outcome(
+    data: Path, part: str, flipped: Path, caplog: pytest.LogCaptureFixture
+) -> tuple[Content | None, str]:
+    """What the part reads, None where it refuses; and the messages that name the flipped file.
+
+    A write-ahead log is named by the file that it belongs to."""
+    caplog.clear()
+    name = flipped.name.removesuffix("-wal").removesuffix("-shm")
+    try:
+        content = READERS[part](data)
+    except (PenstockError, sqlite3.Error) as error:
+        return None, str(error) if name in str(error) else ""
+    messages = [record.getMessage() for record in caplog.records]
+    return content, "\n".join(message for message in messages if name in message)
+
+
+def _flip(file: Path, at: int, bit: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1 << bit
+    file.write_bytes(content)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.sized("faults")
+@pytest.mark.parametrize("name", ["stopped", "running", "killed"])
+def test_no_flipped_bit_changes_anything_unnoticed(
+    name: str,
+    directories: dict[str, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    sized: Sized,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    made = directories[name]
+    files = sorted(
+        file.relative_to(made)
+        for file in made.rglob("*")
+        if file.is_file() and file.stat().st_size > 0 and _part_of(str(file.relative_to(made)))
+    )
+    if name == "killed":
+        files = [file for file in files if _part_of(str(file)) not in UNCHECKED_IN_0_1]
+    expected: dict[str | Path, Content] = {}
+    chance = random.Random(name)
+    silent: list[str] = []
+    noticed = 0
+    for number in range(sized(short=100, full=5_000, long=50_000)):
+        file = files[number % len(files)]
+        part = _part_of(str(file))
+        assert part is not None
+        copy = tmp_path / "copy"
+        whole = Path(*file.parts[:3]) if part == "log" else part
+        if whole not in expected:
+            _copy_part(made, part, file, copy)
+            expected[whole] = READERS[part](copy)
+            shutil.rmtree(copy)
+        _copy_part(made, part, file, copy)
+        at, bit = chance.randrange((copy / file).stat().st_size), chance.randrange(8)
+        _flip(copy / file, at, bit)
+        content, messages = _outcome(copy, part, copy / file, caplog)
+        noticed += bool(messages)
+        if content != expected[whole] and not messages:
+            silent.append(f"bit {bit} of byte {at} of {file}")
+        shutil.rmtree(copy)
+    assert silent == []
+    assert noticed > 0

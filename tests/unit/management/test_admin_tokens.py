@@ -1,0 +1,41 @@
+"""Admin tokens that the management API issues and revokes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.model.errors import ArgumentError, PenstockError
+
+if TYPE_CHECKING:
+    from tests.unit.management.conftest import Plane
+
+
+@pytest.mark.parametrize(
+    ("subject", "role", "lifetime_s", "text"),
+    [
+        ("anna", "Janitor", 60, "Reader, Operator, Owner are allowed"),
+        ("anna", "Capture", 60, "Reader, Operator, Owner are allowed"),
+        ("", "Reader", 60, "1 to 64 printable"),
+        ("an\nna", "Reader", 60, "1 to 64 printable"),
+        ("anna", "Reader", 59, "60 to 315360000"),
+        ("anna", "Reader", 10**9, "60 to 315360000"),
+    ],
+)
+def test_odd_admin_token_is_refused(
+    full: Plane, subject: str, role: str, lifetime_s: int, text: str
+) -> None:
+    with pytest.raises(PenstockError, match=text):
+        full.admin.admin_tokens.issue(subject=subject, role=role, lifetime_s=lifetime_s)
+    assert full.tokens.issued == []
+    with pytest.raises(ArgumentError, match="32 hexadecimal digits"):
+        full.admin.admin_tokens.revoke("../" + "a" * 29)
+
+
+def test_audit_names_the_id_and_not_the_token(full: Plane) -> None:
+    issued = full.admin.admin_tokens.issue(subject="anna", role="operator", lifetime_s=60)
+    assert issued.role == "Operator"
+    (who, what, detail) = full.audit()[-1]
+    assert (who, what) == ("admin", "adminTokens/write")
+    assert detail == f"{issued.id}: Operator for anna, 60 s"

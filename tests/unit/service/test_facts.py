@@ -1,0 +1,62 @@
+"""The addresses that a running service prints, by the address that it is bound to."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.model.entities import AuthorizationRule, Right, Secret
+from penstock.model.names import ROOT_RULE, NamespaceName
+from penstock.service.administration import endpoints_of
+from penstock.service.facts import Facts
+from penstock.service.settings import Settings
+
+ROOT = AuthorizationRule(
+    namespace=NamespaceName("penstock"),
+    hub=None,
+    name=ROOT_RULE,
+    rights=Right.ALL,
+    primary_key=Secret("k"),
+    secondary_key=Secret("l"),
+    created_ms=0,
+    updated_ms=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "public_hosts", "expected"),
+    [
+        ("127.0.0.1", (), "localhost"),
+        ("localhost", (), "localhost"),
+        ("::1", (), "localhost"),
+        ("127.0.0.1", ("hub.example.net",), "localhost"),
+        ("127.0.0.2", (), "127.0.0.2"),
+        ("192.0.2.7", (), "192.0.2.7"),
+        ("fd00::7", (), "[fd00::7]"),
+        ("0.0.0.0", (), socket.gethostname()),
+        ("0.0.0.0", ("hub.example.net", "other"), "hub.example.net"),
+        ("::", ("fd00::7",), "[fd00::7]"),
+    ],
+)
+def test_every_address_has_the_host_that_is_bound(
+    host: str, public_hosts: tuple[str, ...], expected: str
+) -> None:
+    facts = Facts.of(
+        Settings(host=host, public_hosts=public_hosts),
+        root=ROOT,
+        amqp_port=1,
+        amqps_port=2,
+        https_port=3,
+        admin_port=4,
+        admin_token="t",
+        ca_file=Path("ca.pem"),
+    )
+    assert (facts.amqp, facts.amqps) == (f"{expected}:1", f"{expected}:2")
+    assert facts.https == f"https://{expected}:3"
+    assert facts.admin.partition("://")[2] == f"{expected}:4"
+    assert facts.connection_string.startswith(f"Endpoint=sb://{expected}:2/;")
+    assert str(facts.emulator_connection_string).startswith(f"Endpoint=sb://{expected}:1;")
+    # What listKeys of the management API returns.
+    assert endpoints_of(facts, "tenant").servicebus == f"sb://{expected}:2/"

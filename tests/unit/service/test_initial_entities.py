@@ -1,0 +1,26 @@
+"""The configuration's entities in a catalog that exists."""
+
+from __future__ import annotations
+
+from penstock.catalog.memory import MemoryCatalog
+from penstock.model.entities import Namespace, Tier
+from penstock.model.names import NamespaceName
+from penstock.service.initial_entities import seed_namespace
+
+
+def test_configured_namespace_loses_the_scope_that_an_old_version_gave_it() -> None:
+    catalog = MemoryCatalog()
+    catalog.put_namespace(
+        Namespace(
+            name=NamespaceName("penstock"),
+            created_ms=1,
+            updated_ms=1,
+            metadata={"subscription": "s", "resourceGroup": "g", "tags": {"a": "b"}},
+        )
+    )
+    seed_namespace(
+        catalog, "penstock", hosts=(), tier=Tier.STANDARD, throughput_units=None, now_ms=2
+    )
+    stored = catalog.namespace("penstock")
+    assert stored is not None
+    assert stored.metadata == {"tags": {"a": "b"}}

@@ -1,0 +1,219 @@
+"""A whole service in this process: what `/health` and `/ready` say when one of its parts fails."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.gateway.amqp.server import AmqpDoor
+from penstock.model.clock import ManualClock
+from penstock.model.entities import ConsumerGroup
+from penstock.model.errors import PenstockError
+from penstock.model.names import GroupName
+from penstock.service.certificates import development_certificates
+from penstock.service.settings import Settings
+from penstock.service.wiring import Penstock
+
+DEADLINE_S = 30
+
+
+class Service:
+    def __init__(self, directory: Path) -> None:
+        self.clock = ManualClock()
+        self.certificates = development_certificates(
+            directory / "own", ["localhost"], now_ms=self.clock.now_ms()
+        )
+        self.settings = Settings(
+            data=directory / "data",
+            amqp_port=None,
+            amqps_port=0,
+            https_port=0,
+            admin_port=0,
+            portal=False,
+            tls_certificate_file=self.certificates.certificate_file,
+            tls_key_file=self.certificates.key_file,
+            tls_ca_file=self.certificates.ca_file,
+        )
+        self.penstock = Penstock(self.settings, clock=self.clock)
+
+    async def start(self) -> None:
+        self.facts = await self.penstock.start()
+
+    async def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        port = int(self.facts.admin.rpartition(":")[2])
+        async with asyncio.timeout(DEADLINE_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                int(line.split(b":")[1])
+                for line in head.split(b"\r\n")
+                if line.lower().startswith(b"content-length")
+            )
+            body = await reader.readexactly(length)
+            writer.close()
+        return int(head.split()[1]), msgspec.json.decode(body)
+
+    async def until_warned(self, text: str) -> dict[str, Any]:
+        """The body of `/ready` that warns of it."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                status, body = await self.get("/ready")
+                assert status == 200
+                if any(text in warning for warning in body["warnings"]):
+                    return body
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    made = Service(tmp_path)
+    await made.start()
+    yield made
+    await made.penstock.stop()
+
+
+async def test_committer_that_ended_fails_health_and_ready(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """reliability.md bug 2: publishing was dead until a restart, and both answered 200."""
+    logs = service.penstock._logs
+    assert logs is not None
+
+    class Broken:
+        """No chore: the committer cannot even look at it."""
+
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            raise RuntimeError("unexpected")
+
+    assert (await service.get("/health"))[0] == 200
+    logs._committer._queue.put(Broken())  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE_S):
+        while logs.health().is_alive:  # noqa: ASYNC110 - a thread that ends notifies nobody
+            await asyncio.sleep(0.01)
+    status, body = await service.get("/health")
+    assert status == 503
+    assert "restarted" in body["message"]
+    status, body = await service.get("/ready")
+    assert status == 503
+    assert "committer" in body["checks"]["log"]
+
+
+async def test_service_that_stops_is_not_unhealthy(service: Service) -> None:
+    """A restart does not help: it stops already."""
+    service.penstock._open = False
+    assert (await service.get("/health"))[0] == 200
+    status, body = await service.get("/ready")
+    assert (status, body["checks"]["doors"]) == (503, "starting or stopping")
+
+
+@pytest.mark.parametrize(
+    "name", ["retention", "metering", "metric history", "capture supervision", "certificate reload"]
+)
+async def test_task_without_a_pass_for_long_is_named(service: Service, name: str) -> None:
+    """reliability.md bug 4: a task that had ended was not noticed. Here no timer fires while the
+    clock jumps, as if all tasks stood still."""
+    status, body = await service.get("/ready")
+    assert status == 200
+    assert name in body["passes"]
+    service.clock.advance(200_000)
+    body = (await service.get("/ready"))[1]
+    assert any(text.startswith(f"{name}: ") for text in body["warnings"])
+
+
+async def test_retention_that_fails_is_named_and_health_stays_well(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, (retention,) = (
+        service.penstock._logs,
+        [each for each in service.penstock._tasks if each.record.name == "retention"],
+    )
+    assert logs is not None
+
+    def fail(*args: object, **more: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(logs, "enforce_retention", fail)
+        retention.wake()
+        await service.until_warned("retention of penstock/events: OSError(24")
+        assert (await service.get("/health"))[0] == 200
+    retention.wake()
+    async with asyncio.timeout(DEADLINE_S):
+        while retention.record.report().warning is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_listeners_use_a_certificate_that_was_replaced(
+    service: Service, tmp_path: Path
+) -> None:
+    new = development_certificates(
+        tmp_path / "new", ["localhost"], now_ms=service.clock.now_ms() + 86_400_000
+    )
+    for source, target in (
+        (new.certificate_file, service.certificates.certificate_file),
+        (new.key_file, service.certificates.key_file),
+    ):
+        target.write_bytes(source.read_bytes())
+    (reload,) = (each for each in service.penstock._tasks if "certificate" in each.record.name)
+    reload.wake()
+    expected = ssl.PEM_cert_to_DER_cert(new.certificate_file.read_text())
+    ports = [
+        int(service.facts.amqps.rpartition(":")[2]),
+        int(service.facts.https.rpartition(":")[2]),
+    ]
+    for port in ports:
+        async with asyncio.timeout(DEADLINE_S):
+            while await shown(port) != expected:  # noqa: ASYNC110 - a handshake tells
+                await asyncio.sleep(0.01)
+
+
+async def shown(port: int) -> bytes:
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+    found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return found
+
+
+def test_service_that_cannot_read_its_certificate_does_not_start(tmp_path: Path) -> None:
+    broken = Service(tmp_path)
+    broken.certificates.key_file.write_text("nonsense")
+    with pytest.raises(PenstockError, match="Cannot use the certificate"):
+        asyncio.run(broken.penstock.start())
+
+
+async def test_links_are_judged_again_only_when_rules_or_status_changed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """reliability.md bug 10: a consumer group that was created stopped the loop for 0.95 s."""
+    judged: list[str] = []
+    monkeypatch.setattr(AmqpDoor, "rejudge", lambda door: judged.append("again"))
+    broker = service.penstock.broker
+    assert broker is not None
+    catalog = broker._catalog
+    hub = catalog.hub("penstock", "events")
+    assert hub is not None
+    catalog.put_group(
+        ConsumerGroup(
+            namespace=hub.namespace,
+            hub=hub.name,
+            name=GroupName("new"),
+            created_ms=0,
+            updated_ms=0,
+        )
+    )
+    catalog.put_hub(msgspec.structs.replace(hub, metadata={"anything": 1}))
+    assert judged == []
+    (root,) = catalog.rules("penstock")
+    catalog.put_rule(msgspec.structs.replace(root, primary_key=root.secondary_key))
+    assert judged == ["again"]
