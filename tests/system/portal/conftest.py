@@ -294,6 +294,19 @@ def sign_in(page: Page, server: Server, user: str | None = None) -> None:
     page.wait_for_url(server["portal"] + "/")
 
 
+def press(page: Page, key: str) -> None:
+    """Press a key once the page can receive it.
+
+    Chromium drops input until it has shown the first frame of a page; the page's own listeners
+    exist from its load on.
+    """
+    page.wait_for_function(
+        "document.readyState === 'complete' && "
+        "performance.getEntriesByName('first-contentful-paint').length > 0"
+    )
+    page.keyboard.press(key)
+
+
 def _spoke(troubles: list[str], dialog: Any) -> None:
     troubles.append(f"dialog {dialog.message}")
     dialog.dismiss()

@@ -13,7 +13,7 @@ import pytest
 from azure.eventhub import EventData, EventHubProducerClient
 from azure.eventhub.exceptions import EventHubError
 from playwright.sync_api import expect
-from tests.system.portal.conftest import flood
+from tests.system.portal.conftest import flood, press
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -268,25 +268,23 @@ def test_health_is_told_on_the_overview_and_its_page(open_page: OpenPage, servic
 
 def test_everything_is_reached_by_the_keyboard(open_page: OpenPage, service: Service) -> None:
     page = open_page("/hubs")
-    page.keyboard.press("Tab")
+    press(page, "Tab")
     expect(page.get_by_text("Skip to the content")).to_be_focused()
-    page.keyboard.press("Enter")
+    press(page, "Enter")
     expect(page.locator("main")).to_be_focused()
-    page.keyboard.press("/")
+    press(page, "/")
     expect(page.get_by_label("Name")).to_be_focused()
     page.keyboard.type("by-keys")
-    page.keyboard.press("Enter")
+    press(page, "Enter")
     expect(page.get_by_role("heading", name="by-keys")).to_be_visible()
-    page.wait_for_load_state()  # its script listens from then on
     for key, title in (("s", "Scale"), ("c", "Capture"), ("e", "Health"), ("o", "Overview")):
         page.locator("h1").click()
-        page.keyboard.press("g")
-        page.keyboard.press(key)
+        press(page, "g")
+        press(page, key)
         expect(page.get_by_role("heading", name=title, exact=True).first).to_be_visible()
-        page.wait_for_load_state()
-    page.keyboard.press("?")
+    press(page, "?")
     expect(page.get_by_role("heading", name="Keys")).to_be_visible()
-    page.keyboard.press("Escape")
+    press(page, "Escape")
     expect(page.get_by_role("heading", name="Keys")).not_to_be_visible()
 
 

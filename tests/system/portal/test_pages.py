@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
-from tests.system.portal.conftest import flood
+from tests.system.portal.conftest import flood, press
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -326,19 +326,19 @@ def test_nothing_is_cut_off_at_the_side(open_page: OpenPage, width: int, scheme:
 
 def test_keys_and_theme(open_page: OpenPage) -> None:
     page = open_page()
-    page.keyboard.press("g")
-    page.keyboard.press("h")
-    page.wait_for_url("**/hubs")  # and until it is loaded: its script listens by then
+    press(page, "g")
+    press(page, "h")
+    page.wait_for_url("**/hubs")
     expect(page.get_by_role("heading", name="Event hubs", exact=True)).to_be_visible()
-    page.keyboard.press("/")
+    press(page, "/")
     expect(page.get_by_label("Name")).to_be_focused()
-    page.keyboard.press("Escape")
+    press(page, "Escape")
     page.locator("h1").click()
-    page.keyboard.press("t")
+    press(page, "t")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    page.keyboard.press("?")
+    press(page, "?")
     expect(page.get_by_role("heading", name="Keys")).to_be_visible()
     page.context.clear_cookies(name="penstock_theme")
 
