@@ -104,9 +104,10 @@ def _serving(data: Path, hubs: int, tell: Tell) -> Iterator[_Service]:
 
 
 async def _measure(service: _Service, connections: int, tell: Tell) -> dict[str, dict[str, float]]:
-    opened = await _open(service.endpoint, connections)
     loop = asyncio.get_running_loop()
-    found = {}
+    await loop.run_in_executor(None, service.ask, "reset")
+    opened = await _open(service.endpoint, connections)
+    found = {"connections opened": await loop.run_in_executor(None, service.ask, "report")}
     for phase in PHASES:
         tell(f"{connections} connections: {phase}")
         found[phase] = await loop.run_in_executor(None, service.ask, phase)
@@ -216,8 +217,11 @@ class _Child:
         await enforce_retention(self._service.broker)
 
     async def collection(self) -> None:
-        """The collection of everything, as the interpreter may begin it at any moment."""
-        gc.collect()
+        """Collections as the service has them: objects are created until several have run."""
+        kept: list[list[list[object]]] = []
+        for _ in range(500):
+            kept.append([[] for _ in range(100)])
+            await asyncio.sleep(0)
 
     async def _get(self, path: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._admin_port)
@@ -243,7 +247,7 @@ PHASES: dict[str, Callable[[_Child], Awaitable[None]]] = {
 
 
 async def _serve(data: Path, hubs: int) -> None:
-    from penstock.service.garbage_collection import freeze_after_start
+    from penstock.service.garbage_collection import GarbageCollection
     from penstock.service.settings import (
         DEFAULT_NAMESPACE,
         HubSettings,
@@ -265,14 +269,15 @@ async def _serve(data: Path, hubs: int) -> None:
     )
     service = Penstock(settings)
     facts = await service.start()
-    freeze_after_start()
+    GarbageCollection(asyncio.get_running_loop()).start()
     print(facts.as_json(), flush=True)
     gaps, loop = _Gaps(), asyncio.get_running_loop()
     watching = loop.create_task(gaps.watch())
     child = _Child(service, facts)
     while phase := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
-        gaps.reset()
-        for _ in range(_REPEATS):
+        if phase != "report":
+            gaps.reset()
+        for _ in range(_REPEATS if phase in PHASES else 0):
             await PHASES[phase](child)
             await asyncio.sleep(0.05)
         print(

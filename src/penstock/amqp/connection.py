@@ -14,7 +14,6 @@ parsed, so the peer may have said goodbye already.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Any
 
 from penstock.amqp.config import Allowance, ConnectionConfig, ResourceLimit
 from penstock.amqp.decoder import SMALL
@@ -100,7 +99,6 @@ class Connection:
         "_silent",
         "_started_ms",
         "allowance",
-        "app",
         "config",
         "frames_received",
         "has_more",
@@ -117,7 +115,6 @@ class Connection:
         self.state = ConnectionState.START
         self.sasl_state = SaslState.START
         self.open: Open | None = None
-        self.app: Any = None
         self.allowance = Allowance(config)
         self.sessions: dict[int, Session] = {}  # by the peer's channel
         self._by_channel: dict[int, Session] = {}  # by ours
@@ -586,6 +583,11 @@ class Connection:
         self.close(Error(condition=error.condition, description=str(error)))
         self._disconnect()
         events.append(ConnectionFailed(error))
+
+    def disconnect(self) -> None:
+        """The socket is closed."""
+        if not self.is_over:
+            self._disconnect()
 
     def _disconnect(self) -> None:
         """Nothing more is read or sent; links and sessions are gone with the connection."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.amqp.errors import AmqpError, LocalError
 from penstock.amqp.events import Event, TransferOversized, TransfersReceived
@@ -69,7 +69,6 @@ class Link:
     __slots__ = (
         "_answer_closed",
         "_unfinished",
-        "app",
         "attach",
         "credit",
         "delivery_count",
@@ -94,7 +93,6 @@ class Link:
         self.attach: Attach | None = None
         # What arrives before the application answered is bounded too: by one frame's worth.
         self.max_message_size = session.connection.config.max_frame_size
-        self.app: Any = None  # the driver's own object for this link
         self.drain = False
         self.delivery_count = 0
         self.credit = 0

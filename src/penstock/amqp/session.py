@@ -7,7 +7,7 @@ is not there has lost track of itself, so the connection is closed, which every 
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.amqp.config import ResourceLimit
 from penstock.amqp.errors import AmqpError, FramingError, LocalError
@@ -66,7 +66,6 @@ class Session:
         "_remote_handle_max",
         "_remote_window",
         "_requested",
-        "app",
         "channel",
         "connection",
         "links",
@@ -80,7 +79,6 @@ class Session:
         self.channel = channel
         self.remote_channel: int | None = None
         self.state = SessionState.UNMAPPED
-        self.app: Any = None
         self.links: dict[int, Link] = {}  # by the peer's handle
         self._by_handle: dict[int, Link] = {}  # by ours
         self._free_handles: list[int] = []  # a heap: below the highest in use

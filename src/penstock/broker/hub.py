@@ -65,12 +65,18 @@ class SenderLink:
         self._on_close = on_close
 
     def close(self) -> None:
-        """The link has gone. Harmless when done before."""
+        """The link has gone, and nothing here refers to it. Harmless when done before."""
+        self._on_end = _nothing
         self._on_close(self)
 
     def end(self, error: PenstockError) -> None:
-        self._on_close(self)
-        self._on_end(error)
+        on_end = self._on_end
+        self.close()
+        on_end(error)
+
+
+def _nothing(_: object) -> None:
+    """The link has gone."""
 
 
 class _Partition:

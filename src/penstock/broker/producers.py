@@ -56,6 +56,10 @@ def following(first: int, last: int, published: int) -> Follows:
     return Follows.GAP
 
 
+def _nothing(_: object) -> None:
+    """The link has gone."""
+
+
 class ProducerLink:
     """An idempotent producer attached to a partition. `sequence` is the last published number:
     what the attach reply tells, and 0 for a new producer, whose first event is then number 1."""
@@ -112,14 +116,16 @@ class ProducerLink:
         """The link has gone. Harmless when done before."""
         if self._ended is None:
             self._ended = OperationCancelled("The producer's link is closed.")
+            self._on_end = _nothing  # refers to the link, which refers to this
             self._producers.detached(self)
 
     def end(self, error: PenstockError) -> None:
         """The service takes the link away and says why."""
         if self._ended is None:
+            on_end, self._on_end = self._on_end, _nothing
             self._ended = error
             self._producers.detached(self)
-            self._on_end(error)
+            on_end(error)
 
     def _checked_stamp(self, batch: EventBatch) -> Producer:
         stamp = batch.producer

@@ -117,7 +117,7 @@ def serve(
 
 async def _serve(settings: Settings) -> None:
     from penstock.model.clock import SystemClock
-    from penstock.service.garbage_collection import freeze_after_start
+    from penstock.service.garbage_collection import GarbageCollection
     from penstock.service.wiring import Penstock
 
     stopping: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -129,7 +129,8 @@ async def _serve(settings: Settings) -> None:
     began_ms = clock.monotonic_ms()
     service = Penstock(settings, clock=clock)
     facts = await service.start()
-    freeze_after_start()
+    collection = GarbageCollection(loop)
+    collection.start()
     try:
         if settings.json:
             sys.stdout.write(facts.as_json() + "\n")
@@ -147,6 +148,7 @@ async def _serve(settings: Settings) -> None:
         for wanted in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError):
                 loop.remove_signal_handler(wanted)
+        collection.close()
         await service.stop()
     log.info("stopped")
 

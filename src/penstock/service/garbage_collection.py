@@ -1,22 +1,76 @@
-"""Garbage collection of a long-lived service: what exists after the start is not looked at again.
+"""Garbage collection of a long-lived service, in steps of bounded length.
 
-Python's collector stops the event loop. A full collection visits every container object that is not
-frozen: without this the modules, the catalog and the partitions of every hub, which live as long as
-the process, made it several times longer (docs/benchmarks.md, stalls).
+Python's collector stops the event loop, and a full collection visits every container object of the
+process: 57 for each connection, and those of modules, hubs and partitions (0.6 us each). Here an
+object is visited while it is young. Objects that stay are frozen: no later collection visits them,
+so a collection does not take longer with more connections or hubs.
+
+Reference counting still frees frozen objects. Cycles among them are not found, so objects that come
+and go must not be in cycles when they end (tests/unit/service/test_released_connections.py). For
+what remains, everything is collected when the number of frozen objects has doubled since the last
+time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import logging
+import time
+from typing import Any
 
-# Allocations before a young collection, and young collections before an older one. The default 700
-# starts a collection for every few frames of traffic.
-_THRESHOLDS = (10_000, 20, 20)
+# New objects before a young collection, and young collections before a middle one.
+_THRESHOLDS = (6_000, 1, 1_000_000)  # the oldest generation: only by `_collect_old`
+OLD_OBJECTS_MAX = 15_000  # survivors of middle collections that are not frozen yet
+_OLD = 2
+_FROZEN_OBJECTS_MIN = 500_000  # 2,000 open hubs and 3,000 connections have about as many
+
+_log = logging.getLogger("penstock.service")
 
 
-def freeze_after_start() -> None:
-    """Call once, when every listener is open. Objects that exist now are still freed by reference
-    counting; only cycles among them are not found any more."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_THRESHOLDS)
+class GarbageCollection:
+    """Use one per process, on the event loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._is_scheduled = False
+        self._frozen_max = 0
+
+    def start(self) -> None:
+        """Call when every listener is open: what exists now is frozen."""
+        self._collect_all()
+        gc.set_threshold(*_THRESHOLDS)
+        gc.callbacks.append(self._on_collection)
+
+    def close(self) -> None:
+        gc.callbacks.remove(self._on_collection)
+
+    def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
+        """Called by the collector, in whichever thread it runs."""
+        if phase == "stop" and info["generation"] == _OLD - 1 and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon_threadsafe(self._collect_old)
+
+    def _collect_old(self) -> None:
+        self._is_scheduled = False
+        if _old_objects() < OLD_OBJECTS_MAX:
+            return
+        gc.collect()
+        if _old_objects() < OLD_OBJECTS_MAX // 2:
+            return  # most were garbage; what is left may become garbage too
+        gc.freeze()
+        if gc.get_freeze_count() > self._frozen_max:
+            begin_s = time.perf_counter()
+            self._collect_all()
+            took_ms = (time.perf_counter() - begin_s) * 1000
+            _log.info("all garbage collected ms=%.0f", took_ms)
+
+    def _collect_all(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._frozen_max = 2 * max(gc.get_freeze_count(), _FROZEN_OBJECTS_MIN)
+
+
+def _old_objects() -> int:
+    return len(gc.get_objects(generation=_OLD))

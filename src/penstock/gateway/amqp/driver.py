@@ -111,6 +111,7 @@ class AmqpConnection:
         self._turn_scheduled = False
         self._dirty: dict[LinkApp, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None  # our close is out
         self._must_arm = True
         self._ending = False  # our close is out, or nothing can be said any more
         self._hung_up = False
@@ -167,9 +168,12 @@ class AmqpConnection:
         if self._over:
             return
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._end_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._end_timer = None
         self.input.close()
+        self.engine.disconnect()
         self.context.unfinished.update(self, 0)
         self._close_apps()
         log.log(
@@ -541,7 +545,7 @@ class AmqpConnection:
         self._write()
         if opened:
             self.intake.end()
-            self.context.loop.call_later(_CLOSE_GRACE_S, self.hang_up)
+            self._end_timer = self.context.loop.call_later(_CLOSE_GRACE_S, self.hang_up)
         else:
             self.hang_up()
 
@@ -550,7 +554,9 @@ class AmqpConnection:
         if not self._hung_up and not self._over:
             self._hung_up = True
             self.transport.close()
-            self.context.loop.call_later(_CLOSE_GRACE_S, self._cut_off)
+            if self._end_timer is not None:
+                self._end_timer.cancel()
+            self._end_timer = self.context.loop.call_later(_CLOSE_GRACE_S, self._cut_off)
 
     def _cut_off(self) -> None:
         if not self._over:

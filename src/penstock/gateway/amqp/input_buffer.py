@@ -57,9 +57,11 @@ class InputBuffer:
         return False
 
     def close(self) -> None:
-        """The connection is over."""
+        """The connection is over. It is not referred to any more: a cycle would keep both until a
+        garbage collection."""
         self._unread = b""
         self._budget.close()
+        del self._connection
 
     def _work(self) -> None:
         connection, budget = self._connection, self._budget

@@ -118,6 +118,7 @@ class SocketTransport(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection is not None:
             self._connection.connection_lost()
+            self._connection = None  # it refers to this transport
         self._slot.release()
         if self._socket is not None:
             self._socket.forget()

@@ -139,10 +139,16 @@ class DelayedAnswers:
         self._timers[number] = self._loop.call_later(delay_ms / 1000, give)
 
     def close(self) -> None:
+        """The connection is over: no answer is given any more, and nothing refers to it."""
+        self._run = self._close = _nothing
         while self._timers:
             _, timer = self._timers.popitem()
             timer.cancel()
             self._delay.stop_waiting()
+
+
+def _nothing(_: object) -> None:
+    """The connection is over."""
 
 
 def policy_of(token: object) -> str:
