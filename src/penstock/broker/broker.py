@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable
 
 from penstock.broker import texts
 from penstock.broker.accounts import Accounts
@@ -17,7 +16,7 @@ from penstock.model.entities import ConsumerGroup, Hub, Namespace, RevokedPublis
 from penstock.model.names import HubName, NamespaceName, key
 
 _HOUR_MS = 3_600_000
-PARTITIONS_PER_TURN = 256  # of hubs that are updated after a change of their namespace
+PARTITIONS_PER_TURN = 256  # of hubs that follow a change or the deletion of their namespace
 
 
 class Broker:
@@ -45,7 +44,8 @@ class Broker:
         self.accounts = Accounts(clock, later=later)
         self.accounts.follow(catalog.namespaces())
         self._later = later
-        self._outdated: dict[str, None] = {}  # open hubs whose namespace changed, in order
+        # Hubs whose namespace changed or was deleted, in order; True: the hub was deleted with it.
+        self._outdated: dict[str, bool] = {}
         self._is_updating = False  # whether a later turn goes on with them
         self._hub_ids: set[str] = set(self._living())
         self._unsubscribe = catalog.subscribe(self._catalog_changed)
@@ -142,12 +142,12 @@ class Broker:
         if isinstance(entity, Namespace):
             self.accounts.follow(self._catalog.namespaces())
             if change.after is None:
-                self._drop_hubs(self._hub_ids - self._living().keys())
+                self._defer(self._hub_ids - self._living().keys(), is_deleted=True)
             elif change.before is not None:
-                self._defer_updates(entity.name)
+                self._defer(self._open_hubs(entity.name), is_deleted=False)
         elif isinstance(entity, Hub):
             if change.after is None:
-                self._drop_hubs({entity.id})
+                self._drop_hub(entity.id)
             else:
                 self._hub_ids.add(entity.id)
                 self._update_hub(entity.id)
@@ -156,14 +156,13 @@ class Broker:
             if hub is not None:
                 self._update_hub(hub.id)
 
-    def _drop_hubs(self, hub_ids: AbstractSet[str]) -> None:
-        for hub_id in hub_ids:
-            runtime = self._runtimes.pop(hub_id, None)
-            if runtime is not None:
-                runtime.deleted()
-            self._logs.drop(hub_id)
-            self._hub_ids.discard(hub_id)
-            self._outdated.pop(hub_id, None)
+    def _drop_hub(self, hub_id: str) -> None:
+        runtime = self._runtimes.pop(hub_id, None)
+        if runtime is not None:
+            runtime.deleted()
+        self._logs.drop(hub_id)
+        self._hub_ids.discard(hub_id)
+        self._outdated.pop(hub_id, None)
 
     def _update_hub(self, hub_id: str) -> None:
         """Give an open hub its entity, its namespace and its groups as they are now."""
@@ -179,13 +178,18 @@ class Broker:
             del self._runtimes[hub_id]
         runtime.changed(namespace, hub)
 
-    def _defer_updates(self, namespace: str) -> None:
-        """Update every open hub of a changed namespace, a bounded number of partitions at a time.
-        Units are enforced for the namespace at once; a hub that is asked for is updated first."""
+    def _open_hubs(self, namespace: str) -> list[str]:
         wanted = key(namespace)
-        for hub_id, runtime in self._runtimes.items():
-            if key(runtime.entity.namespace) == wanted:
-                self._outdated[hub_id] = None
+        return [
+            hub_id
+            for hub_id, runtime in self._runtimes.items()
+            if key(runtime.entity.namespace) == wanted
+        ]
+
+    def _defer(self, hub_ids: Iterable[str], *, is_deleted: bool) -> None:
+        """Update or drop the hubs of a namespace, a bounded number of partitions at a time. Units
+        are enforced for the namespace at once; a hub that is asked for is updated first."""
+        self._outdated.update(dict.fromkeys(hub_ids, is_deleted))
         if not self._is_updating:
             self._update_some()
 
@@ -196,7 +200,10 @@ class Broker:
             hub_id = next(iter(self._outdated))
             runtime = self._runtimes.get(hub_id)
             partitions += 1 if runtime is None else runtime.partition_count
-            self._update_hub(hub_id)
+            if self._outdated[hub_id]:
+                self._drop_hub(hub_id)
+            else:
+                self._update_hub(hub_id)
         if self._outdated and self._later is not None:
             self._is_updating = True
             self._later(0, self._update_some)

@@ -100,7 +100,8 @@ class EmbeddedLogStore:
         except DataDirectoryError:
             self._lock.release()
             raise
-        self._partitions: dict[tuple[str, int], EmbeddedPartition | RefusedPartition] = {}
+        # By hub id: a retention pass must not look at every partition for every hub.
+        self._partitions: dict[str, dict[int, EmbeddedPartition | RefusedPartition]] = {}
         self._dropped = 0
         self._is_closed = False
         for path in leftovers:
@@ -109,22 +110,22 @@ class EmbeddedLogStore:
     @property
     def pending_bytes(self) -> int:
         """Appended and not yet settled: what a crash of this moment would lose."""
-        return sum(partition.pending_bytes for partition in self._partitions.values())
+        return sum(partition.pending_bytes for partition in self._opened())
 
     @property
     def damage(self) -> list[str]:
         """What was found broken when partitions were opened, in words for an operator."""
-        return [text for partition in self._partitions.values() for text in partition.damage]
+        return [text for partition in self._opened() for text in partition.damage]
 
     def partition(self, hub_id: str, index: int) -> EmbeddedPartition | RefusedPartition:
-        found = self._partitions.get((hub_id, index))
-        if found is None:
-            found = self._partitions[hub_id, index] = self._open(hub_id, index)
-        return found
+        partition = self._partitions.get(hub_id, {}).get(index)
+        if partition is None:
+            partition = self._open(hub_id, index)
+            self._partitions.setdefault(hub_id, {})[index] = partition
+        return partition
 
     def drop(self, hub_id: str) -> None:
-        for key in [key for key in self._partitions if key[0] == hub_id]:
-            partition = self._partitions.pop(key)
+        for partition in self._partitions.pop(hub_id, {}).values():
             if isinstance(partition, EmbeddedPartition):
                 self._committer.do(partial(self._forget, partition.cancel()))
         # Aside at once, so that the id is free; the bytes go when nobody waits for the disk.
@@ -210,8 +211,12 @@ class EmbeddedLogStore:
             raise ArgumentError(f"The hub id {hub_id!r} cannot name a directory.")
         return self._directory / hub_id
 
+    def _opened(self) -> Iterator[EmbeddedPartition | RefusedPartition]:
+        for partitions in self._partitions.values():
+            yield from partitions.values()
+
     def _embedded(self) -> Iterator[EmbeddedPartition]:
-        for partition in self._partitions.values():
+        for partition in self._opened():
             if isinstance(partition, EmbeddedPartition):
                 yield partition
 
@@ -220,8 +225,8 @@ class EmbeddedLogStore:
         for name in self._files.listdir(self._hub_directory(hub_id)):
             if name.isascii() and name.isdigit():
                 self.partition(hub_id, int(name))
-        found = [self._partitions[key] for key in self._partitions if key[0] == hub_id]
-        return [partition for partition in found if isinstance(partition, EmbeddedPartition)]
+        opened = self._partitions.get(hub_id, {}).values()
+        return [partition for partition in opened if isinstance(partition, EmbeddedPartition)]
 
     def _expire(self, partition: EmbeddedPartition, oldest_ms: int) -> int:
         dropped = partition.drop_before(oldest_ms)

@@ -273,6 +273,45 @@ def test_change_of_one_hub_touches_no_other(world: World, monkeypatch: pytest.Mo
     assert world.broker.hub("unit-test", "hub-7").entity.metadata == {"captureRuns": []}
 
 
+def test_deletion_of_a_namespace_visits_a_bounded_number_of_partitions_per_turn(
+    world: World,
+) -> None:
+    turns: list[Callable[[], None]] = []
+    dropped: list[str] = []
+
+    class Logs(MemoryLogStore):
+        def drop(self, hub_id: str) -> None:
+            dropped.append(hub_id)
+            super().drop(hub_id)
+
+    for number in range(200):
+        world.catalog.put_hub(world.hub_entity(f"hub-{number}", f"id{number}"))
+    count = len(world.catalog.hubs("unit-test"))
+    broker = Broker(
+        world.catalog,
+        Logs(lambda work: None),
+        world.clock,
+        producer_ids=lambda: 1,
+        later=lambda delay_ms, work: turns.append(work),
+    )
+    hubs = [broker.hub("unit-test", f"hub-{number}") for number in range(100)]  # others not open
+    world.catalog.delete_namespace("unit-test")
+    with pytest.raises(NotFound):
+        broker.hub("unit-test", "hub-199")
+    assert 0 < len(dropped) <= PARTITIONS_PER_TURN
+    while turns:
+        before = len(dropped)
+        turns.pop(0)()
+        assert 0 < len(dropped) - before <= PARTITIONS_PER_TURN
+        was_open = {hub.entity.id for hub in hubs}.intersection(dropped[before:])
+        assert len(was_open) * 4 <= PARTITIONS_PER_TURN
+    assert len(dropped) == len(set(dropped)) == count
+    assert broker.hubs() == []
+    for hub in hubs:
+        with pytest.raises(NotFound):
+            hub.publish(world.batch(b"a"), size_bytes=10, partition=0, done=lambda outcome: None)
+
+
 def test_change_of_a_namespace_visits_a_bounded_number_of_partitions_per_turn(
     world: World,
 ) -> None:

@@ -18,6 +18,8 @@ from penstock.amqp.performatives import (
     encode_performative,
 )
 from penstock.amqp.types import Int, Long, Short, Symbol
+from penstock.gateway.amqp.inbound import PublisherLink
+from penstock.gateway.amqp.turn_queue import ITEMS_PER_TURN
 from penstock.model import limits
 from penstock.model.entities import HubStatus
 from penstock.model.errors import LogFailed
@@ -311,6 +313,25 @@ def test_hub_that_is_deleted_ends_its_senders(world: World, peer: Peer, link: Li
     assert "The messaging entity 'sb://contoso.example.net/eh1' could not be found" in str(
         error.description
     )
+
+
+def test_hub_with_many_links_ends_a_bounded_number_of_them_per_turn(world: World) -> None:
+    peers = [world.peer().authorised() for _ in range(100)]
+    for peer in peers:
+        peer.sender("eh1")
+
+    def attached() -> int:
+        links = [app for peer in peers for app in peer.connection.apps.values()]
+        return sum(isinstance(app, PublisherLink) for app in links)
+
+    world.loop.settle()
+    count = attached()
+    assert count == 100
+    world.change_hub(status=HubStatus.SEND_DISABLED)
+    while count:
+        assert 0 < count - attached() <= ITEMS_PER_TURN
+        count = attached()
+        world.loop.step()
 
 
 def test_what_is_on_disk_is_acknowledged_before_the_link_is_detached(

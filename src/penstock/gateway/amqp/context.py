@@ -13,6 +13,7 @@ import msgspec
 from penstock.auth import Authority
 from penstock.broker import Broker
 from penstock.gateway.amqp.calls import CallMeter
+from penstock.gateway.amqp.turn_queue import TurnQueue
 from penstock.gateway.guard import Guard
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits
@@ -126,6 +127,7 @@ class Context:
         self.connections_max = connections_max
         self.held = Held()
         self.unfinished = UnfinishedBytes()
+        self.ended_links = TurnQueue(loop)  # by the broker: the hub was deleted, disabled, changed
         self.guard = guard or Guard(loop)
         self.calls = CallMeter()
         self.refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)

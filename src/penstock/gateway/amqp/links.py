@@ -96,7 +96,11 @@ class EntityLink(LinkApp):
         return grant.expires_ms + self.connection.context.expiry_grace_ms
 
     def end(self, error: PenstockError) -> None:
-        """The broker ended this link: hub deleted or changed, its place taken by another."""
+        """The broker ended this link: hub deleted or changed, its place taken by another. A hub
+        may have thousands of links: a bounded number is detached per event-loop turn."""
+        self.connection.context.ended_links.run(partial(self._detach, error))
+
+    def _detach(self, error: PenstockError) -> None:
         self.connection.turn(partial(self.connection.detach, self.link, error))
 
 
