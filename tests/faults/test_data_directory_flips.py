@@ -30,13 +30,19 @@ from penstock.client import EventData
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.model.errors import LogCorrupt, PenstockError
 from penstock.model.metrics import NAMES
+from penstock.portal.revocations import Revocations
 from penstock.service.certificates import development_certificates, server_context
 from penstock.service.data_directory import DataDirectory
+from penstock.service.unclaimed_logs import find_unclaimed_logs
+from penstock.spark.capture_checkpoint import set_aside_if_unusable
+from penstock.spark.capture_job import job_id
 
 if TYPE_CHECKING:
     from tests.conftest import Sized
 
 Content = list[object]
+NOW_MS = 1_794_960_000_000  # shortly after the fixtures were written
+SESSIONS = ("first", "second", "third")
 
 
 def read_catalog(data: Path) -> Content:
@@ -71,7 +77,6 @@ def read_checkpoints(data: Path) -> Content:
 
 
 def read_history(data: Path) -> Content:
-    now_ms = 1_794_960_000_000  # shortly after the fixtures were written
     store = SqliteHistory(data / "history.sqlite")
     try:
         return [
@@ -79,10 +84,10 @@ def read_history(data: Path) -> Content:
                 "factory",
                 hub,
                 names=NAMES,
-                since_ms=now_ms - 3_600_000,
-                until_ms=now_ms,
+                since_ms=NOW_MS - 3_600_000,
+                until_ms=NOW_MS,
                 points=500,
-                now_ms=now_ms,
+                now_ms=NOW_MS,
             )
             for hub in (None, "orders", "readings")
         ]
@@ -100,9 +105,18 @@ def read_keys(data: Path) -> Content:
     return content
 
 
+def read_revoked_tokens(data: Path) -> Content:
+    return [*DataDirectory(data).revoked_tokens(now_ms=NOW_MS).ids()]
+
+
+def read_portal_revocations(data: Path) -> Content:
+    portal = Revocations(data / "portal.revoked", now_ms=NOW_MS)
+    return [portal.is_revoked(name, issued_ms=NOW_MS - 1) for name in SESSIONS]
+
+
 def read_certificates(data: Path) -> Content:
     """A certificate that is made again is another one, but signed by the same CA."""
-    files = development_certificates(data / "tls", ["localhost"], now_ms=1_794_960_000_000)
+    files = development_certificates(data / "tls", ["localhost"], now_ms=NOW_MS)
     server_context(files)
     return [files.ca_file.read_bytes(), files.certificate_file.read_bytes()]
 
@@ -111,7 +125,7 @@ def read_log(data: Path) -> Content:
     """Every event, and the last number of every producer; a partition that is refused or a record
     that cannot be read is an error with its reason."""
     store = EmbeddedLogStore(data / "log", wake=lambda work: None)
-    content: Content = []
+    content: Content = [log.names for log in find_unclaimed_logs(data / "log", ()).logs]
     try:
         for folder in sorted((data / "log").glob("*/[0-9]*")):
             log = store.partition(folder.parent.name, int(folder.name))
@@ -136,7 +150,8 @@ def read_log(data: Path) -> Content:
 
 
 def read_capture(data: Path) -> Content:
-    """As the job opens the files of a run; it reports sqlite3.Error as the run's error."""
+    """As the job opens the files of a run; it reports sqlite3.Error as the run's error. A Spark
+    checkpoint that is set aside is rebuilt from the ledger."""
     content: Content = []
     for file in sorted((data / "capture").glob("*/ledger.sqlite")):
         ledger = Ledger(file, check=True)
@@ -148,6 +163,11 @@ def read_capture(data: Path) -> Content:
         TakenNames(file, check=True).close()
         with closing(sqlite3.connect(file)) as names:
             content += names.execute("SELECT * FROM taken ORDER BY 1, 2").fetchall()
+    for folder in sorted((data / "capture").glob("*/checkpoint")):
+        set_aside_if_unusable(folder, folder.with_name("ledger.sqlite"))
+        content += [file.read_bytes() for file in sorted(folder.glob("*/[0-9]*"))]
+    if (data / "capture" / "job-id").exists():
+        content.append(job_id(data / "capture") != "")
     return content
 
 
@@ -157,6 +177,8 @@ READERS: dict[str, Callable[[Path], Content]] = {
     "history.sqlite": read_history,
     "root.key": read_keys,
     "admin.secret": read_keys,
+    "admin.revoked": read_revoked_tokens,
+    "portal.revoked": read_portal_revocations,
     "tls": read_certificates,
     "log": read_log,
     "capture": read_capture,
@@ -168,7 +190,17 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """`stopped` and `running` were used by this version; `killed` is as commit 2ffc782 left it."""
     root = tmp_path_factory.mktemp("directories")
     old = OldDirectory(root / "stopped", "stopped")
-    DataDirectory(old.data).root_key()  # the service reads it for a new namespace only
+    data = DataDirectory(old.data)
+    data.root_key()  # the service reads it for a new namespace only
+    portal = Revocations(old.data / "portal.revoked", now_ms=NOW_MS)
+    for name in SESSIONS[:2]:
+        data.revoked_tokens(now_ms=NOW_MS).add(name, now_ms=NOW_MS)
+        portal.revoke(name, issued_ms=NOW_MS - 1, expires_ms=NOW_MS + 60_000, now_ms=NOW_MS)
+    # As the capture job does, which the service of this test does not start.
+    for file in (old.data / "capture").glob("*/ledger.sqlite"):
+        Ledger(file).close()
+    for file in (old.data / "capture").glob("*.names.sqlite"):
+        TakenNames(file).close()
 
     async def use() -> None:
         async with old.served() as service, service.producer("readings") as producer:
@@ -181,25 +213,35 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _copy_part(made: Path, part: str, file: Path, target: Path) -> None:
-    """What the part reads; of the log only the partition of the file."""
+    """What the part reads; of the log only the partition of the file, and its hub's name."""
     target.mkdir(mode=0o700)
     found = [*made.glob(f"{part}*")]
     if part == "log":
-        found = [made / Path(*file.parts[:3])]
-        (target / found[0].relative_to(made)).parent.mkdir(mode=0o700, parents=True)
-        shutil.copy2(made / "log" / "format.json", target / "log")
+        folder = made / Path(*file.parts[:3])
+        if folder.name == "hub.json":
+            folder = folder.with_name("0")
+        found = [made / "log" / "format.json", folder, folder.with_name("hub.json")]
     for source in found:
-        copy = shutil.copytree if source.is_dir() else shutil.copy2
-        copy(source, target / source.relative_to(made))
+        if source.is_dir():
+            shutil.copytree(source, target / source.relative_to(made))
+        elif source.is_file():
+            (target / source.relative_to(made)).parent.mkdir(
+                mode=0o700, parents=True, exist_ok=True
+            )
+            shutil.copy2(source, target / source.relative_to(made))
 
 
-# Version 0.1 wrote no checksums of these.
+# Version 0.1 wrote no checksums of these; its databases are in write-ahead logs, which have them,
+# except for this one.
 UNCHECKED_IN_0_1 = ("root.key", "admin.secret", "tls")
+UNCHECKED_DATABASE_IN_0_1 = ".names.sqlite"
+# Written again at every start, or a log for people.
+WITHOUT_CONTENT = ("capture/python", "capture/spark.log", "runtime.json", "plan.json", "log/lock")
 
 
 def _part_of(path: str) -> str | None:
-    if path.startswith("capture") and ".sqlite" not in path:
-        return None  # Spark's own files, which Spark checks, and files without content
+    if path.endswith(WITHOUT_CONTENT):
+        return None
     return next((part for part in READERS if path.startswith(part)), None)
 
 
@@ -208,9 +250,12 @@ def _outcome(
 ) -> tuple[Content | None, str]:
     """What the part reads, None where it refuses; and the messages that name the flipped file.
 
-    A write-ahead log is named by the file that it belongs to."""
+    A write-ahead log and a checksum file of Spark are named by the file that they belong to."""
     caplog.clear()
     name = flipped.name.removesuffix("-wal").removesuffix("-shm")
+    if "checkpoint" in flipped.parts:
+        entry = name.removeprefix(".").removesuffix(".crc")
+        name = f"/{flipped.with_name(entry).relative_to(data / 'capture')} "
     try:
         content = READERS[part](data)
     except (PenstockError, sqlite3.Error) as error:
@@ -243,7 +288,12 @@ def test_no_flipped_bit_changes_anything_unnoticed(
         if file.is_file() and file.stat().st_size > 0 and _part_of(str(file.relative_to(made)))
     )
     if name == "killed":
-        files = [file for file in files if _part_of(str(file)) not in UNCHECKED_IN_0_1]
+        files = [
+            file
+            for file in files
+            if _part_of(str(file)) not in UNCHECKED_IN_0_1
+            and not file.name.endswith(UNCHECKED_DATABASE_IN_0_1)
+        ]
     expected: dict[str | Path, Content] = {}
     chance = random.Random(name)
     silent: list[str] = []

@@ -25,6 +25,7 @@ from penstock.service.settings import (
     NamespaceSettings,
     Settings,
 )
+from penstock.service.unclaimed_logs import find_unclaimed_logs
 from penstock.service.wiring import Penstock
 
 DEADLINE_S = 30.0
@@ -196,6 +197,25 @@ async def test_log_without_a_name_may_be_that_of_any_absent_hub(tmp_path: Path) 
             lambda client: client.put_hub(DEFAULT_NAMESPACE, "readings", partition_count=2)
         )
         assert await service.hub_names() == ["readings"]
+
+
+async def test_no_flipped_bit_gives_a_log_another_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await _used(tmp_path, "orders")
+    (folder,) = _logs(tmp_path)
+    file = folder / "hub.json"
+    whole = file.read_bytes()
+    for place in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        file.write_bytes(flipped)
+        caplog.clear()
+        (log,) = find_unclaimed_logs(folder.parent, ()).logs
+        if log.names is None:
+            assert f"name file unusable: file={file}" in caplog.text, place
+        else:
+            assert (log.names.namespace, log.names.name) == ("penstock", "orders"), place
 
 
 async def test_deleted_hub_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 DIR/                0700
   root.key          the first root key, base64 of 256 random bits        0600
   admin.secret      what admin tokens are signed with, base64, 256 bits   0600
-                    (both: a second line has the first one's checksum; version 0.1 wrote none)
   admin.revoked     ids of revoked admin tokens, JSON                     0600
+                    (these: a second line has the first one's checksum; version 0.1 wrote none)
   runtime.json      what the running service tells (design.md 7)          0600
   portal.revoked    ended portal sessions, used sign-in links             0600
   tls/              certificates (certificates.py)
@@ -23,10 +23,10 @@ import os
 import secrets
 import stat
 import uuid
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from penstock.io.files import add_checksum, remove_checksum
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import DataDirectoryError
@@ -39,7 +39,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _KEY_BYTES = 32
 _RUNTIME_BYTES_MAX = 64 * limits.KB
 _SECRET_BYTES_MAX = 1 * limits.KB
-_SUM = b"crc32:"
 
 
 class DataDirectory:
@@ -151,17 +150,18 @@ def _kept_secret(file: Path) -> str:
     try:
         if not file.exists():
             drawn = base64.b64encode(secrets.token_bytes(_KEY_BYTES))
-            write_whole(file, drawn + b"\n" + _sum_line(drawn), mode=0o600, replace=False)
+            write_whole(file, add_checksum(drawn), mode=0o600, replace=False)
         with file.open("rb") as opened:
-            content = opened.read(_SECRET_BYTES_MAX).strip()
+            stored = opened.read(_SECRET_BYTES_MAX)
     except OSError as error:
         raise _cannot("read or write", file, error) from error
-    content, end, line = content.partition(b"\n")
-    if (end and line + b"\n" != _sum_line(content)) or _SUM in content:
+    try:
+        content, is_summed = remove_checksum(stored)
+    except ValueError as error:
         raise DataDirectoryError(
-            f"{file} is damaged: it does not match its checksum. Restore it from a backup, or "
-            "remove it to have a new one drawn."
-        )
+            f"{file} is damaged: {error}. Restore it from a backup, or remove it to have a new one "
+            "drawn."
+        ) from error
     if (
         not 1 <= len(content) <= limits.SAS_KEY_MAX
         or not content.decode("ascii", "replace").isprintable()
@@ -170,14 +170,10 @@ def _kept_secret(file: Path) -> str:
             f"{file} does not hold a key of 1 to {limits.SAS_KEY_MAX} printable characters; "
             "restore it, or remove it to have a new one drawn."
         )
-    if not end:  # of version 0.1
+    if not is_summed:  # of version 0.1
         with contextlib.suppress(OSError):  # a full disk is no reason not to start
-            write_whole(file, content + b"\n" + _sum_line(content), mode=0o600)
+            write_whole(file, add_checksum(content), mode=0o600)
     return content.decode("ascii", "replace")
-
-
-def _sum_line(content: bytes) -> bytes:
-    return _SUM + f"{zlib.crc32(content):08x}\n".encode()
 
 
 def _make_private(directory: Path) -> None:

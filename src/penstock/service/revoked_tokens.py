@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.io.files import add_checksum, remove_checksum
 from penstock.model.errors import DataDirectoryError, QuotaExceeded
 from penstock.service.admin_token import LIFETIME_S
 
@@ -48,7 +49,7 @@ class RevokedTokens:
                 "token, stop the service and remove admin.secret from its data directory."
             )
         try:
-            self._write(self._file, msgspec.json.encode(wanted), mode=0o600)
+            self._write(self._file, add_checksum(msgspec.json.encode(wanted)), mode=0o600)
         except OSError as error:
             raise DataDirectoryError(
                 f"Cannot write {self._file} ({error.strerror or error}): the token is not revoked."
@@ -59,10 +60,11 @@ class RevokedTokens:
 def _read(file: Path) -> dict[str, int]:
     try:
         with file.open("rb") as opened:
-            return msgspec.json.decode(opened.read(_FILE_BYTES_MAX), type=dict[str, int])
+            content, _ = remove_checksum(opened.read(_FILE_BYTES_MAX))
+        return msgspec.json.decode(content, type=dict[str, int])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         raise DataDirectoryError(
             f"Cannot read {file} ({error}), which lists revoked admin tokens. Restore it; or, to "
             "revoke every admin token, remove it together with admin.secret."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,10 +30,17 @@ _logger = logging.getLogger(__name__)
 
 
 class HubNames(msgspec.Struct, frozen=True):
-    """The content of `hub.json`."""
+    """The content of `hub.json`, without its checksum."""
 
     namespace: str
     name: str
+
+
+class _NameFile(HubNames, frozen=True):
+    crc32: int | None = None  # commits between 0.1 and this one wrote none
+
+    def checksum(self) -> int:
+        return zlib.crc32(msgspec.json.encode([self.namespace, self.name]))
 
 
 class UnclaimedLog(msgspec.Struct, frozen=True):
@@ -149,11 +157,19 @@ def hubs_with_name_files(directory: Path) -> Callable[..., HubRuntime]:
 
 
 def _read_names(folder: Path) -> HubNames | None:
+    """Damage is logged, with the file's name."""
+    path = folder / NAME_FILE
     try:
-        with (folder / NAME_FILE).open("rb") as file:
-            return msgspec.json.decode(file.read(_NAME_BYTES_MAX), type=HubNames)
-    except (OSError, msgspec.MsgspecError):
+        with path.open("rb") as file:
+            found = msgspec.json.decode(file.read(_NAME_BYTES_MAX), type=_NameFile)
+        if found.crc32 not in (None, found.checksum()):
+            raise ValueError("it does not match its checksum")
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        _logger.warning("name file unusable: file=%s reason=%s", path, error)
+        return None
+    return HubNames(found.namespace, found.name)
 
 
 def _write_names(folder: Path, names: HubNames) -> None:
@@ -161,11 +177,13 @@ def _write_names(folder: Path, names: HubNames) -> None:
     disk is no reason not to start."""
     if _read_names(folder) == names:
         return
+    content = _NameFile(names.namespace, names.name)
+    content = msgspec.structs.replace(content, crc32=content.checksum())
     aside = folder / f"{NAME_FILE}.new"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         aside.touch(mode=0o600)
-        aside.write_bytes(msgspec.json.encode(names) + b"\n")
+        aside.write_bytes(msgspec.json.encode(content) + b"\n")
         aside.replace(folder / NAME_FILE)
     except OSError as error:
         _logger.warning("log directory not named: directory=%s reason=%s", folder, error)

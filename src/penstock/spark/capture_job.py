@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -48,6 +49,7 @@ STEADY_S = 120.0  # a query that lived so long did not fail at its start
 JOB = "capture"
 _FORGOTTEN_S = 8 * 24 * 3600  # more than the longest retention of a standard namespace
 _FILES_TOLD = 10  # the last ones, for people who look
+_JOB_ID = re.compile(rb"[!-~]{1,256}")
 _log = logging.getLogger("penstock.capture")
 
 # Small: the job waits most of the time. What it moves are blocks of a megabyte, a few at a time.
@@ -210,13 +212,16 @@ class CaptureJob:
 
 
 def job_id(state: Path) -> str:
-    """Of whoever works with this directory, also after a restart."""
+    """The id of the job that works with this directory, also after a restart. A job with another
+    id has to wait until the service takes the earlier one for ended."""
     file = state / "job-id"
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     make_private(file)
-    known = file.read_text().strip()
-    if known:
-        return known
+    content = file.read_bytes().strip()
+    if _JOB_ID.fullmatch(content):
+        return content.decode()
+    if content:
+        _log.warning("capture job gets a new id: file=%s reason=damaged", file)
     made = f"{socket.gethostname()}-{secrets.token_hex(8)}"
     file.write_text(made)
     return made

@@ -10,6 +10,7 @@ from tests.unit.capture.conftest import Stage
 
 from penstock.capture.ledger import Ledger
 from penstock.capture.windows import Place
+from penstock.spark.capture_job import job_id
 from penstock.spark.capture_plan import read_plan
 
 
@@ -26,6 +27,17 @@ def test_a_run_gets_a_query_and_reports(stage: Stage) -> None:
     assert stage.service.reports[-1]["captured"] == {"0": 0, "1": 5}
     stage.round()
     assert len(stage.queries) == 1
+
+
+def test_damaged_job_id_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = job_id(tmp_path)
+    assert job_id(tmp_path) == first
+    file = tmp_path / "job-id"
+    file.write_bytes(b"\xe8" + file.read_bytes()[1:])
+    second = job_id(tmp_path)
+    assert f"file={file}" in caplog.text
+    assert second != first
+    assert job_id(tmp_path) == second
 
 
 def test_without_a_key_that_manages_the_default_group_is_read(stage: Stage) -> None:

@@ -64,6 +64,31 @@ def test_damaged_list_stops_the_start(tmp_path: Path, clock: ManualClock, conten
         started(tmp_path, clock)
 
 
+def test_no_flipped_bit_makes_a_revoked_token_valid(tmp_path: Path, clock: ManualClock) -> None:
+    tokens = started(tmp_path, clock)
+    token = issued(tokens)
+    tokens.revoke(token.id)
+    file = tmp_path / "admin.revoked"
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << bit
+            file.write_bytes(flipped)
+            try:
+                found = started(tmp_path, clock).revoked()
+            except DataDirectoryError as error:
+                assert str(file) in str(error), (at, bit)
+            else:
+                assert found == [token.id], (at, bit)
+
+
+def test_list_of_a_version_without_checksum_is_read(tmp_path: Path, clock: ManualClock) -> None:
+    until_s = clock.now_ms() // 1000 + 60
+    (tmp_path / "admin.revoked").write_text(f'{{"{"a" * 32}": {until_s}}}')
+    assert started(tmp_path, clock).revoked() == ["a" * 32]
+
+
 def test_failure_to_write_revokes_nothing(tmp_path: Path, clock: ManualClock) -> None:
     tokens = started(tmp_path, clock)
     token = issued(tokens)
