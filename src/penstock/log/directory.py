@@ -18,9 +18,10 @@ FORMAT_VERSION = 1
 FORMAT_FILE = "format.json"
 LOCK_FILE = "lock"
 _FORMAT_BYTES_MAX = 4096
-# Reserved after a clean stop for what a start writes: SQLite's shared-memory files above all, which
-# a clean stop removes.
+# Reserved for what a start writes: SQLite's shared-memory files above all. SQLite maps them into
+# memory, so the process ends by SIGBUS where the file system has no block for them.
 _START_RESERVE_BYTES = 512 * limits.KB
+_START_RESERVE_MIN_BYTES = 64 * limits.KB
 _PID_BYTES = 20  # always this many, so that the new pid replaces the whole earlier one
 
 
@@ -53,18 +54,28 @@ class DirectoryLock:
             ) from error
         self._write_pid()
 
+    def reserve_space(self) -> None:
+        """Reserve blocks, so that the next start works on a full disk. Call it when the start is
+        complete: a process that is killed, or stopped on a full disk, cannot reserve any. As much
+        as there is room for, since a start on a full disk has used some of the blocks."""
+        size = _START_RESERVE_BYTES
+        while size >= _START_RESERVE_MIN_BYTES:
+            with contextlib.suppress(OSError):
+                OsFiles().allocate(self._fd, 0, size)
+                return
+            size //= 2
+
     def release(self) -> None:
         """The file stays: removing it would let two processes lock two files of one name. It keeps
-        its content and reserves some blocks, so that the next start works on a full disk."""
-        with contextlib.suppress(OSError):
-            OsFiles().allocate(self._fd, 0, _START_RESERVE_BYTES)
+        its content and the reserved blocks."""
+        self.reserve_space()
         os.close(self._fd)
 
     def _write_pid(self) -> None:
         """For the error of another process. The lock holds without it, and a full disk must not
         keep the service from starting: reads work, and retention frees space."""
         try:
-            os.ftruncate(self._fd, _PID_BYTES + 1)  # gives back what `release` reserved
+            os.ftruncate(self._fd, _PID_BYTES + 1)  # gives back the reserve
             os.pwrite(self._fd, f"{os.getpid():<{_PID_BYTES}}\n".encode(), 0)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

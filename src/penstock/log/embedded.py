@@ -117,6 +117,10 @@ class EmbeddedLogStore:
         """What was found broken when partitions were opened, in words for an operator."""
         return [text for partition in self._opened() for text in partition.damage]
 
+    def reserve_space(self) -> None:
+        """Reserve disk space for the next start. Call it when this start is complete."""
+        self._lock.reserve_space()
+
     def partition(self, hub_id: str, index: int) -> EmbeddedPartition | RefusedPartition:
         partition = self._partitions.get(hub_id, {}).get(index)
         if partition is None:

@@ -225,6 +225,7 @@ class Penstock:
         self._supervise_capture(data, facts)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
+        logs.reserve_space()
         return facts
 
     def _supervise_capture(self, data: DataDirectory, facts: Facts) -> None:

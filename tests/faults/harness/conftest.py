@@ -102,8 +102,12 @@ class BrokerProcess:
         except queue.Empty:
             line = b""
         if not line:
+            reading.join(1.0)  # its end is seen a moment later
+            code = self.process.poll()
             self.kill()
-            pytest.fail(f"penstock serve did not start:\n{self.log.read_text()[-4000:]}")
+            pytest.fail(
+                f"penstock serve did not start (exit code {code}):\n{self.log.read_text()[-4000:]}"
+            )
         facts: dict[str, Any] = json.loads(line)
         self.pid = facts["pid"]
         return facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_segment_that_grows_reserves_ahead_and_gives_it_back(tmp_path: Path) -> 
     assert segment.stat().st_blocks * 512 < segment.stat().st_size + 16 * KB
 
 
-def test_blocks_for_the_next_start_on_a_full_disk_are_kept_after_a_clean_stop_alone(
+def test_blocks_for_the_next_start_on_a_full_disk_are_kept_after_a_clean_stop(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
@@ -85,6 +86,23 @@ def test_blocks_for_the_next_start_on_a_full_disk_are_kept_after_a_clean_stop_al
     assert lock.stat().st_size < 4 * KB
     bench = Bench(tmp_path)
     assert lock.stat().st_blocks * 512 <= 4 * KB
+    bench.store.close()
+
+
+def test_reserve_for_the_next_start_takes_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def allocate(files: OsFiles, fd: int, position: int, size: int) -> None:
+        asked.append(size)
+        if size > 128 * KB:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    bench = Bench(tmp_path)
+    monkeypatch.setattr(OsFiles, "allocate", allocate)
+    bench.store.reserve_space()
+    assert asked == [512 * KB, 256 * KB, 128 * KB]
     bench.store.close()
 
 

@@ -106,6 +106,13 @@ async def test_committer_that_ended_fails_health_and_ready(
     assert "committer" in body["checks"]["log"]
 
 
+async def test_running_service_reserves_blocks_for_its_next_start(service: Service) -> None:
+    """A process that is killed, or stopped on a full disk, can reserve none."""
+    lock = service.settings.data / "log" / "lock"
+    assert lock.stat().st_blocks * 512 >= 512 * 1024
+    assert lock.stat().st_size < 4096
+
+
 async def test_service_that_stops_is_not_unhealthy(service: Service) -> None:
     """A restart does not help: it stops already."""
     service.penstock._open = False
