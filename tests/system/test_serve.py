@@ -158,6 +158,7 @@ def test_health_and_ready_answer(tmp_path: Path) -> None:
             "retention",
             "metric history",
             "certificate reload",
+            "process tokens",
             "capture supervision",
         }
         assert fetch(facts["admin"] + "/nothing")[0] == 404

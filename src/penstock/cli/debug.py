@@ -234,7 +234,7 @@ def _secrets(service: Service, data: Path) -> Iterator[str]:
     """Every secret that we can know of, to be looked for in everything."""
     from penstock.service.data_directory import read_runtime
 
-    for name in ("root.key", "admin.secret"):
+    for name in ("root.key", "admin.secret", "capture.token", "portal.token"):
         try:
             content = (data / name).read_bytes()[:_SECRET_BYTES_MAX].strip()
             yield content.partition(b"\n")[0].decode("ascii", "replace")  # then its checksum

@@ -37,7 +37,7 @@ class Admin(NamedTuple):
     """The administration of one service. `namespace` is the one that is meant when none is said."""
 
     url: str
-    token: str | None
+    token: str | Path | None  # a path is of a file whose token is replaced from time to time
     ca_file: str | None
     namespace: str | None
 
@@ -58,7 +58,7 @@ def find_admin(where: Where) -> Admin:
     admin = _admin_of_data(DATA_DEFAULT) if step is None else _admin(step)
     return Admin(
         url=admin.url,
-        token=where.admin_token or admin.token,
+        token=where.admin_token or admin.token or _token_file(admin.url),
         ca_file=_text(where.ca_file) or admin.ca_file,
         namespace=where.namespace or os.environ.get("PENSTOCK_NAMESPACE") or admin.namespace,
     )
@@ -110,6 +110,12 @@ def find_connection_string(
             "context, or run in the directory where `penstock serve` keeps ./penstock-data."
         )
     return str(text), str(facts["ca_file"])
+
+
+def _token_file(url: str) -> Path | None:
+    """PENSTOCK_ADMIN_TOKEN_FILE, if the environment's service is the one at `url`."""
+    file = os.environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
+    return Path(file) if file and url == os.environ.get("PENSTOCK_ADMIN_URL") else None
 
 
 # --- steps ----------------------------------------------------------------------------------------

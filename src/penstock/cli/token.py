@@ -88,6 +88,7 @@ class AdminRole(StrEnum):
     READER = "Reader"
     OPERATOR = "Operator"
     OWNER = "Owner"
+    CAPTURE = "Capture"
 
 
 @app.verb()

@@ -1,7 +1,8 @@
 """The management API from the other side: typed, synchronous, the standard library alone.
 
 Used by the command line and the portal. `ManagementClient.find()` looks for the service as its
-users do: PENSTOCK_ADMIN_URL and PENSTOCK_ADMIN_TOKEN, else the data directory's `runtime.json`.
+users do: PENSTOCK_ADMIN_URL with PENSTOCK_ADMIN_TOKEN or PENSTOCK_ADMIN_TOKEN_FILE, else the data
+directory's `runtime.json`.
 Raises penstock's own errors (NotFound, Unauthorized, AlreadyExists, ServerBusy, ...) and
 OperationTimedOut or InternalError when the service does not answer.
 """
@@ -55,6 +56,7 @@ _TIMEOUT_S = 30.0
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _OWN = "/providers/Penstock"
 _RUNTIME_BYTES_MAX = 64 * 1024
+_TOKEN_BYTES_MAX = 16 * 1024
 _DATA_DEFAULT = "penstock-data"
 
 
@@ -65,11 +67,13 @@ class ManagementClient:
     def __init__(
         self,
         url: str,
-        token: str,
+        token: str | Path,
         *,
         ca_file: Path | str | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
+        """`token` is a path where another process replaces the token: it is read for each request.
+        Such a request raises ConfigurationError when there is no token in the file."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"'{url}' is no URL of a service: http:// or https:// it is.")
@@ -93,7 +97,7 @@ class ManagementClient:
     ) -> ManagementClient:
         """By the environment, or by what the service on this machine tells."""
         environ = os.environ if environ is None else environ
-        url, token = environ.get("PENSTOCK_ADMIN_URL"), environ.get("PENSTOCK_ADMIN_TOKEN")
+        url, token = environ.get("PENSTOCK_ADMIN_URL"), environment_token(environ)
         if url and token:
             return ManagementClient(url, token, ca_file=environ.get("PENSTOCK_CA_FILE"))
         directory = data or Path(environ.get("PENSTOCK_DATA") or _DATA_DEFAULT)
@@ -436,7 +440,8 @@ class ManagementClient:
     ) -> dict[str, Any]:
         """One request; `path` is escaped already. The answer's object, empty without one."""
         text = f"{path}?{urlencode({'api-version': API_VERSION, **query})}"
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        token = read_token(self._token) if isinstance(self._token, Path) else self._token
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         if self.on_behalf_of is not None:
             headers["X-Penstock-On-Behalf-Of"] = self.on_behalf_of
         content = None
@@ -503,6 +508,25 @@ class ManagementClient:
 
     def _rule_id(self, namespace: str, hub: str | None, name: str) -> str:
         return f"{self._rules(namespace, hub)}/{_segment(name)}"
+
+
+def environment_token(environ: Mapping[str, str]) -> str | Path | None:
+    """The token that the environment gives, or the file that it names."""
+    file = environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
+    return environ.get("PENSTOCK_ADMIN_TOKEN") or (Path(file) if file else None)
+
+
+def read_token(file: Path) -> str:
+    """Raises ConfigurationError."""
+    try:
+        with file.open("rb") as opened:
+            token = opened.read(_TOKEN_BYTES_MAX).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not ASCII"
+        raise ConfigurationError(f"The admin token in {file} cannot be read: {reason}.") from None
+    if not token.isprintable() or not token:
+        raise ConfigurationError(f"The admin token in {file} cannot be read: it is not one line.")
+    return token
 
 
 def _runtime(directory: Path) -> dict[str, str]:

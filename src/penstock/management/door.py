@@ -21,7 +21,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.management import exchange, faults, paths
 from penstock.management.operations import Administration
-from penstock.management.rights import Actor, Forbidden, Role, Verified, role_of
+from penstock.management.rights import (
+    Actor,
+    Forbidden,
+    ProcessRole,
+    Role,
+    Verified,
+    actor_of,
+    role_of,
+)
 from penstock.management.shapes import Endpoints, error_shape
 from penstock.management.unsupported import check_supported
 from penstock.model import limits, names, slow
@@ -143,7 +151,7 @@ class ManagementDoor:
                 "(admin_token in runtime.json of the service's data directory)."
             )
         subject, roles = self._verify(token.strip())
-        return Actor(subject, role_of(roles))
+        return actor_of(subject, roles)
 
     def _identity(self, scope: Scope) -> _Answer:
         """The form in which App Service hands tokens to `az login --identity`: whoever shows the
@@ -244,15 +252,16 @@ def _identity_refusal(error: PenstockError) -> _Answer:
 
 
 def on_behalf_of(actor: Actor, given: str) -> Actor:
-    """`role name`: an administrator (the portal) acts for somebody, with their role and at most
-    its own. The name is for the audit log, and is believed of nobody else."""
+    """`role name`: the portal, or an administrator, acts for somebody with their role. The name is
+    for the audit log, and is believed of nobody else."""
     if not given:
         return actor
     role, _, name = given.partition(" ")
     name = unquote(name).strip()
-    if actor.role < Role.ADMIN or not name:
+    is_portal = actor.process is ProcessRole.PORTAL
+    if not (is_portal or actor.role is Role.ADMIN) or not name:
         raise Forbidden("Only an administrator acts on behalf of somebody, whom it names.")
-    return Actor(name, min(actor.role, role_of([role])))
+    return Actor(name, role_of([role]), is_through_portal=is_portal)
 
 
 def check_api_version(given: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 
+CAPTURE_JOB = "capture"  # the name by which Capture's job reports itself
 JOBS_MAX = 256  # the one that was silent for longest makes room
 LOST_AFTER_MS = 60_000  # jobs report at least every 15 seconds
 KEPT_MS = 24 * 3_600_000

@@ -7,6 +7,7 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
+from penstock.model import names
 from penstock.model.errors import Unauthorized
 
 
@@ -28,6 +29,17 @@ _ROLES = {
     "reader": Role.VIEWER,
     "viewer": Role.VIEWER,
 }
+
+
+class ProcessRole(StrEnum):
+    """The role of a process that works for the service. It is no part of the order of `Role`: it
+    allows exactly the actions of PROCESS_ACTIONS."""
+
+    CAPTURE = "Capture"  # the capture job; of entities it reaches only what is captured
+    PORTAL = "Portal"  # acts on behalf of people who signed in, with their role
+
+
+_PROCESS_ROLES = {role.lower(): role for role in ProcessRole}
 
 
 class Action(StrEnum):
@@ -120,6 +132,30 @@ REQUIRED: dict[Action, Role] = {
 
 assert REQUIRED.keys() == set(Action)
 
+PROCESS_ACTIONS: dict[ProcessRole, frozenset[Action]] = {
+    ProcessRole.CAPTURE: frozenset(
+        {
+            Action.NAMESPACE_READ,
+            Action.HUB_READ,
+            Action.RULE_READ,
+            Action.KEYS_LIST,
+            Action.JOB_REPORT,
+            Action.CAPTURE_RUN,
+        }
+    ),
+    ProcessRole.PORTAL: frozenset({Action.TOKEN_READ}),
+}
+# The portal has no page for these. A lost token of the portal must not be exchanged for an admin
+# token or a session that outlives it.
+_NOT_THROUGH_PORTAL = frozenset(
+    {
+        Action.ADMIN_TOKEN_READ,
+        Action.ADMIN_TOKEN_ISSUE,
+        Action.ADMIN_TOKEN_REVOKE,
+        Action.PORTAL_LINK,
+    }
+)
+
 
 Verified = tuple[str, tuple[str, ...]]  # a valid admin token's subject and roles
 
@@ -129,15 +165,45 @@ class Actor(msgspec.Struct, frozen=True):
 
     name: str
     role: Role
+    process: ProcessRole | None = None  # of a process's own token; `role` is NOBODY then
+    is_through_portal: bool = False  # a person for whom the portal acts
 
     def may(self, action: Action) -> bool:
+        if self.process is not None:
+            return action in PROCESS_ACTIONS[self.process]
+        if self.is_through_portal and action in _NOT_THROUGH_PORTAL:
+            return False
         return self.role >= REQUIRED[action]
+
+    def explain_refusal(self, action: Action) -> str:
+        """One sentence for an action that this actor may not do."""
+        name = names.shown(self.name)
+        if self.process is not None:
+            return f"'{name}' has the role {self.process}: it does not allow {action} here."
+        required = REQUIRED[action]
+        if self.role >= required:
+            return f"{action} is not possible through the portal: use the penstock command."
+        return (
+            f"'{name}' has the role {self.role.name.lower()}: {action} needs "
+            f"{required.name.lower()}."
+        )
 
 
 class Forbidden(Unauthorized):
     """Known, but without the role that the action needs."""
 
     http_status = 403
+
+
+def actor_of(subject: str, claims: Iterable[str]) -> Actor:
+    """The holder of a token with these roles. A person's role wins over a process's."""
+    claims = list(claims)
+    role = role_of(claims)
+    if role is Role.NOBODY:
+        for claim in claims:
+            if (process := _PROCESS_ROLES.get(claim.lower())) is not None:
+                return Actor(subject, role, process)
+    return Actor(subject, role)
 
 
 def role_of(claims: Iterable[str]) -> Role:

@@ -19,8 +19,7 @@ def main() -> int:
         sys.stderr.write(f"ERROR {error}\n")
         return 2
     # Not for whatever this process might start.
-    for name in ("PENSTOCK_ADMIN_TOKEN", "PENSTOCK_PORTAL_SECRET"):
-        os.environ.pop(name, None)
+    os.environ.pop("PENSTOCK_PORTAL_SECRET", None)
     asyncio.run(serve(settings))
     return 0
 

@@ -14,6 +14,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -56,10 +57,10 @@ class Backend:
         self._clock = clock
         self._clients: queue.SimpleQueue[ManagementClient] = queue.SimpleQueue()
         for _ in range(_THREADS):
-            self._clients.put(self._client(settings.admin_token))
+            self._clients.put(self._client())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="portal-ask")
         # Visitors who are not signed in have a thread of their own: they cannot delay a page.
-        self._sign_in_client = self._client(settings.admin_token)
+        self._sign_in_client = self._client()
         self._sign_in_thread = ThreadPoolExecutor(1, thread_name_prefix="portal-sign-in")
         self._checks = 0
         self._notes: set[asyncio.Task[None]] = set()
@@ -225,10 +226,13 @@ class Backend:
         took_ms = self._clock.monotonic_ms() - began_ms
         return msgspec.structs.replace(found, took_ms=took_ms)
 
-    def _client(self, token: str) -> ManagementClient:
+    def _client(self) -> ManagementClient:
         settings = self._settings
         return ManagementClient(
-            settings.admin_url, token, ca_file=settings.ca_file, timeout_s=_TIMEOUT_S
+            settings.admin_url,
+            Path(settings.token_file),
+            ca_file=settings.ca_file,
+            timeout_s=_TIMEOUT_S,
         )
 
 

@@ -3,6 +3,7 @@ which every user of the machine can read."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import msgspec
@@ -14,7 +15,8 @@ SESSION_HOURS = 12
 
 class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_url: str
-    admin_token: str
+    token_file: str  # holds the portal's own token; the service replaces it
+    admin_token_hash: str = ""  # of the token that `penstock serve` shows
     secret: str  # signs sessions and sign-in links; the service has it too
     revocations_file: str | None = None  # ended sessions and used links, kept over restarts
     ca_file: str | None = None
@@ -31,7 +33,7 @@ class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # names that it answers for, beside loopback ones
     session_hours: int = SESSION_HOURS
 
-    def __repr__(self) -> str:  # token and secret open everything
+    def __repr__(self) -> str:  # the secret opens everything
         return f"PortalSettings(admin_url={self.admin_url!r})"
 
     @property
@@ -39,14 +41,20 @@ class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.certificate_file is not None
 
 
+def hash_token(token: str) -> str:
+    """By which the portal recognizes an admin token that it does not have. A token has 256 bits
+    that nobody can guess, so that a plain hash does not give it away."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
 def from_environ(environ: Mapping[str, str]) -> PortalSettings:
     """As `penstock serve` sets it. Raises ConfigurationError."""
-    url, token = environ.get("PENSTOCK_ADMIN_URL"), environ.get("PENSTOCK_ADMIN_TOKEN")
+    url, token_file = environ.get("PENSTOCK_ADMIN_URL"), environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
     secret = environ.get("PENSTOCK_PORTAL_SECRET")
-    if not url or not token or not secret:
+    if not url or not token_file or not secret:
         raise ConfigurationError(
-            "The portal needs PENSTOCK_ADMIN_URL, PENSTOCK_ADMIN_TOKEN and PENSTOCK_PORTAL_SECRET; "
-            "`penstock serve` starts it with all three."
+            "The portal needs PENSTOCK_ADMIN_URL, PENSTOCK_ADMIN_TOKEN_FILE and "
+            "PENSTOCK_PORTAL_SECRET; `penstock serve` starts it with all three."
         )
     try:
         sockets = tuple(int(word) for word in environ.get("PENSTOCK_PORTAL_SOCKETS", "").split())
@@ -58,7 +66,8 @@ def from_environ(environ: Mapping[str, str]) -> PortalSettings:
         raise ConfigurationError(f"The portal's environment cannot be read: {error}.") from None
     return PortalSettings(
         admin_url=url,
-        admin_token=token,
+        token_file=token_file,
+        admin_token_hash=environ.get("PENSTOCK_PORTAL_ADMIN_TOKEN_HASH", ""),
         secret=secret,
         revocations_file=environ.get("PENSTOCK_PORTAL_REVOCATIONS_FILE") or None,
         ca_file=environ.get("PENSTOCK_CA_FILE"),

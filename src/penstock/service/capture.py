@@ -21,6 +21,7 @@ from penstock.capture.destinations import resolve
 from penstock.capture.runs import runs_of
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.management.captures import CaptureRegistry, CaptureState, CaptureStatus
+from penstock.management.rights import ProcessRole
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError
@@ -28,6 +29,7 @@ from penstock.service.children import Child, Children, ChildState, ChildStatus, 
 from penstock.service.config_capture import destinations_of
 from penstock.service.facts import Facts
 from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
+from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
 from penstock.service.settings import Settings
 
@@ -157,10 +159,10 @@ class CaptureRoom:
         self._clock = clock
         self.watch = CaptureWatch(catalog, self.registry, ends, clock.now_ms)
 
-    def start(self, children: Children, facts: Facts, token: str) -> CaptureSupervisor:
+    def start(self, children: Children, facts: Facts) -> CaptureSupervisor:
         """Its process comes when a hub needs it: it is no door, and not waited for."""
         probe = asking(children, self.registry, self._clock.now_ms)
-        child = capture_child(self._settings, facts, token, probe)
+        child = capture_child(self._settings, facts, probe)
         supervisor = CaptureSupervisor(children, self._catalog, self.registry, child, self._clock)
         if self._settings.capture.run:
             supervisor.start()
@@ -200,15 +202,15 @@ def _ended(status: ChildStatus) -> str:
     )
 
 
-def capture_child(settings: Settings, facts: Facts, token: str, probe: Probe) -> Child:
+def capture_child(settings: Settings, facts: Facts, probe: Probe) -> Child:
     """`penstock capture run`, told by its environment where the service is: others can read a
     command's words."""
     environ = {
         name: value
         for name, value in os.environ.items()
-        # Both would lead to another service. All else is for the job, which loads what we loaded:
-        # credentials of destinations, and keys, which its token can list anyway.
-        if name not in ("PENSTOCK_CONNECTION_STRING", "PENSTOCK_CONTEXT")
+        # These lead to another service, or are more than the job needs. All else is for the job,
+        # which loads what we loaded: credentials of destinations, and keys.
+        if name not in ("PENSTOCK_CONNECTION_STRING", "PENSTOCK_CONTEXT", "PENSTOCK_ADMIN_TOKEN")
     }
     # Flags that won over file and environment: without them it might refuse what we could load.
     environ |= {
@@ -218,7 +220,7 @@ def capture_child(settings: Settings, facts: Facts, token: str, probe: Probe) ->
     }
     environ |= {
         "PENSTOCK_ADMIN_URL": facts.admin,
-        "PENSTOCK_ADMIN_TOKEN": token,
+        "PENSTOCK_ADMIN_TOKEN_FILE": str(token_file(Path(facts.data), ProcessRole.CAPTURE)),
         "PENSTOCK_CA_FILE": facts.ca_file,
         "PENSTOCK_DATA": facts.data,
         "PENSTOCK_CAPTURE_STATE": str(settings.data.resolve() / "capture"),

@@ -7,6 +7,7 @@ DIR/                0700
                     (these: a second line has the first one's checksum; version 0.1 wrote none)
   runtime.json      what the running service tells (design.md 7)          0600
   portal.revoked    ended portal sessions, used sign-in links             0600
+  capture.token, portal.token   tokens of processes (process_tokens.py)   0600
   tls/              certificates (certificates.py)
   log/, catalog.*, checkpoints.*, history.*   have versions of their own
 """

@@ -20,8 +20,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from penstock.management.rights import Role, Verified
+from penstock.management.rights import ProcessRole, Role, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
+from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import issue_link
 from penstock.portal.users import Role as PortalRole
 from penstock.service.administration import own_host_names
@@ -30,6 +31,7 @@ from penstock.service.children import Child, Children, ChildState
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts, public_host
 from penstock.service.prices import PRICE_FIELDS
+from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
 from penstock.service.settings import PORTAL_PORT, Settings
 
@@ -104,7 +106,8 @@ def portal_child(
     descriptors = [each.fileno() for each in sockets.sockets]
     told = {
         "PENSTOCK_ADMIN_URL": facts.admin,
-        "PENSTOCK_ADMIN_TOKEN": facts.admin_token,
+        "PENSTOCK_ADMIN_TOKEN_FILE": str(token_file(data.path, ProcessRole.PORTAL)),
+        "PENSTOCK_PORTAL_ADMIN_TOKEN_HASH": hash_token(facts.admin_token),
         "PENSTOCK_CA_FILE": facts.ca_file,
         "PENSTOCK_PORTAL_SECRET": data.portal_secret(),
         "PENSTOCK_PORTAL_REVOCATIONS_FILE": str(data.path / "portal.revoked"),
@@ -148,10 +151,12 @@ class PortalSignIn:
         return issue_link(self._url, self._secret, user, PortalRole(role), now_ms=now_ms)
 
     def token_holder(self, token: str) -> Verified | None:
+        """None also for the token of a process: no person signs in with it."""
         try:
-            return self._verify(token)
+            subject, roles = self._verify(token)
         except AuthFailed:
             return None
+        return None if actor_of(subject, roles).process is not None else (subject, roles)
 
 
 def check_portal(children: Children) -> Finding:

@@ -90,6 +90,7 @@ from penstock.service.portal import (
     front_route,
     portal_child,
 )
+from penstock.service.process_tokens import RENEW_INTERVAL_S, ProcessTokens
 from penstock.service.readiness import (
     Readiness,
     ServiceState,
@@ -222,18 +223,15 @@ class Penstock:
         self._keep_checkpoints(context, catalog, data)
         self._start_task("retention", partial(self._run_retention, broker), retention.INTERVAL_S)
         facts = await self._open_doors(context, catalog, data, root)
-        self._supervise_capture(data, facts)
+        self._supervise_capture(facts)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         logs.reserve_space()
         return facts
 
-    def _supervise_capture(self, data: DataDirectory, facts: Facts) -> None:
+    def _supervise_capture(self, facts: Facts) -> None:
         assert self._captures is not None
-        token = data.admin_tokens().issue(
-            now_ms=self.clock.now_ms(), token_id=uuid.uuid4().hex, subject="capture"
-        )
-        supervisor = self._captures.start(self._children, facts, token)
+        supervisor = self._captures.start(self._children, facts)
         if supervisor.is_started:
             self._passes.append(supervisor.record)
         self._stack.push_async_callback(supervisor.close)
@@ -330,6 +328,11 @@ class Penstock:
             portal=None if portal is None else portal.url,
         )
         self._endpoints = endpoints_of(facts, data.admin_tokens().tenant_id)
+        process_tokens = ProcessTokens.prepare(
+            data.path, tokens, self.clock, context.reads, settings
+        )
+        self._stack.callback(process_tokens.remove)
+        self._start_task("process tokens", process_tokens.renew, RENEW_INTERVAL_S)
         self._stack.push_async_callback(self._children.close)
         if portal is not None:
             child = portal_child(settings, facts, portal, certificate.files, data)

@@ -30,6 +30,7 @@ from penstock.capture.taken import TakenNames
 from penstock.capture.windows import Place
 from penstock.io.files import make_private
 from penstock.management.client import ManagementClient
+from penstock.management.jobs import CAPTURE_JOB
 from penstock.model import names
 from penstock.model.errors import AlreadyExists, InternalError, NotFound, PenstockError
 from penstock.spark.capture_after import Notify, tell, write_manifests
@@ -46,7 +47,6 @@ LOOK_S = 2.0  # between two looks at what is to be done
 REPORT_S = 5.0
 BACKOFF_S = (1.0, 60.0)
 STEADY_S = 120.0  # a query that lived so long did not fail at its start
-JOB = "capture"
 _FORGOTTEN_S = 8 * 24 * 3600  # more than the longest retention of a standard namespace
 _FILES_TOLD = 10  # the last ones, for people who look
 _JOB_ID = re.compile(rb"[!-~]{1,256}")
@@ -196,7 +196,7 @@ class CaptureJob:
         errors = [each.last_error for each in self._captures.values() if each.last_error]
         with contextlib.suppress(PenstockError):
             self._client.put_job(
-                JOB,
+                CAPTURE_JOB,
                 kind="capture",
                 state=state,
                 pid=os.getpid(),

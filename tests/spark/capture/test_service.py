@@ -385,6 +385,10 @@ def test_no_secret_stands_where_others_can_read(
     texts = [server.log.read_text(), (server.data / "capture" / "spark.log").read_text()]
     (job,) = [each for each in captured.client.jobs() if each["name"] == "capture"]
     texts.append(Path(f"/proc/{job['pid']}/cmdline").read_text())
+    environ = Path(f"/proc/{job['pid']}/environ").read_text()
+    assert "eyJ" not in environ  # how every admin token begins
+    assert f"PENSTOCK_ADMIN_TOKEN_FILE={server.data / 'capture.token'}" in environ
+    assert (server.data / "capture.token").stat().st_mode & 0o777 == 0o600
     texts += [json.dumps(each) for each in captured.client.capture_runs()]
     texts += [repr(captured.client.capture_status()), repr(captured.client.capture_destinations())]
     assert [secret for secret in secrets for text in texts if secret in text] == []

@@ -16,6 +16,9 @@ import pytest
 from playwright.sync_api import expect
 from tests.system.portal.conftest import Visitor, as_user, sign_in
 
+from penstock.management.client import ManagementClient
+from penstock.management.rights import Forbidden
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from tests.conftest import ServerFactory
@@ -68,10 +71,22 @@ def test_administration_port_leads_to_the_portal_and_ready_names_it(service: Ser
         assert "portal" in json.loads(answer.read())["checks"]
 
 
-def test_token_of_the_portal_is_in_no_argument(service: Service) -> None:
-    arguments = Path(f"/proc/{service.portal_pid}/cmdline").read_bytes()
+def test_portal_has_a_token_of_its_own_in_a_private_file(service: Service) -> None:
+    process = Path(f"/proc/{service.portal_pid}")
+    arguments, environ = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
     assert b"penstock.portal" in arguments
-    assert service.server["admin_token"].encode() not in arguments
+    assert b"eyJ" not in arguments + environ  # how every admin token begins
+    file = service.server.data / "portal.token"
+    assert file.stat().st_mode & 0o777 == 0o600
+    with ManagementClient(service.server["admin"], file) as portal:
+        with pytest.raises(Forbidden, match="has the role Portal"):
+            portal.namespaces()
+        with pytest.raises(Forbidden, match="has the role Portal"):
+            portal.issue_admin_token("eve", role="Owner", lifetime_s=600)
+    for role in ("portal", "capture"):  # nobody signs in with the token of a process
+        token = (service.server.data / f"{role}.token").read_text().strip()
+        status, _ = Visitor(service.url).post("/signin", {"token": token})
+        assert status == 401
 
 
 def test_session_that_was_planted_is_nobody(browser: Browser, service: Service) -> None:

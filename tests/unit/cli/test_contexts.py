@@ -115,6 +115,20 @@ def test_token_of_the_environment_is_not_given_to_another_context(
     assert find_admin(Where(admin_url="http://flag")).token == "of-environment"
 
 
+def test_token_file_belongs_to_the_service_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keep(c=Context(admin_url="http://context"))
+    monkeypatch.setenv("PENSTOCK_ADMIN_URL", "http://environment")
+    monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN_FILE", "/run/token")
+    assert find_admin(Where()).token == Path("/run/token")
+    assert find_admin(Where(admin_token="of-flag")).token == "of-flag"
+    assert find_admin(Where(context="c")).token is None
+    assert find_admin(Where(admin_url="http://flag")).token is None
+    monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", "of-environment")
+    assert find_admin(Where()).token == "of-environment"
+
+
 def test_namespace_by_flag_environment_then_the_service_itself(
     running: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,8 @@ TOKENS = {
     "operator-token": ("Contributor",),
     "viewer-token": ("Reader",),
     "nobody-token": ("Janitor",),
+    "capture-token": ("Capture",),
+    "portal-token": ("Portal",),
 }
 _CLAIMS = base64.urlsafe_b64encode(b'{"exp":1700003600}').decode()
 JWT = f"header.{_CLAIMS}.signature"  # expires an hour after the manual clock's start

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("subject", "role", "lifetime_s", "text"),
     [
-        ("anna", "Janitor", 60, "Reader, Operator, Owner are allowed"),
-        ("anna", "Capture", 60, "Reader, Operator, Owner are allowed"),
+        ("anna", "Janitor", 60, "Reader, Operator, Owner, Capture are allowed"),
+        ("anna", "Portal", 60, "Reader, Operator, Owner, Capture are allowed"),
         ("", "Reader", 60, "1 to 64 printable"),
         ("an\nna", "Reader", 60, "1 to 64 printable"),
         ("anna", "Reader", 59, "60 to 315360000"),

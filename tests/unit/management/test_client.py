@@ -200,6 +200,31 @@ def test_service_is_found_by_environment_or_runtime_file(tmp_path: Path) -> None
         assert "t" not in repr(ManagementClient.find({}, data=tmp_path)).partition("(")[2][10:]
 
 
+def test_token_of_a_file_is_read_again_for_each_request(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "capture.token"
+    environ = {"PENSTOCK_ADMIN_URL": url, "PENSTOCK_ADMIN_TOKEN_FILE": str(file)}
+    with ManagementClient.find(environ) as client:
+        with pytest.raises(
+            ConfigurationError, match=r"capture\.token cannot be read: No such file"
+        ):
+            client.capture_runs("job")
+        file.write_text("expired\n")
+        with pytest.raises(Unauthorized):
+            client.capture_runs("job")
+        file.write_text("capture-token\n")
+        assert client.capture_runs("job") == []
+        file.write_text("viewer-token\n")
+        with pytest.raises(Forbidden, match="viewer"):
+            client.capture_runs("job")
+        for content in (b"", b"\xff", b"a\nb"):
+            file.write_bytes(content)
+            with pytest.raises(ConfigurationError, match=r"capture\.token cannot be read"):
+                client.capture_runs("job")
+    both = ManagementClient.find(environ | {"PENSTOCK_ADMIN_TOKEN": "admin-token"})
+    with both as client:
+        assert client.capture_runs("job") == []
+
+
 def test_broken_runtime_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "runtime.json"
     file.write_text("[]")

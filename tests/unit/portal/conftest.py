@@ -12,7 +12,7 @@ import pytest
 
 from penstock.model.clock import ManualClock
 from penstock.portal.app import build
-from penstock.portal.settings import PortalSettings
+from penstock.portal.settings import PortalSettings, hash_token
 from penstock.portal.users import hashed
 from penstock.portal.web import Application
 
@@ -105,9 +105,12 @@ def users_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def settings(users_file: Path, tmp_path: Path) -> PortalSettings:
     """No service answers: the port is closed."""
+    token_file = tmp_path / "portal.token"
+    token_file.write_text("the-portals-token\n")
     return PortalSettings(
         admin_url="http://127.0.0.1:9",
-        admin_token=TOKEN,
+        token_file=str(token_file),
+        admin_token_hash=hash_token(TOKEN),
         secret="a secret",
         users_file=str(users_file),
         revocations_file=str(tmp_path / "portal.revoked"),

@@ -81,7 +81,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def backend(clock: ManualClock) -> Iterator[Backend]:
-    settings = PortalSettings(admin_url="http://127.0.0.1:9", admin_token="t", secret="s")
+    settings = PortalSettings(admin_url="http://127.0.0.1:9", token_file="/t", secret="s")
     backend = Backend(settings, clock)
     yield backend
     backend.close()
@@ -122,7 +122,7 @@ def test_settings_come_from_the_environment_and_show_no_secret() -> None:
     settings = from_environ(
         {
             "PENSTOCK_ADMIN_URL": "http://localhost:1",
-            "PENSTOCK_ADMIN_TOKEN": "hunter2",
+            "PENSTOCK_ADMIN_TOKEN_FILE": "/data/portal.token",
             "PENSTOCK_PORTAL_SECRET": "hunter3",
             "PENSTOCK_PORTAL_SOCKETS": "5 6",
             "PENSTOCK_PORTAL_READ_ONLY": "1",

@@ -238,14 +238,15 @@ def test_the_process_is_told_by_its_environment_alone(
     monkeypatch.setenv("PENSTOCK_CONTEXT", "another-service")
     monkeypatch.setenv("PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY", "storage-secret")
     facts = facts_of(tmp_path)
-    child = capture_child(Settings(data=tmp_path), facts, "of-capture", still)
-    assert "of-capture" not in " ".join(child.command) and "of-capture" not in repr(child)
-    assert child.environ["PENSTOCK_ADMIN_TOKEN"] == "of-capture"
+    monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", "of-the-operator")
+    child = capture_child(Settings(data=tmp_path), facts, still)
+    assert child.environ["PENSTOCK_ADMIN_TOKEN_FILE"] == str(tmp_path / "capture.token")
+    assert not {"of-admin", "of-the-operator"} & set(child.environ.values())
     assert child.environ["PENSTOCK_CAPTURE_AMQP"] == "localhost:1"
     assert child.environ["PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY"] == "storage-secret"
     assert "PENSTOCK_CONTEXT" not in child.environ
     assert (child.probe, child.start_s) == (still, 300.0)  # Python and Spark take their time
-    beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, "t", still)
+    beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, still)
     assert "PENSTOCK_CAPTURE_AMQP" not in beyond.environ
 
 
@@ -285,7 +286,7 @@ def test_the_process_can_load_what_the_service_could(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     ours = load_settings(flags={"config": file, "data": tmp_path, **flags}, environ=os.environ)
-    child = capture_child(ours, facts_of(tmp_path), "of-capture", still)
+    child = capture_child(ours, facts_of(tmp_path), still)
     theirs = load_settings(flags={"config": None}, environ=child.environ)
     assert (theirs.capture, theirs.data) == (ours.capture, ours.data)
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock.model.clock import ManualClock
+from penstock.portal.settings import hash_token
+from penstock.service.administration import ServiceTokens
 from penstock.service.certificates import Certificates
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts
-from penstock.service.portal import PortalSockets, portal_child
+from penstock.service.portal import PortalSignIn, PortalSockets, portal_child
 from penstock.service.settings import PORTAL_PORT, Settings
 
 FACTS = Facts(
@@ -52,7 +55,7 @@ def test_default_port_that_is_taken_gives_way_to_any_free_one() -> None:
         second.close()
 
 
-def test_token_goes_by_the_environment_and_our_own_variables_do_not(
+def test_token_goes_by_a_file_and_our_own_variables_do_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PENSTOCK_ROOT_KEY", "a-key")
@@ -64,10 +67,26 @@ def test_token_goes_by_the_environment_and_our_own_variables_do_not(
         outside = portal_child(beyond, FACTS, sockets, CERTIFICATES, data)
     finally:
         sockets.close()
-    assert "hunter2" not in " ".join(child.command)
-    assert child.environ["PENSTOCK_ADMIN_TOKEN"] == "hunter2"
+    assert "hunter2" not in " ".join([*child.command, *child.environ.values()])
+    assert child.environ["PENSTOCK_ADMIN_TOKEN_FILE"] == str(tmp_path / "portal.token")
+    assert child.environ["PENSTOCK_PORTAL_ADMIN_TOKEN_HASH"] == hash_token("hunter2")
     assert child.environ["PENSTOCK_PORTAL_SECRET"] == DataDirectory(tmp_path).portal_secret()
     assert "PENSTOCK_ROOT_KEY" not in child.environ
     assert "PENSTOCK_PORTAL_KEY_FILE" not in child.environ
     assert outside.environ["PENSTOCK_PORTAL_KEY_FILE"] == "/k.pem"
     assert "hunter2" not in repr(child)
+
+
+def test_token_of_a_process_signs_nobody_in(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path)
+    tokens = ServiceTokens.of(data, ManualClock())
+    sign_in = PortalSignIn("http://localhost:1", data, tokens.verify)
+
+    def holder(role: str) -> object:
+        token = tokens.issue(subject="anna", role=role, lifetime_s=3600).token
+        return sign_in.token_holder(token.reveal())
+
+    assert holder("Reader") == ("anna", ("Reader",))
+    assert holder("Capture") is None
+    assert holder("Portal") is None
+    assert sign_in.token_holder("nonsense") is None

@@ -122,7 +122,15 @@ async def test_service_that_stops_is_not_unhealthy(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["retention", "metering", "metric history", "capture supervision", "certificate reload"]
+    "name",
+    [
+        "retention",
+        "metering",
+        "metric history",
+        "capture supervision",
+        "certificate reload",
+        "process tokens",
+    ],
 )
 async def test_task_without_a_pass_for_long_is_named(service: Service, name: str) -> None:
     """reliability.md bug 4: a task that had ended was not noticed. Here no timer fires while the

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from penstock.management.operations.base import Acts, IssuedToken
-from penstock.management.rights import Action
+from penstock.management.rights import Action, ProcessRole
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
 
-ROLES = ("Reader", "Operator", "Owner")
+ROLES = ("Reader", "Operator", "Owner", ProcessRole.CAPTURE.value)
 LIFETIME_S_MIN = 60
 LIFETIME_S_MAX = 10 * 365 * 86_400
 _TOKEN_ID = re.compile("[0-9a-f]{32}")

@@ -12,8 +12,8 @@ from penstock.broker import Broker
 from penstock.broker.lag import Checkpoints, LagRow
 from penstock.catalog.api import Catalog, UsageLedger
 from penstock.management.captures import CaptureRegistry
-from penstock.management.jobs import JobRegistry
-from penstock.management.rights import REQUIRED, Action, Actor, Forbidden, Role, Verified
+from penstock.management.jobs import CAPTURE_JOB, JobRegistry
+from penstock.management.rights import Action, Actor, Forbidden, ProcessRole, Role, Verified
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
@@ -162,13 +162,31 @@ class Acts:
 
     def _permit(self, action: Action, *path: str | None) -> None:
         """Raises Forbidden. A refused change, and a refused look at keys, is recorded."""
-        if self._actor.may(action):
+        if self._actor.may(action) and self._is_in_scope(action, *path):
             return
         if not action.endswith("/read"):
             self._record(action, f"denied: {shown_path(*path)}")
-        raise Forbidden(
-            f"'{names.shown(self._actor.name)}' has the role {self._actor.role.name.lower()}: "
-            f"{action} needs {REQUIRED[action].name.lower()}."
+        raise Forbidden(self._actor.explain_refusal(action))
+
+    def _is_in_scope(self, action: Action, *path: str | None) -> bool:
+        """Whether `path` is within the actor's reach. The capture job reports itself, and of
+        entities it sees captured hubs and the policies by which it reads them. What does not exist
+        is in scope: the operation says that it does not."""
+        if self._actor.process is not ProcessRole.CAPTURE:
+            return True
+        if action is Action.JOB_REPORT:
+            return path == (CAPTURE_JOB,)
+        if action not in (Action.HUB_READ, Action.RULE_READ, Action.KEYS_LIST):
+            return True
+        namespace, hub = (*path, None)[:2]
+        if namespace is None or self._catalog.namespace(namespace) is None:
+            return True
+        if hub is not None:
+            found = self._catalog.hub(namespace, hub)
+            return found is None or _is_captured(found)
+        # A namespace's policy opens each of its hubs; a list of all hubs is not needed.
+        return action is not Action.HUB_READ and any(
+            _is_captured(each) for each in self._catalog.hubs(namespace)
         )
 
     def _record(self, action: Action, detail: str) -> None:
@@ -200,6 +218,11 @@ class Acts:
                 f"'{names.shown(namespace)}'."
             )
         return hub
+
+
+def _is_captured(hub: Hub) -> bool:
+    """Whether the capture job has something to do for the hub, as `Captures.runs` lists it."""
+    return bool(hub.metadata.get("captureRuns"))
 
 
 def shown_path(*parts: str | None) -> str:
