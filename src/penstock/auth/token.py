@@ -17,7 +17,7 @@ import msgspec
 from penstock.auth.resource import unescaped
 from penstock.model import limits
 from penstock.model.entities import Secret
-from penstock.model.errors import ArgumentOutOfRange, AuthFailed
+from penstock.model.errors import ArgumentOutOfRange, AuthFailed, UnsupportedTokenType
 
 EXPIRY_S_MAX = 2**53  # what every client's numbers can hold
 
@@ -154,5 +154,8 @@ def _malformed(why: str) -> AuthFailed:
 def _not_sas(scheme: str) -> AuthFailed:
     looks_like_jwt = scheme.lower() == "bearer" or scheme.count(".") == 2
     if looks_like_jwt:
-        return _malformed("it looks like a JWT, and only SharedAccessSignature is accepted here")
+        return UnsupportedTokenType(
+            "MalformedToken: The token is malformed: it looks like a JWT, and only "
+            "SharedAccessSignature is accepted here."
+        )
     return _malformed("it does not begin with 'SharedAccessSignature '")

@@ -41,7 +41,9 @@ def put(
     peer.publish(sender, encode_message(message), settled=True)
 
 
-def ask(world: World, peer: Peer, number: int, *, key: str | None = None) -> None:
+def ask(
+    world: World, peer: Peer, number: int, *, key: str | None = None, token: str | None = None
+) -> None:
     sender, _ = peer.node("$management")
     message = Message(
         properties=Properties(message_id=str(number), reply_to="reply-here"),
@@ -49,7 +51,7 @@ def ask(world: World, peer: Peer, number: int, *, key: str | None = None) -> Non
             "operation": "READ",
             "type": "com.microsoft:eventhub",
             "name": "eh1",
-            "security_token": world.token("eh1", key=key),
+            "security_token": token or world.token("eh1", key=key),
         },
     )
     peer.publish(sender, encode_message(message), settled=True)
@@ -114,6 +116,15 @@ def test_token_type_that_is_not_supported_is_no_guess(world: World) -> None:
         put(world, peer, count + number, key="guess")
     assert len(answered(peer)) == count + FREE  # nothing was counted before: all answered at once
     assert peer.close_error is None
+
+
+def test_jwt_as_security_token_is_no_guess(world: World) -> None:
+    peer = world.peer().opened()
+    link = peer.node("$management")[1]
+    for number in range(4 * FREE):
+        ask(world, peer, number, token="aaa.bbb.ccc")
+    assert answered(peer, link) == [(str(number), 401) for number in range(4 * FREE)]
+    assert world.context.guard.auth_delay.waiting == 0
 
 
 def test_wait_grows_to_a_few_seconds_and_no_further(world: World, guesser: Peer) -> None:

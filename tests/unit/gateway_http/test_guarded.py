@@ -24,6 +24,7 @@ class Door:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited: list[float] = []
+        self.challenge = b"SharedAccessSignature"  # what the endpoint accepts
         self.clock = ManualClock()
         self.guard = Guard(
             asyncio.get_running_loop(),
@@ -38,8 +39,10 @@ class Door:
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["wanted"] < 400 and scope["is_verified"]:
             scope[names.AUTHENTICATE]()
-        head = {"type": "http.response.start", "status": scope["wanted"], "headers": [(b"a", b"b")]}
-        await send(head)
+        headers = [(b"a", b"b")]
+        if scope["wanted"] == 401:
+            headers.append((b"www-authenticate", self.challenge))
+        await send({"type": "http.response.start", "status": scope["wanted"], "headers": headers})
         await send({"type": "http.response.body", "body": b"x"})
 
     def connect(self, host: str = "192.0.2.1") -> ConnectionSlot:
@@ -119,6 +122,24 @@ async def test_policies_and_addresses_wait_apart(door: Door) -> None:
 async def test_requests_without_a_token_count_as_one_policy(door: Door) -> None:
     for _ in range(FREE + 1):
         await door.ask(401, door.connect())
+    assert door.waited == [0.05]
+
+
+async def test_a_token_type_that_is_not_supported_is_no_guess(door: Door) -> None:
+    """DefaultAzureCredential sends a JWT to the data plane, where only SAS tokens are verified."""
+    for _ in range(30):
+        await door.ask(401, door.connect(), "Bearer a.b.c")
+    await door.ask(401, door.connect(), token("root"))  # nothing was counted before
+    assert door.waited == []
+    for _ in range(FREE):
+        await door.ask(401, door.connect(), token("root").replace("Shared", "  sHARED", 1))
+    assert door.waited == [0.05]
+
+
+async def test_a_bearer_token_is_a_guess_where_bearer_tokens_are_verified(door: Door) -> None:
+    door.challenge = b'Bearer authorization_uri="https://localhost"'
+    for _ in range(FREE + 1):
+        await door.ask(401, door.connect(), "bearer a.b.c")
     assert door.waited == [0.05]
 
 

@@ -20,6 +20,7 @@ from penstock.model.errors import (
     AuthFailed,
     PenstockError,
     Unauthorized,
+    UnsupportedTokenType,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class ManagementLink(RequestLink):
         except AuthFailed as error:
             # The service names a bad token "unauthorized" here (protocol.md 3.3).
             token = (request.application_properties or {}).get("security_token")
-            delay_ms = self.connection.delayed_answers.fail(policy_of(token))
+            is_guess = not isinstance(error, UnsupportedTokenType)
+            delay_ms = self.connection.delayed_answers.fail(policy_of(token)) if is_guess else 0
             self._log_refusal(request, error)
             return Answer(
                 401, self._text(error), condition=Unauthorized.condition, delay_ms=delay_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -46,8 +46,9 @@ class GuardedApplication:
     async def _refuse(
         self, scope: Scope, slot: ConnectionSlot, message: Message, send: Send
     ) -> None:
-        if message["status"] == _UNAUTHORIZED:
-            delay_ms = self._fail(scope, slot)
+        token = _header(scope["headers"], b"authorization")
+        if message["status"] == _UNAUTHORIZED and _was_verified(token, message):
+            delay_ms = self._fail(token, slot)
             if delay_ms:  # as many wait as there are connections, one of each
                 await asyncio.sleep(delay_ms / 1000)
         slot.refused_requests += 1
@@ -55,8 +56,22 @@ class GuardedApplication:
             message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
         await send(message)
 
-    def _fail(self, scope: Scope, slot: ConnectionSlot) -> int:
-        token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        policy = policy_of(token.decode("latin-1"))
+    def _fail(self, token: str, slot: ConnectionSlot) -> int:
         now_ms = self._guard.monotonic_ms()
-        return self._guard.auth_delay.fail(policy, slot.address, now_ms=now_ms)
+        return self._guard.auth_delay.fail(policy_of(token), slot.address, now_ms=now_ms)
+
+
+def _was_verified(token: str, answer: Message) -> bool:
+    """Whether a refused token may have been a guess at a key. One of another scheme than the answer
+    asks for, such as a JWT on the data plane, is not verified. No token at all counts as a guess
+    at no policy."""
+    challenge = _header(answer.get("headers", ()), b"www-authenticate")
+    return not token or not challenge or _scheme(token) == _scheme(challenge)
+
+
+def _scheme(text: str) -> str:
+    return text.strip().partition(" ")[0].lower()
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
