@@ -72,7 +72,7 @@ class AdministrationChecks:
                 status_code=421,
             )
         if self._metrics_need_token and scope["path"].rstrip("/") == "/metrics":
-            return self._metrics_refusal(headers.get("authorization", ""))
+            return self._metrics_refusal(headers.get("authorization", ""), scope)
         return None
 
     def _is_own_host(self, host: str, scope: Scope) -> bool:
@@ -81,7 +81,7 @@ class AdministrationChecks:
             host
         )
 
-    def _metrics_refusal(self, authorization: str) -> Response | None:
+    def _metrics_refusal(self, authorization: str, scope: Scope) -> Response | None:
         scheme, _, token = authorization.partition(" ")
         try:
             if scheme.lower() != "bearer":
@@ -92,6 +92,7 @@ class AdministrationChecks:
             return PlainTextResponse(text, status_code=401, headers={"www-authenticate": "Bearer"})
         if role_of(roles) < Role.VIEWER:
             return PlainTextResponse("/metrics needs the role Reader.\n", status_code=403)
+        scope[names.AUTHENTICATE]()
         return None
 
 

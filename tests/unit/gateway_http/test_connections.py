@@ -55,9 +55,9 @@ class Transport:
 
 
 class Door:
-    """Answers when it is told to."""
+    """Answers when it is told to; begins its answer at once if it `streams`."""
 
-    def __init__(self, status: int = 200) -> None:
+    def __init__(self, status: int = 200, *, streams: bool = False) -> None:
         self.answers = asyncio.Event()
         self.called = 0
         clock, loop = ManualClock(), asyncio.get_running_loop()
@@ -66,13 +66,16 @@ class Door:
             clock=clock,
         )
         self._status = status
+        self._streams = streams
         self._door = HttpDoor(self._app, loop, guard=self.guard)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.called += 1
-        await self.answers.wait()
+        if not self._streams:
+            await self.answers.wait()
         head = [(b"content-length", b"0")]
         await send({"type": "http.response.start", "status": self._status, "headers": head})
+        await self.answers.wait()
         await send({"type": "http.response.body", "body": b""})
 
     def connect(self, *, secure: bool = False) -> tuple[Transport, ConnectionSlot]:
@@ -100,6 +103,33 @@ async def test_pipeline_is_bounded() -> None:
     await turns()
     assert transport.written == b""
     assert door.called == 1
+
+
+async def test_an_answer_that_exceeds_the_budget_is_finished_and_ends_the_connection() -> None:
+    """`/metrics` of thousands of hubs costs more than an unauthenticated connection may."""
+    door = Door(streams=True)
+    transport, slot = door.connect()
+    transport.protocol.data_received(GET * 2)
+    await turns()
+    slot.budget.charge(limits.WORK_UNAUTHENTICATED_US_MAX + 1, 0)
+    assert not transport.gone.is_set()
+    transport.protocol.data_received(GET)  # is not read any more
+    door.answers.set()
+    await turns()
+    assert transport.written.count(b"HTTP/1.1 200 OK") == 1
+    assert transport.gone.is_set()
+    assert door.called == 1
+    assert slot.is_suspect
+
+
+@pytest.mark.parametrize("sent", [b"", GET[:-2], GET], ids=["nothing", "a head", "a request"])
+async def test_a_request_that_exceeds_the_budget_before_its_answer_is_cut_off(sent: bytes) -> None:
+    door = Door()
+    transport, slot = door.connect()
+    transport.protocol.data_received(sent)
+    await turns()
+    slot.budget.charge(limits.WORK_UNAUTHENTICATED_US_MAX + 1, 0)
+    assert transport.gone.is_set()
 
 
 async def test_pipeline_within_the_bound_is_answered() -> None:

@@ -187,6 +187,22 @@ async def test_connection_of_a_stranger_ends_after_so_many_refusals(door: Door) 
     assert last[0]["headers"] == [(b"a", b"b"), (b"connection", b"close")]
 
 
+async def test_a_connection_that_has_cost_half_of_its_budget_ends_after_its_answer(
+    door: Door,
+) -> None:
+    """A scraper of /metrics or /health that keeps its connection is not cut off in an answer."""
+    slot, authenticated = door.connect(), door.connect()
+    authenticated.authenticate()
+    answer = await door.ask(200, slot)
+    assert answer[0]["headers"] == [(b"a", b"b")]
+    for each in (slot, authenticated):
+        each.budget.charge(limits.WORK_UNAUTHENTICATED_US_MAX // 2 + 1, 0)
+    answer = await door.ask(200, slot)
+    assert answer[0]["headers"] == [(b"a", b"b"), (b"connection", b"close")]
+    answer = await door.ask(200, authenticated)
+    assert answer[0]["headers"] == [(b"a", b"b")]
+
+
 async def test_websockets_pass(door: Door) -> None:
     for _ in range(100):
         await door.ask(401, door.connect(), kind="websocket")

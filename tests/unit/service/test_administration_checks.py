@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.model.errors import AuthFailed
 from penstock.model.host_names import HostNames
-from penstock.model.names import NamespaceName
+from penstock.model.names import AUTHENTICATE, NamespaceName
 from penstock.service.administration import AdministrationChecks, own_host_names
 from penstock.service.settings import NamespaceSettings, Settings
 
@@ -35,7 +36,13 @@ def checks(*, metrics_need_token: bool = False) -> AdministrationChecks:
     )
 
 
-async def ask(app: AdministrationChecks, path: str, **headers: str) -> tuple[int, str]:
+async def ask(
+    app: AdministrationChecks,
+    path: str,
+    *,
+    authenticate: Callable[[], None] = lambda: None,
+    **headers: str,
+) -> tuple[int, str]:
     said: list[Any] = []
 
     async def receive() -> Any:
@@ -51,6 +58,7 @@ async def ask(app: AdministrationChecks, path: str, **headers: str) -> tuple[int
         "path": path,
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "server": ("10.0.0.7", 5300),
+        AUTHENTICATE: authenticate,
     }
     await app(scope, receive, send)
     return said[0]["status"], said[1]["body"].decode()
@@ -94,6 +102,25 @@ async def test_metrics_beyond_loopback_need_a_reader(authorization: str, status:
     assert (await ask(app, "/metrics", authorization=authorization))[0] == status
     assert (await ask(app, "/metrics/", authorization=authorization))[0] == status
     assert await ask(checks(), "/metrics", authorization=authorization) == (200, "answered")
+
+
+async def test_only_a_verified_token_authenticates_a_scraper() -> None:
+    authenticated: list[bool] = []
+
+    async def scrape(app: AdministrationChecks, authorization: str) -> None:
+        await ask(
+            app,
+            "/metrics",
+            authenticate=lambda: authenticated.append(True),
+            authorization=authorization,
+        )
+
+    await scrape(checks(metrics_need_token=True), "Bearer bad")
+    await scrape(checks(metrics_need_token=True), "")
+    await scrape(checks(), "")
+    assert authenticated == []
+    await scrape(checks(metrics_need_token=True), "Bearer Reader")
+    assert authenticated == [True]
 
 
 def test_own_names_are_the_machines_the_bound_one_and_the_configured_ones() -> None:

@@ -177,8 +177,10 @@ class WorkBudget:
         return self._is_authenticated and self._level_us >= 0
 
     @property
-    def is_waiting(self) -> bool:
-        return bool(self.entries)
+    def is_nearly_spent(self) -> bool:
+        """Unauthenticated, and half of what it may cost in all is spent. A protocol that can end
+        the connection in an orderly way does so now."""
+        return not self._is_authenticated and 2 * self.spent_us > self._debt_us_max
 
     def authenticate(self) -> None:
         """The connection has the budget of a client from now on, whatever it took until now."""

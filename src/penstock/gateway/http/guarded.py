@@ -29,8 +29,11 @@ class GuardedApplication:
         scope[names.AUTHENTICATE] = slot.authenticate
 
         def guarded_send(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
-                return self._refuse(scope, slot, message, send)
+            if message["type"] == "http.response.start":
+                if 400 <= message["status"] < 500:
+                    return self._refuse(scope, slot, message, send)
+                if slot.budget.is_nearly_spent:
+                    message = _ending(message)
             return send(message)
 
         if slot.is_authenticated:
@@ -52,13 +55,20 @@ class GuardedApplication:
             if delay_ms:  # as many wait as there are connections, one of each
                 await asyncio.sleep(delay_ms / 1000)
         slot.refused_requests += 1
-        if not slot.is_authenticated and slot.refused_requests >= limits.HTTP_REFUSALS_MAX:
-            message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
+        if slot.budget.is_nearly_spent or (
+            not slot.is_authenticated and slot.refused_requests >= limits.HTTP_REFUSALS_MAX
+        ):
+            message = _ending(message)
         await send(message)
 
     def _fail(self, token: str, slot: ConnectionSlot) -> int:
         now_ms = self._guard.monotonic_ms()
         return self._guard.auth_delay.fail(policy_of(token), slot.address, now_ms=now_ms)
+
+
+def _ending(answer: Message) -> Message:
+    """The start of an answer that ends its connection."""
+    return {**answer, "headers": [*answer.get("headers", ()), _CLOSE]}
 
 
 def _was_verified(token: str, answer: Message) -> bool:

@@ -126,6 +126,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._slot = self.app_state[SLOT]
         gentle = PolitelyClosed(transport, self._slot, self.loop)
         self._slot.accepted(transport)
+        self._slot.budget.on_drop = self._drop
         super().connection_made(gentle)  # type: ignore[arg-type]  # as good as one
         self._names = []
         self._watch()
@@ -230,6 +231,17 @@ class _BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         super().send_400_response(msg)
+
+    def _drop(self) -> None:
+        """The peer has exceeded its budget. An answer that has begun is finished: it may be
+        `/metrics` of thousands of hubs, to a scraper that needs no token."""
+        self._slot.penalize()
+        running = self._running
+        if running is None or not running.response_started or running.response_complete:
+            self.transport.abort()
+            return
+        self._is_deaf = True
+        running.keep_alive = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stage = _Stage.NOTHING

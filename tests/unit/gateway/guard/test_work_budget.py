@@ -83,7 +83,7 @@ def test_an_authenticated_connection_has_a_burst(office: Office) -> None:
     worker = Worker(office.budget(authenticated=True), 1000)
     worker.work()
     assert worker.pieces == limits.WORK_BURST_US // 1000 + 1 + BURST // 1000
-    assert worker.budget.is_waiting
+    assert worker.budget.entries
 
 
 def test_useful_work_pays_for_itself(office: Office) -> None:
@@ -118,7 +118,7 @@ def test_unauthenticated_work_is_done_at_once_while_the_queue_is_free(office: Of
     worker = Worker(office.budget(), 500)
     worker.work(20)
     assert worker.pieces == 20
-    assert not worker.budget.is_waiting
+    assert not worker.budget.entries
 
 
 # --- in turn ------------------------------------------------------------------------------------
