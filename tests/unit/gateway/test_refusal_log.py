@@ -165,6 +165,20 @@ def test_link_that_the_service_ends_is_one_line(
     assert line["id"] == tracking_id(error.description)
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_refused_publication_is_one_line(
+    peer: Peer, caplog: pytest.LogCaptureFixture, settled: bool
+) -> None:
+    """A settled publication has no answer: its sender learns of the refusal nowhere else."""
+    link = peer.sender("eh1/Partitions/1")
+    assert link.send(b"no message", settled=settled) is not None
+    peer.run()
+    (line,) = refusals(caplog)
+    assert (line["operation"], line["condition"]) == ("publish", "amqp:decode-error")
+    assert (line["hub"], line["partition"], line["policy"]) == ("eh1", "1", ROOT)
+    assert (line["peer"], line["id"]) == (peer.connection.transport.peer, peer.connection.id)
+
+
 def test_end_of_a_connection_names_its_id(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     peer.lose()

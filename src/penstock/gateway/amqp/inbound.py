@@ -12,6 +12,7 @@ from penstock.amqp.serial import serial_add, serial_distance
 from penstock.auth import Grant
 from penstock.broker import HubRuntime, ProducerLink, SenderLink
 from penstock.gateway.amqp.addresses import Address
+from penstock.gateway.amqp.faults import log_refusal
 from penstock.gateway.amqp.links import EntityLink
 from penstock.kernels import (
     KernelError,
@@ -173,6 +174,7 @@ class PublisherLink(EntityLink):
     def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
         if error.http_status < 500:
             self.hub.counters.user_errors += 1
+        log_refusal(self.connection, "publish", error, self._address.path)
         if not settled:
             wire = self.connection.wire_error(error, self.tracker)
             self._rejected.append((first, last, wire))
