@@ -141,7 +141,8 @@ class Events:
                 scanned = matches = 0
                 while readers.running or not queue.empty():
                     try:
-                        got = await asyncio.wait_for(queue.get(), 1.0)
+                        async with asyncio.timeout(1.0):
+                            got = await queue.get()
                     except TimeoutError:
                         yield Found([], scanned)
                         continue

@@ -217,7 +217,8 @@ class Children:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), self._grace_s)
+                async with asyncio.timeout(self._grace_s):
+                    await process.wait()
             except TimeoutError:
                 _signal_group(process.pid, signal.SIGKILL)
         code = await process.wait()
@@ -287,7 +288,8 @@ async def _forward(descriptor: int, log: logging.Logger) -> None:
 
 async def _answers(probe: Probe) -> bool:
     try:
-        return await asyncio.wait_for(probe(), PROBE_S)
+        async with asyncio.timeout(PROBE_S):
+            return await probe()
     except Exception:  # noqa: BLE001 - whatever the reason: no answer
         return False
 
@@ -299,4 +301,5 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 async def _pause(until: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(until.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await until.wait()

@@ -129,7 +129,8 @@ class MetricHistory:
             # A timer may be a moment early by the wall clock: then not at once again.
             to_turn_s = max((STEP_MS - self._clock.now_ms() % STEP_MS) / 1000, _PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), to_turn_s)
+                async with asyncio.timeout(to_turn_s):
+                    await self._stopping.wait()
             is_last = self._stopping.is_set()
             await run_pass(self.record, self._note_pass)
 

@@ -177,6 +177,27 @@ async def test_child_that_does_not_answer_is_killed_and_started_again(
     assert second.pid != first.pid
 
 
+async def test_probing_ends_when_it_is_canceled_in_the_turn_of_an_answer(
+    children: Children,
+) -> None:
+    """`asyncio.wait_for` of Python 3.11 returns the answer, and probing never ends."""
+    asked = asyncio.Event()
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def probe() -> bool:
+        asked.set()
+        return await answer
+
+    children.start(python(SLEEPS, probe=probe))
+    async with asyncio.timeout(DEADLINE_S):
+        await asked.wait()
+    (probing,) = [task for task in asyncio.all_tasks() if "_until_hung" in repr(task.get_coro())]
+    answer.set_result(True)
+    probing.cancel()
+    await asyncio.wait([probing], timeout=DEADLINE_S)
+    assert probing.cancelled()
+
+
 async def test_child_that_never_answers_is_started_again_after_a_minute(
     children: Children, pauses: Pauses, clock: ManualClock
 ) -> None:
