@@ -94,8 +94,20 @@ class World:
         counters.incoming_bytes += 10 * messages
 
     async def written(self) -> int:
-        async with asyncio.timeout(10):
-            return await self.ledger.writes.get()
+        """The next write, once its pass is recorded: the ledger's thread tells of it before."""
+        async with asyncio.timeout(60):
+            count = await self.ledger.writes.get()
+            assert self.metering._writing is not None
+            await asyncio.wait([self.metering._writing])
+        return count
+
+    async def settle(self) -> None:
+        """Wait until no write is due or under way: `start` changes counts, too."""
+        async with asyncio.timeout(60):
+            while self.metering._write_timer is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            if self.metering._writing is not None:
+                await asyncio.wait([self.metering._writing])
 
     def change(self, **changes: object) -> None:
         self.catalog.put_namespace(
@@ -113,6 +125,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def world() -> AsyncIterator[World]:
     made = World(throughput_units=2)
     await made.metering.start()
+    await made.settle()
     while not made.ledger.writes.empty():
         made.ledger.writes.get_nowait()
     yield made
@@ -352,7 +365,6 @@ async def test_error_that_nobody_foresaw_ends_one_pass_only(
     world.use(3)
     assert await world.written() > 0
     assert not failures
-    await asyncio.sleep(0)
     assert world.metering.record.report().warning is None
 
 
