@@ -23,12 +23,10 @@ from penstock.testing import broker as in_process
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from tests.conftest import ServerFactory
+    from tests.conftest import ServerFactory, Sized
     from tests.spark.conftest import MakeHub
 
 DEADLINE_S = 180
-KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))
-AWAY_S = float(os.environ.get("PENSTOCK_SPARK_AWAY_S", "3"))
 
 
 @pytest.fixture
@@ -269,8 +267,13 @@ def test_a_rotated_key_ends_the_query_and_the_new_one_goes_on(
     assert seen.bodies == numbered(0, 80)
 
 
+@pytest.mark.sized("spark")
 def test_a_server_that_is_away_for_a_while_costs_time_and_nothing_else(
-    spark: SparkSession, start_server: ServerFactory, make_hub: MakeHub, tmp_path: Path
+    spark: SparkSession,
+    start_server: ServerFactory,
+    make_hub: MakeHub,
+    tmp_path: Path,
+    sized: Sized,
 ) -> None:
     first = start_server("--hub", "unused")
     hub, seen = make_hub(2, server=first), Batches()
@@ -279,7 +282,9 @@ def test_a_server_that_is_away_for_a_while_costs_time_and_nothing_else(
     try:
         seen.wait_for(100)
         first.kill()
-        threading.Event().wait(AWAY_S)  # that is the test: the service is away so long
+        threading.Event().wait(
+            sized(short=3, full=30)
+        )  # that is the test: the service is away so long
         again = start_server("--amqp-port", str(first.port("amqp")), data=first.data)
         hub.server = again
         hub.send(numbered(100, 200), partition_id="0")
@@ -291,14 +296,14 @@ def test_a_server_that_is_away_for_a_while_costs_time_and_nothing_else(
 
 
 @pytest.mark.full("spark")
-@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_python_workers_that_are_killed_change_no_row(
-    spark: SparkSession, make_hub: MakeHub
+    spark: SparkSession, make_hub: MakeHub, sized: Sized
 ) -> None:
-    hub = make_hub(4)
+    hub, rounds = make_hub(4), sized(short=1, full=5, long=50)
     sent = hub.spread(8000, size=400)
     killed = 0
-    for _ in range(KILLS):
+    for _ in range(rounds):
         found: list[Any] = []
         frame = spark.read.format("eventhubs").options(**hub.options, maxEventsPerTask="200").load()
         reading = threading.Thread(target=lambda rows=found, df=frame: rows.extend(df.collect()))
@@ -309,7 +314,7 @@ def test_python_workers_that_are_killed_change_no_row(
         killed += len(victims)
         reading.join(DEADLINE_S)
         assert sorted(bytes(row.body) for row in found) == sorted(sent)
-    assert killed >= KILLS
+    assert killed >= rounds
 
 
 def _wait_for_workers(spark: SparkSession) -> list[int]:
