@@ -1,1 +1,1 @@
-"""Small shared parts that touch files."""
+"""Small shared parts that touch files and sockets."""

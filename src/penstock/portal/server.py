@@ -13,36 +13,18 @@ import signal
 import socket
 import ssl
 from collections import defaultdict
-from enum import IntEnum
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import service_unavailable
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock.io.http_protocol import BoundedHttpProtocol
 from penstock.portal.address_limits import limit_key
 
 ALIVE = b"/alive"
 CONNECTIONS_MAX = 500
 CONNECTIONS_PER_ADDRESS_MAX = 100
 SURPLUS_MAX = 32  # above the limits, for `/alive`
-HEAD_DEADLINE_S = 10.0
-BODY_DEADLINE_S = 30.0
-WRITE_DEADLINE_S = 60.0  # for a client that does not read its answer
 TLS_DEADLINE_S = 10.0
-_HEAD_BYTES_MAX = 64 * 1024
-_HEADERS_MAX = 100
-_PIPELINED_MAX = 8
-
-
-class _Stage(IntEnum):
-    """What of a request is being read."""
-
-    NOTHING = 0
-    HEAD = 1
-    BODY = 2
-
-
-_DEADLINES_S = {_Stage.HEAD: HEAD_DEADLINE_S, _Stage.BODY: BODY_DEADLINE_S}
 
 
 class Connection:
@@ -109,57 +91,26 @@ class ConnectionLimits:
         return False
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """Heads and bodies have a deadline and a size, pipelines a length."""
+class PortalProtocol(BoundedHttpProtocol):
+    """Connections are counted by address."""
 
+    body_deadline_s = 30.0
     limits: ConnectionLimits  # of the server, set by `PortalServer`
     connection: Connection | None = None  # made by the TLS handshake, else here
     is_surplus = False
-    _stage = _Stage.HEAD
-    _timed = (0, _Stage.NOTHING)
-    _timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
-    _request = 0
-    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self.connection is None:
             self.connection = Connection(transport)
             self.is_surplus = not self.limits.admit(self.connection)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._stage is _Stage.HEAD:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_BYTES_MAX:
-                self.transport.abort()
-        self._watch()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._stage = _Stage.HEAD
-        self._request += 1
-        self._head_bytes = 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if len(self.headers) >= _HEADERS_MAX or self._head_bytes > _HEAD_BYTES_MAX:
-            raise ValueError("the request's head is too large")  # the parser stops: 400
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= _PIPELINED_MAX:
-            self.transport.close()
-            raise ValueError("too many requests at a time")
-        self._stage = _Stage.BODY
         if self.is_surplus and self.url.partition(b"?")[0] != ALIVE:
             self.app = service_unavailable
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._stage = _Stage.NOTHING
         if self.connection is not None:
             # An answer may be complete before its request: 413 to a body that is too large.
             self.connection.is_busy = not self.cycle.response_complete
@@ -171,46 +122,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self.connection.is_busy = bool(self.pipeline)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stage = _Stage.NOTHING
-        self._watch()
-        self._stop_write_timer()
         if self.connection is not None:
             self.limits.leave(self.connection)
         super().connection_lost(exc)
-        self.pipeline.clear()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._write_timer = self.loop.call_later(WRITE_DEADLINE_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stop_write_timer()
-
-    def _stop_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
-    def _watch(self) -> None:
-        """One timer for each head and body, which no single byte starts again."""
-        now = (self._request, self._stage)
-        if now == self._timed:
-            return
-        self._timed = now
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline_s = _DEADLINES_S.get(self._stage)
-        if deadline_s is not None:
-            self._timer = self.loop.call_later(deadline_s, self.transport.abort)
 
 
 class _TlsHandshake(asyncio.Protocol):
     """Counts a connection before its handshake, then hands it to `protocol`. Receives what comes
     with the handshake's last bytes, before `protocol` has its transport."""
 
-    def __init__(self, protocol: BoundedProtocol, context: ssl.SSLContext) -> None:
+    def __init__(self, protocol: PortalProtocol, context: ssl.SSLContext) -> None:
         self._protocol = protocol
         self._context = context
         self._early = bytearray()
@@ -276,7 +197,7 @@ class PortalServer(uvicorn.Server):
         self.started = True
 
     def _accept(self) -> asyncio.Protocol:
-        protocol = BoundedProtocol(self.config, self.server_state, {})
+        protocol = PortalProtocol(self.config, self.server_state, {})
         protocol.limits = self._limits
         context = self.config.ssl
         return protocol if context is None else _TlsHandshake(protocol, context)

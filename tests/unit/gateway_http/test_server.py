@@ -88,7 +88,7 @@ async def turns(count: int = 12) -> None:
 
 
 def timers(transport: Transport) -> asyncio.TimerHandle | None:
-    timer: asyncio.TimerHandle | None = transport.protocol._timer
+    timer: asyncio.TimerHandle | None = transport.protocol._read_timer
     return timer
 
 
@@ -245,7 +245,10 @@ async def test_listener_has_so_many_connections_and_no_more(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def shorten(stage: str) -> None:
-        monkeypatch.setitem(server._DEADLINES_S, server._Stage[stage], 0.01)
+        if stage == "HEAD":
+            monkeypatch.setattr(limits, "HTTP_HEAD_DEADLINE_S", 0.01)
+        else:
+            monkeypatch.setattr(server._GuardedProtocol, "body_deadline_s", 0.01)
 
     return shorten
 

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from penstock.io.http_protocol import RequestStage
+from penstock.model import limits
 from penstock.portal import server as portal_server
 from penstock.portal.app import _config, build
 from penstock.portal.server import (
     CONNECTIONS_PER_ADDRESS_MAX,
     ConnectionLimits,
+    PortalProtocol,
     PortalServer,
-    _Stage,
 )
 from penstock.service.certificates import prepare_certificates
 from penstock.service.settings import Settings
@@ -156,9 +158,12 @@ async def test_five_hundred_half_open_connections_keep_no_visitor_out(
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        (_Stage.HEAD, b""),
-        (_Stage.HEAD, b"GET / HTTP/1.1\r\nHost: localhost\r\n"),
-        (_Stage.BODY, b"POST /signin HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"),
+        (RequestStage.HEAD, b""),
+        (RequestStage.HEAD, b"GET / HTTP/1.1\r\nHost: localhost\r\n"),
+        (
+            RequestStage.BODY,
+            b"POST /signin HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx",
+        ),
     ],
     ids=["silent", "head", "body"],
 )
@@ -166,10 +171,13 @@ async def test_head_and_body_have_a_deadline(
     serve: Any,
     settings: PortalSettings,
     monkeypatch: pytest.MonkeyPatch,
-    stage: _Stage,
+    stage: RequestStage,
     said: bytes,
 ) -> None:
-    monkeypatch.setitem(portal_server._DEADLINES_S, stage, 0.05)
+    if stage is RequestStage.HEAD:
+        monkeypatch.setattr(limits, "HTTP_HEAD_DEADLINE_S", 0.05)
+    else:
+        monkeypatch.setattr(PortalProtocol, "body_deadline_s", 0.05)
     port = await serve(settings)
     async with half_open(port, 1, said) as (reader,):
         with contextlib.suppress(ConnectionError):

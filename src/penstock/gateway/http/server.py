@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Mapping
-from enum import IntEnum
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,25 +24,11 @@ from penstock.gateway.http.exchange import ORIGINAL_NAMES
 from penstock.gateway.http.guarded import GuardedApplication
 from penstock.gateway.http.websockets import BoundedWebSocket
 from penstock.gateway.listener import Listeners
+from penstock.io.http_protocol import BoundedHttpProtocol, RequestStage
 from penstock.model import limits
 
 _KEEP_ALIVE_S = 75
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
-
-
-class _Stage(IntEnum):
-    """How far the request has come that is being read."""
-
-    NOTHING = 0  # between requests
-    HEAD = 1
-    BODY = 2
-
-
-# A body may take as long as any request; a little more, so that the application speaks first.
-_DEADLINES_S = {
-    _Stage.HEAD: limits.HTTP_HEAD_DEADLINE_S,
-    _Stage.BODY: limits.HTTP_REQUEST_DEADLINE_S_MAX + 5,
-}
 
 
 class HttpDoor:
@@ -81,7 +66,7 @@ class HttpDoor:
     def connection(self, slot: ConnectionSlot | None = None) -> asyncio.Protocol:
         """The protocol of one new connection. A WebSocket that it is upgraded to has its slot."""
         state: dict[str, Any] = {SLOT: slot or self._guard.detached_slot("-")}
-        return _BoundedProtocol(self._config, self._state, state, self._loop)
+        return _GuardedProtocol(self._config, self._state, state, self._loop)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open a listener; the port it got."""
@@ -101,23 +86,19 @@ class HttpDoor:
                 await asyncio.wait(late, timeout=grace_s)
 
 
-class _BoundedProtocol(HttpToolsProtocol):
-    """Request heads have a deadline and a size, bodies and answers a deadline, listeners and
-    pipelines a number. Header names are kept as they were written, beside ASGI's lower-case ones:
-    they become names of an event's properties (protocol.md 7.1).
+class _GuardedProtocol(BoundedHttpProtocol):
+    """A listener has a limited number of connections. Header names are kept as the client wrote
+    them, beside ASGI's lower-case ones: they become names of an event's properties (protocol.md
+    7.1).
 
     Each request has one answer, in the order they came, and nothing behind one that cannot be
     understood is read: where it begins cannot be told."""
 
+    # A body may take as long as any request; a little more, so that the application answers first.
+    body_deadline_s = limits.HTTP_REQUEST_DEADLINE_S_MAX + 5
     _slot: ConnectionSlot
-    _timer: asyncio.TimerHandle | None = None
-    _timed = (0, _Stage.NOTHING)
-    _stage = _Stage.HEAD  # a new connection has to say something
-    _request = 0
-    _head_bytes = 0
     _pipeline_bytes = 0  # of the heads of requests that wait to be answered
     _names: list[bytes]
-    _write_timer: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None  # the last one that was begun
     _is_unfinished = False  # `cycle` is that of the request that is being read
     _is_deaf = False  # what came could not be understood
@@ -129,7 +110,6 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._slot.budget.on_drop = self._drop
         super().connection_made(gentle)  # type: ignore[arg-type]  # as good as one
         self._names = []
-        self._watch()
         if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
             transport.abort()
 
@@ -143,43 +123,23 @@ class _BoundedProtocol(HttpToolsProtocol):
             started = budget.start()
             super().data_received(data)
             budget.stop(started)
-        if self._stage is _Stage.HEAD:
-            self._head_bytes += len(data)
-            if self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
-                self.transport.abort()  # one header without an end: the parser would gather it
-        # A request that came whole, as nearly all do, needs no timer.
-        if self._stage or self._timer is not None:
-            self._watch()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._stage = _Stage.HEAD
-        self._request += 1
-        self._head_bytes = 0
         self._names = []
         self._is_unfinished = False
         self.scope[ORIGINAL_NAMES] = self._names  # type: ignore[literal-required]  # an extension
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._stage is _Stage.HEAD:  # else it is a trailer, which nobody asked for
-            super().on_header(name, value)
+        super().on_header(name, value)
+        if self.stage is RequestStage.HEAD:
             self._names.append(name)
-        if (
-            len(self._names) > limits.HTTP_HEADERS_MAX
-            or self._head_bytes > limits.HTTP_HEAD_BYTES_MAX
-        ):
-            raise ValueError("the request's head is too large")  # the parser stops: 400, closed
 
     def on_headers_complete(self) -> None:
-        self._stage = _Stage.BODY
-        self._pipeline_bytes = self._head_bytes + (self._pipeline_bytes if self.pipeline else 0)
+        self._pipeline_bytes = self.head_bytes + (self._pipeline_bytes if self.pipeline else 0)
         # Requests of an unauthenticated peer wait for their turn: they must not fill the memory.
-        if len(self.pipeline) >= limits.HTTP_PIPELINED_MAX or (
-            not self._slot.is_authenticated and self._pipeline_bytes > limits.HTTP_HEAD_BYTES_MAX
-        ):
-            self.transport.close()  # without waiting for the answers to all of them
-            raise ValueError("too many requests came before the first was answered")
+        if not self._slot.is_authenticated and self._pipeline_bytes > limits.HTTP_HEAD_BYTES_MAX:
+            self.refuse_pipeline()
         self._check_head()
         super().on_headers_complete()
         self._is_unfinished = True
@@ -204,7 +164,6 @@ class _BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_message_complete(self) -> None:
-        self._stage = _Stage.NOTHING
         self._is_unfinished = False
         super().on_message_complete()
 
@@ -212,8 +171,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         """The parser gave up. Whole requests that came before are answered, and the last answer
         ends the connection; otherwise this is the answer, whatever the application may say."""
         self._is_deaf = True
-        self._stage = _Stage.NOTHING
-        self._watch()
+        self.stage = RequestStage.NOTHING
+        self.watch_stage()
         if self.transport.is_closing():
             return
         broken, running = self.cycle if self._is_unfinished else None, self._running
@@ -244,40 +203,10 @@ class _BoundedProtocol(HttpToolsProtocol):
         running.keep_alive = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stage = _Stage.NOTHING
-        self._watch()
-        self._was_heard()
         self._slot.release()
         super().connection_lost(exc)
-        self.pipeline.clear()
         if isinstance(self.transport, PolitelyClosed):
             self.transport.forget()
-
-    def pause_writing(self) -> None:
-        """The peer takes nothing of its answer: not for ever."""
-        super().pause_writing()
-        self._write_timer = self.loop.call_later(limits.HTTP_WRITE_DEADLINE_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._was_heard()
-
-    def _was_heard(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
-    def _watch(self) -> None:
-        now = (self._request, self._stage)
-        if now == self._timed:
-            return
-        self._timed = now
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline_s = _DEADLINES_S.get(self._stage)
-        if deadline_s is not None:
-            self._timer = self.loop.call_later(deadline_s, self.transport.abort)
 
 
 class PublicApplication:
