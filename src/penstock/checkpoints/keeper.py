@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.checkpoints.backends import new_etag
 from penstock.checkpoints.file import CheckpointFile, Place, Work, Written
+from penstock.io.threads import StartedThreads
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.errors import OperationCancelled, ServerBusy
@@ -48,7 +48,7 @@ class CheckpointKeeper:
     ) -> None:
         self._loop = loop
         self._file = CheckpointFile(path, now_ms=now_ms, new_etag=new_etag, is_shared=False)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoints")
+        self._thread = StartedThreads(1, "penstock-checkpoints")
         self._groups: dict[Place, _Group] = {}
         self._waiting: list[tuple[Work, asyncio.Future[Written]]] = []
         self._taken: list[Work] = []  # what the disk is busy with

@@ -12,8 +12,9 @@ import base64
 import logging
 import re
 from collections.abc import Callable
+from concurrent.futures import Executor
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -51,6 +52,7 @@ API_VERSION = (
 _WITHOUT_VERSION = ("/providers/Penstock", "/metadata", OPENAPI)
 _IDENTITY = "/metadata/identity/oauth2/token"
 
+_T = TypeVar("_T")
 _Answer = tuple[int, object, list[tuple[str, str]]]
 
 
@@ -66,8 +68,11 @@ class ManagementDoor:
         endpoints: Callable[[], Endpoints],
         new_id: Callable[[], str],
         log_refusal: Callable[[Scope, PenstockError, str], None] = lambda *_: None,
+        loader: Executor | None = None,
     ) -> None:
+        """`loader` runs what imports FastAPI; None is the event loop's own executor."""
         self._log_refusal = log_refusal
+        self._loader = loader
         self._administration = administration
         self._verify = verify
         self._endpoints = endpoints
@@ -193,15 +198,18 @@ class ManagementDoor:
         if self._app is None:
             async with self._loading:
                 if self._app is None:
-                    self._app = await asyncio.to_thread(self._load)
+                    self._app = await self._run_aside(self._load)
         return self._app
 
     async def _document(self) -> bytes:
         """Encoded once: it has 176 KB."""
         if self._openapi is None:
             app: Any = await self._loaded()
-            self._openapi = await asyncio.to_thread(lambda: msgspec.json.encode(app.openapi()))
+            self._openapi = await self._run_aside(lambda: msgspec.json.encode(app.openapi()))
         return self._openapi
+
+    async def _run_aside(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._loader, work)
 
     def _load(self) -> ASGIApp:
         """In a thread: importing and building takes a second, and the loop has events to move."""

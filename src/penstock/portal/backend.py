@@ -13,13 +13,13 @@ import queue
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from penstock.io.threads import StartedThreads
 from penstock.management.client import GroupInfo, HubInfo, ManagementClient, NamespaceInfo
 from penstock.model.clock import Clock
 from penstock.model.errors import InternalError, NotFound, PenstockError, ServerBusy
@@ -58,10 +58,10 @@ class Backend:
         self._clients: queue.SimpleQueue[ManagementClient] = queue.SimpleQueue()
         for _ in range(_THREADS):
             self._clients.put(self._client())
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="portal-ask")
+        self._threads = StartedThreads(_THREADS, "portal-ask")
         # Visitors who are not signed in have a thread of their own: they cannot delay a page.
         self._sign_in_client = self._client()
-        self._sign_in_thread = ThreadPoolExecutor(1, thread_name_prefix="portal-sign-in")
+        self._sign_in_thread = StartedThreads(1, "portal-sign-in")
         self._checks = 0
         self._notes: set[asyncio.Task[None]] = set()
         self._kept: OrderedDict[Hashable, tuple[int, asyncio.Task[Any]]] = OrderedDict()

@@ -17,13 +17,13 @@ import hashlib
 import hmac
 import os
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
+from penstock.io.threads import StartedThreads
 from penstock.model.errors import ConfigurationError, ServerBusy
 
 _N, _R, _P = 2**14, 8, 1  # 16 MB and tens of milliseconds for each guess
@@ -129,7 +129,7 @@ class PasswordChecks:
     event loop."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="portal-password")
+        self._threads = StartedThreads(_CHECKS_AT_ONCE, "portal-password")
         self._running = 0
 
     async def matches(self, password: str, user: User | None) -> bool:

@@ -12,11 +12,11 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import Checkpoints, hub_rows
 from penstock.catalog.api import Catalog, MetricStore
+from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.metrics import COUNTERS, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
@@ -55,7 +55,7 @@ class MetricHistory:
         self._connections = connections
         self._clock = clock
         self._loop = loop
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-history")
+        self._thread = StartedThreads(1, "penstock-history")
         self.record = PassRecord("metric history", clock, interval_s=STEP_MS / 1000)
         self._noted: dict[str, _Counts] = {}  # by hub id: what the store has of it
         self._running: asyncio.Task[None] | None = None

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
 from penstock.broker import Account, Accounts
 from penstock.catalog.api import Catalog, CatalogChange, UsageLedger
+from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import PenstockError
@@ -55,7 +55,7 @@ class Metering:
         self._loop = loop
         self._process = process
         self.record = PassRecord("metering", clock, interval_s=_LOOK_AGAIN_S)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-ledger")
+        self._thread = StartedThreads(1, "penstock-ledger")
         self._write_timer: asyncio.TimerHandle | None = None
         self._hour_timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None

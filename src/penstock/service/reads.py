@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
 from penstock.broker.reader import Reader
+from penstock.io.threads import StartedThreads
 from penstock.model import slow
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class ReadThreads(ThreadPoolExecutor):
+class ReadThreads(StartedThreads):
     """A read is measured from its start on: waiting for a thread is not the disk's fault."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:

@@ -33,6 +33,7 @@ from penstock.gateway.http.checkpoints import HttpCheckpoints
 from penstock.gateway.http.exchange import log_refusal
 from penstock.gateway.http.publishing import HttpPublishing
 from penstock.gateway.http.server import HttpDoor, PublicApplication
+from penstock.io.threads import StartedThreads
 from penstock.log.embedded import EmbeddedLogStore
 from penstock.management.atom_door import AtomDoor
 from penstock.management.door import ManagementDoor
@@ -208,7 +209,7 @@ class Penstock:
         for namespace in catalog.namespaces():
             for hub in catalog.hubs(namespace.name):
                 broker.hub(namespace.name, hub.name)
-        reads = ReadThreads(_READ_THREADS, thread_name_prefix="penstock-read")
+        reads = ReadThreads(_READ_THREADS, "penstock-read")
         self._stack.callback(reads.shutdown)
         context = Context(
             broker=broker,
@@ -419,12 +420,15 @@ class Penstock:
                 raise ServerBusy("Penstock is starting; try again in a moment.")
             return self._endpoints
 
+        loader = StartedThreads(1, "penstock-load")
+        self._stack.callback(loader.shutdown)
         return ManagementDoor(
             administration,
             verify=tokens.verify,
             endpoints=endpoints,
             new_id=context.new_id,
             log_refusal=partial(log_refusal, context.refusal_log, names_entity=False),
+            loader=loader,
         )
 
     def _public(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.log.test_committer import refuse_threads
 
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.model.clock import ManualClock
@@ -45,11 +47,12 @@ class Service:
     async def start(self) -> None:
         self.facts = await self.penstock.start()
 
-    async def get(self, path: str) -> tuple[int, dict[str, Any]]:
+    async def get(self, path: str, token: str = "") -> tuple[int, Any]:
         port = int(self.facts.admin.rpartition(":")[2])
         async with asyncio.timeout(DEADLINE_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(
                 int(line.split(b":")[1])
@@ -106,11 +109,28 @@ async def test_committer_that_ended_fails_health_and_ready(
     assert "committer" in body["checks"]["log"]
 
 
+<<<<<<< HEAD
 async def test_running_service_reserves_blocks_for_its_next_start(service: Service) -> None:
     """A process that is killed, or stopped on a full disk, can reserve none."""
     lock = service.settings.data / "log" / "lock"
     assert lock.stat().st_blocks * 512 >= 512 * 1024
     assert lock.stat().st_size < 4096
+=======
+async def test_no_thread_is_started_after_the_start(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on threads that is reached later stops neither management nor reading."""
+    pools = [f"penstock-{name}_0" for name in ("checkpoints", "history", "ledger", "load", "read")]
+    assert {*pools, "penstock-read_3"} <= {thread.name for thread in threading.enumerate()}
+    refuse_threads(monkeypatch)
+    status, _ = await service.get(
+        "/subscriptions?api-version=2024-01-01", service.facts.admin_token
+    )
+    assert status == 200
+    status, body = await service.get("/openapi.json", service.facts.admin_token)
+    assert status == 200
+    assert body["paths"]
+>>>>>>> 2c60503 (Start every pool's threads with the service)
 
 
 async def test_service_that_stops_is_not_unhealthy(service: Service) -> None:
