@@ -39,6 +39,8 @@ FACTS = [
     "emulator_connection_string",
     "amqp",
     "amqps",
+    "kafka",
+    "kafka_tls",
     "https",
     "admin",
     "portal",
@@ -115,7 +117,7 @@ def test_json_line_has_the_facts_in_order_and_runtime_file_repeats_them(tmp_path
         assert json.loads(runtime.read_text()) == facts
         assert stat.S_IMODE(runtime.stat().st_mode) == 0o600
         assert facts["pid"] == process.pid
-        assert facts["portal"] is None
+        assert (facts["portal"], facts["kafka"], facts["kafka_tls"]) == (None, None, None)
         assert facts["data"] == str(tmp_path / "data")
         assert facts["connection_string"].startswith(f"Endpoint=sb://{facts['amqps']}/;")
         assert "UseDevelopmentEmulator=true" in facts["emulator_connection_string"]
@@ -141,7 +143,7 @@ def test_health_and_ready_answer(tmp_path: Path) -> None:
         status, ready = fetch(facts["admin"] + "/ready")
         assert (status, ready["status"]) == (200, "ready")
         assert ready["checks"] == {
-            "doors": "ok",
+            "listeners": "ok",
             "log": "ok",
             "portal": "off",
             "capture": "off",

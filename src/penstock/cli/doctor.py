@@ -62,7 +62,7 @@ def findings(data: Path, config: Path | None = None) -> list[Finding]:
         _fsync(data if data.is_dir() else data.absolute().parent),
         *_clock(data),
         *_checkpoints(data),
-        *_doors(data),
+        *_listeners(data),
     ]
 
 
@@ -274,37 +274,37 @@ def _last_sequence(folder: Path, *, wanted: int) -> int | None:
     return last
 
 
-def _doors(data: Path) -> Iterator[Finding]:
+def _listeners(data: Path) -> Iterator[Finding]:
     from penstock.service.data_directory import read_runtime
 
     runtime = read_runtime(data)
     if runtime is not None:
         yield "service", OK, f"runs as process {runtime['pid']} on this data directory"
-        for door in ("amqp", "amqps"):
-            if runtime.get(door) is not None:
-                host, _, port = str(runtime[door]).rpartition(":")
-                yield _reachable(door, host, int(port))
+        for listener in ("amqp", "amqps"):
+            if runtime.get(listener) is not None:
+                host, _, port = str(runtime[listener]).rpartition(":")
+                yield _reachable(listener, host, int(port))
         return
     yield "service", OK, "none runs on this data directory"
-    for door, default in _PORTS.items():
-        yield _free(door, default)
+    for listener, default in _PORTS.items():
+        yield _free(listener, default)
 
 
-def _reachable(door: str, host: str, port: int) -> Finding:
+def _reachable(listener: str, host: str, port: int) -> Finding:
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_S):
-            return f"door {door}", OK, f"{host}:{port} answers"
+            return f"listener {listener}", OK, f"{host}:{port} answers"
     except OSError as error:
-        return f"door {door}", FAIL, f"{host}:{port} does not answer ({error})"
+        return f"listener {listener}", FAIL, f"{host}:{port} does not answer ({error})"
 
 
-def _free(door: str, port: int) -> Finding:
-    what = f"port {port} ({door})"
+def _free(listener: str, port: int) -> Finding:
+    what = f"port {port} ({listener})"
     try:
         with socket.create_server(("127.0.0.1", port)):
             return what, OK, "free"
     except OSError:
-        return what, WARN, f"taken by {_listener(port)}; give another with --{door}-port"
+        return what, WARN, f"taken by {_listener(port)}; give another with --{listener}-port"
 
 
 def _listener(port: int) -> str:

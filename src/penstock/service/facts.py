@@ -23,6 +23,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     emulator_connection_string: str | None
     amqp: str | None
     amqps: str
+    kafka: str | None = None  # no Kafka listener yet
+    kafka_tls: str | None = None
     https: str
     admin: str
     portal: str | None

@@ -182,9 +182,9 @@ def _check_listeners(subject: Subject) -> Iterator[Finding]:
     if subject.service is None:
         return
     if subject.service.is_open:
-        yield Finding("doors", State.OK, "open", is_required=True)
+        yield Finding("listeners", State.OK, "open", is_required=True)
     else:
-        yield Finding("doors", State.FAIL, "starting or stopping", is_required=True)
+        yield Finding("listeners", State.FAIL, "starting or stopping", is_required=True)
 
 
 def _check_log(subject: Subject) -> Iterator[Finding]:

@@ -260,7 +260,7 @@ def test_health_is_told_on_the_overview_and_its_page(open_page: OpenPage, servic
     tile.get_by_role("link").click()
     expect(page.get_by_role("heading", name="Health")).to_be_visible()
     parts = page.locator("#live-parts")
-    for part in ("doors", "log", "portal"):
+    for part in ("listeners", "log", "portal"):
         cell = page.get_by_role("cell", name=part, exact=True)
         expect(parts.get_by_role("row").filter(has=cell)).to_contain_text("ok")
     expect(page.get_by_text(f"{service.server['admin']}/metrics")).to_be_visible()

@@ -100,7 +100,7 @@ async def test_committer_that_ended_needs_a_restart(subject: Subject) -> None:
     ("check", "changed"),
     [
         ("log", {"log_problem": "partition 2 of contoso/events takes no events: ENOSPC"}),
-        ("doors", {"is_open": False}),
+        ("listeners", {"is_open": False}),
     ],
 )
 async def test_required_check_that_fails_makes_the_service_unready_but_not_unhealthy(
@@ -188,7 +188,7 @@ def test_texts_name_no_path(subject: Subject, tmp_path: Path) -> None:
 def test_doctor_runs_the_same_list_without_a_service(subject: Subject) -> None:
     offline = {each.check for each in run_checks(msgspec.structs.replace(subject, service=None))}
     online = {each.check for each in run_checks(subject)}
-    assert offline == online - {"doors", "log", "portal", "capture"}
+    assert offline == online - {"listeners", "log", "portal", "capture"}
 
 
 def test_open_files_are_named_with_both_limits(

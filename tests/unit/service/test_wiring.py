@@ -138,7 +138,7 @@ async def test_service_that_stops_is_not_unhealthy(service: Service) -> None:
     service.penstock._open = False
     assert (await service.get("/health"))[0] == 200
     status, body = await service.get("/ready")
-    assert (status, body["checks"]["doors"]) == (503, "starting or stopping")
+    assert (status, body["checks"]["listeners"]) == (503, "starting or stopping")
 
 
 @pytest.mark.parametrize(
