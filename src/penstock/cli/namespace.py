@@ -131,6 +131,7 @@ def _row(found: NamespaceInfo) -> dict[str, object]:
     return {
         "name": found.name,
         "sku": found.sku,
+        "limits": found.limits,
         "units": found.capacity,
         "enforced": not found.unlimited,
         "maximum_units": found.maximum_units or None,

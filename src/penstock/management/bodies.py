@@ -43,6 +43,9 @@ class NamespaceProperties(Body):
     encryption: dict[str, Any] | None = None
     geo_data_replication: dict[str, Any] | None = None
     ip_address_type: StrictStr | None = None
+    private_endpoint_connections: list[Any] | None = None
+    status: StrictStr | None = None
+    limits: StrictStr | None = None
     throughput_units: Number | Literal["unlimited"] | None = None
 
 
@@ -72,6 +75,7 @@ class NamespaceBody(Body):
             maximum_units=properties.maximum_throughput_units,
             location=self.location,
             tags=self.tags,
+            limit_set=properties.limits,
             kept={name: value for name, value in kept.items() if value is not None},
         )
 
@@ -94,6 +98,10 @@ def _refuse_unsupported(identity: dict[str, Any] | None, properties: NamespacePr
         raise NotAllowed("zoneRedundant: only false is supported: the data is in one directory.")
     if (properties.ip_address_type or "IPv4") != "IPv4":
         raise NotAllowed("ipAddressType: only IPv4 is supported; see --host of serve.")
+    if properties.private_endpoint_connections:
+        raise NotAllowed("privateEndpointConnections are not supported; see --host of serve.")
+    if (properties.status or "Active") != "Active":
+        raise NotAllowed("status: a namespace cannot be disabled. Disable its event hubs.")
     if identity and identity.get("type") not in (None, "None"):
         raise NotAllowed(
             "identity is not supported: a namespace has no managed identity. The credentials of "
@@ -132,6 +140,11 @@ class HubBody(Body):
             raise NotAllowed(
                 "messageTimestampDescription.timestampType: only LogAppend is supported: events "
                 "have the time at which they were stored."
+            )
+        if retention.tombstone_retention_time_in_hours:
+            raise NotAllowed(
+                "retentionDescription.tombstoneRetentionTimeInHours belongs to log compaction, "
+                "which is not supported."
             )
         return HubRequest(
             partition_count=properties.partition_count,

@@ -13,6 +13,7 @@ class NamespaceInfo(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     tags: dict[str, str]
     sku: str
+    limits: str  # "specification" or "current"
     capacity: int  # the enforced units; for unlimited ones what the current hour needed
     unlimited: bool  # units are counted, not enforced
     maximum_units: int
@@ -101,6 +102,7 @@ def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:
         location=shape["location"],
         tags=shape["tags"],
         sku=shape["sku"]["name"],
+        limits=properties["limits"],
         capacity=properties["throughputUnitsNeeded"] if unlimited else shape["sku"]["capacity"],
         unlimited=unlimited,
         maximum_units=properties["maximumThroughputUnits"],

@@ -77,7 +77,9 @@ def namespace_shape(
         **_times(namespace),
         "serviceBusEndpoint": f"{https}/",
         "metricId": f"{place_of(namespace, asked).subscription}:{namespace.name.lower()}",
-        # Penstock's own: the enforced units or `unlimited`, and what the current hour needed.
+        # Penstock's own: the limits that hold for it, the enforced units or `unlimited`, and what
+        # the current hour needed.
+        "limits": namespace.limits.value,
         "throughputUnits": "unlimited" if units is None else units,
         "throughputUnitsNeeded": needed_units,
     }

@@ -277,6 +277,8 @@ def test_namespace_is_made_and_chosen(open_page: OpenPage) -> None:
     page.get_by_role("link", name="Event hubs", exact=True).click()
     expect(page.get_by_text("No event hub yet")).to_be_visible()
     page.goto(page.url.replace("/hubs", "/namespaces"))
+    row = page.get_by_role("row").filter(has_text="second-one")
+    expect(row.get_by_role("cell").nth(2)).to_have_text("specification")
     page.get_by_text("Delete this namespace…").click()
     page.get_by_label("Type second-one to confirm").fill("second-one")
     page.get_by_role("button", name="Delete namespace").click()

@@ -71,6 +71,9 @@ REPLICAS = {"locations": [{"locationName": "west", "roleType": "Secondary"}]}
         {"properties": {"geoDataReplication": REPLICAS}},
         {"properties": {"zoneRedundant": True}},
         {"properties": {"ipAddressType": "DualStack"}},
+        {"properties": {"privateEndpointConnections": [{"properties": {}}]}},
+        {"properties": {"status": "Disabled"}},
+        {"properties": {"limits": "current"}},
         {"identity": {"type": "SystemAssigned"}},
     ],
     ids=str,
@@ -98,6 +101,28 @@ async def test_zone_redundancy_of_version_0_1_is_not_reported(made: Caller) -> N
     assert read["properties"]["zoneRedundant"] is False
     assert read["properties"]["alternateName"] == "a"
     assert (await made("PUT", NAMESPACE, as_az_writes(read))).status == 200
+
+
+@pytest.mark.parametrize("limit_set", list(LimitSet))
+async def test_limits_are_reported_and_may_be_written_back(
+    made: Caller, limit_set: LimitSet
+) -> None:
+    stored = made.plane.catalog.namespace("fabrikam")
+    assert stored is not None
+    made.plane.catalog.put_namespace(msgspec.structs.replace(stored, limits=limit_set))
+    read = (await made("GET", NAMESPACE)).json
+    assert read["properties"]["limits"] == limit_set.value
+    assert (await made("PUT", NAMESPACE, read)).status == 200
+    other = next(each for each in LimitSet if each is not limit_set)
+    answer = await made("PATCH", NAMESPACE, {"properties": {"limits": other.value}})
+    assert (answer.status, answer.code) == (400, "OperationNotAllowed")
+
+
+async def test_retention_of_tombstones_is_refused(made: Caller) -> None:
+    retention = {"cleanupPolicy": "Delete", "tombstoneRetentionTimeInHours": 4}
+    body = {"properties": {"retentionDescription": retention}}
+    answer = await made("PUT", HUB, body)
+    assert (answer.status, answer.code) == (400, "OperationNotAllowed")
 
 
 async def test_event_time_of_the_client_is_refused(made: Caller) -> None:

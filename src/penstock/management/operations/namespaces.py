@@ -15,6 +15,7 @@ from penstock.model.errors import (
     AlreadyExists,
     ArgumentError,
     ArgumentOutOfRange,
+    NotAllowed,
     NotFound,
     PenstockError,
 )
@@ -43,7 +44,8 @@ class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `capacity` is `sku.capacity` and may repeat what the API reports (0 for unlimited units), which
     changes nothing. `units` is the number in `properties.throughputUnits`, `unlimited` its other
-    value: units are counted and not enforced. A new number wins over `unlimited`.
+    value: units are counted and not enforced. A new number wins over `unlimited`. `limit_set` may
+    only repeat the one that the namespace has.
     """
 
     sku: str | None = None
@@ -54,6 +56,7 @@ class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     maximum_units: int | None = None
     location: str | None = None
     tags: Mapping[str, str] | None = None
+    limit_set: str | None = None
     kept: Mapping[str, Any] = {}  # properties that are kept and told, without an effect
 
 
@@ -148,6 +151,11 @@ class Namespaces(Acts):
             metadata["tags"] = _checked_tags(request.tags)
         if request.kept:
             metadata["properties"] = dict(old.metadata.get("properties", {})) | dict(request.kept)
+        if request.limit_set not in (None, old.limits.value):
+            raise NotAllowed(
+                f"limits is '{names.shown(request.limit_set)}': the namespace has the limits "
+                f"'{old.limits.value}'. They are set in the configuration of the service."
+            )
         held = _units(old, request)
         return msgspec.structs.replace(
             old,
@@ -248,8 +256,8 @@ def _maximum_units(old: Namespace, request: NamespaceRequest, held: int | None) 
     is_repeated = (maximum, held) == (old.maximum_throughput_units, old.throughput_units)
     if held is not None and maximum < held and not is_repeated:
         raise ArgumentError(
-            f"maximumThroughputUnits is {maximum}, below the {held} units of the namespace: give "
-            f"a maximum of at least {held}, or set isAutoInflateEnabled to false."
+            f"The auto-inflate maximum is {maximum}, below the {held} units of the "
+            f"namespace: give a maximum of at least {held}, or switch auto-inflate off."
         )
     return maximum
 

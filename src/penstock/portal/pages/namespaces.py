@@ -24,6 +24,7 @@ async def namespace_list(visit: Visit) -> Response:
             (
                 el("a", each.name, href=path("", namespace=each.name)),
                 each.sku,
+                each.limits,
                 "unlimited" if each.unlimited else whole(each.capacity),
                 whole(each.maximum_units) if each.maximum_units else "off",
                 whole(len(hubs)),
@@ -31,11 +32,20 @@ async def namespace_list(visit: Visit) -> Response:
                 ", ".join(f"{key}={value}" for key, value in each.tags.items()),
             )
         )
-    heads = ("Name", "Tier", "Units", "Auto-inflate up to", "Event hubs", "Created", "Tags")
+    heads = (
+        "Name",
+        "Tier",
+        "Limits",
+        "Units",
+        "Auto-inflate up to",
+        "Event hubs",
+        "Created",
+        "Tags",
+    )
     return await page(
         visit,
         "Namespaces",
-        card("", table(heads, rows, empty="There is none.", numbers=(2, 3, 4))),
+        card("", table(heads, rows, empty="There is none.", numbers=(3, 4, 5))),
         _forms(visit) if visit.may(Role.ADMIN) else None,
         active="namespaces",
     )
