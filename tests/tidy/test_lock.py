@@ -71,6 +71,18 @@ def test_setup_has_the_locked_setuptools_before_anything_is_built(
     assert locked["pyspark"] in installed[1]
 
 
+def test_every_run_time_dependency_is_imported(root: Path) -> None:
+    """What only tests import belongs into the extra `dev`."""
+    pyproject = tomllib.loads((root / "pyproject.toml").read_text())
+    source = "\n".join(file.read_text() for file in (root / "src").rglob("*.py"))
+    unused = [
+        name
+        for name in (Requirement(text).name for text in pyproject["project"]["dependencies"])
+        if not re.search(rf"^\s*(from|import) {name.replace('-', '_')}\b", source, re.MULTILINE)
+    ]
+    assert unused == []
+
+
 def test_every_dependency_has_its_reason_written_down(root: Path) -> None:
     decisions = (root / "docs" / "decisions.md").read_text()
     pyproject = tomllib.loads((root / "pyproject.toml").read_text())
