@@ -29,11 +29,14 @@ EVENTS = 1200
 
 @contextmanager
 def job(server: Server, config: Path, folder: Path, master: str) -> Iterator[None]:
-    """As an operator runs it on a machine of its own: by the doors with TLS, and a token."""
+    """As an operator runs it on a machine of its own: by the doors with TLS, and a token that
+    allows no more than Capture needs."""
+    with ManagementClient(server["admin"], server["admin_token"]) as client:
+        issued = client.issue_admin_token("far", role="Capture", lifetime_s=3600)
     clean = {name: v for name, v in os.environ.items() if not name.startswith("PENSTOCK_")}
     environ = {
         "PENSTOCK_ADMIN_URL": server["admin"],
-        "PENSTOCK_ADMIN_TOKEN": server["admin_token"],
+        "PENSTOCK_ADMIN_TOKEN": issued["token"],
         "PENSTOCK_CA_FILE": server["ca_file"],
     }
     words = ("--config", str(config), "--state", str(folder / "state"), "--master", master)
