@@ -110,14 +110,25 @@ def test_a_wrong_key_is_named_and_not_shown(spark: SparkSession, small: InProces
     key = "bm90LXRoZS1rZXktYXQtYWxsLW5vdC10aGUta2V5IQ=="
     start = cs(small).partition("SharedAccessKey=")[0]
     wrong = f"{start}SharedAccessKey={key};UseDevelopmentEmulator=true;EntityPath=events"
-    with pytest.raises(Exception, match=r"ClientDenied") as refused:
+    with pytest.raises(Exception, match=r"ClientDenied: The name or the key of the") as refused:
         batch(spark, wrong)
     assert key not in str(refused.value)
+    assert "TrackingId" not in str(refused.value)
 
 
 def test_a_hub_that_is_not_there_is_named(spark: SparkSession, small: InProcessBroker) -> None:
-    with pytest.raises(Exception, match=r"ClientNotFound.*nowhere"):
+    with pytest.raises(Exception, match=r"ClientNotFound: There is no event hub 'nowhere'") as lost:
         batch(spark, cs(small, "nowhere"))
+    assert "TrackingId" not in str(lost.value)
+
+
+def test_a_group_that_is_not_there_is_named_by_executors(
+    spark: SparkSession, small: InProcessBroker
+) -> None:
+    send(small, numbered(0, 1))
+    with pytest.raises(Exception, match=r"There is no consumer group 'nobody' of the") as lost:
+        batch(spark, cs(small), consumerGroup="nobody")
+    assert "TrackingId" not in str(lost.value)
 
 
 def test_a_hub_deleted_under_a_query_ends_it(

@@ -17,13 +17,46 @@ from penstock.model.errors import (
 )
 
 # What the protocol adds around the sentence that a person needs.
-_REQUEST = re.compile(r"^\S+ on \$(?:cbs|management) was refused with status \d+: ")
+_REQUEST = re.compile(
+    r"^(?:\S+ on \$(?:cbs|management) was refused with status \d+"
+    r"|The service ended the (?:link|session|connection): [a-z.]+(?::[a-z-]+)+): "
+)
 _REFERENCE = re.compile(r" ?(?:To know more visit https://\S+|TrackingId:\S+.*$)", re.DOTALL)
 
 
+# Sentences of the service that its clients know by heart, and the same for people.
+_MISSING = r"The messaging entity '{}' could not be found\."
+_PHRASES = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (
+            _MISSING.format(r"sb://([^/']+)/([^']+)/ConsumerGroups/([^'/]+)[^']*"),
+            r"There is no consumer group '\3' of the event hub '\2' in the namespace at \1.",
+        ),
+        (
+            _MISSING.format(r"sb://([^/']+)/([^']+)"),
+            r"There is no event hub '\2' in the namespace at \1.",
+        ),
+        (
+            _MISSING.format("Invalid audience: Namespace cannot be resolved '([^']*)'"),
+            r"The service has no namespace for '\1': check the host of the connection string.",
+        ),
+        (
+            r"InvalidSignature: The token has an invalid signature\.",
+            "The name or the key of the shared access policy is wrong: check the connection "
+            "string.",
+        ),
+    )
+)
+
+
 def plain_text(text: str) -> str:
-    """The text of an error without the request that it answers, links and tracking id."""
-    return _REFERENCE.sub("", _REQUEST.sub("", text)).strip()
+    """The text of an error as one plain sentence: without the request that it answers, links and
+    tracking id."""
+    plain = _REFERENCE.sub("", _REQUEST.sub("", text)).strip()
+    for pattern, words in _PHRASES:
+        plain = pattern.sub(words, plain)
+    return plain
 
 
 class ClientError(PenstockError):

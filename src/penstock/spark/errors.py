@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.client.errors import ClientError, plain_text
 from penstock.model.errors import PenstockError
+
+_log = logging.getLogger("penstock.spark")
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise the client's errors again with one plain sentence, without what the protocol puts
+    around it. With debug logging (of this logger, or PENSTOCK_LOG_LEVEL=debug in the environment of
+    Spark's Python workers) they keep the protocol's text."""
+    try:
+        yield
+    except ClientError as error:
+        text = plain_text(str(error))
+        is_debug = os.environ.get("PENSTOCK_LOG_LEVEL", "").lower() == "debug"
+        if text == str(error) or is_debug or _log.isEnabledFor(logging.DEBUG):
+            raise
+        raise type(error)(text, error.error) from None
 
 
 class DataLoss(PenstockError):

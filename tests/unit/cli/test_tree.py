@@ -139,7 +139,7 @@ def test_protocol_texts_are_shown_on_request_only() -> None:
         "could not be found. To know more visit https://aka.ms/sbResourceMgrExceptions. "
         "TrackingId:f1d9, SystemTracker:gateway5, Timestamp:2026-11-17T08:39:34"
     )
-    plain = "The messaging entity 'sb://localhost/nope' could not be found."
+    plain = "There is no event hub 'nope' in the namespace at localhost."
     assert sentence(errors.NotFound(told)) == plain
     assert sentence(errors.NotFound(told), is_verbose=True) == told
 

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.model.errors import ArgumentError
+from penstock.spark.errors import plain_errors
 from penstock.spark.options import Options, ReadOptions, RowOptions, WriteOptions
 from penstock.spark.planning import positions_of
 
@@ -129,6 +130,7 @@ class EventHubsReader(DataSourceReader):
         self._rows = rows
         self._schema = schema
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.hub import Planner
         from penstock.spark.planning import Span, split
@@ -165,6 +167,7 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None, "_poller": None, "_committer": None}
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, int]:
         return self._polling().initial()
 
@@ -173,6 +176,7 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return ReadMaxRows(self._options.max_events_per_trigger)
         return ReadMaxBytes(self._options.max_bytes_per_trigger)
 
+    @plain_errors()
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
         """`start` is the end of what is processed and noted: Spark asks for more only then."""
         limited = ReadAllAvailable is None or not isinstance(limit, ReadAllAvailable)
@@ -184,12 +188,15 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 self._committer.flush()  # the last call of a query that ends by itself
         return end
 
+    @plain_errors()
     def reportLatestOffset(self) -> dict[str, int] | None:
         return self._polling().known_ends()
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         self._polling().stop_at_present()
 
+    @plain_errors()
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         return [SpanPartition(span) for span in self._polling().spans(start, end)]
 
@@ -232,6 +239,7 @@ class EventHubsWriter(DataSourceArrowWriter):
         self._options = options
         self._job = options.sink_id or secrets.token_hex(16)
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         from penstock.spark.sending import publish
         from penstock.spark.tasks import settle_in
@@ -250,6 +258,7 @@ class EventHubsStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._run = secrets.token_hex(16)
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         from penstock.spark.sending import publish
         from penstock.spark.tasks import settle_in
@@ -312,14 +321,14 @@ def _read(
     from penstock.spark.tasks import settle_in
 
     settle_in()
-    span = Span(*partition.value)
-    return record_batches(
-        range_settings(options),
-        span,
-        rows,
-        to_arrow_schema(schema, timezone="UTC"),
-        fail_on_data_loss=options.fail_on_data_loss,
-    )
+    with plain_errors():
+        yield from record_batches(
+            range_settings(options),
+            Span(*partition.value),
+            rows,
+            to_arrow_schema(schema, timezone="UTC"),
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
 
 
 def spark_schema(rows: RowOptions) -> StructType:
