@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 Content = list[object]
 NOW_MS = 1_794_960_000_000  # shortly after the fixtures were written
+DIRECTORIES = ("stopped", "running", "killed")
 SESSIONS = ("first", "second", "third")
 
 
@@ -272,7 +273,7 @@ def _flip(file: Path, at: int, bit: int) -> None:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.sized("faults")
-@pytest.mark.parametrize("name", ["stopped", "running", "killed"])
+@pytest.mark.parametrize("name", DIRECTORIES)
 def test_no_flipped_bit_changes_anything_unnoticed(
     name: str,
     directories: dict[str, Path],
@@ -298,7 +299,8 @@ def test_no_flipped_bit_changes_anything_unnoticed(
     chance = random.Random(name)
     silent: list[str] = []
     noticed = 0
-    for number in range(sized(short=100, full=5_000, long=50_000)):
+    flips = -(-sized(short=200, full=5_000, long=50_000) // len(DIRECTORIES))
+    for number in range(flips):
         file = files[number % len(files)]
         part = _part_of(str(file))
         assert part is not None

@@ -6,28 +6,24 @@ processes that open it for each batch do not compare all rows again.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock.io.database import connect, read_pragma, report_wal_damage
 from penstock.io.sqlite import (
     WalDamage,
     check_rows,
     find_wal_damage,
     install_row_sums,
-    make_private_file,
-    register_row_sum,
     transaction,
 )
 
 _BUSY_S = 30.0
 _LOOK_AGAIN_S = 0.2
 _LOOKS_MAX = 10
-
-_logger = logging.getLogger("penstock.capture")
 
 
 def open_notes(
@@ -36,15 +32,10 @@ def open_notes(
     """Made where it is missing, in a directory of ours. Raises sqlite3.Error, OSError; with `check`
     also sqlite3.DatabaseError for a file whose rows have changed or vanished."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    make_private_file(file)
-    damage = _find_wal_damage(file) if check else None
-    if damage is not None:
-        if damage.is_certain:
-            raise sqlite3.DatabaseError(f"{file} is damaged: {damage.text}")
-        _logger.warning("last change of a ledger discarded: %s", damage.text)
-    database = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None)
+    if check:
+        report_wal_damage(file, "capture ledger", _find_wal_damage(file))
+    database = connect(file, "capture ledger", busy_s=_BUSY_S)
     try:
-        register_row_sum(database)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA recursive_triggers = ON")  # of INSERT OR REPLACE: sums of the old
@@ -64,10 +55,10 @@ def open_notes(
 
 def _prepare(database: sqlite3.Connection, version: int, tables: Sequence[str]) -> None:
     """Version 0.1 wrote no row sums; another schema has other ones."""
-    if database.execute("PRAGMA user_version").fetchone() == (version,):
+    if read_pragma(database, "user_version") == version:
         return
     with transaction(database):
-        if database.execute("PRAGMA user_version").fetchone() == (version,):
+        if read_pragma(database, "user_version") == version:
             return  # another process was faster
         install_row_sums(database, tables)
         database.execute(f"PRAGMA user_version = {version}")

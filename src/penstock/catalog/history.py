@@ -16,14 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from penstock.io.sqlite import (
-    check_rows,
-    find_wal_damage,
-    install_row_sums,
-    make_private_file,
-    register_row_sum,
-    transaction,
-)
+from penstock.io.database import DatabaseFormat, DatabaseInaccessible, open_database
+from penstock.io.sqlite import check_rows, register_row_sum, transaction
 from penstock.model.errors import DataDirectoryError
 from penstock.model.metrics import (
     COUNTERS,
@@ -84,7 +78,14 @@ _STEP_1 = (
 )
 # A step is never edited after a release (catalog/schema.py).
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, ())  # 2: row sums
-_SUMMED_TABLES = ("subjects", "samples")
+_FORMAT = DatabaseFormat(
+    name="metric history",
+    application_id=APPLICATION_ID,
+    migrations=MIGRATIONS,
+    summed_tables=("subjects", "samples"),
+    is_durable=False,  # its numbers are not flushed one by one
+    remedy="",
+)
 
 _ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTERS)
 # max() of two values is NULL if one is.
@@ -123,7 +124,7 @@ class SqliteHistory:
         self._check: _BackgroundCheck | None = None
         try:
             self._connection = _opened(path)
-        except (DataDirectoryError, sqlite3.OperationalError) as error:
+        except (DatabaseInaccessible, sqlite3.OperationalError) as error:
             _log.warning("no metric history is kept beyond this run: %s: %s", path, error)
             self._connection = _opened(None)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -283,62 +284,18 @@ def _begun_anew(path: Path, aside: Path) -> sqlite3.Connection:
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return _opened(path)
-    except (OSError, sqlite3.Error, DataDirectoryError) as error:
+    except (OSError, sqlite3.Error) as error:
         _log.warning("no metric history is kept beyond this run: %s", error)
         return _opened(None)
 
 
 def _opened(path: Path | None) -> sqlite3.Connection:
-    """In memory without a path. Raises sqlite3.DatabaseError for what is no usable file, and
-    DataDirectoryError for one of a newer Penstock."""
-    if path is not None:
-        try:
-            make_private_file(path)
-            damage = find_wal_damage(path)
-        except OSError as error:
-            raise DataDirectoryError(f"it cannot be opened: {error.strerror or error}.") from error
-        if damage is not None:  # its commits are not flushed one by one: a power cut may do it
-            _log.warning("metric history lost its newest numbers: %s", damage.text)
-    # Not bound to a thread: its owner uses one at a time.
-    connection = sqlite3.connect(
-        ":memory:" if path is None else path,
-        timeout=_BUSY_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    """In memory without a path. Raises DatabaseUnusable and other errors of SQLite."""
+    is_small = path is None or not path.exists() or path.stat().st_size <= CHECKED_AT_START_BYTES
+    connection = open_database(path, _FORMAT, busy_s=_BUSY_S, check_content=is_small)
     try:
-        _prepare(connection, path)
+        connection.execute(_FORGET_SUBJECTS)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if not ours and (version or tables):
-        raise sqlite3.DatabaseError("it is no metric history")
-    if version > len(MIGRATIONS):
-        raise DataDirectoryError(
-            f"it has version {version}, written by a newer Penstock: this one knows versions up to "
-            f"{len(MIGRATIONS)}."
-        )
-    register_row_sum(connection)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    if version == len(MIGRATIONS):
-        is_small = path is None or path.stat().st_size <= CHECKED_AT_START_BYTES
-        damage = check_rows(connection) if is_small else None
-        if damage is not None:
-            raise sqlite3.DatabaseError(damage)
-    else:
-        with transaction(connection):
-            for step in MIGRATIONS[version:]:
-                for statement in step:
-                    connection.execute(statement)
-            install_row_sums(connection, _SUMMED_TABLES)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-    connection.execute(_FORGET_SUBJECTS)

@@ -7,7 +7,6 @@ detected when the file is opened (`penstock.io.sqlite`); a committed row never v
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import threading
@@ -18,21 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.checkpoints.errors import CheckpointStoreUnavailable
-from penstock.io.sqlite import (
-    check_rows,
-    find_wal_damage,
-    install_row_sums,
-    make_private_file,
-    register_row_sum,
-    transaction,
-)
+from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
+from penstock.io.sqlite import transaction
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
-
-_logger = logging.getLogger(__name__)
 
 # "PENC": tells it from any other SQLite file that somebody names by mistake.
 APPLICATION_ID = 0x50454E43
-VERSION = 2
 _BUSY_S = 15.0  # others hold the file for one flush; one that was paused meanwhile, for longer
 _OPEN_AGAIN_S = 0.02
 
@@ -62,7 +52,13 @@ _TABLES = (
     ) STRICT, WITHOUT ROWID
     """,
 )
-_SUMMED_TABLES = ("ownership", "checkpoints")
+_FORMAT = DatabaseFormat(
+    name="checkpoint file",
+    application_id=APPLICATION_ID,
+    migrations=(_TABLES, ()),  # 2: row sums
+    summed_tables=("ownership", "checkpoints"),
+    remedy="Restore it from a backup, or move it away to begin without checkpoints.",
+)
 # etag absent = create only if there is none (protocol.md 11.1).
 _CREATE = """
     INSERT INTO ownership (namespace, hub, consumer_group, partition_id, owner_id, etag,
@@ -138,14 +134,7 @@ class CheckpointFile:
         self._lock = threading.Lock()
         self._process = 0
         self._connection: sqlite3.Connection | None = None
-        try:
-            make_private_file(path)
-            if not is_shared:
-                self._check_log()
-        except OSError as error:
-            raise CheckpointStoreUnavailable(
-                f"The checkpoint file {path} cannot be used: {error.strerror or error}"
-            ) from error
+        self._is_log_checked = is_shared
         with self._connected():
             pass  # what cannot be opened is said at once
 
@@ -210,6 +199,8 @@ class CheckpointFile:
                     self._connection = self._open()
                     self._process = os.getpid()
                 yield self._connection
+            except DatabaseUnusable as error:
+                raise CheckpointStoreUnavailable(str(error)) from error
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise CheckpointStoreUnavailable(
                     f"The checkpoint file {self._path} cannot be used: {error}"
@@ -220,67 +211,17 @@ class CheckpointFile:
         does not wait while the journal's mode changes."""
         give_up = time.monotonic() + _BUSY_S
         while True:
-            # Not bound to a thread: the lock sees to one at a time.
-            connection = sqlite3.connect(
-                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
             try:
-                self._prepare(connection)
-            except BaseException as error:
-                connection.close()
-                if not _is_locked(error) or time.monotonic() > give_up:
+                connection = open_database(
+                    self._path, _FORMAT, busy_s=_BUSY_S, check_log=not self._is_log_checked
+                )
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > give_up:
                     raise
                 time.sleep(_OPEN_AGAIN_S)
             else:
+                self._is_log_checked = True  # a forked process opens it beside its parent
                 return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Judged before anything is written to a file that may not be ours."""
-        ours = _pragma(connection, "application_id") == APPLICATION_ID
-        version = _pragma(connection, "user_version")
-        if not ours:
-            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if version != 0 or tables != (0,):
-                raise CheckpointStoreUnavailable(
-                    f"{self._path} is an SQLite file, but not one of checkpoints."
-                )
-        if version > VERSION:
-            raise CheckpointStoreUnavailable(
-                f"{self._path} has version {version}, written by a newer Penstock: "
-                f"this one knows versions up to {VERSION}."
-            )
-        register_row_sum(connection)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        if version < VERSION:
-            self._upgrade(connection)
-        damage = check_rows(connection)
-        if damage is not None:
-            raise CheckpointStoreUnavailable(
-                f"The checkpoint file {self._path} is damaged: {damage} Restore it from a backup, "
-                "or move it away to begin without checkpoints."
-            )
-
-    def _upgrade(self, connection: sqlite3.Connection) -> None:
-        with transaction(connection):
-            if _pragma(connection, "user_version") == VERSION:
-                return  # another process was faster
-            for statement in _TABLES:
-                connection.execute(statement)
-            install_row_sums(connection, _SUMMED_TABLES)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-
-    def _check_log(self) -> None:
-        damage = find_wal_damage(self._path)
-        if damage is None:
-            return
-        if damage.is_certain:
-            raise CheckpointStoreUnavailable(
-                f"The checkpoint file {self._path} is damaged: {damage.text}. Restore it from a "
-                "backup. To continue with older checkpoints, move the -wal file away."
-            )
-        _logger.warning("checkpoints discarded: file=%s reason=%s", self._path, damage.text)
 
 
 def _has_won(connection: sqlite3.Connection, place: Place, claim: Claim, record: Ownership) -> bool:
@@ -307,12 +248,3 @@ def _checkpoint(
         sequence_number=sequence_number,
         modified_ms=modified_ms,
     )
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return value
-
-
-def _is_locked(error: BaseException) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)

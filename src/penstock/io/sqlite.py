@@ -126,10 +126,21 @@ def check_rows(connection: sqlite3.Connection) -> str | None:
             connection.execute("ROLLBACK")
 
 
-def _check_rows(connection: sqlite3.Connection) -> str | None:
+def check_structure(connection: sqlite3.Connection) -> str | None:
+    """What is wrong with the file's structure, in words: all that can be checked without row sums.
+    Raises as `check_rows` does."""
     found = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != ("ok",):
         return str(found[0])
+    if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
+        return "a row has lost its parent."
+    return None
+
+
+def _check_rows(connection: sqlite3.Connection) -> str | None:
+    damage = check_structure(connection)
+    if damage is not None:
+        return damage
     sums = connection.execute("SELECT name, row_count, row_sum FROM row_sums").fetchall()
     for table, count, total in sums:
         if table == _SCHEMA:

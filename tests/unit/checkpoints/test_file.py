@@ -100,7 +100,7 @@ def test_another_sqlite_file_is_left_alone(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE theirs (a)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(CheckpointStoreUnavailable, match="not one of checkpoints"):
+    with pytest.raises(CheckpointStoreUnavailable, match="not a Penstock checkpoint file"):
         SqliteCheckpointStore(path)
     assert path.read_bytes() == before
 
