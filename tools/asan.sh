@@ -1,7 +1,7 @@
 #!/bin/sh
 # `make asan`: the compiled kernels with AddressSanitizer, run over the kernels' whole test corpus.
 # The sanitized build lies in .venv/asan and is used by this run alone. More cases:
-#   make asan PENSTOCK_FUZZ_CASES=1000000
+#   make asan ARGS="--full faults"
 cd "$(dirname "$0")/.." || exit 1
 library=$(${CC:-gcc} -print-file-name=libasan.so 2>/dev/null)
 if [ ! -e "$library" ]; then

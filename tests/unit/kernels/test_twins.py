@@ -6,11 +6,10 @@ Inputs are hand-made messages with random damage, the same in every run.
 from __future__ import annotations
 
 import importlib
-import os
 import random
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,9 +18,9 @@ from penstock.kernels import KernelError, Refusal
 from penstock.kernels._pure import columns, framing, splitting
 from penstock.model.events import StoredBatch
 
-# Both twins are asked so often; PENSTOCK_FUZZ_CASES=5000000 for a long run.
-CASES_IN_ALL = int(os.environ.get("PENSTOCK_FUZZ_CASES", "200000"))
-CASES = -(-CASES_IN_ALL // 7)  # two at splitting, four at delivering, one at decoding
+if TYPE_CHECKING:
+    from tests.conftest import Sized
+
 BYTES = bytes.fromhex("00 01 02 40 41 45 53 56 70 71 72 73 74 75 76 77 78 80") + bytes.fromhex(
     "81 83 a0 a1 a3 b0 b1 b3 c0 c1 d0 d1 e0 f0 fe ff"
 )
@@ -131,6 +130,12 @@ def twin() -> None:
 
 
 @pytest.fixture(scope="module")
+def cases(sized: Sized) -> int:
+    """Inputs for each test, of the count over all kernels."""
+    return -(-sized(short=200_000, full=1_000_000, long=5_000_000) // 7)
+
+
+@pytest.fixture(scope="module")
 def compiled() -> ModuleType:
     if importlib.util.find_spec("penstock.kernels._compiled") is None:
         pytest.skip("no compiled kernels were built here")
@@ -138,10 +143,11 @@ def compiled() -> ModuleType:
 
 
 @pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_split_alike(compiled: ModuleType) -> None:
+def test_twins_split_alike(compiled: ModuleType, cases: int) -> None:
     rng = random.Random(1)
-    for _ in range(CASES):
+    for _ in range(cases):
         messages = rng.choices(MESSAGES, k=rng.randint(1, 4))
         envelope = rng.choice((b"", b"", KEY, raw("00 53 70 45 00 53 73 45")))
         data = damaged(rng, envelope + b"".join(map(wrapped, messages)))
@@ -163,11 +169,12 @@ def test_twins_split_alike(compiled: ModuleType) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_deliver_alike(compiled: ModuleType) -> None:
+def test_twins_deliver_alike(compiled: ModuleType, cases: int) -> None:
     compiled_scan = importlib.import_module("penstock.amqp._scan")
     rng = random.Random(2)
-    for _ in range(CASES):
+    for _ in range(cases):
         data = b"".join(map(wrapped, rng.choices(MESSAGES[:9], k=rng.randint(1, 4))))
         stored = splitting.split_batch(data, 0, len(data)).sections
         sections = rng.choice((stored, damaged(rng, stored)))
@@ -205,8 +212,9 @@ def test_twins_deliver_alike(compiled: ModuleType) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_decode_alike(compiled: ModuleType) -> None:
+def test_twins_decode_alike(compiled: ModuleType, cases: int) -> None:
     place = raw(
         "a3 1b", b"x-opt-sequence-number-epoch", "54 ff",
         "a3 15", b"x-opt-sequence-number", "81 00 00 00 00 00 00 00 07",
@@ -216,7 +224,7 @@ def test_twins_decode_alike(compiled: ModuleType) -> None:
     usual = raw("00 53 72 c1 72 08", place)
     keyed = raw("00 53 72 c1 8a 0a", place, KEY[6:])
     rng = random.Random(3)
-    for _ in range(CASES):
+    for _ in range(cases):
         rest = rng.choice((b"", PROPERTIES, APPLICATION, PROPERTIES + APPLICATION))
         body = rng.choice((HELLO, HELLO + HELLO, *MESSAGES[-5:]))
         data = damaged(rng, rng.choice((b"", DELIVERY)) + rng.choice((usual, keyed)) + rest + body)

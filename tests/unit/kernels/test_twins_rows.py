@@ -6,19 +6,19 @@ Inputs are hand-made events with random damage, the same in every run.
 from __future__ import annotations
 
 import importlib
-import os
 import random
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.kernels import KernelError
 from penstock.kernels._pure import avro_rows, gathering
 
-# Both twins are asked so often; PENSTOCK_FUZZ_CASES=5000000 for a long run.
-CASES = -(-int(os.environ.get("PENSTOCK_FUZZ_CASES", "200000")) // 10)
+if TYPE_CHECKING:
+    from tests.conftest import Sized
+
 BYTES = bytes.fromhex("00 01 02 40 41 42 43 44 45 50 53 54 56 61 70 71 72 73 74 75 76 77 78 80") + (
     bytes.fromhex("81 82 83 84 94 98 a0 a1 a3 b0 b1 b3 c0 c1 d0 d1 e0 f0 c3 a9 22 5c fe ff")
 )
@@ -166,6 +166,12 @@ def twin() -> None:
 
 
 @pytest.fixture(scope="module")
+def cases(sized: Sized) -> int:
+    """Inputs for each test, of the count over all kernels."""
+    return -(-sized(short=200_000, full=1_000_000, long=5_000_000) // 10)
+
+
+@pytest.fixture(scope="module")
 def compiled() -> Callable[[str], ModuleType]:
     if importlib.util.find_spec("penstock.kernels._gather") is None:
         pytest.skip("no compiled kernels were built here")
@@ -173,11 +179,12 @@ def compiled() -> Callable[[str], ModuleType]:
 
 
 @pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_gather_alike(compiled: Callable[[str], ModuleType]) -> None:
+def test_twins_gather_alike(compiled: Callable[[str], ModuleType], cases: int) -> None:
     rng = random.Random(4)
     twins: dict[tuple[tuple[str, object], ...], tuple[Any, Any]] = {}
-    for _ in range(CASES):
+    for _ in range(cases):
         data, bounds = run_of_events(rng)
         options = {
             "properties": rng.random() < 0.9,
@@ -196,10 +203,11 @@ def test_twins_gather_alike(compiled: Callable[[str], ModuleType]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_write_avro_alike(compiled: Callable[[str], ModuleType]) -> None:
+def test_twins_write_avro_alike(compiled: Callable[[str], ModuleType], cases: int) -> None:
     rng = random.Random(5)
-    for _ in range(CASES):
+    for _ in range(cases):
         data, bounds = run_of_events(rng)
         options = {
             "iso_time": rng.random() < 0.5,
