@@ -405,8 +405,11 @@ def test_stamp_of_a_failed_append_is_forgotten(bench: Bench, files: FaultyFiles)
     assert bench.partition().producer(7) == lost
 
 
-def test_lack_of_descriptors_is_not_the_end(bench: Bench, files: FaultyFiles) -> None:
-    files.fault = failing("open", "/hub/0/", errno.EMFILE)
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_lack_of_descriptors_or_memory_is_not_the_end(
+    bench: Bench, files: FaultyFiles, code: int
+) -> None:
+    files.fault = failing("open", "/hub/0/", code)
     [outcome] = bench.append(batch(0))
     assert type(outcome) is LogFailed
     files.fault = lambda name, path: None
@@ -533,7 +536,9 @@ def test_full_disk_does_not_keep_the_store_from_opening(
     again.store.close()
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+@pytest.mark.parametrize(
+    "code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM]
+)
 @pytest.mark.parametrize("call", ["open", "pwritev", "fdatasync", "fsync_directory"])
 def test_no_error_tells_a_client_a_path_of_the_server(
     tmp_path: Path, files: FaultyFiles, call: str, code: int

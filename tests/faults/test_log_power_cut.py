@@ -8,6 +8,7 @@ log is gapless and nothing damaged is served.
 from __future__ import annotations
 
 import errno
+import logging
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -298,7 +299,11 @@ def _check(
 
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(3600)
-def test_power_cut_at_any_moment_loses_nothing_acknowledged(tmp_path: Path, sized: Sized) -> None:
+def test_power_cut_at_any_moment_loses_nothing_acknowledged(
+    tmp_path: Path, sized: Sized, caplog: pytest.LogCaptureFixture
+) -> None:
+    # pytest keeps every record until the test ends, and with its traceback the simulated disk.
+    caplog.set_level(logging.CRITICAL + 1, "penstock.log")
     calls = calls_of_a_whole_life(tmp_path)
     for seed in range(sized(short=60, full=2_000, long=20_000)):
         assert life_and_death(tmp_path, seed, calls, "disk") == 0, f"seed {seed}"
