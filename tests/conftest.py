@@ -21,7 +21,7 @@ from typing import Protocol
 
 import hypothesis
 import pytest
-from tests.support import toolchains
+from tests.support import spark_classes, toolchains
 from tests.support.toolchains import NODE
 
 AZURITE_DEADLINE_S = 30
@@ -210,6 +210,8 @@ def pytest_configure() -> None:
     program that a test starts and interrupts would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # For every Spark driver, also those that a service or a command starts.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.driver_options())
     for name in ("COLUMNS", "LINES"):  # of a worker; programs on a test's terminal would obey them
         os.environ.pop(name, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 
@@ -15,11 +16,17 @@ PARTS = ("clients", "spark", "kafka", "cluster", "faults", "documents")
 # seconds to answer, which several sessions at once do not leave it on two cores; a browser and a
 # disk that loses power want their time too. Elsewhere a file is the unit. The longest first.
 GROUPS = ("spark", "system/portal", "faults")
-# Files that take longest among the others, measured; they start before the rest.
+# Files that take longest among the others, measured (the summary of a run names them); they start
+# before the rest.
 LONG_FILES: tuple[str, ...] = (
+    "unit/log/test_model.py",
+    "compatibility/test_python_processor.py",
+    "compatibility/test_java.py",
     "system/test_processor.py",
-    "compatibility/test_checkpoint_stores.py",
 )
+# Beside Spark's tests, which take longest of all, the others run at a lower priority.
+NICENESS = 3
+LONG_GROUP_S = 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,6 +64,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
     return GroupScheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A worker keeps its priority while it runs Spark's tests."""
+    is_worker = hasattr(item.config, "workerinput")
+    if is_worker and _group(item.nodeid) != "spark" and os.nice(0) < NICENESS:
+        os.nice(NICENESS - os.nice(0))
+
+
 def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0].removeprefix("tests/")
     return next((group for group in GROUPS if file.startswith(group + "/")), file)
@@ -68,8 +83,9 @@ def _rank(nodeid: str) -> int:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Minutes of each folder, and each reason for a skip with its count."""
+    """Minutes of each folder and of the longest groups, and each reason for a skip."""
     seconds: defaultdict[str, float] = defaultdict(float)
+    of_group: defaultdict[str, float] = defaultdict(float)
     reasons: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -77,6 +93,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seconds["/".join(report.nodeid.split("/")[:2]).partition("::")[0]] += (
                     report.duration
                 )
+                of_group[_group(report.nodeid)] += report.duration
     for report in terminalreporter.stats.get("skipped", ()):
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reasons[re.sub("^Skipped: ", "", text)] += 1
@@ -85,6 +102,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("minutes per folder, over all workers")
     for folder, spent in sorted(seconds.items(), key=lambda pair: -pair[1]):
         terminalreporter.write_line(f"{spent / 60:6.1f}  {folder}")
+    terminalreporter.section("minutes of the longest groups, each on one worker")
+    for group, spent in sorted(of_group.items(), key=lambda pair: -pair[1]):
+        if spent >= LONG_GROUP_S:
+            terminalreporter.write_line(f"{spent / 60:6.1f}  {group}")
     terminalreporter.section("skipped, and why")
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count:6}  {reason}")

@@ -19,10 +19,12 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.support import spark_classes
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPATIBILITY = ROOT / "tests" / "compatibility"
@@ -261,15 +263,20 @@ def _install_missing() -> None:
         print(f"{program.package} {candidate[1]}: {outcome}", flush=True)
 
 
+def _prepared(name: str) -> str:
+    return f"ready ({prepare(name)})"
+
+
 def main() -> int:
     """Prepare everything and print one line for each tool."""
     if os.environ.get("CI") == "true":
         _install_missing()
     failed = 0
-    for name in PREPARATIONS:
+    makers = {name: partial(_prepared, name) for name in PREPARATIONS}
+    for name, make in (makers | {"spark-classes": spark_classes.prepare}).items():
         begin_s = time.monotonic()
         try:
-            outcome = f"ready ({prepare(name)})"
+            outcome = make()
         except Absent as reason:
             outcome = f"absent, its tests are skipped: {reason}"
         except (AssertionError, subprocess.TimeoutExpired) as error:
