@@ -251,17 +251,17 @@ public final class Compatibility {
         EventHubConsumerAsyncClient one = client("tcp", spot[0]).buildAsyncConsumerClient();
         EventHubConsumerAsyncClient two = client("tcp", spot[0]).buildAsyncConsumerClient();
         Disposable reading = listen(one, spot[1], 1, low);
-        equal(low.poll(20, TimeUnit.SECONDS), "one");
+        equal(low.poll(60, TimeUnit.SECONDS), "one");
         Disposable stealing = listen(two, spot[1], 2, high);
-        equal(high.poll(20, TimeUnit.SECONDS), "one");
-        AmqpException stolen = (AmqpException) low.poll(20, TimeUnit.SECONDS);
+        equal(high.poll(60, TimeUnit.SECONDS), "one");
+        AmqpException stolen = (AmqpException) low.poll(60, TimeUnit.SECONDS);
         equal(stolen.getErrorCondition(), AmqpErrorCondition.LINK_STOLEN);
         check(stolen.getMessage().contains("with higher epoch of '2'"), stolen.getMessage());
         listen(one, spot[1], 0, low);
-        AmqpException refused = (AmqpException) low.poll(20, TimeUnit.SECONDS);
+        AmqpException refused = (AmqpException) low.poll(60, TimeUnit.SECONDS);
         equal(refused.getErrorCondition(), AmqpErrorCondition.LINK_STOLEN);
         send("tcp", spot[0], to(spot[1]), "two");
-        equal(high.poll(20, TimeUnit.SECONDS), "two");
+        equal(high.poll(60, TimeUnit.SECONDS), "two");
         reading.dispose();
         stealing.dispose();
         one.close();
@@ -349,7 +349,7 @@ public final class Compatibility {
             .processError(context -> { })
             .buildEventProcessorClient();
         processor.start();
-        boolean done = enough.await(40, TimeUnit.SECONDS);
+        boolean done = enough.await(120, TimeUnit.SECONDS);
         processor.stop(Duration.ofSeconds(40));
         check(done, "saw only " + seen);
         return seen;
@@ -437,7 +437,7 @@ public final class Compatibility {
         Map<String, Future<String>> running = new LinkedHashMap<>();
         cases.forEach((name, work) -> running.put(name, threads.submit(() -> failure(work))));
         for (Map.Entry<String, Future<String>> each : running.entrySet()) {
-            System.out.println(each.getKey() + "\t" + each.getValue().get(100, TimeUnit.SECONDS));
+            System.out.println(each.getKey() + "\t" + each.getValue().get(240, TimeUnit.SECONDS));
         }
         System.exit(0);
     }
