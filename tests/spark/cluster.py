@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DEADLINE_S = 240
+TOO_BUSY = "Python worker failed to connect back"  # within ten seconds, on a machine at work
+STARTS_MAX = 3
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -Xss4m"
 
 

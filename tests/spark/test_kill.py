@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.cluster import JAVA_OPTIONS, cluster
+from tests.spark.cluster import JAVA_OPTIONS, STARTS_MAX, TOO_BUSY, cluster
 
 if TYPE_CHECKING:
     from tests.conftest import Sized
     from tests.spark.conftest import MakeHub, TestHub
 
 DEADLINE_S = 240
-STARTS_MAX = 3
-TOO_BUSY = "Python worker failed to connect back"
 
 # From hub to hub, keyed, in small micro-batches, until there is nothing more.
 PROGRAM = """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 from tests.spark.capture.storages import S3Server, TlsAzurite, s3_server
+from tests.spark.cluster import STARTS_MAX, TOO_BUSY
 
 from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
 from penstock.capture.destinations import Destination, resolve
@@ -68,13 +69,20 @@ def run_capture(spark: SparkSession) -> RunCapture:
 
 
 def run_plan(spark: SparkSession, plan: CapturePlan) -> None:
+    """Started again, as the capture job does, where a Python process of Spark's did not come up
+    within the ten seconds that Spark has for it."""
     from penstock.spark.capture_query import start_query
 
-    query = start_query(spark, plan, trigger="100 milliseconds")
-    try:
-        wait_until_drained(plan, query)
-    finally:
-        query.stop()
+    for starts_left in range(STARTS_MAX - 1, -1, -1):
+        query = start_query(spark, plan, trigger="100 milliseconds")
+        try:
+            wait_until_drained(plan, query)
+            return
+        except AssertionError as error:
+            if TOO_BUSY not in str(error) or not starts_left:
+                raise
+        finally:
+            query.stop()
 
 
 def wait_until_drained(plan: CapturePlan, query: Any, seconds: float = 120) -> None:
