@@ -142,6 +142,7 @@ def test_a_plain_session_works_on_a_machine_without_java(tmp_path: Path, tools: 
         "PATH": f"{bin_folder}:{tools}",
         "HOME": str(tmp_path),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # a short life
     }
     program = (
         "from pyspark.sql import SparkSession\n"

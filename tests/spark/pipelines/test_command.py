@@ -139,6 +139,7 @@ def test_a_pipeline_is_a_job_until_a_signal_ends_it(
     _no_secret(broker, log.read_text(), checkpoint)
 
 
+@pytest.mark.full("spark")  # test_running.py has the error without a process of its own
 @pytest.mark.timeout(500)
 def test_a_hub_that_is_missing_is_told_in_a_sentence(broker: Server, tmp_path: Path) -> None:
     ended = run(
@@ -189,6 +190,7 @@ def test_options_that_make_no_sense_are_refused_at_once(
     assert said in " ".join(ended.stderr.split())
 
 
+@pytest.mark.full("spark")  # a service, a fleet and a pipeline: three programs
 @pytest.mark.timeout(500)
 def test_the_demo_counts_every_reading_and_cleans_up(tmp_path: Path) -> None:
     clean = {name: v for name, v in os.environ.items() if not name.startswith("PENSTOCK_")}
