@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_S = 2.0  # between two looks at what is to be done
-REPORT_S = 5.0
+REPORT_S = 5.0  # at the latest; what has news reports at once
 BACKOFF_S = (1.0, 60.0)
 STEADY_S = 120.0  # a query that lived so long did not fail at its start
 _FORGOTTEN_S = 8 * 24 * 3600  # more than the longest retention of a standard namespace
@@ -148,9 +148,11 @@ class CaptureJob:
             if is_gone(error):
                 raise InternalError("Spark ended under the capture job.") from None
             raise
-        if self._monotonic() - self._reported_s >= REPORT_S:
+        is_due = self._monotonic() - self._reported_s >= REPORT_S
+        self._report([each for each in self._captures.values() if is_due or each.has_news()])
+        if is_due:
             self._reported_s = self._monotonic()
-            self._report()
+            self._tell_job("Running")
 
     def _follow(self, wanted: list[dict[str, Any]]) -> None:
         known = {each["run"]["id"]: each for each in wanted}
@@ -182,15 +184,14 @@ class CaptureJob:
                 hubs.add(capture.hub_id)
         return chosen
 
-    def _report(self) -> None:
-        for capture in list(self._captures.values()):
+    def _report(self, captures: list[Capturing]) -> None:
+        for capture in captures:
             try:
                 capture.report()
             except NotFound:
                 continue  # deleted a moment ago: the next look knows
             except PenstockError as error:
                 self._note(f"A report did not reach the service: {error}")
-        self._tell_job("Running")
 
     def _tell_job(self, state: str) -> None:
         errors = [each.last_error for each in self._captures.values() if each.last_error]
@@ -272,6 +273,7 @@ class Capturing:
         self._query_error = ""
         self._failed_at: dict[str, int] = {}  # how far it was when it failed
         self._after_error = ""
+        self._reported_news: tuple[dict[str, int], str] = ({}, "")
         self.backlog_events = 0
 
     @property
@@ -357,9 +359,21 @@ class Capturing:
         with contextlib.suppress(OSError):
             shutil.rmtree(self._state)
 
+    def has_news(self) -> bool:
+        """Whether more is in files than the last report said, or something failed since."""
+        try:
+            return self._news() != self._reported_news
+        except sqlite3.Error as error:
+            self._lost(error)
+            return False
+
+    def _news(self) -> tuple[dict[str, int], str]:
+        return self._captured(), self._query_error
+
     def report(self) -> None:
         """Raises PenstockError."""
         try:
+            self._reported_news = self._news()
             self._client.report_capture(
                 self._told["namespace"], self._told["hub"], self._reported()
             )

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory
     from tests.spark.capture.storages import TlsAzurite
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(700)
 PENSTOCK = Path(__file__).resolve().parents[3] / ".venv" / "bin" / "penstock"
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0  # of one wait: it only bounds a hang
 SIZE = 10 * 1024 * 1024
 HOOKED = "notices"
 FRAGILE = "fragile"
@@ -48,7 +48,8 @@ class Captured:
         self.client = ManagementClient(server["admin"], server["admin_token"])
 
     def cli(self, *words: str, code: int = 0) -> str:
-        environ = {"PATH": os.environ["PATH"], "PENSTOCK_DATA": str(self.server.data)}
+        environ = {name: os.environ[name] for name in ("PATH", "SPARK_SUBMIT_OPTS")}
+        environ["PENSTOCK_DATA"] = str(self.server.data)
         environ |= self.environ
         config = sorted(self.server.data.parent.glob("penstock-*.toml"))[-1]
         environ["PENSTOCK_CONFIG"] = str(config)
@@ -59,15 +60,21 @@ class Captured:
         return done.stdout
 
     def enable(self, hub: str, destination: str) -> None:
-        self.cli(
-            *("capture", "enable", hub, "--destination", destination, "--container", hub),
-            *("--interval", "15m", "--size", "10MB", "--encoding", "avro-deflate"),
-        )
+        place = {"storageAccountResourceId": destination, "blobContainer": hub}
+        description = {
+            "enabled": True,
+            "encoding": "AvroDeflate",
+            "intervalInSeconds": 900,
+            "sizeLimitInBytes": SIZE,
+            "destination": {"name": "EventHubArchive.AzureBlockBlob", "properties": place},
+        }
+        self.client.put_hub(self.server["namespace"], hub, capture=description)
 
-    def disable(self, hub: str) -> None:
+    def disable(self, *hubs: str) -> None:
         """And wait until all that was published before is in files."""
-        self.cli("capture", "disable", hub)
-        self.wait("the end", lambda: self.status(hub).state == "Off")
+        for hub in hubs:
+            self.client.put_hub(self.server["namespace"], hub, capture={"enabled": False})
+        self.wait("the end", lambda: all(self.status(hub).state == "Off" for hub in hubs))
 
     def verify(self, hub: str) -> dict[str, int]:
         (proof,) = json.loads(self.cli("capture", "verify", hub, "-o", "json"))
@@ -98,7 +105,7 @@ def captured(
     folder = tmp_path_factory.mktemp("captured")
     config = f"""
     [capture]
-    master = "local[2,4]"
+    master = "local[2,2]"  # storage that is away is told of after two tries, not after four
     [capture.notify]
     hub = "{HOOKED}"
     format = "cloudevents"
@@ -351,13 +358,15 @@ def test_storage_that_is_away_is_told_waited_for_and_caught_up_with(
         def are(state: str) -> bool:
             return all(captured.status(name).state == state for name in hubs)
 
-        captured.wait("both to wait", lambda: are("Waiting"))
+        def miss_storage() -> bool:  # Spark itself may be late on a loaded machine
+            return all("did not take or give" in captured.status(n).last_error for n in hubs)
+
+        captured.wait("both to wait", lambda: are("Waiting") and miss_storage())
         warned = json.loads(captured.text("/ready"))["warnings"]
         metrics = captured.text("/metrics")
         shown = captured.cli("capture", "status")
         for name in hubs:
             found = captured.status(name)
-            assert "did not take or give" in found.last_error
             assert (found.files, found.backlog_events, found.lost_events) == (0, 1150, 0)
             assert any(f"/{name} is waiting" in each for each in warned), warned
             where = f'hub="{name}",namespace="{captured.server["namespace"]}"'
@@ -369,10 +378,9 @@ def test_storage_that_is_away_is_told_waited_for_and_caught_up_with(
         tls_azurite.start()
     captured.wait("files", lambda: all(captured.status(name).files > 0 for name in hubs))
     captured.wait("both to run", lambda: are("Running"))
-    for name in hubs:
-        assert captured.status(name).last_error == ""
-        captured.disable(name)
-        assert captured.verify(name)["compared"] == 1150
+    assert [captured.status(name).last_error for name in hubs] == ["", ""]
+    captured.disable(*hubs)
+    assert [captured.verify(name)["compared"] for name in hubs] == [1150, 1150]
     warned = json.loads(captured.text("/ready"))["warnings"]
     assert not any("away" in each for each in warned)
 

@@ -70,6 +70,24 @@ def test_a_query_that_fails_is_started_again_later_each_time(stage: Stage) -> No
     assert len(stage.queries) == 3
 
 
+def test_news_are_reported_at_once_and_nothing_else_is(stage: Stage) -> None:
+    stage.service.want()
+    stage.round()
+    reports = len(stage.service.reports)
+    stage.round(1)
+    assert len(stage.service.reports) == reports
+    ledger = Ledger(stage.queries[0].plan.ledger)
+    ledger.record([], {"0": Place(3, window=1, named_s=7)})
+    ledger.close()
+    stage.round(1)
+    assert stage.service.reports[reports]["captured"] == {"0": 3, "1": 5}
+    stage.queries[0].fail("storage is away")
+    stage.round(1)
+    assert stage.service.reports[reports + 1]["lastError"] == "storage is away"
+    stage.round(0.5)
+    assert len(stage.service.reports) == reports + 2
+
+
 def test_whatever_spark_throws_is_tried_again(stage: Stage) -> None:
     stage.service.want()
     stage.is_spark_broken = True
