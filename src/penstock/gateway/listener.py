@@ -132,7 +132,7 @@ class Listeners:
             if slot.hold_ms:
                 await asyncio.sleep(slot.hold_ms / 1000)
             if tls is not None:
-                await slot.budget.turn()
+                await slot.budget.turn(limits.TLS_HANDSHAKE_US)
                 slot.budget.charge(0, limits.TLS_HANDSHAKE_US)
             if (slot.hold_ms or tls is not None) and _has_left(accepted):
                 raise ConnectionResetError("the peer did not wait")

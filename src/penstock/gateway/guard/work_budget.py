@@ -14,6 +14,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.model import limits
@@ -167,7 +168,7 @@ class WorkBudget:
         self._is_authenticated = False
         self._is_closed = False
         self._level_us = 0
-        self._turn: asyncio.Future[None] | None = None  # of a request that waits
+        self._turn: asyncio.Future[int] | None = None  # of a request that waits
         self._debt_us_max = limits.WORK_UNAUTHENTICATED_US_MAX
         self._since_ms = queue.monotonic_ms()
 
@@ -199,21 +200,18 @@ class WorkBudget:
         if not self._is_closed:
             self._queue.add(self, resume)
 
-    async def turn(self) -> None:
-        """Wait until a request may be worked on, or its connection is closed. One at a time."""
+    async def turn(self, estimate_us: int = _REQUEST_US) -> None:
+        """Wait until a request may be worked on, or its connection is closed. One at a time. Until
+        the caller charges what the request costs, `estimate_us` is charged to the queue."""
         if not self.may_work() and not self._is_closed:
             self._turn = asyncio.get_running_loop().create_future()
-            self.wait(self._start_request)
-            await self._turn
-            self._queue.spend(-_REQUEST_US)  # its cost is measured from here on
+            self.wait(partial(self._start_request, estimate_us))
+            self._queue.spend(-await self._turn)
 
-    def _start_request(self) -> None:
-        self._queue.spend(_REQUEST_US)
-        self._end_turn()
-
-    def _end_turn(self) -> None:
+    def _start_request(self, estimate_us: int) -> None:
+        self._queue.spend(estimate_us)
         if self._turn is not None and not self._turn.done():
-            self._turn.set_result(None)
+            self._turn.set_result(estimate_us)
         self._turn = None
 
     def measured(self, work: Awaitable[None]) -> Awaitable[None]:
@@ -263,7 +261,7 @@ class WorkBudget:
         while self.entries:
             self._queue.remove(self.entries.pop())
         if self._turn is not None:
-            self._start_request()
+            self._start_request(0)
 
 
 class _Measured:
