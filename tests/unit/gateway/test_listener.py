@@ -130,7 +130,6 @@ async def test_address_with_all_its_places_taken_is_turned_away(make_house: Make
     assert await hear(first) == b"hello"
     second, _ = await house.come()
     assert await hear(second) == b""
-    assert house.addresses.refused == 1
 
 
 async def test_evicted_stranger_is_cut_off(make_house: MakeHouse) -> None:

@@ -145,8 +145,6 @@ class AddressLimits:
         self._bounds = bounds or AddressBounds()
         self._records: dict[str, _AddressRecord] = {}
         self._unauthenticated: dict[ConnectionSlot, None] = {}  # oldest first
-        self.refused = 0  # since the start
-        self.evicted = 0
 
     @property
     def unauthenticated_count(self) -> int:
@@ -200,13 +198,11 @@ class AddressLimits:
         assert record.count >= 0
 
     def _refuse(self, record: _AddressRecord, reason: str) -> None:
-        self.refused += 1
         if not record.has_warned:  # there may be thousands a second
             record.has_warned = True
             log.warning("connections refused: address=%s has %s", record.address, reason)
 
     def _evict(self, slot: ConnectionSlot) -> None:
-        self.evicted += 1
         log.warning("connection evicted: address=%s reason=no token yet", slot.address)
         slot.evict()
         slot.release()
