@@ -123,3 +123,34 @@ def test_publication_has_no_more_elements_than_bytes(
     else:
         assert count <= 1
         assert elements_in(body) <= len(body)
+
+
+@kernels
+@pytest.mark.parametrize("place", ["body", "property", "annotation", "list", "array"])
+def test_map_with_a_key_of_no_primitive_type_is_refused(kernel: Kernel, place: str) -> None:
+    """A reader that keeps maps in a hash table cannot take them: the Python SDK of Azure fails with
+    TypeError and reads the same event again for ever."""
+    for kind, encoded_key in {**TYPES, "empty list": "45"}.items():
+        key = bytes.fromhex(encoded_key)
+        for long in (False, True):
+            code = 0xD1 if long else 0xC1
+            value = compound(code & 0xEF, 4, b"\xa1\x01a\x40" + key + b"\x41", long=long)
+            if place == "list":
+                value = compound(0xC0, 1, value)
+            elif place == "array":
+                value = compound(0xE0, 1, value)
+            message = {
+                "property": b"\x00\x53\x74" + compound(0xC1, 2, b"\xa1\x01k" + value),
+                "annotation": b"\x00\x53\x72" + compound(0xC1, 2, b"\xa3\x01k" + value),
+            }.get(place, b"\x00\x53\x77" + value)
+            if place in ("property", "annotation"):
+                message += b"\x00\x53\x75\xa0\x00"
+            (single,) = kernel.split_singles(message, [0, len(message)])
+            batch = wrapped(message)
+            if kind in ("list", "empty list", "map", "array", "described"):
+                assert isinstance(single, Refusal), kind
+                assert "a map's key at byte" in str(single.error)
+                with pytest.raises(KernelError, match="a primitive type is allowed"):
+                    kernel.split_batch(batch, 0, len(batch))
+            else:
+                assert not isinstance(single, Refusal), single.error

@@ -217,7 +217,25 @@ cdef Py_ssize_t check_compound(
     if depth > DEPTH_MAX:
         raise _values.too_deep(p)
     p = open_compound(data, code, p, end, budget, &count, &stop)
+    if code == 0xC1 or code == 0xD1:
+        return check_pairs(data, p, count, stop, depth + 1, budget)
     return check_elements(data, p, count, stop, depth + 1, budget)
+
+
+cdef Py_ssize_t check_pairs(
+    bytes data, Py_ssize_t p, Py_ssize_t count, Py_ssize_t stop, int depth, Py_ssize_t* budget
+) except -1:
+    """Like `check_elements`, for a map, whose keys are of primitive types."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
+    while count:
+        if p < stop and (d[p] == 0x00 or d[p] == 0x45 or d[p] >= 0xC0):
+            raise _values.compound_key(d[p], p)
+        p = check_value(data, p, stop, depth, budget)
+        p = check_value(data, p, stop, depth, budget)
+        count -= 2
+    if p != stop:
+        raise _values.overrun(p, p, stop)
+    return stop
 
 
 cdef Py_ssize_t check_array(
