@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from penstock.amqp.errors import AmqpError
@@ -11,6 +13,12 @@ class ResourceLimit(AmqpError):
     """More sessions, links or bytes than one connection may have."""
 
     condition = "amqp:resource-limit-exceeded"
+
+
+class UnfinishedDelivery(Protocol):
+    """A link with a delivery whose last frame has not come."""
+
+    def drop_unfinished(self) -> None: ...
 
 
 class ConnectionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +57,7 @@ class Allowance:
         self.link_text = 0  # characters
         self.unfinished_bytes = 0
         # Links with an unfinished delivery, and when its last frame came; the oldest first.
-        self.unfinished: dict[object, int] = {}
+        self.unfinished: dict[UnfinishedDelivery, int] = {}
 
     def add_link(self) -> None:
         if self.link_count >= self._config.links_max:
@@ -73,7 +81,7 @@ class Allowance:
         assert self.link_count >= 0
         assert self.link_text >= 0
 
-    def hold(self, link: object, size: int, now_ms: int) -> None:
+    def hold(self, link: UnfinishedDelivery, size: int, now_ms: int) -> None:
         """A frame of a delivery whose other frames are still to come; `size` bytes are kept."""
         self.unfinished.pop(link, None)
         self.unfinished[link] = now_ms
@@ -87,6 +95,11 @@ class Allowance:
     def release(self, size: int) -> None:
         self.unfinished_bytes -= size
         assert self.unfinished_bytes >= 0
+
+    def drop_unfinished(self) -> None:
+        """The connection is over: its memory must not wait for the garbage collector."""
+        for link in list(self.unfinished):
+            link.drop_unfinished()
 
     def oldest_unfinished_ms(self) -> int | None:
         """When the delivery that has waited longest got its last frame."""

@@ -244,7 +244,7 @@ class Link:
         self._detached()
 
     def _detached(self) -> None:
-        self._drop_unfinished()
+        self.drop_unfinished()
         self.credit = 0
         if self.state is LinkState.CLOSED:
             self.session.forget_link(self)
@@ -352,7 +352,7 @@ class Link:
         data = payload
         if self._unfinished is not None:
             data = b"".join((unfinished.data, payload)) if unfinished.data else payload
-            self._drop_unfinished()
+            self.drop_unfinished()
         delivery_id, size, settled = unfinished.delivery_id, unfinished.size, unfinished.settled
         if unfinished.too_large:
             events.append(TransferOversized(self, delivery_id, size, settled))
@@ -366,7 +366,7 @@ class Link:
     def _abort(self) -> None:
         """AMQP 2.7.5: the delivery never was, but its sender has counted it: give the credit back,
         or enough of them would leave the sender without any."""
-        self._drop_unfinished()
+        self.drop_unfinished()
         self.delivery_count = serial_add(self.delivery_count, 1)
         if self.is_attached:
             self.session.send_flow(self)
@@ -382,7 +382,8 @@ class Link:
                 f"{self.state.name}) where none is allowed."
             )
 
-    def _drop_unfinished(self) -> None:
+    def drop_unfinished(self) -> None:
+        """Keep nothing of a delivery whose other frames are not waited for any more."""
         if self._unfinished is not None:
             self._discard(self._unfinished)
             self._unfinished = None

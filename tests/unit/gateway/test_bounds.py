@@ -79,6 +79,17 @@ def test_unfinished_deliveries_of_all_connections_are_bounded(world: World) -> N
     assert unfinished_bytes.total == 0
 
 
+def test_deliveries_of_a_connection_that_is_over_keep_no_memory(world: World) -> None:
+    """Not even until the garbage collector comes: 60 connections held 430 MB of allowed 256."""
+    closed, lost = world.peer().authorised(), world.peer().authorised()
+    unfinished(lost, 40_000)
+    lost.lose()
+    assert lost.connection.engine.held_bytes == 0
+    world.context.unfinished.limit = 10_000
+    unfinished(closed, 40_000)
+    assert closed.connection.engine.held_bytes == 0
+
+
 # --- reading pauses -----------------------------------------------------------------------------
 
 

@@ -92,6 +92,7 @@ class UnfinishedBytes:
                     )
                 )
                 largest.hang_up()
+                largest.engine.allowance.drop_unfinished()
 
     def _set(self, connection: AmqpConnection, size: int) -> None:
         self.total += size - self._held.pop(connection, 0)
