@@ -22,7 +22,6 @@ class RequestStage(IntEnum):
 class BoundedHttpProtocol(HttpToolsProtocol):
     """A connection that exceeds a bound is closed; a head that does is answered with 400 first."""
 
-    body_deadline_s: float
     stage = RequestStage.HEAD  # a new connection has to send a request
     head_bytes = 0  # of the current request, trailers included
     _request = 0
@@ -107,5 +106,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._read_timer = None
         if self.stage is not RequestStage.NOTHING:
             is_head = self.stage is RequestStage.HEAD
-            deadline_s = limits.HTTP_HEAD_DEADLINE_S if is_head else self.body_deadline_s
-            self._read_timer = self.loop.call_later(deadline_s, self.transport.abort)
+            body_s = limits.HTTP_UNAUTHENTICATED_BODY_DEADLINE_S
+            deadline_s = limits.HTTP_HEAD_DEADLINE_S if is_head else body_s
+            self._read_timer = self.loop.call_later(deadline_s, self.on_read_deadline)
+
+    def on_read_deadline(self) -> None:
+        """The head or the body has not come in time."""
+        self.transport.abort()
+
+    def extend_body_deadline(self, deadline_s: float) -> None:
+        """In `on_read_deadline`: the body may take `deadline_s` in all."""
+        more_s = deadline_s - limits.HTTP_UNAUTHENTICATED_BODY_DEADLINE_S
+        self._read_timer = self.loop.call_later(more_s, self.transport.abort)

@@ -136,6 +136,7 @@ SLOW_OPERATION_MS_MAX = 3_600_000
 # --- HTTP ---------------------------------------------------------------------------------------
 WEBSOCKET_MESSAGE_BYTES_MAX = 2 * MB  # frames are gathered; one message may hold many
 HTTP_HEAD_DEADLINE_S = 10
+HTTP_UNAUTHENTICATED_BODY_DEADLINE_S = 30  # of a request without a verified token
 HTTP_HEADERS_MAX = 100
 HTTP_HEAD_BYTES_MAX = 64 * KB  # request line and headers together
 HTTP_PATH_BYTES_MAX = 8 * KB  # a hub and a publisher at their longest, every character escaped

@@ -94,7 +94,6 @@ class ConnectionLimits:
 class PortalProtocol(BoundedHttpProtocol):
     """Connections are counted by address."""
 
-    body_deadline_s = 30.0
     limits: ConnectionLimits  # of the server, set by `PortalServer`
     connection: Connection | None = None  # made by the TLS handshake, else here
     is_surplus = False

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from penstock.gateway.guard import Guard
-from penstock.gateway.http import server
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.model import limits
 from penstock.model.clock import ManualClock
@@ -248,7 +247,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         if stage == "HEAD":
             monkeypatch.setattr(limits, "HTTP_HEAD_DEADLINE_S", 0.01)
         else:
-            monkeypatch.setattr(server._GuardedProtocol, "body_deadline_s", 0.01)
+            monkeypatch.setattr(limits, "HTTP_UNAUTHENTICATED_BODY_DEADLINE_S", 0.01)
 
     return shorten
 
@@ -272,6 +271,29 @@ async def test_body_that_does_not_end_in_time_ends_the_connection(
     transport = Door().connect()
     transport.protocol.data_received(POST[:-1])
     await asyncio.wait_for(transport.gone.wait(), 10)
+
+
+async def test_body_has_less_time_before_a_token_is_verified() -> None:
+    transport, stranger = Door().connect(), Door().connect()
+    for each in (transport, stranger):
+        each.protocol.data_received(POST[:-1])
+        timer = timers(each)
+        assert timer is not None
+        waits_s = timer.when() - asyncio.get_running_loop().time()
+        assert 25 < waits_s <= limits.HTTP_UNAUTHENTICATED_BODY_DEADLINE_S
+        timer.cancel()
+    transport.protocol._slot.authenticate()
+    for each in (transport, stranger):
+        each.protocol.on_read_deadline()
+    assert stranger.gone.is_set()
+    assert not transport.gone.is_set()
+    extended = timers(transport)
+    assert extended is not None
+    left_s = extended.when() - asyncio.get_running_loop().time()
+    assert left_s > limits.HTTP_REQUEST_DEADLINE_S_MAX - 30
+    transport.protocol.data_received(POST[-1:])
+    assert extended.cancelled()
+    transport.close()
 
 
 async def test_timer_of_one_request_is_not_that_of_the_next() -> None:

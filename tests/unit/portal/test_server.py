@@ -19,7 +19,6 @@ from penstock.portal.app import _config, build
 from penstock.portal.server import (
     CONNECTIONS_PER_ADDRESS_MAX,
     ConnectionLimits,
-    PortalProtocol,
     PortalServer,
 )
 from penstock.service.certificates import prepare_certificates
@@ -177,7 +176,7 @@ async def test_head_and_body_have_a_deadline(
     if stage is RequestStage.HEAD:
         monkeypatch.setattr(limits, "HTTP_HEAD_DEADLINE_S", 0.05)
     else:
-        monkeypatch.setattr(PortalProtocol, "body_deadline_s", 0.05)
+        monkeypatch.setattr(limits, "HTTP_UNAUTHENTICATED_BODY_DEADLINE_S", 0.05)
     port = await serve(settings)
     async with half_open(port, 1, said) as (reader,):
         with contextlib.suppress(ConnectionError):

@@ -109,13 +109,13 @@ async def test_committer_that_ended_fails_health_and_ready(
     assert "committer" in body["checks"]["log"]
 
 
-<<<<<<< HEAD
 async def test_running_service_reserves_blocks_for_its_next_start(service: Service) -> None:
     """A process that is killed, or stopped on a full disk, can reserve none."""
     lock = service.settings.data / "log" / "lock"
     assert lock.stat().st_blocks * 512 >= 512 * 1024
     assert lock.stat().st_size < 4096
-=======
+
+
 async def test_no_thread_is_started_after_the_start(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +130,6 @@ async def test_no_thread_is_started_after_the_start(
     status, body = await service.get("/openapi.json", service.facts.admin_token)
     assert status == 200
     assert body["paths"]
->>>>>>> 2c60503 (Start every pool's threads with the service)
 
 
 async def test_service_that_stops_is_not_unhealthy(service: Service) -> None:

@@ -28,6 +28,9 @@ from penstock.io.http_protocol import BoundedHttpProtocol, RequestStage
 from penstock.model import limits
 
 _KEEP_ALIVE_S = 75
+# A client's body may take as long as any request; a little more, so that the application answers
+# first.
+_CLIENT_BODY_DEADLINE_S = limits.HTTP_REQUEST_DEADLINE_S_MAX + 5
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 
@@ -94,8 +97,6 @@ class _GuardedProtocol(BoundedHttpProtocol):
     Each request has one answer, in the order they came, and nothing behind one that cannot be
     understood is read: where it begins cannot be told."""
 
-    # A body may take as long as any request; a little more, so that the application answers first.
-    body_deadline_s = limits.HTTP_REQUEST_DEADLINE_S_MAX + 5
     _slot: ConnectionSlot
     _pipeline_bytes = 0  # of the heads of requests that wait to be answered
     _names: list[bytes]
@@ -207,6 +208,13 @@ class _GuardedProtocol(BoundedHttpProtocol):
         super().connection_lost(exc)
         if isinstance(self.transport, PolitelyClosed):
             self.transport.forget()
+
+    def on_read_deadline(self) -> None:
+        """By now the token that came with the head is verified."""
+        if self.stage is RequestStage.BODY and self._slot.is_authenticated:
+            self.extend_body_deadline(_CLIENT_BODY_DEADLINE_S)
+        else:
+            super().on_read_deadline()
 
 
 class PublicApplication:
