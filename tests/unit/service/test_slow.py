@@ -27,7 +27,7 @@ def everything_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def reads() -> Iterator[ReadThreads]:
-    with ReadThreads(1) as threads:
+    with ReadThreads(1, "read") as threads:
         yield threads
 
 

@@ -69,6 +69,7 @@ class Service:
             while True:
                 status, body = await self.get("/ready")
                 assert status == 200
+                assert isinstance(body, dict)
                 if any(text in warning for warning in body["warnings"]):
                     return body
                 await asyncio.sleep(0.01)
