@@ -167,7 +167,7 @@ def resolve(destinations: Sequence[Destination], account: str, container: str) -
             return Target(destination=destination, container=container)
     known = ", ".join(destination.name for destination in destinations) or "none"
     raise ArgumentError(
-        f"Capture's destination '{names.shown(wanted)}' is not configured: {known} are allowed. "
+        f"Capture's destination '{names.shown(wanted)}' is not configured. Configured: {known}. "
         "Name it in [capture.destinations.NAME] of the service's configuration."
     )
 

@@ -183,6 +183,8 @@ def sentence(error: BaseException, *, is_verbose: bool = False) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}."
     text = str(error)
+    if is_verbose and isinstance(error.__cause__, errors.PenstockError):
+        return f"{text}\n{error.__cause__}"
     if is_verbose or not isinstance(error, errors.PenstockError):
         return text
     from penstock.client.errors import plain_text

@@ -22,9 +22,7 @@ _REQUEST = re.compile(
     r"|The service ended the (?:link|session|connection): [a-z.]+(?::[a-z-]+)+): "
 )
 _REFERENCE = re.compile(r" ?(?:To know more visit https://\S+|TrackingId:\S+.*$)", re.DOTALL)
-
-
-# Sentences of the service that its clients know by heart, and the same for people.
+# Sentences of the service that SDKs match on, and the same for people.
 _MISSING = r"The messaging entity '{}' could not be found\."
 _PHRASES = tuple(
     (re.compile(pattern), words)

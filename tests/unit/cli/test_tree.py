@@ -142,6 +142,32 @@ def test_protocol_texts_are_shown_on_request_only() -> None:
     plain = "There is no event hub 'nope' in the namespace at localhost."
     assert sentence(errors.NotFound(told)) == plain
     assert sentence(errors.NotFound(told), is_verbose=True) == told
+    with_names = errors.NotFound("There is no event hub 'nope' in penstock. There are: orders.")
+    with_names.__cause__ = errors.NotFound(told)
+    assert sentence(with_names) == str(with_names)
+    assert sentence(with_names, is_verbose=True) == f"{with_names}\n{told}"
+
+
+@pytest.mark.parametrize(
+    ("told", "plain"),
+    [
+        (
+            "The messaging entity 'sb://ns/a/b/ConsumerGroups/nobody' could not be found. To know "
+            "more visit https://aka.ms/sbResourceMgrExceptions. TrackingId:f1d9, SystemTracker:x",
+            "There is no consumer group 'nobody' of the event hub 'a/b' in the namespace at ns.",
+        ),
+        (
+            "put-token on $cbs was refused with status 401: InvalidSignature: The token has an "
+            "invalid signature. TrackingId:f1d9, SystemTracker:x, Timestamp:2026",
+            "The name or the key of the shared access policy is wrong: check the connection "
+            "string.",
+        ),
+    ],
+    ids=["group", "key"],
+)
+def test_frequent_refusals_are_in_plain_words(told: str, plain: str) -> None:
+    assert sentence(errors.PenstockError(told)) == plain
+    assert sentence(errors.PenstockError(told), is_verbose=True) == told
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_state_is_what_the_job_says_as_long_as_it_does(plane: Plane) -> None:
 @pytest.mark.parametrize(
     ("account", "container", "text"),
     [
-        (f"{ACCOUNT}/nosuch", "box", "'nosuch' is not configured: store, elsewhere"),
+        (f"{ACCOUNT}/nosuch", "box", "'nosuch' is not configured. Configured: store, elsewhere"),
         ("http://169.254.169.254/", "box", "'169.254.169.254' is not configured"),
         ("store", "../x", "'../x' leads out"),
         ("store", "a//b", "'a//b' leads out"),
