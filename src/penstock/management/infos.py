@@ -102,7 +102,7 @@ def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:
         location=shape["location"],
         tags=shape["tags"],
         sku=shape["sku"]["name"],
-        limits=properties["limits"],
+        limits=properties.get("limits", "specification"),  # version 0.1 does not report them
         capacity=properties["throughputUnitsNeeded"] if unlimited else shape["sku"]["capacity"],
         unlimited=unlimited,
         maximum_units=properties["maximumThroughputUnits"],

@@ -83,7 +83,7 @@ def _hub_specs(value: Value, limit_set: LimitSet = LimitSet.CURRENT) -> tuple[Hu
 def _hub_spec(value: Value, limit_set: LimitSet) -> HubSettings:
     spec = value.text("NAME or NAME:PARTITIONS is allowed").strip()
     name, colon, count = spec.partition(":")
-    partitions = msgspec.structs.replace(value, raw=count)
+    partitions = msgspec.structs.replace(value, raw=count, whole=spec)
     return HubSettings(
         name=values.name(names.hub_name)(msgspec.structs.replace(value, raw=name)),
         partition_count=values.partition_count(limit_set)(partitions) if colon else None,

@@ -37,12 +37,14 @@ _TOML_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """One setting as it was given. `typed` is whether its source has numbers and booleans (a file)
-    or only texts; `folder` is what relative paths are relative to."""
+    or only texts; `folder` is what relative paths are relative to. `whole` is what the user wrote
+    where `raw` is a part of it: errors show it."""
 
     raw: object
     where: str
     typed: bool = False
     folder: Path = Path()
+    whole: str | None = None
 
     def __repr__(self) -> str:
         return f"Value({self.where})"  # the raw value may be a key
@@ -56,6 +58,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return self.raw
 
     def _seen(self) -> str:
+        if self.whole is not None:
+            return f"'{shown(self.whole)}'"
         if isinstance(self.raw, bool):
             return str(self.raw).lower()
         if isinstance(self.raw, dict | list):

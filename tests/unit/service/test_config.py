@@ -248,7 +248,7 @@ def test_dedicated_namespaces_have_no_units(load: Load) -> None:
         ("hubs = 'orders'", "hubs is 'orders': a list of NAME or NAME:PARTITIONS is allowed"),
         (
             "hubs = ['orders:1']",
-            "line 1: hubs is '1': a whole number from 2 to 32, with a grant to 1024, is allowed "
+            "line 1: hubs is 'orders:1': a whole number from 2 to 32, with a grant to 1024, is allowed "
             "(limits are 'specification')",
         ),
         ("public_hosts = 'a'", "public_hosts is 'a': a list of host names or addresses is allowed"),
@@ -259,14 +259,17 @@ def test_dedicated_namespaces_have_no_units(load: Load) -> None:
         ("limits = 'azure'", "line 1: limits is 'azure': specification or current is allowed"),
         (
             "limits = 'current'\nhubs = ['orders:0']",
-            "hubs is '0': a whole number from 1 to 32, with a grant to 1024, is allowed",
+            "hubs is 'orders:0': a whole number from 1 to 32, with a grant to 1024, is allowed",
         ),
         (
             "limits = 'current'\n[[namespaces]]\nname = 'telemetry'\nlimits = 'specification'\n"
             "[[namespaces.hubs]]\nname = 'a'\npartition_count = 1",
             "line 7: namespaces[0].hubs[0].partition_count is 1: a whole number from 2 to 32",
         ),
-        ("hubs = ['orders:']", "line 1: hubs is '': a whole number from 2 to 32, with a grant to"),
+        (
+            "hubs = ['orders:']",
+            "line 1: hubs is 'orders:': a whole number from 2 to 32, with a grant to",
+        ),
         ("hubs = ['no way']", "line 1: hubs: The event hub name 'no way' is invalid"),
         ("hubs = [5]", "line 1: hubs is 5: NAME or NAME:PARTITIONS is allowed"),
         ("hubs = ['a', 'A']", "line 1: hubs: the event hub 'A' is there twice"),
@@ -370,7 +373,7 @@ def test_a_host_belongs_to_one_namespace(load: Load) -> None:
         ({"PENSTOCK_AMQP_PORT": "9" * 5000}, {}, "PENSTOCK_AMQP_PORT is '999"),
         ({"PENSTOCK_JSON": "maybe"}, {}, "PENSTOCK_JSON is 'maybe': true or false is allowed."),
         ({}, {"amqps_port": -1}, "--amqps-port is -1: a whole number from 0 to 65535"),
-        ({}, {"hubs": ["a:b"]}, "--hub is 'b': a whole number from 2 to 32, with a grant to"),
+        ({}, {"hubs": ["a:b"]}, "--hub is 'a:b': a whole number from 2 to 32, with a grant to"),
         ({}, {"amqp_port": 5671}, "--amqp-port is 5671, and so is amqps_port: each door needs"),
         ({"PENSTOCK_CONFIG": "/none"}, {}, "PENSTOCK_CONFIG is '/none': the file cannot be read"),
         ({}, {"config": "/"}, "--config is '/': the file cannot be read (Is a directory)."),
