@@ -38,7 +38,7 @@ def test_the_account_chooses_a_destination_by_name_or_by_its_id() -> None:
     for account in ("Cold-Store", "cold-store", arm, arm + "/"):
         assert resolve([BLOB], account, "box").destination is BLOB
     with pytest.raises(
-        ArgumentError, match="'elsewhere' is not configured. Configured: Cold-Store"
+        ArgumentError, match=r"'elsewhere' is not configured\. Configured: Cold-Store"
     ):
         resolve([BLOB], "elsewhere", "box")
     for container in ("../x", "a/../b", "/etc"):

@@ -99,6 +99,7 @@ class PeerConnection(asyncio.Protocol):
         self.engine = Connection(
             ConnectionConfig(container_id="peer", idle_time_out_ms=None), now_ms=0
         )
+        self.nodes: dict[Link, str] = {}  # the address of each link
         self.next_event: dict[Link, int] = {}
         self.transport: asyncio.Transport | None = None
 
@@ -136,7 +137,7 @@ class PeerConnection(asyncio.Protocol):
     def on_attach(self, link: Link) -> None:
         asked = link.attach
         assert asked is not None
-        link.app = node = _node(asked)
+        node = self.nodes[link] = _node(asked)
         is_entity = not node.startswith("$")
         if is_entity:
             self.peer.attached.append(copy.copy(asked))  # the engine keeps less of it
@@ -160,7 +161,7 @@ class PeerConnection(asyncio.Protocol):
             link.grant(CREDIT)
 
     def on_credit(self, link: Link) -> None:
-        if not link.app.startswith("$"):
+        if not self.nodes[link].startswith("$"):
             self.peer.credits.append(link.credit)
             self.feed(link)
 
@@ -172,7 +173,7 @@ class PeerConnection(asyncio.Protocol):
     def on_transfers(self, event: TransfersReceived) -> None:
         for i in range(event.count):
             payload = event.data[event.bounds[2 * i] : event.bounds[2 * i + 1]]
-            if event.link.app.startswith("$"):
+            if self.nodes[event.link].startswith("$"):
                 self.answer(event.link, payload)
             else:
                 self.judge(event.link, payload, event.first_delivery_id + i)
@@ -201,7 +202,7 @@ class PeerConnection(asyncio.Protocol):
         asked = request.application_properties or {}
         told: dict[str, object] = {"status-description": "said"}
         body = None
-        if link.app == "$cbs":
+        if self.nodes[link] == "$cbs":
             self.peer.tokens.append(str(asked["name"]))
             told["status-code"] = Int(self.peer.token_status)
         elif self.peer.management_errors:
@@ -216,14 +217,20 @@ class PeerConnection(asyncio.Protocol):
             body=body,
         )
         for reply in self.next_event:
-            if reply.app == link.app and reply.role is Role.SENDER and reply.is_attached:
+            if (
+                self.nodes[reply] == self.nodes[link]
+                and reply.role is Role.SENDER
+                and reply.is_attached
+            ):
                 reply.send(encode_message(answer), settled=True)
 
     def readers(self) -> list[Link]:
         return [
             link
             for link in self.next_event
-            if link.role is Role.SENDER and not link.app.startswith("$") and link.is_attached
+            if link.role is Role.SENDER
+            and not self.nodes[link].startswith("$")
+            and link.is_attached
         ]
 
     def detach_readers(self, error: Error) -> None:

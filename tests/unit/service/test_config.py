@@ -248,8 +248,8 @@ def test_dedicated_namespaces_have_no_units(load: Load) -> None:
         ("hubs = 'orders'", "hubs is 'orders': a list of NAME or NAME:PARTITIONS is allowed"),
         (
             "hubs = ['orders:1']",
-            "line 1: hubs is 'orders:1': a whole number from 2 to 32, with a grant to 1024, is allowed "
-            "(limits are 'specification')",
+            "line 1: hubs is 'orders:1': a whole number from 2 to 32, with a grant to 1024, is "
+            "allowed (limits are 'specification')",
         ),
         ("public_hosts = 'a'", "public_hosts is 'a': a list of host names or addresses is allowed"),
         (
