@@ -14,7 +14,7 @@ from tests.faults.test_log_every_call import (
     check_after_restart,
     read_every_way,
 )
-from tests.faults.test_log_faults import NOW, FaultyFiles
+from tests.faults.test_log_faults import NOW, FaultyFiles, failing
 
 from penstock.log.record import RECORD_HEADER_BYTES
 from penstock.log.segment import SegmentHeader, decode_header, segment_name
@@ -279,3 +279,28 @@ def test_closed_segment_that_was_emptied_is_reported_and_the_rest_is_served(
     assert outcome.first_sequence == 3
     again.bench.store.close()
     assert victim.read_bytes() == b""
+
+
+@pytest.mark.parametrize("is_by_retention", [False, True])
+@pytest.mark.parametrize("call", ["open", "pwritev", "rename", "truncate"])
+def test_input_output_error_while_a_segment_is_closed_is_final(
+    tmp_path: Path, call: str, is_by_retention: bool
+) -> None:
+    """The next segment is there already, so nothing is lost; the disk is not trusted any more."""
+    files = FaultyFiles()
+    life = Life(tmp_path, files)
+    life.send(large(0))
+    path = f"/hub/0/{segment_name(0)}"
+    files.fault = failing(call, path if call == "truncate" else ".index", errno.EIO)
+    if is_by_retention:
+        life.roll()
+    else:
+        assert isinstance(life.send(large(1)), LogFailed)
+    files.fault = lambda call, path: None
+    failed = life.bench.partition().status().failed
+    assert failed is not None
+    assert "restart" in failed
+    assert isinstance(life.send(small(1)), LogFailed)
+    assert read_every_way(life.bench.partition()) == life.acknowledged
+    life.bench.store.close()
+    check_after_restart(tmp_path, life.acknowledged)

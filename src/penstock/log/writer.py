@@ -422,7 +422,8 @@ class PartitionWriter:
             _logger.warning("No producers' stamps were left beside %s: %s", begun.path, error)
 
     def _finish_segment(self, closing: Segment, mark: Mark) -> None:
-        """A derived file and the return of reserved room: worth trying, never worth failing."""
+        """Write a derived file and return reserved room. Only an I/O error is a failure: the disk
+        is not to be trusted any more."""
         assert closing.index is not None
         closing.end = mark
         try:
@@ -431,6 +432,8 @@ class PartitionWriter:
             closing.index = None  # from the file, when somebody wants it
             self._trim()
         except OSError as error:
+            if error.errno == errno.EIO:
+                raise
             _logger.warning("The index of %s could not be written: %s", closing.path, error)
 
     def _put_off_mark(self) -> None:
