@@ -20,6 +20,7 @@ class PortalSettings(msgspec.Struct, frozen=True, kw_only=True):
     secret: str  # signs sessions and sign-in links; the service has it too
     revocations_file: str | None = None  # ended sessions and used links, kept over restarts
     ca_file: str | None = None
+    namespace: str = ""  # in view where an address names none; else the first by name
     environment: str = ""  # the name that every page shows
     read_only: bool = False
     users_file: str | None = None
@@ -71,6 +72,7 @@ def from_environ(environ: Mapping[str, str]) -> PortalSettings:
         secret=secret,
         revocations_file=environ.get("PENSTOCK_PORTAL_REVOCATIONS_FILE") or None,
         ca_file=environ.get("PENSTOCK_CA_FILE"),
+        namespace=environ.get("PENSTOCK_PORTAL_NAMESPACE", ""),
         environment=environ.get("PENSTOCK_PORTAL_ENVIRONMENT", ""),
         read_only=environ.get("PENSTOCK_PORTAL_READ_ONLY") == "1",
         users_file=environ.get("PENSTOCK_PORTAL_USERS_FILE") or None,

@@ -300,7 +300,9 @@ class Application:
         for _ in range(2):
             known = [each.name for each in await visit.backend.namespaces()]
             if not wanted:
-                return known[0] if known else ""
+                # Links without a namespace lead to the one of `serve`, whichever others are made.
+                own = self._portal.settings.namespace
+                return own if own in known else known[0] if known else ""
             for name in known:
                 if name.casefold() == wanted.casefold():
                     return name

@@ -113,6 +113,7 @@ def portal_child(
         "PENSTOCK_PORTAL_REVOCATIONS_FILE": str(data.path / "portal.revoked"),
         "PENSTOCK_HTTPS_URL": facts.https,
         "PENSTOCK_PORTAL_SOCKETS": " ".join(str(each) for each in descriptors),
+        "PENSTOCK_PORTAL_NAMESPACE": facts.namespace,
         "PENSTOCK_PORTAL_ENVIRONMENT": settings.portal_environment or "",
         "PENSTOCK_PORTAL_READ_ONLY": "1" if settings.portal_read_only else "",
         "PENSTOCK_PORTAL_USERS_FILE": str(settings.portal_users_file.absolute())

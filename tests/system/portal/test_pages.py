@@ -271,16 +271,18 @@ def test_consumer_group_is_made_moved_and_deleted(open_page: OpenPage, service: 
 
 def test_namespace_is_made_and_chosen(open_page: OpenPage) -> None:
     page = open_page("/namespaces")
-    page.get_by_label("Name", exact=True).fill("second-one")
+    page.get_by_label("Name", exact=True).fill("a-second-one")
     page.get_by_role("button", name="Create namespace").click()
-    expect(page.get_by_label("Change scope")).to_have_value("second-one")
+    expect(page.get_by_label("Change scope")).to_have_value("a-second-one")
     page.get_by_role("link", name="Event hubs", exact=True).click()
     expect(page.get_by_text("No event hub yet")).to_be_visible()
     page.goto(page.url.replace("/hubs", "/namespaces"))
-    row = page.get_by_role("row").filter(has_text="second-one")
+    row = page.get_by_role("row").filter(has_text="a-second-one")
     expect(row.get_by_role("cell").nth(2)).to_have_text("specification")
     page.get_by_text("Delete this namespace…").click()
-    page.get_by_label("Type second-one to confirm").fill("second-one")
+    page.get_by_label("Type a-second-one to confirm").fill("a-second-one")
+    other = open_page("/hubs")  # a link without a namespace
+    expect(other.get_by_label("Change scope")).to_have_value("penstock")
     page.get_by_role("button", name="Delete namespace").click()
     expect(page.get_by_role("status")).to_contain_text("deleted")
 
