@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from penstock.amqp.types import Described
 from penstock.client import EventData
 from penstock.client.values import display_value, json_of, to_readable
 from penstock.model.errors import ArgumentError
@@ -179,8 +178,4 @@ def _compared(sign: str, found: Any, value: str) -> bool:
 
 def shown_value(value: object) -> str:
     """A property's value as text."""
-    if type(value) is bytes:
-        return value.decode("utf-8", "replace")
-    if isinstance(value, bytes | dict | list | Described):
-        return display_value(value)
-    return str(value)
+    return value.decode("utf-8", "replace") if type(value) is bytes else display_value(value)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.amqp.encoder import encode
 from penstock.amqp.message import Message, ValueBody, encode_message
-from penstock.amqp.types import Decimal128, Described, Symbol
+from penstock.amqp.types import Decimal128, Described, Symbol, Timestamp, Uint
 from penstock.client import EventData
 from penstock.client.events import ReceivedEvent
 from penstock.model.errors import ArgumentError
@@ -141,3 +141,20 @@ def test_downloads_have_the_text_and_the_sections_of_an_amqp_value() -> None:
     assert base64.b64decode(record["body_base64"]) == event.body
     assert record["properties"] == {"price": "0.1"}
     assert b'"text"' in as_csv([Row("0", event)])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Timestamp(1_700_000_000_000), "2023-11-14T22:13:20.000Z"),
+        (True, "true"),
+        (None, "null"),
+        (Uint(7), "7"),
+        ("text", "text"),
+        (b"bytes", "bytes"),
+        (Described(Symbol("com.microsoft:uri"), "https://example.org"), "https://example.org"),
+    ],
+    ids=str,
+)
+def test_properties_are_shown_for_people(value: object, text: str) -> None:
+    assert shown_value(value) == text
