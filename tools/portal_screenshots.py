@@ -36,6 +36,7 @@ from tools.pictures import smaller
 ROOT = Path(__file__).resolve().parents[1]
 PENSTOCK = Path(sys.executable).with_name("penstock")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+CAPTURE_S = 300
 WIDTHS = {"wide": (1280, 800), "narrow": (390, 844)}
 PAGES = {
     "overview": "/",
@@ -185,6 +186,17 @@ def read(facts: dict[str, Any], stopping: threading.Event) -> None:
     consumer.receive_batch(on_batch, starting_position="-1", max_wait_time=1)
 
 
+def wait_for_files(facts: dict[str, Any]) -> None:
+    """Until Capture has written files, or its deadline: on a busy machine Spark starts slowly."""
+    deadline = time.monotonic() + CAPTURE_S
+    with ManagementClient(facts["admin"], facts["admin_token"]) as client:
+        while time.monotonic() < deadline:
+            if all(status.files for status in client.capture_status()):
+                return
+            time.sleep(1)
+    sys.stderr.write(f"Capture has written no file within {CAPTURE_S} s\n")
+
+
 def signed_in(browser: Browser, facts: dict[str, Any], theme: str, width: str) -> Page:
     size = WIDTHS[width]
     context = browser.new_context(
@@ -229,6 +241,7 @@ def main() -> None:
             thread.start()
         try:
             time.sleep(given.seconds)
+            wait_for_files(facts)
             with sync_playwright() as play:
                 browser = play.chromium.launch(
                     executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
