@@ -361,7 +361,7 @@ def overrun(position: int, stop: int, end: int) -> KernelError:
     return KernelError(f"the value at byte {position} ends at {stop}, its place at {end}")
 
 
-_NO_KEYS = frozenset({DESCRIBED, LIST0, LIST8, LIST32, MAP8, MAP32, ARRAY8, ARRAY32})
+_NO_KEYS = frozenset({DESCRIBED, LIST0, *range(LIST8, 0x100)})  # compounds and arrays
 
 _CHECKS: dict[int, _Check] = {
     DESCRIBED: _check_described,
