@@ -125,7 +125,8 @@ arrays = st.one_of(
 
 def _compounds(children: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     items = st.lists(children, max_size=4)
-    pairs = st.lists(st.tuples(children, children), max_size=3)
+    keys = scalars.filter(lambda value: value[0] != 0x45 and 0 < value[0] < 0xC0)
+    pairs = st.lists(st.tuples(keys, children), max_size=3)
     return st.one_of(
         st.builds(
             lambda v, long: compound(0xC0, len(v), b"".join(v), long=long), items, long_forms
