@@ -104,10 +104,9 @@ def _serving(data: Path, hubs: int, tell: Tell) -> Iterator[_Service]:
 
 
 async def _measure(service: _Service, connections: int, tell: Tell) -> dict[str, dict[str, float]]:
-    loop = asyncio.get_running_loop()
-    await loop.run_in_executor(None, service.ask, "reset")
     opened = await _open(service.endpoint, connections)
-    found = {"connections opened": await loop.run_in_executor(None, service.ask, "report")}
+    loop = asyncio.get_running_loop()
+    found = {}
     for phase in PHASES:
         tell(f"{connections} connections: {phase}")
         found[phase] = await loop.run_in_executor(None, service.ask, phase)
@@ -275,9 +274,8 @@ async def _serve(data: Path, hubs: int) -> None:
     watching = loop.create_task(gaps.watch())
     child = _Child(service, facts)
     while phase := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
-        if phase != "report":
-            gaps.reset()
-        for _ in range(_REPEATS if phase in PHASES else 0):
+        gaps.reset()
+        for _ in range(_REPEATS):
             await PHASES[phase](child)
             await asyncio.sleep(0.05)
         print(

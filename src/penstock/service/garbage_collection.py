@@ -20,8 +20,8 @@ import time
 from typing import Any
 
 # New objects before a young collection, and young collections before a middle one.
-_THRESHOLDS = (6_000, 1, 1_000_000)  # the oldest generation: only by `_collect_old`
-OLD_OBJECTS_MAX = 15_000  # survivors of middle collections that are not frozen yet
+_THRESHOLDS = (3_000, 1, 1_000_000)  # the oldest generation: only by `_collect_old`
+OLD_OBJECTS_MAX = 6_000  # survivors of middle collections that are not frozen yet
 _OLD = 2
 _FROZEN_OBJECTS_MIN = 500_000  # 2,000 open hubs and 3,000 connections have about as many
 
@@ -34,6 +34,7 @@ class GarbageCollection:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._is_scheduled = False
+        self._frozen = 0  # at most: objects that were freed since are counted too
         self._frozen_max = 0
 
     def start(self) -> None:
@@ -56,10 +57,14 @@ class GarbageCollection:
         if _old_objects() < OLD_OBJECTS_MAX:
             return
         gc.collect()
-        if _old_objects() < OLD_OBJECTS_MAX // 2:
+        survivors = _old_objects()
+        if survivors < OLD_OBJECTS_MAX // 2:
             return  # most were garbage; what is left may become garbage too
         gc.freeze()
-        if gc.get_freeze_count() > self._frozen_max:
+        self._frozen += survivors
+        if self._frozen > self._frozen_max:
+            self._frozen = gc.get_freeze_count()  # visits all of them
+        if self._frozen > self._frozen_max:
             begin_s = time.perf_counter()
             self._collect_all()
             took_ms = (time.perf_counter() - begin_s) * 1000
@@ -69,7 +74,8 @@ class GarbageCollection:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self._frozen_max = 2 * max(gc.get_freeze_count(), _FROZEN_OBJECTS_MIN)
+        self._frozen = gc.get_freeze_count()
+        self._frozen_max = 2 * max(self._frozen, _FROZEN_OBJECTS_MIN)
 
 
 def _old_objects() -> int:

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-ITEMS_PER_TURN = 32  # judging one link again takes up to a third of a millisecond
+ITEMS_PER_TURN = 16  # judging one link again takes up to a third of a millisecond
 
 _log = logging.getLogger("penstock.amqp")
 
