@@ -60,18 +60,23 @@ def resident_mb(pid: int) -> float:
 
 async def fill_read_cache(server: Server, hub: str, partitions: int) -> None:
     """The newest events of each partition stay in memory for its readers, up to a limit: reach it
-    before memory is measured."""
+    before memory is measured, with records as small as those of the load (one event each)."""
     endpoint = parse_connection_string(server["emulator_connection_string"])
-    for partition in range(partitions):
+
+    async def fill(partition: int) -> None:
         load = client_load.Load(
             hub=hub,
             partition=str(partition),
-            size=1000,
-            duration_s=120,
-            events_max=2 * limits.TAIL_CACHE_BYTES // 1000,
+            size=100,
+            batch=1,
+            in_flight=1,
+            duration_s=900,
+            events_max=limits.TAIL_CACHE_BYTES // 300,
         )
         result = await client_load.publish(endpoint, load, tls=None)
         assert result.errors == 0, result.first_error
+
+    await asyncio.gather(*map(fill, range(partitions)))
 
 
 class Load:
