@@ -13,7 +13,7 @@ class StartedThreads(ThreadPoolExecutor):
     threads that is reached later (a container's, which Capture's Java shares) stops no work."""
 
     def __init__(self, count: int, name: str) -> None:
-        """Raises InternalError where the system does not start so many."""
+        """Raises InternalError where the system refuses to start `count` threads."""
         super().__init__(count, thread_name_prefix=name)
         started = threading.Barrier(count + 1)
         try:

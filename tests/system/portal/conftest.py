@@ -294,21 +294,9 @@ def sign_in(page: Page, server: Server, user: str | None = None) -> None:
     page.wait_for_url(server["portal"] + "/")
 
 
-_PAINTED = """() => new Promise((resolve) => {
-  new PerformanceObserver((list) => {
-    if (list.getEntriesByName("first-contentful-paint").length) resolve();
-  }).observe({type: "paint", buffered: true});
-})"""
-
-
 def press(page: Page, key: str) -> None:
-    """Press a key once the page can receive it.
-
-    Chromium drops input until it has shown the first frame of a page; the page's own listeners
-    exist from its load on.
-    """
+    """Press a key when the page is loaded: its script listens from then on."""
     page.wait_for_load_state()
-    page.evaluate(_PAINTED)
     page.keyboard.press(key)
 
 
