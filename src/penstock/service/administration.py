@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
@@ -167,19 +166,13 @@ def _user_agent(properties: Mapping[str, object]) -> str:
     return names.shown(text, most=_USER_AGENT_MAX)
 
 
-def hubs_of_connections(
-    door: AmqpDoor,
-) -> Callable[[], list[tuple[str, Callable[[], list[str]]]]]:
-    """Each connection's namespace, and the hubs that it has links to when asked."""
-
-    def hubs(connection: AmqpConnection) -> list[str]:
+def hubs_of_connections(door: AmqpDoor) -> Iterator[tuple[str, list[str]]]:
+    """The namespace of each connection, and the hubs that it has links to. Each is looked at when
+    the caller comes to it; those opened after the first are not seen."""
+    for connection in list(door.connections):
         apps = connection.apps.values()
-        return [app.address.hub for app in apps if isinstance(app, EntityLink)]
-
-    def all_of_them() -> list[tuple[str, Callable[[], list[str]]]]:
-        return [(each.namespace, partial(hubs, each)) for each in door.connections]
-
-    return all_of_them
+        hubs = [app.address.hub for app in apps if isinstance(app, EntityLink)]
+        yield connection.namespace, hubs
 
 
 class ServiceTokens:

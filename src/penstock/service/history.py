@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import Checkpoints, hub_rows
@@ -21,15 +21,14 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.metrics import COUNTERS, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
 from penstock.model.names import key
-from penstock.service.periodic_tasks import PassRecord, run_pass
+from penstock.service.periodic_tasks import PassRecord, TurnBudget, run_pass
 
 _log = logging.getLogger(__name__)
 
-_CONNECTIONS_AT_ONCE = 256
 _PAUSE_S = 0.05
 
 # The namespace of each connection, and the hubs that it has links to.
-Connections = Callable[[], Sequence[tuple[str, Callable[[], Iterable[str]]]]]
+Connections = Callable[[], Iterable[tuple[str, Iterable[str]]]]
 _Counts = tuple[int, ...]
 _NOTHING: _Counts = (0,) * len(COUNTERS)
 
@@ -84,11 +83,15 @@ class MetricHistory:
             await asyncio.sleep(0)
             counts = counted[runtime.entity.id] = _counts(runtime)
             samples += self._looked_at(runtime, counts, connections)
-        samples += self._of_namespaces(samples, connections)
+        units = {key(each.name): each.throughput_units for each in self._catalog.namespaces()}
         begin_ms = (now_ms - STEP_MS // 2) // STEP_MS * STEP_MS
-        chosen = _most_important(samples)
+
+        def record() -> None:
+            whole = _of_namespaces(units, samples, connections)
+            self._store.record(begin_ms, _most_important([*whole, *samples]))
+
         try:
-            await self._loop.run_in_executor(self._thread, self._store.record, begin_ms, chosen)
+            await self._loop.run_in_executor(self._thread, record)
         except PenstockError as error:
             if not self._fails:
                 _log.warning("metric history is not written, and will be tried again: %s", error)
@@ -140,12 +143,12 @@ class MetricHistory:
     async def _count_connections(self) -> Counter[tuple[str, str]]:
         """By namespace and hub, and by namespace alone."""
         counts: Counter[tuple[str, str]] = Counter()
-        for number, (namespace, hubs) in enumerate(self._connections()):
-            if number % _CONNECTIONS_AT_ONCE == _CONNECTIONS_AT_ONCE - 1:
-                await asyncio.sleep(0)
+        budget = TurnBudget()
+        for namespace, hubs in self._connections():
             if namespace:
                 counts[key(namespace), ""] += 1
-                counts.update((key(namespace), hub) for hub in {key(each) for each in hubs()})
+                counts.update((key(namespace), hub) for hub in {key(each) for each in hubs})
+            await budget.spend()
         return counts
 
     def _looked_at(
@@ -168,36 +171,31 @@ class MetricHistory:
         ]
         return [Sample(Subject(namespace, hub), done, gauges), *groups]
 
-    def _of_namespaces(
-        self,
-        samples: Sequence[Sample],
-        connections: Counter[tuple[str, str]],
-    ) -> list[Sample]:
-        made = []
-        for namespace in self._catalog.namespaces():
-            name = key(namespace.name)
-            hubs = [
-                sample
-                for sample in samples
-                if sample.subject.namespace == name and not sample.subject.group
-            ]
-            every = (_NOTHING, *(sample.counters for sample in hubs))
-            sums = [sum(numbers) for numbers in zip(*every, strict=True)]
-            sizes = sum(sample.gauges[1] or 0 for sample in hubs)
-            behind = [lag for sample in hubs if (lag := sample.gauges[2]) is not None]
-            gauges = (
-                connections[name, ""],
-                sizes,
-                max(behind, default=None),
-                namespace.throughput_units,
-            )
-            made.append(Sample(Subject(name), tuple(sums), gauges))
-        return made
-
 
 def _counts(runtime: HubRuntime) -> _Counts:
     counters = runtime.counters
     return tuple(getattr(counters, name) for name in COUNTERS)
+
+
+def _of_namespaces(
+    units: Mapping[str, int | None],
+    samples: Sequence[Sample],
+    connections: Counter[tuple[str, str]],
+) -> list[Sample]:
+    """The sum of each namespace's hubs, and the lag that is furthest behind."""
+    hubs: defaultdict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if not sample.subject.group:
+            hubs[sample.subject.namespace].append(sample)
+    made = []
+    for name, throughput_units in units.items():
+        every = (_NOTHING, *(sample.counters for sample in hubs[name]))
+        sums = [sum(numbers) for numbers in zip(*every, strict=True)]
+        size = sum(sample.gauges[1] or 0 for sample in hubs[name])
+        behind = [lag for sample in hubs[name] if (lag := sample.gauges[2]) is not None]
+        gauges = (connections[name, ""], size, max(behind, default=None), throughput_units)
+        made.append(Sample(Subject(name), tuple(sums), gauges))
+    return made
 
 
 def _most_important(samples: list[Sample]) -> list[Sample]:

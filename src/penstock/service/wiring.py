@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
@@ -81,7 +81,7 @@ from penstock.service.metrics import (
     BrokerCollector,
     CaptureCollector,
     CertificateCollector,
-    metrics_route,
+    MetricsPage,
 )
 from penstock.service.periodic_tasks import PassRecord, PeriodicTask, Work
 from penstock.service.portal import (
@@ -403,7 +403,7 @@ class Penstock:
             catalog,
             self._keeper,
             store,
-            connections=hubs_of_connections(door),
+            connections=partial(hubs_of_connections, door),
             clock=self.clock,
             loop=context.loop,
         )
@@ -502,13 +502,15 @@ class Penstock:
         assert self._captures is not None
         certificate = self._certificate
         assert certificate is not None
-        metrics = metrics_route(
+        metrics = MetricsPage(
             collector,
             CaptureCollector(self._captures.watch),
             CertificateCollector(lambda: certificate.validity.not_after_ms),
         )
         health = health_routes(self._ended, self._readiness)
-        return Starlette(routes=[*health, metrics, front_route(portal)])
+        return Starlette(
+            routes=[*health, Route("/metrics", metrics, methods=["GET"]), front_route(portal)]
+        )
 
     async def _listen(
         self,

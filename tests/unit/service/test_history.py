@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from penstock.model.events import EventBatch
 from penstock.model.metrics import COUNTERS, GAUGES, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
 from penstock.model.names import HubName, NamespaceName
 from penstock.service.history import MetricHistory
+from penstock.service.periodic_tasks import ITEMS_PER_TURN
 
 NAMESPACE = NamespaceName("Contoso")
 SECTION = b"\x00\x53\x75\xa0\x01a"
@@ -89,16 +90,14 @@ class World:
             Namespace(name=NAMESPACE, created_ms=0, updated_ms=0, throughput_units=3)
         )
         self.kept = Kept()
-        self.connected: list[tuple[str, list[str]]] = []
+        self.connected: Iterable[tuple[str, list[str]]] = []
         self.store = Store()
         self.history = MetricHistory(
             self.broker,
             self.catalog,
             self.kept,
             self.store,
-            connections=lambda: [
-                (namespace, partial(list, hubs)) for namespace, hubs in self.connected
-            ],
+            connections=lambda: self.connected,
             clock=self.clock,
             loop=asyncio.get_running_loop(),
         )
@@ -170,6 +169,28 @@ async def test_many_connections_are_all_counted(world: World) -> None:
     world.connected = [("contoso", ["orders"])] * 1000
     await world.history.note()
     assert world.store.gauges("contoso", "orders")["active_connections"] == 1000
+
+
+async def test_a_turn_looks_at_a_bounded_number_of_connections(world: World) -> None:
+    turn, looked_at = 0, Counter[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def connections() -> Iterator[tuple[str, list[str]]]:
+        for _ in range(3000):
+            looked_at[turn] += 1
+            yield "contoso", ["orders"]
+
+    world.connected = connections()
+    counting = asyncio.create_task(count_turns())
+    await world.history.note()
+    counting.cancel()
+    assert looked_at.total() == 3000
+    assert max(looked_at.values()) <= ITEMS_PER_TURN
 
 
 async def test_lag_is_noted_by_group_and_the_worst_for_the_hub(world: World) -> None:

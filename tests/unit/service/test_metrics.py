@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.types import Message
 
 from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import LagRow
@@ -18,7 +16,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
 from penstock.service.flushes import FlushTimes
-from penstock.service.metrics import BrokerCollector, CertificateCollector, Family, metrics_route
+from penstock.service.metrics import BrokerCollector, CertificateCollector, Family, MetricsPage
 from penstock.service.periodic_tasks import ITEMS_PER_TURN
 
 NS = NamespaceName("contoso")
@@ -87,12 +85,20 @@ def collector_of(hubs: int, rows: Rows) -> BrokerCollector:
 
 
 async def scrape(*collectors: BrokerCollector | CertificateCollector) -> str:
-    response = await metrics_route(*collectors).endpoint(Request({"type": "http"}))
-    assert isinstance(response, StreamingResponse)
-    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    body = response.body_iterator
-    assert isinstance(body, AsyncIterator)
-    return b"".join([bytes(chunk) async for chunk in body]).decode()
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        raise AssertionError("a scrape has no body")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await MetricsPage(*collectors)({"type": "http"}, receive, send)
+    start, *pieces = sent
+    assert start["status"] == 200
+    assert start["headers"] == [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+    assert [each.get("more_body", False) for each in pieces[-2:]] == [True, False]
+    return b"".join(each["body"] for each in pieces).decode()
 
 
 async def test_text_is_what_prometheus_reads() -> None:

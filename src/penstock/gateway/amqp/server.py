@@ -56,8 +56,9 @@ class AmqpDoor:
         """Rules or keys changed: every connection judges its links again, a bounded number of links
         per event-loop turn. A call while an earlier one is under way begins again."""
         self._rejudging.clear()
-        for connection in list(self.connections):
-            self._rejudging.run(connection.rejudge, items=1 + len(connection.apps))
+        self._rejudging.run_each(
+            (connection.rejudge, 1 + len(connection.apps)) for connection in list(self.connections)
+        )
 
     async def close(self, *, grace_s: float) -> None:
         """Take nobody new, say goodbye to everybody, wait for their answers for a moment."""

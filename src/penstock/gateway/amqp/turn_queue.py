@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 ITEMS_PER_TURN = 16  # judging one link again takes up to a third of a millisecond
 
 _log = logging.getLogger("penstock.amqp")
+
+Work = tuple[Callable[[], None], int]  # and how many items it handles
 
 
 class TurnQueue:
@@ -20,15 +22,18 @@ class TurnQueue:
         self._loop = loop
         self._items_max = items_max
         self._items = 0  # handled in this turn
-        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
+        self._waiting: deque[Iterator[Work]] = deque()
+        self._is_running = False
         self._is_scheduled = False
 
     def run(self, work: Callable[[], None], *, items: int = 1) -> None:
         """`items` is how many links, connections or the like `work` handles."""
-        if self._waiting or self._items >= self._items_max:
-            self._waiting.append((work, items))
-        else:
-            self._do(work, items)
+        self.run_each([(work, items)])
+
+    def run_each(self, works: Iterable[Work]) -> None:
+        """The same for many; each is taken from `works` when its turn has come."""
+        self._waiting.append(iter(works))
+        self._run_some()
         self._schedule()
 
     def clear(self) -> None:
@@ -43,14 +48,23 @@ class TurnQueue:
     def _turn(self) -> None:
         self._is_scheduled = False
         self._items = 0
-        while self._waiting and self._items < self._items_max:
-            self._do(*self._waiting.popleft())
+        self._run_some()
         if self._items:
             self._schedule()  # at least one more, which begins to count again
 
-    def _do(self, work: Callable[[], None], items: int) -> None:
-        self._items += items
-        try:
-            work()
-        except Exception:  # noqa: BLE001 - the others go on
-            _log.exception("turn_failed")
+    def _run_some(self) -> None:
+        if self._is_running:
+            return  # called by work: what it added follows in order
+        self._is_running = True
+        while self._waiting and self._items < self._items_max:
+            following = next(self._waiting[0], None)
+            if following is None:
+                self._waiting.popleft()
+                continue
+            work, items = following
+            self._items += items
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - the others go on
+                _log.exception("turn_failed")
+        self._is_running = False
