@@ -175,7 +175,8 @@ class PartitionWriter:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Tell recovery that everything up to here is flushed. A failure costs nothing."""
+        """Tell recovery that everything up to here is flushed. A failure costs nothing, EIO
+        included: no event is in these files, and each mark is written to a new file."""
         segment = self._segment
         if segment is None or self._end == self._checkpointed or self._is_stopped:
             return

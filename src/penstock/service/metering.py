@@ -59,6 +59,7 @@ class Metering:
         self._write_timer: asyncio.TimerHandle | None = None
         self._hour_timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._is_stopping = False  # `stop` writes the rest itself
         self._partitions: dict[str, int] = {}  # of each namespace
         self._notes: dict[str, str] = {}  # by namespace
         self._unsubscribe: Callable[[], None] | None = None
@@ -89,18 +90,17 @@ class Metering:
 
     async def stop(self) -> None:
         """Everything that was counted is written, if the disk takes it."""
+        self._is_stopping = True
+        self._accounts.on_change = self._accounts.on_short = _nothing
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         for timer in (self._write_timer, self._hour_timer):
             if timer is not None:
                 timer.cancel()
-        if self._unsubscribe is not None:
-            self._unsubscribe()
         if self._writing is not None:
             await asyncio.wait([self._writing])
         self._accounts.pass_to(self._clock.now_ms())
         await self._write()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-        self._accounts.on_change = self._accounts.on_short = _nothing
         self._thread.shutdown()
 
     @property
@@ -127,7 +127,7 @@ class Metering:
         except Exception as error:  # noqa: BLE001 - confined to this pass; the next one counts all
             record_failure(self.record, error)
             is_written = False
-        if not is_written and self._write_timer is None:
+        if not is_written and self._write_timer is None and not self._is_stopping:
             self._write_timer = self._loop.call_later(_RETRY_S, self._due)
 
     async def _write_counts(self) -> bool:

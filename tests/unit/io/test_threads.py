@@ -7,6 +7,7 @@ import threading
 import pytest
 from tests.unit.log.test_committer import refuse_threads
 
+from penstock.io import threads as threads_module
 from penstock.io.threads import StartedThreads
 from penstock.model.errors import InternalError
 
@@ -27,3 +28,12 @@ def test_system_that_starts_too_few_is_named(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InternalError, match="The threads started could not be started: can't"):
         StartedThreads(3, "started")
     assert threading.active_count() == before
+
+
+def test_threads_that_do_not_run_are_not_waited_for_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads_module, "_START_S", 0.01)
+    monkeypatch.setattr(StartedThreads, "_adjust_thread_count", lambda self: None)
+    with pytest.raises(InternalError, match=r"they did not run within 0\.01 s"):
+        StartedThreads(1, "started")

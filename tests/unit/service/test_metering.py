@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
@@ -382,3 +383,33 @@ async def test_hour_that_cannot_be_passed_is_named_and_tried_again(
     assert "metering" in warning
     assert world.metering._hour_timer is not None
     assert not world.metering._hour_timer.cancelled()
+
+
+async def test_retry_of_a_failed_write_does_not_begin_while_the_last_one_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It once ran into the thread pool that had been shut down."""
+    world = World(throughput_units=2)
+    await world.metering.start()
+    await world.settle()
+    tries: list[str] = []
+    let_go = threading.Event()
+
+    def record(counts: Sequence[Usage]) -> None:
+        tries.append("write")
+        assert let_go.wait(30)
+        raise DataDirectoryError("The disk is full.")
+
+    monkeypatch.setattr(world.ledger, "record", record)
+    world.use(1)
+    async with asyncio.timeout(30):
+        while not tries:  # noqa: ASYNC110 - a thread tells
+            await asyncio.sleep(0)
+        stopping = asyncio.create_task(world.metering.stop())
+        await asyncio.sleep(0)
+        let_go.set()
+        await stopping
+    assert tries == ["write", "write"]
+    assert world.metering._writing is not None
+    assert world.metering._writing.done()
+    assert "after shutdown" not in caplog.text
