@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Protocol
 
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubRuntime
@@ -314,6 +315,10 @@ class MetricsPage:
                 for piece in family.pieces():
                     yield piece
                     await budget.spend()
+
+
+def metrics_route(*collectors: Collector) -> Route:
+    return Route("/metrics", MetricsPage(*collectors), methods=["GET"])
 
 
 def _format_labels(names: Sequence[str], values: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from starlette.applications import Starlette
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
@@ -81,7 +81,7 @@ from penstock.service.metrics import (
     BrokerCollector,
     CaptureCollector,
     CertificateCollector,
-    MetricsPage,
+    metrics_route,
 )
 from penstock.service.periodic_tasks import PassRecord, PeriodicTask, Work
 from penstock.service.portal import (
@@ -502,15 +502,13 @@ class Penstock:
         assert self._captures is not None
         certificate = self._certificate
         assert certificate is not None
-        metrics = MetricsPage(
+        metrics = metrics_route(
             collector,
             CaptureCollector(self._captures.watch),
             CertificateCollector(lambda: certificate.validity.not_after_ms),
         )
         health = health_routes(self._ended, self._readiness)
-        return Starlette(
-            routes=[*health, Route("/metrics", metrics, methods=["GET"]), front_route(portal)]
-        )
+        return Starlette(routes=[*health, metrics, front_route(portal)])
 
     async def _listen(
         self,
