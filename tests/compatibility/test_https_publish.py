@@ -21,7 +21,7 @@ from azure.eventhub.exceptions import EventHubError
 
 from penstock.auth import sign
 from penstock.model.entities import Secret
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
     from tests.compatibility.conftest import PythonSdk, Sdks, Spot

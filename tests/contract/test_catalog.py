@@ -33,8 +33,8 @@ from penstock.model.errors import (
     PenstockError,
     QuotaExceeded,
 )
-from penstock.model.ledger import QuotaGrant, QuotaKind
 from penstock.model.names import DEFAULT_GROUP, GroupName, HubName, NamespaceName, RuleName
+from penstock.model.usage import QuotaGrant, QuotaKind
 
 NS = NamespaceName("Contoso")
 HUB = HubName("Events")

@@ -19,8 +19,8 @@ from penstock.model.errors import (
     PenstockError,
     QuotaExceeded,
 )
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import HubName, NamespaceName
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 
 NS = NamespaceName("Contoso")
 NAMESPACE = Namespace(name=NS, created_ms=1, updated_ms=2)

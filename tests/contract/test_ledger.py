@@ -11,8 +11,8 @@ import pytest
 from penstock.catalog.api import UsageLedger
 from penstock.catalog.ledger import MemoryLedger, SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.model.ledger import HOUR_MS, Usage
 from penstock.model.names import NamespaceName
+from penstock.model.usage import HOUR_MS, Usage
 
 NS = NamespaceName("Contoso")
 TEN = 10 * HOUR_MS

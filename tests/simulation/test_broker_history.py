@@ -30,7 +30,7 @@ from penstock.model.errors import (
 )
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 from penstock.model.names import GroupName, HubName, NamespaceName
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
 
 SEEDS = int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "200"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,8 +27,8 @@ from penstock.client.measures import Result
 from penstock.client.prepared import publication
 from penstock.management.client import ManagementClient
 from penstock.model.errors import PenstockError
-from penstock.model.ledger import HOUR_MS, Usage
 from penstock.model.names import NamespaceName
+from penstock.model.usage import HOUR_MS, Usage
 
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory

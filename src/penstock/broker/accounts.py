@@ -10,8 +10,8 @@ from penstock.broker.metering import Meter
 from penstock.broker.throttle import Throttle
 from penstock.model.clock import Clock
 from penstock.model.entities import Namespace, Tier
-from penstock.model.ledger import Usage
 from penstock.model.names import NamespaceName, key
+from penstock.model.usage import Usage
 
 Counts = list[tuple[Meter, list[Usage]]]
 

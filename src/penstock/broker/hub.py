@@ -18,13 +18,13 @@ from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_steps
 from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
-from penstock.model import limits, slow
+from penstock.model import limits, slow_operations
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, key
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 from penstock.model.positions import Position
 
 _SENDING_STOPS = (HubStatus.DISABLED, HubStatus.SEND_DISABLED)
@@ -373,7 +373,7 @@ class HubRuntime:
         else:
             counters.publish_latency.observe(latency_ms)
             entity = self.entity
-            slow.took(
+            slow_operations.took(
                 "commit",
                 latency_ms,
                 namespace=entity.namespace,

@@ -15,8 +15,8 @@ import msgspec
 
 from penstock.broker.counters import HubCounters
 from penstock.model import limits
-from penstock.model.ledger import Usage, hour_of
 from penstock.model.names import NamespaceName
+from penstock.model.usage import Usage, hour_of
 
 
 class Meter:

@@ -19,8 +19,8 @@ from penstock.model.entities import (
     Namespace,
     RevokedPublisher,
 )
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
 from penstock.model.metrics import Sample, Series
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind, Usage
 
 Unsubscribe = Callable[[], None]
 Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher | QuotaGrant

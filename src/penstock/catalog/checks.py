@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.model import limits, names, units
+from penstock.model import limits, names, quotas
 from penstock.model.entities import (
     AuthorizationRule,
     ConsumerGroup,
@@ -19,7 +19,7 @@ from penstock.model.entities import (
     Secret,
 )
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceeded
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 
 # In an address or an HTTPS path these words end the hub's name (protocol.md 4.1, 7.1), so no name
 # may go on with one: `hub/messages` is the hub's door for publishing, and a token for it is one
@@ -118,7 +118,7 @@ def check_quota_grant(grant: QuotaGrant) -> None:
     if grant.kind is QuotaKind.PARTITIONS:
         least, most = limits.PARTITION_COUNT_MAX + 1, limits.PARTITION_COUNT_GRANTED_MAX
         _check_range("number of partitions to grant", grant.value, least, most)
-    elif grant.value <= limits.THROUGHPUT_UNITS_MAX or not units.is_on_ladder(grant.value):
+    elif grant.value <= limits.THROUGHPUT_UNITS_MAX or not quotas.is_on_ladder(grant.value):
         raise ArgumentOutOfRange(
             f"The throughput units to grant are {grant.value}: 40, 60, 80, 100 and blocks of 100 "
             f"up to {limits.THROUGHPUT_UNITS_GRANTED_MAX} are allowed."
@@ -136,8 +136,8 @@ def check_audit(entry: AuditEntry) -> None:
 
 
 def _check_units(what: str, held: int | None) -> None:
-    if held is not None and not units.is_on_ladder(held):
-        raise ArgumentOutOfRange(f"The {what} are {held}: {units.LADDER_TEXT} are allowed.")
+    if held is not None and not quotas.is_on_ladder(held):
+        raise ArgumentOutOfRange(f"The {what} are {held}: {quotas.LADDER_TEXT} are allowed.")
 
 
 def _check_hub_segments(name: str) -> None:

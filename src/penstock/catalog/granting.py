@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.model import limits
 from penstock.model.errors import QuotaExceeded
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 
 _WORDS = {QuotaKind.THROUGHPUT_UNITS: "throughput units", QuotaKind.PARTITIONS: "partitions"}
 _WITHOUT = {

@@ -22,8 +22,8 @@ from penstock.model.entities import (
     RevokedPublisher,
 )
 from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import DEFAULT_GROUP, key, shown
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 
 Record = Entity | AuditEntry
 

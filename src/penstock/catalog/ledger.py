@@ -15,8 +15,8 @@ import msgspec
 from penstock.catalog.sqlite import empty_log
 from penstock.io.sqlite import register_row_sum, transaction
 from penstock.model.errors import DataDirectoryError
-from penstock.model.ledger import Usage
 from penstock.model.names import NamespaceName, key
+from penstock.model.usage import Usage
 
 TIME_MS_MAX = 2**63 - 1
 _BUSY_S = 5.0  # the catalog's own writes take milliseconds; a disk that stalls may take longer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from penstock.catalog.index import CatalogIndex, Entity, Record
-from penstock.model.ledger import AuditEntry
+from penstock.model.usage import AuditEntry
 
 _AUDIT_MAX = 10_000
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from penstock.catalog.ledger import TIME_MS_MAX, read_usage
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.model.errors import DataDirectoryError, NotFound
-from penstock.model.ledger import QuotaGrant, Usage
+from penstock.model.usage import QuotaGrant, Usage
 
 _BUSY_S = 5.0
 FILE = "catalog.sqlite"

@@ -20,7 +20,6 @@ from penstock.model.entities import (
     Secret,
     Tier,
 )
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import (
     GroupName,
     HubName,
@@ -29,6 +28,7 @@ from penstock.model.names import (
     RuleName,
     key,
 )
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 
 Values = tuple[str | int | None, ...]
 

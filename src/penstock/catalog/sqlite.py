@@ -20,7 +20,7 @@ from penstock.catalog.schema import APPLICATION_ID, MIGRATIONS, SUMMED_TABLES
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
 from penstock.io.sqlite import transaction
 from penstock.model.errors import DataDirectoryError
-from penstock.model.ledger import AuditEntry
+from penstock.model.usage import AuditEntry
 
 _BUSY_S = 1.0  # another process holding the file is a mistake; do not stop the loop for long
 

@@ -17,7 +17,7 @@ import typer
 from penstock.cli.counting import Counter
 from penstock.client.errors import ClientError, ClientThrottled, ClientTooLarge
 from penstock.client.retry import RetryPolicy
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
     from penstock.cli.sections import Copy

@@ -20,7 +20,7 @@ from penstock.client.producer import EventHubProducerClient
 from penstock.client.properties import EventHubProperties, PartitionProperties
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import ArgumentError, PenstockError
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 OnSuccess: TypeAlias = Callable[[list[EventData], str], Awaitable[None] | None]
 OnError: TypeAlias = Callable[[list[EventData], str, Exception], Awaitable[None] | None]

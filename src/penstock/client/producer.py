@@ -23,7 +23,7 @@ from penstock.client.stamps import (
     ProducerState,
 )
 from penstock.model.errors import ArgumentError
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 _IDEMPOTENT = "com.microsoft:idempotent-producer"
 _MESSAGE_BYTES_MAX = 1024 * 1024  # where the service names no limit (protocol.md 4.2)

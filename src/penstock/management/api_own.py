@@ -21,7 +21,7 @@ from penstock.management.api_parts import (
 )
 from penstock.management.shapes import Shape, time_text
 from penstock.model import metrics
-from penstock.model.ledger import QuotaKind
+from penstock.model.usage import QuotaKind
 
 _TIME_MS_MAX = 2**53
 OWN = "/providers/Penstock"

@@ -33,7 +33,7 @@ from penstock.management.rights import (
 )
 from penstock.management.shapes import Endpoints, error_shape
 from penstock.management.unsupported import check_supported
-from penstock.model import limits, names, slow
+from penstock.model import limits, names, slow_operations
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError, AuthFailed, PenstockError, ServerBusy
 
@@ -145,7 +145,7 @@ class ManagementDoor:
             await app(inner, exchange.replayed(checked_json(body), receive), send)
         finally:
             took_ms = clock.monotonic_ms() - began_ms
-            slow.took("management", took_ms, door="http", method=scope["method"])
+            slow_operations.took("management", took_ms, door="http", method=scope["method"])
         return None
 
     def _actor(self, authorization: str) -> Actor:

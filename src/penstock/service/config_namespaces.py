@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
-from penstock.model.ledger import QuotaKind
+from penstock.model.usage import QuotaKind
 from penstock.service import config_values as values
 from penstock.service.config_values import Table, Value
 from penstock.service.settings import (

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 
-from penstock.model import limits, units
+from penstock.model import limits, quotas
 from penstock.model.entities import LimitSet, Secret
 from penstock.model.errors import ArgumentError, ConfigurationError
 from penstock.model.names import shown
@@ -321,7 +321,7 @@ def _units(value: Value, also: str) -> int:
         number = whole_number(least, limits.THROUGHPUT_UNITS_GRANTED_MAX)(value)
     except ConfigurationError:
         value.refuse(allowed)
-    if not units.is_on_ladder(number):
+    if not quotas.is_on_ladder(number):
         value.refuse(allowed)
     return number
 
@@ -347,7 +347,7 @@ def partition_count(limit_set: LimitSet) -> Reader[int]:
 
 def granted_units(value: Value) -> int:
     number = whole_number(0, limits.THROUGHPUT_UNITS_GRANTED_MAX)(value)
-    if number <= limits.THROUGHPUT_UNITS_MAX or not units.is_on_ladder(number):
+    if number <= limits.THROUGHPUT_UNITS_MAX or not quotas.is_on_ladder(number):
         value.refuse("40, 60, 80, 100 or a multiple of 100 is allowed")
     return number
 

@@ -21,8 +21,8 @@ from penstock.model.entities import (
     Secret,
     Tier,
 )
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind
 from penstock.model.names import NamespaceName
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 from penstock.service.administration import new_key
 from penstock.service.settings import (
     DEFAULT_HUB,

@@ -19,9 +19,9 @@ from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import PenstockError
-from penstock.model.ledger import HOUR_MS, AuditEntry, Usage, hour_of
 from penstock.model.names import key
-from penstock.model.units import next_on_ladder
+from penstock.model.quotas import next_on_ladder
+from penstock.model.usage import HOUR_MS, AuditEntry, Usage, hour_of
 from penstock.service.periodic_tasks import PassRecord, record_failure
 
 _log = logging.getLogger(__name__)

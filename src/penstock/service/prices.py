@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import msgspec
 
-from penstock.model.ledger import Usage
+from penstock.model.usage import Usage
 
 _MILLION = 1_000_000
 _GB = 1 << 30

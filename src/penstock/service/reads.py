@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from penstock.broker.reader import Reader
 from penstock.io.threads import StartedThreads
-from penstock.model import slow
+from penstock.model import slow_operations
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -25,7 +25,7 @@ class ReadThreads(StartedThreads):
             try:
                 return fn(*args, **kwargs)
             finally:
-                slow.took("read", (time.monotonic() - began_s) * 1000, **_facts(fn))
+                slow_operations.took("read", (time.monotonic() - began_s) * 1000, **_facts(fn))
 
         return super().submit(measured)
 

@@ -11,8 +11,8 @@ import msgspec
 from penstock.capture.destinations import Destination
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
-from penstock.model.ledger import QuotaKind
 from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
+from penstock.model.usage import QuotaKind
 from penstock.service.prices import Prices
 
 DEFAULT_NAMESPACE = NamespaceName("penstock")

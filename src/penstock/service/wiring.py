@@ -42,7 +42,7 @@ from penstock.management.mount import WithManagement
 from penstock.management.operations import Administration
 from penstock.management.rights import Role
 from penstock.management.shapes import Endpoints
-from penstock.model import slow
+from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule
 from penstock.model.errors import (
@@ -174,10 +174,10 @@ class Penstock:
         def flushed(seconds: float) -> None:
             """On the committer's thread, which nobody's terminal may hold up."""
             self._flushes.observe(seconds)
-            if seconds * 1000 >= slow.SLOWNESS.threshold_ms:
-                wake(lambda: slow.took("flush", seconds * 1000))
+            if seconds * 1000 >= slow_operations.SLOWNESS.threshold_ms:
+                wake(lambda: slow_operations.took("flush", seconds * 1000))
 
-        slow.SLOWNESS.threshold_ms = settings.slow_operation_ms
+        slow_operations.SLOWNESS.threshold_ms = settings.slow_operation_ms
         logs = EmbeddedLogStore(
             data.path / "log", wake=wake, flush=settings.flush, on_flush=flushed
         )

@@ -36,7 +36,7 @@ from penstock.client.stamps import (
 from penstock.kernels import append_bodies, append_event
 from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 from penstock.spark.options import WriteOptions
 from penstock.spark.stored import read_back, row_digest
 

@@ -12,9 +12,9 @@ from penstock.broker import Account, Broker, ReadState
 from penstock.model.entities import Tier
 from penstock.model.errors import LogFailed, ServerBusy
 from penstock.model.events import Producer
-from penstock.model.ledger import HOUR_MS, Usage
 from penstock.model.limits import KB, MB
 from penstock.model.positions import EARLIEST
+from penstock.model.usage import HOUR_MS, Usage
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import Probe, World

@@ -13,9 +13,9 @@ from penstock.broker.counters import HubCounters
 from penstock.broker.metering import Meter
 from penstock.catalog.ledger import MemoryLedger
 from penstock.model.clock import ManualClock
-from penstock.model.ledger import HOUR_MS, Usage
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName
+from penstock.model.usage import HOUR_MS, Usage
 
 NS = NamespaceName("contoso")
 TEN = 480_000 * HOUR_MS  # an hour of the clock, some decades on

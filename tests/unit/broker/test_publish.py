@@ -16,7 +16,7 @@ from penstock.model.errors import (
     ServerBusy,
 )
 from penstock.model.events import EventBatch, Receipt
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import World

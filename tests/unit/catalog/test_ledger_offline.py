@@ -14,8 +14,8 @@ from penstock.catalog.ledger import SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.model.entities import Namespace
 from penstock.model.errors import DataDirectoryError, NotFound
-from penstock.model.ledger import HOUR_MS, QuotaGrant, QuotaKind, Usage
 from penstock.model.names import NamespaceName
+from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
 
 NS = NamespaceName("contoso")
 COUNT = Usage(namespace=NS, hour_ms=HOUR_MS, run="a", units=2, ingress_bytes=5)

@@ -26,8 +26,8 @@ from penstock.model.entities import (
     Tier,
 )
 from penstock.model.errors import DataDirectoryError
-from penstock.model.ledger import QuotaGrant, QuotaKind
 from penstock.model.names import GroupName, HubName, NamespaceName, PublisherName, RuleName
+from penstock.model.usage import QuotaGrant, QuotaKind
 
 NS = NamespaceName("Contoso")
 NAMESPACE = Namespace(

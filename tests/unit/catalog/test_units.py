@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.model import limits
-from penstock.model.ledger import HOUR_MS, hour_of
-from penstock.model.units import is_on_ladder, next_on_ladder
+from penstock.model.quotas import is_on_ladder, next_on_ladder
+from penstock.model.usage import HOUR_MS, hour_of
 
 
 def test_ladder_has_twenty_small_steps_then_blocks() -> None:

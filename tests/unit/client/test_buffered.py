@@ -18,7 +18,7 @@ from penstock.client import (
     RetryPolicy,
 )
 from penstock.model.errors import ArgumentError
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 NO = Error(condition="com.microsoft:argument-error", description="no")
 

@@ -27,7 +27,7 @@ from penstock.client import (
 )
 from penstock.client.errors import failure, refusal
 from penstock.model.errors import ArgumentError, NotFound, PenstockError, ServerBusy
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 WHERE = "amqp.annotation.x-opt-"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -23,7 +23,7 @@ from penstock.kernels import split_batch
 from penstock.model import limits
 from penstock.model.entities import Tier
 from penstock.model.errors import PenstockError
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
     from tests.unit.gateway_http.conftest import World

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.amqp.message import DataBody, Message, Properties, encode_message
 from penstock.amqp.types import Symbol
-from penstock.model.partition_key import partition_for_key
+from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
     from tests.unit.gateway_http.conftest import World

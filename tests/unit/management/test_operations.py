@@ -32,8 +32,8 @@ from penstock.model.errors import (
     PenstockError,
     QuotaExceeded,
 )
-from penstock.model.ledger import QuotaKind, Usage
 from penstock.model.names import ROOT_RULE, NamespaceName
+from penstock.model.usage import QuotaKind, Usage
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Plane

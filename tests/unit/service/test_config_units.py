@@ -11,8 +11,8 @@ import pytest
 from penstock.catalog.memory import MemoryCatalog
 from penstock.model.entities import Namespace, Tier
 from penstock.model.errors import ConfigurationError, QuotaExceeded
-from penstock.model.ledger import QuotaKind, Usage
 from penstock.model.names import NamespaceName
+from penstock.model.usage import QuotaKind, Usage
 from penstock.service import initial_entities
 from penstock.service.config import load_settings
 from penstock.service.prices import Prices

@@ -17,8 +17,8 @@ from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import DataDirectoryError
-from penstock.model.ledger import HOUR_MS, QuotaGrant, QuotaKind, Usage
 from penstock.model.names import HubName, NamespaceName
+from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
 from penstock.service import metering as module
 from penstock.service.metering import Metering
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.model import limits, slow
+from penstock.model import limits, slow_operations
 from penstock.model.clock import ManualClock
 from penstock.service.logs import BURST, Thinning
 from penstock.service.reads import ReadThreads
@@ -22,7 +22,7 @@ def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 @pytest.fixture
 def everything_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow.SLOWNESS, "threshold_ms", 0)
+    monkeypatch.setattr(slow_operations.SLOWNESS, "threshold_ms", 0)
 
 
 @pytest.fixture
@@ -32,23 +32,23 @@ def reads() -> Iterator[ReadThreads]:
 
 
 def test_slow_operation_is_one_line_with_its_facts(told: pytest.LogCaptureFixture) -> None:
-    slow.took("commit", limits.SLOW_OPERATION_MS - 0.1, hub="a")
-    slow.took("commit", limits.SLOW_OPERATION_MS + 234.5, hub="b", events=3)
+    slow_operations.took("commit", limits.SLOW_OPERATION_MS - 0.1, hub="a")
+    slow_operations.took("commit", limits.SLOW_OPERATION_MS + 234.5, hub="b", events=3)
     assert told.messages == ["slow operation: what=commit ms=1234 hub=b events=3"]
 
 
 def test_flood_of_one_kind_does_not_hide_another(told: pytest.LogCaptureFixture) -> None:
     thinning = Thinning(ManualClock().monotonic_ms)
     for _ in range(1000):
-        slow.took("commit", 5000)
-    slow.took("read", 5000)
+        slow_operations.took("commit", 5000)
+    slow_operations.took("read", 5000)
     let_through = [record.getMessage() for record in told.records if thinning.filter(record)]
     assert len(let_through) == BURST + 1
     assert "what=read" in let_through[-1]
 
 
 def test_facts_with_a_percent_sign_are_only_text(told: pytest.LogCaptureFixture) -> None:
-    slow.took("attach", 5000, peer="fe80::1%eth0:5")
+    slow_operations.took("attach", 5000, peer="fe80::1%eth0:5")
     assert told.messages == ["slow operation: what=attach ms=5000 peer=fe80::1%eth0:5"]
 
 

@@ -20,7 +20,7 @@ from penstock.gateway.amqp.links import LinkApp, unauthorized
 from penstock.gateway.amqp.management import ManagementLink
 from penstock.gateway.amqp.nodes import ReplyLink
 from penstock.gateway.amqp.outbound import ReaderLink
-from penstock.model import limits, names, slow
+from penstock.model import limits, names, slow_operations
 from penstock.model.entities import Right
 from penstock.model.errors import ArgumentError, NotAllowed, NotImplementedHere, PenstockError
 
@@ -47,7 +47,9 @@ def answer(connection: AmqpConnection, link: Link) -> LinkApp | None:
     try:
         return _answered(connection, link)
     finally:
-        slow.took("attach", clock.monotonic_ms() - began_ms, peer=connection.transport.peer)
+        slow_operations.took(
+            "attach", clock.monotonic_ms() - began_ms, peer=connection.transport.peer
+        )
 
 
 def _answered(connection: AmqpConnection, link: Link) -> LinkApp | None:

@@ -14,7 +14,7 @@ from penstock.gateway.amqp.addresses import Address, NodeKind
 from penstock.gateway.amqp.faults import log_refusal, tracked
 from penstock.gateway.amqp.nodes import Answer, RequestLink
 from penstock.gateway.guard import policy_of
-from penstock.model import limits, names, slow
+from penstock.model import limits, names, slow_operations
 from penstock.model.errors import (
     ArgumentError,
     AuthFailed,
@@ -50,7 +50,7 @@ class ManagementLink(RequestLink):
             return self._answer(request)
         finally:
             took_ms = clock.monotonic_ms() - began_ms
-            slow.took("management", took_ms, door="amqp", peer=connection.transport.peer)
+            slow_operations.took("management", took_ms, door="amqp", peer=connection.transport.peer)
 
     def _answer(self, request: Message) -> Answer:
         try:

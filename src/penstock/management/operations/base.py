@@ -19,8 +19,8 @@ from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, LimitSet, Namespace, Secret
 from penstock.model.errors import NotFound
-from penstock.model.ledger import AuditEntry
 from penstock.model.metrics import Series
+from penstock.model.usage import AuditEntry
 
 
 class LinkView(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.management.operations.base import Acts
 from penstock.management.rights import Action
-from penstock.model import limits, names, units
+from penstock.model import limits, names, quotas
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Tier
 from penstock.model.errors import (
     AlreadyExists,
@@ -220,7 +220,7 @@ def _units(old: Namespace, request: NamespaceRequest) -> int | None:
         number = request.units
     if number == 0:
         raise ArgumentOutOfRange(
-            f"sku.capacity is 0: {units.LADDER_TEXT} are allowed. 0 is reported for unlimited "
+            f"sku.capacity is 0: {quotas.LADDER_TEXT} are allowed. 0 is reported for unlimited "
             "throughput units; to request them, set properties.throughputUnits to 'unlimited'."
         )
     if number is not None:

@@ -12,7 +12,7 @@ from penstock.management.operations.base import Acts, ConnectionView
 from penstock.management.rights import Action, Verified
 from penstock.model import metrics, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
-from penstock.model.ledger import AuditEntry, QuotaGrant, QuotaKind, Usage
+from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind, Usage
 
 AUDIT_ENTRIES_MAX = 1000
 _HISTORY_DEFAULT_MS = metrics.HOUR_MS

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from penstock.management.client import NamespaceInfo
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
-from penstock.model.units import LADDER_TEXT
+from penstock.model.quotas import LADDER_TEXT
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.pages.overview import lately, rate
