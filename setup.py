@@ -10,14 +10,14 @@ import os
 from setuptools import Extension, setup
 
 MODULES = {
-    "penstock.amqp._scan": "src/penstock/amqp/_scan.pyx",
-    "penstock.kernels._avro": "src/penstock/kernels/_avro.pyx",
-    "penstock.kernels._compiled": "src/penstock/kernels/_compiled.pyx",
-    "penstock.kernels._gather": "src/penstock/kernels/_gather.pyx",
+    "penstock.amqp._transfer_scanner": "src/penstock/amqp/_transfer_scanner.pyx",
+    "penstock.kernels._avro_records": "src/penstock/kernels/_avro_records.pyx",
+    "penstock.kernels._publications": "src/penstock/kernels/_publications.pyx",
+    "penstock.kernels._arrow_columns": "src/penstock/kernels/_arrow_columns.pyx",
     "penstock.kernels._messages": "src/penstock/kernels/_messages.pyx",
-    "penstock.kernels._intake": "src/penstock/kernels/_intake.pyx",
+    "penstock.kernels._receive_buffer": "src/penstock/kernels/_receive_buffer.pyx",
 }
-SHARED = ["src/penstock/kernels/_event.pxd"]
+SHARED = ["src/penstock/kernels/_message.pxd"]
 
 
 def extensions() -> list[Extension]:

@@ -16,8 +16,14 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from penstock.amqp import scan
-from penstock.kernels._pure import avro_rows, columns, framing, gathering, splitting
+from penstock.amqp import transfer_run
+from penstock.kernels._pure import (
+    arrow_columns,
+    avro_records,
+    columns,
+    publications,
+    transfer_frames,
+)
 
 _EVENTS = 100
 _ROUNDS = 5
@@ -44,9 +50,14 @@ class Kernel:
 
 def twins() -> dict[str, Kernel]:
     """Those that are built here."""
-    pure = Kernel(splitting, framing, columns, scan, gathering, avro_rows)
+    pure = Kernel(publications, transfer_frames, columns, transfer_run, arrow_columns, avro_records)
     try:
-        modules = ("kernels._compiled", "kernels._gather", "kernels._avro", "amqp._scan")
+        modules = (
+            "kernels._publications",
+            "kernels._arrow_columns",
+            "kernels._avro_records",
+            "amqp._transfer_scanner",
+        )
         built = [importlib.import_module(f"penstock.{module}") for module in modules]
         return {"pure": pure, "compiled": Kernel(*built)}
     except ImportError:

@@ -17,7 +17,7 @@ cp -r src setup.py pyproject.toml README.md LICENSE "$place" && find "$place" -n
         PENSTOCK_CFLAGS="-O1 -g -fsanitize=address -fno-omit-frame-pointer" \
             "$python" setup.py --quiet build_ext --inplace
 ) || exit 1
-[ -n "$(find "$place" -name '_gather*.so')" ] || { echo "make asan: nothing was built" >&2; exit 1; }
+[ -n "$(find "$place" -name '_arrow_columns*.so')" ] || { echo "make asan: nothing was built" >&2; exit 1; }
 # CPython keeps what it allocated until its end: leaks are not what is looked for.
 LD_PRELOAD=$library ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 \
     PYTHONMALLOC=malloc PYTHONPATH=$place/src PENSTOCK_EXPECT_KERNEL=compiled \

@@ -89,7 +89,7 @@ def install_python_packages() -> None:
     # With the setuptools of the lock: nothing is fetched for the build.
     if not install("--editable", ROOT):
         raise SetupError(f"Installing Penstock itself into {VENV} failed, for the reason above.")
-    if not run([PYTHON, "-c", "import penstock.kernels._compiled"], quiet=True):
+    if not run([PYTHON, "-c", "import penstock.kernels._publications"], quiet=True):
         print("compiled kernels not built (they need a C compiler): the pure ones serve, slower")
     # Spark finds this one where the machine has no Java; else it starts the machine's own.
     run([PYTHON, "-m", "penstock.spark.java", VENV / "bin"])

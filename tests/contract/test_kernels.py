@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.amqp import scan
+from penstock.amqp import transfer_run
 from penstock.kernels import KernelError, Publication, Refusal
-from penstock.kernels._pure import columns, framing, splitting
+from penstock.kernels._pure import columns, publications, transfer_frames
 
 # PENSTOCK_FUZZ_EXAMPLES=5000 for a long run.
 thorough = settings(
@@ -48,13 +48,13 @@ class Kernel:
         self.scan_transfers = found("scan_transfers")
 
 
-PURE = Kernel("pure", splitting, framing, columns, scan)
+PURE = Kernel("pure", publications, transfer_frames, columns, transfer_run)
 
 
 def _built() -> list[Kernel]:
     try:
-        compiled = importlib.import_module("penstock.kernels._compiled")
-        compiled_scan = importlib.import_module("penstock.amqp._scan")
+        compiled = importlib.import_module("penstock.kernels._publications")
+        compiled_scan = importlib.import_module("penstock.amqp._transfer_scanner")
     except ImportError:
         return [PURE]
     return [PURE, Kernel("compiled", compiled, compiled_scan)]

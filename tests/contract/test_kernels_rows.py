@@ -23,7 +23,7 @@ from penstock.amqp.message import DataBody, Message, Properties, encode_message
 from penstock.capture.container import SCHEMA
 from penstock.client.values import avro_value, json_of, json_text, to_union
 from penstock.kernels import Maps, Texts
-from penstock.kernels._pure import avro_rows, gathering
+from penstock.kernels._pure import arrow_columns, avro_records
 
 # PENSTOCK_FUZZ_EXAMPLES=5000 for a long run.
 thorough = settings(
@@ -36,9 +36,12 @@ FIELDS = ("message_id", "user_id", "content_type", "creation_time", "group_seque
 
 
 def _built() -> list[tuple[ModuleType, ModuleType]]:
-    pure = (gathering, avro_rows)
+    pure = (arrow_columns, avro_records)
     try:
-        built = [importlib.import_module(f"penstock.kernels.{n}") for n in ("_gather", "_avro")]
+        built = [
+            importlib.import_module(f"penstock.kernels.{n}")
+            for n in ("_arrow_columns", "_avro_records")
+        ]
     except ImportError:
         return [pure]
     return [pure, (built[0], built[1])]

@@ -62,7 +62,6 @@ from penstock.amqp.performatives import (
     encode_performative,
     trimmed_open,
 )
-from penstock.amqp.scanning import scan_transfers
 from penstock.amqp.session import Session
 from penstock.amqp.states import (
     CONNECTION,
@@ -73,6 +72,7 @@ from penstock.amqp.states import (
     SaslInput,
     SaslState,
 )
+from penstock.amqp.transfer_scanner import scan_transfers
 
 __all__ = ["Connection", "ConnectionConfig", "ConnectionTimedOut", "NotAllowed", "SaslFailed"]
 

@@ -21,9 +21,9 @@ from penstock.amqp.performatives import (
     Transfer,
     encode_performative,
 )
-from penstock.amqp.scan import TransferRun
 from penstock.amqp.serial import serial_add, serial_distance
 from penstock.amqp.states import LINK, LinkInput, LinkState
+from penstock.amqp.transfer_run import TransferRun
 
 if TYPE_CHECKING:
     from penstock.amqp.session import Session

@@ -34,9 +34,9 @@ from penstock.amqp.performatives import (
     Target,
     Transfer,
 )
-from penstock.amqp.scan import TransferRun
 from penstock.amqp.serial import serial_add, serial_distance
 from penstock.amqp.states import LINK, SESSION, LinkInput, LinkState, SessionInput, SessionState
+from penstock.amqp.transfer_run import TransferRun
 
 if TYPE_CHECKING:
     from penstock.amqp.connection import Connection

@@ -68,7 +68,7 @@ def findings(data: Path, config: Path | None = None) -> list[Finding]:
 
 def _program() -> Iterator[Finding]:
     from penstock import __version__
-    from penstock.amqp.scanning import COMPILED
+    from penstock.amqp.transfer_scanner import COMPILED
     from penstock.kernels import KERNEL
 
     yield "version", OK, f"penstock {__version__}, Python {sys.version.split()[0]}"

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import os
 
+from penstock.kernels._pure.arrow_columns import Gathered, Maps, Texts
 from penstock.kernels._pure.columns import Columns
-from penstock.kernels._pure.framing import Framed, StoredEvents
-from penstock.kernels._pure.gathering import Gathered, Maps, Texts
-from penstock.kernels._pure.splitting import Publication, Refusal
+from penstock.kernels._pure.publications import Publication, Refusal
+from penstock.kernels._pure.transfer_frames import Framed, StoredEvents
 from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
 
 # Compiled where the installation could build it; PENSTOCK_KERNEL=pure asks for the other twin.
 KERNEL = "pure"
 if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
-        from penstock.kernels._avro import AvroRows
-        from penstock.kernels._compiled import (
+        from penstock.kernels._arrow_columns import Gatherer
+        from penstock.kernels._avro_records import AvroRows
+        from penstock.kernels._publications import (
             append_bodies,
             append_event,
             count_steps,
@@ -35,21 +36,20 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
             split_batch,
             split_singles,
         )
-        from penstock.kernels._gather import Gatherer
-        from penstock.kernels._intake import Intake
+        from penstock.kernels._receive_buffer import Intake
     except ImportError:
         pass
     else:
         KERNEL = "compiled"
 if KERNEL == "pure":
-    from penstock.kernels._pure.appending import append_bodies, append_event
-    from penstock.kernels._pure.avro_rows import AvroRows
+    from penstock.kernels._pure.arrow_columns import Gatherer
+    from penstock.kernels._pure.avro_records import AvroRows
     from penstock.kernels._pure.columns import decode_events
-    from penstock.kernels._pure.framing import frame_events, frame_run
-    from penstock.kernels._pure.gathering import Gatherer
-    from penstock.kernels._pure.intake import Intake
-    from penstock.kernels._pure.splitting import split_batch, split_singles
+    from penstock.kernels._pure.producer_batch import append_bodies, append_event
+    from penstock.kernels._pure.publications import split_batch, split_singles
+    from penstock.kernels._pure.receive_buffer import Intake
     from penstock.kernels._pure.steps import count_steps
+    from penstock.kernels._pure.transfer_frames import frame_events, frame_run
 
 __all__ = [
     "KERNEL",

@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from penstock.kernels._event cimport be32, be64, is_ascii_text, is_utf8, width_of
+from penstock.kernels._message cimport be32, be64, is_ascii_text, is_utf8, width_of
 
 from penstock.kernels._pure import messages as _pure
 from penstock.kernels._pure import values as _values

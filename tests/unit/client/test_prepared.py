@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.amqp.frames import parse_frame_header
 from penstock.amqp.performatives import Transfer, decode_performative
-from penstock.amqp.scan import scan_transfers
+from penstock.amqp.transfer_run import scan_transfers
 from penstock.client.prepared import BATCH_FORMAT, Framing, PreparedRun, publication
 from penstock.kernels import split_batch
 

@@ -9,23 +9,23 @@ from types import ModuleType
 import pytest
 
 PURE = {
-    "append_event": "penstock.kernels._pure.appending",
-    "split_batch": "penstock.kernels._pure.splitting",
-    "split_singles": "penstock.kernels._pure.splitting",
-    "frame_events": "penstock.kernels._pure.framing",
-    "frame_run": "penstock.kernels._pure.framing",
+    "append_event": "penstock.kernels._pure.producer_batch",
+    "split_batch": "penstock.kernels._pure.publications",
+    "split_singles": "penstock.kernels._pure.publications",
+    "frame_events": "penstock.kernels._pure.transfer_frames",
+    "frame_run": "penstock.kernels._pure.transfer_frames",
     "decode_events": "penstock.kernels._pure.columns",
     "count_steps": "penstock.kernels._pure.steps",
-    "scan_transfers": "penstock.amqp.scan",
-    "Gatherer": "penstock.kernels._pure.gathering",
-    "AvroRows": "penstock.kernels._pure.avro_rows",
-    "Intake": "penstock.kernels._pure.intake",
+    "scan_transfers": "penstock.amqp.transfer_run",
+    "Gatherer": "penstock.kernels._pure.arrow_columns",
+    "AvroRows": "penstock.kernels._pure.avro_records",
+    "Intake": "penstock.kernels._pure.receive_buffer",
 }
-COMPILED = dict.fromkeys(PURE, "penstock.kernels._compiled") | {
-    "scan_transfers": "penstock.amqp._scan",
-    "Gatherer": "penstock.kernels._gather",
-    "AvroRows": "penstock.kernels._avro",
-    "Intake": "penstock.kernels._intake",
+COMPILED = dict.fromkeys(PURE, "penstock.kernels._publications") | {
+    "scan_transfers": "penstock.amqp._transfer_scanner",
+    "Gatherer": "penstock.kernels._arrow_columns",
+    "AvroRows": "penstock.kernels._avro_records",
+    "Intake": "penstock.kernels._receive_buffer",
 }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock import kernels
 from penstock.client.stamps import ProducerState, annotations_section, write_stamp
 from penstock.kernels import KernelError, append_event
-from penstock.kernels._pure import appending as pure
+from penstock.kernels._pure import producer_batch as pure
 
 STAMPED = annotations_section(None, stamped=True)
 NUMBER_AT = len(STAMPED) - 4

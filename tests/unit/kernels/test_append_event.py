@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.amqp.message import DataBody, Message, encode_message
 from penstock.amqp.types import Symbol, Uint
 from penstock.kernels import append_event, split_batch
-from penstock.kernels._pure import appending as pure
+from penstock.kernels._pure import producer_batch as pure
 
 KEY = bytes.fromhex("00 53 72 c1 19 02 a3 13") + b"x-opt-partition-key" + b"\xa1\x01a"
 FIELDS = bytes.fromhex("00 53 73 c0 04 01 a1 01") + b"m"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.amqp.scan import TransferRun, _follow, _plain_transfer, scan_transfers
+from penstock.amqp.transfer_run import TransferRun, _follow, _plain_transfer, scan_transfers
 
 
 def raw(*parts: str | bytes) -> bytes:

@@ -11,10 +11,12 @@ from penstock.client.batch import EventDataBatch
 from penstock.client.events import EventData
 from penstock.client.stamps import ProducerState
 from penstock.kernels import KernelError
-from penstock.kernels._pure.splitting import Publication
-from penstock.kernels._pure.splitting import split_batch as pure_split
+from penstock.kernels._pure.publications import Publication
+from penstock.kernels._pure.publications import split_batch as pure_split
 
-compiled = pytest.importorskip("penstock.kernels._compiled", reason="the kernels are not compiled")
+compiled = pytest.importorskip(
+    "penstock.kernels._publications", reason="the kernels are not compiled"
+)
 
 Split = Callable[[bytes, int, int], Publication]
 NUMBER_AT = 116  # in an event's annotations, as the client writes them

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.amqp import scan
+from penstock.amqp import transfer_run
 from penstock.kernels import KernelError, Refusal
-from penstock.kernels._pure import columns, framing, splitting
+from penstock.kernels._pure import columns, publications, transfer_frames
 from penstock.model.events import StoredBatch
 
 if TYPE_CHECKING:
@@ -137,9 +137,9 @@ def cases(sized: Sized) -> int:
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    if importlib.util.find_spec("penstock.kernels._compiled") is None:
+    if importlib.util.find_spec("penstock.kernels._publications") is None:
         pytest.skip("no compiled kernels were built here")
-    return importlib.import_module("penstock.kernels._compiled")
+    return importlib.import_module("penstock.kernels._publications")
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_twins_split_alike(compiled: ModuleType, cases: int) -> None:
         data = damaged(rng, envelope + b"".join(map(wrapped, messages)))
         behind = rng.choice((b"", HELLO))
         options = {"publisher": rng.choice((None, None, "a", "b"))}
-        expected = outcome(splitting.split_batch, data + behind, 0, len(data), **options)
+        expected = outcome(publications.split_batch, data + behind, 0, len(data), **options)
         given = outcome(compiled.split_batch, data + behind, 0, len(data), **options)
         assert given == expected, (data, behind, options)
 
@@ -163,7 +163,7 @@ def test_twins_split_alike(compiled: ModuleType, cases: int) -> None:
             hostile = damaged(rng, message)
             bounds += [len(data), len(data) + len(hostile)]
             data += hostile
-        expected = outcome(splitting.split_singles, data + behind, bounds, **options)
+        expected = outcome(publications.split_singles, data + behind, bounds, **options)
         given = outcome(compiled.split_singles, data + behind, bounds, **options)
         assert given == expected, (data, behind, bounds, options)
 
@@ -172,11 +172,11 @@ def test_twins_split_alike(compiled: ModuleType, cases: int) -> None:
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
 def test_twins_deliver_alike(compiled: ModuleType, cases: int) -> None:
-    compiled_scan = importlib.import_module("penstock.amqp._scan")
+    compiled_scan = importlib.import_module("penstock.amqp._transfer_scanner")
     rng = random.Random(2)
     for _ in range(cases):
         data = b"".join(map(wrapped, rng.choices(MESSAGES[:9], k=rng.randint(1, 4))))
-        stored = splitting.split_batch(data, 0, len(data)).sections
+        stored = publications.split_batch(data, 0, len(data)).sections
         sections = rng.choice((stored, damaged(rng, stored)))
         options = {
             "events_max": rng.choice((0, 1, 3, 99)),
@@ -191,23 +191,23 @@ def test_twins_deliver_alike(compiled: ModuleType, cases: int) -> None:
             "enqueued_ms": rng.choice((0, -1, 1_700_000_000_000)),
             "runtime": rng.choice((b"", DELIVERY)),
         }
-        expected = outcome(framing.frame_events, sections, 0, **options)
+        expected = outcome(transfer_frames.frame_events, sections, 0, **options)
         given = outcome(compiled.frame_events, sections, 0, **options)
         assert given == expected, (sections, options)
 
         del options["base_offset"], options["enqueued_ms"]
         run = stored_run(rng, (stored, stored, sections))
         options["sequence"] = run[0].first_sequence
-        expected = outcome(framing.frame_run, run, 0, **options)
+        expected = outcome(transfer_frames.frame_run, run, 0, **options)
         given = outcome(compiled.frame_run, run, 0, **options)
         assert given == expected, (run, options)
 
         options |= {"base_offset": 0, "enqueued_ms": 0}
         options |= {"events_max": 99, "frames_max": 99, "bytes_max": 1 << 20}
-        frames = damaged(rng, framing.frame_events(stored, 0, **options).data)  # type: ignore[arg-type] # mixed values
+        frames = damaged(rng, transfer_frames.frame_events(stored, 0, **options).data)  # type: ignore[arg-type] # mixed values
         for size in (512, 65_536):
             limits = {"frame_bytes_max": size, "count_max": rng.choice((1, 3, 4096))}
-            found = scan.scan_transfers(frames, 0, len(frames), **limits)
+            found = transfer_run.scan_transfers(frames, 0, len(frames), **limits)
             assert compiled_scan.scan_transfers(frames, 0, len(frames), **limits) == found, frames
 
 

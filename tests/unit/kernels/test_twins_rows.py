@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.kernels import KernelError
-from penstock.kernels._pure import avro_rows, gathering
+from penstock.kernels._pure import arrow_columns, avro_records
 
 if TYPE_CHECKING:
     from tests.conftest import Sized
@@ -157,7 +157,7 @@ def text_of(encoded: bytes) -> str:
 
 def union_of(encoded: bytes) -> bytes:
     text = encoded.hex().encode()
-    return b"\x04" + avro_rows.variable(text)
+    return b"\x04" + avro_records.variable(text)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -173,7 +173,7 @@ def cases(sized: Sized) -> int:
 
 @pytest.fixture(scope="module")
 def compiled() -> Callable[[str], ModuleType]:
-    if importlib.util.find_spec("penstock.kernels._gather") is None:
+    if importlib.util.find_spec("penstock.kernels._arrow_columns") is None:
         pytest.skip("no compiled kernels were built here")
     return lambda name: importlib.import_module(f"penstock.kernels.{name}")
 
@@ -195,8 +195,8 @@ def test_twins_gather_alike(compiled: Callable[[str], ModuleType], cases: int) -
         pair = twins.get(tuple(options.items()))
         if pair is None:
             pair = twins[tuple(options.items())] = (
-                gathering.Gatherer(text_of, **options),  # type: ignore[arg-type] # mixed values
-                compiled("_gather").Gatherer(text_of, **options),
+                arrow_columns.Gatherer(text_of, **options),  # type: ignore[arg-type] # mixed values
+                compiled("_arrow_columns").Gatherer(text_of, **options),
             )
         expected = outcome(pair[0], data, bounds)
         assert outcome(pair[1], data, bounds) == expected, (data, bounds, options)
@@ -213,8 +213,8 @@ def test_twins_write_avro_alike(compiled: Callable[[str], ModuleType], cases: in
             "iso_time": rng.random() < 0.5,
             "block_bytes_max": rng.choice((0, 300, 2**31 - 1, 2**31 - 1)),
         }
-        expected = outcome(avro_rows.AvroRows(union_of, **options), data, bounds)  # type: ignore[arg-type] # mixed values
-        given = outcome(compiled("_avro").AvroRows(union_of, **options), data, bounds)
+        expected = outcome(avro_records.AvroRows(union_of, **options), data, bounds)  # type: ignore[arg-type] # mixed values
+        given = outcome(compiled("_avro_records").AvroRows(union_of, **options), data, bounds)
         assert given == expected, (data, bounds, options)
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels import KernelError
+from penstock.kernels._pure.message_fast_path import inspect_usual
 from penstock.kernels._pure.messages import BARE, Annotations, Seen, inspect
-from penstock.kernels._pure.splitting import _plain_events
-from penstock.kernels._pure.usual import inspect_usual
+from penstock.kernels._pure.publications import _plain_events
 
 
 def raw(*parts: str | bytes) -> bytes:

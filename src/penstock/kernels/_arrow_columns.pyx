@@ -11,7 +11,7 @@ from libc.math cimport isfinite
 from libc.stdint cimport int8_t, int16_t, int32_t
 from libc.string cimport memset
 
-from penstock.kernels._event cimport (
+from penstock.kernels._message cimport (
     Buffer,
     Event,
     append,
@@ -34,8 +34,8 @@ from penstock.kernels._event cimport (
     variable_end,
 )
 
-from penstock.kernels._pure import gathering as _pure
-from penstock.kernels._pure.opening import FIELDS as _FIELDS
+from penstock.kernels._pure import arrow_columns as _pure
+from penstock.kernels._pure.decoded_event import FIELDS as _FIELDS
 from penstock.kernels._pure.values import KernelError
 
 _bounds_of = _pure.bounds_of

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from penstock.amqp.scan import TransferRun
+from penstock.amqp.transfer_run import TransferRun
 
 COMPILED = False
 if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
-        from penstock.amqp._scan import scan_transfers
+        from penstock.amqp._transfer_scanner import scan_transfers
     except ImportError:
         pass
     else:
         COMPILED = True
 if not COMPILED:
-    from penstock.amqp.scan import scan_transfers
+    from penstock.amqp.transfer_run import scan_transfers
 
 __all__ = ["COMPILED", "TransferRun", "scan_transfers"]

@@ -19,10 +19,10 @@ from libc.stdlib cimport malloc
 from libc.string cimport memcmp, memcpy
 
 from penstock.kernels import _messages
-from penstock.kernels._pure import appending as _appending
+from penstock.kernels._pure import producer_batch as _appending
 from penstock.kernels._pure import columns as _columns
-from penstock.kernels._pure import framing as _framing
-from penstock.kernels._pure import splitting as _splitting
+from penstock.kernels._pure import transfer_frames as _framing
+from penstock.kernels._pure import publications as _splitting
 from penstock.kernels._pure import steps as _steps
 from penstock.kernels._pure.messages import BARE as _BARE
 from penstock.kernels._pure.messages import HEADER_CONSTRUCTORS, PROPERTIES_CONSTRUCTORS

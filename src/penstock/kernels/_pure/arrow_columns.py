@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.kernels._pure.opening import (
+from penstock.kernels._pure.decoded_event import (
     TEXTS,
     Opened,
     Pairs,

@@ -12,6 +12,7 @@ import struct
 import msgspec
 
 from penstock.kernels._pure import messages as pure_messages
+from penstock.kernels._pure.message_fast_path import inspect_usual
 from penstock.kernels._pure.messages import (
     BARE,
     DATA,
@@ -24,7 +25,6 @@ from penstock.kernels._pure.messages import (
     annotations_section,
     owned_pairs,
 )
-from penstock.kernels._pure.usual import inspect_usual
 from penstock.kernels._pure.values import BINARY8, BINARY32, ELEMENTS_MAX, KernelError, KeyConflict
 
 _EVENTS_MAX = 65_536

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from penstock.kernels._pure.opening import (
+from penstock.kernels._pure.decoded_event import (
     PARTITION_KEY,
     TEXTS,
     Opened,

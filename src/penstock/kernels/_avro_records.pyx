@@ -7,7 +7,7 @@ Usual events become records in C; every other event's record is made by the pure
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t
 
-from penstock.kernels._event cimport (
+from penstock.kernels._message cimport (
     Buffer,
     Event,
     append,
@@ -30,8 +30,8 @@ from penstock.kernels._event cimport (
     variable_end,
 )
 
-from penstock.kernels._pure import avro_rows as _pure
-from penstock.kernels._pure.opening import FIELDS as _FIELDS
+from penstock.kernels._pure import avro_records as _pure
+from penstock.kernels._pure.decoded_event import FIELDS as _FIELDS
 from penstock.kernels._pure.values import KernelError
 
 _bounds_of = _pure.bounds_of

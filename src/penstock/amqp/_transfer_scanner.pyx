@@ -5,7 +5,7 @@ specification. Never raises; every length is compared with the bytes present bef
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t
 
-from penstock.amqp.scan import TransferRun as _TransferRun
+from penstock.amqp.transfer_run import TransferRun as _TransferRun
 
 cdef struct Transfer:
     uint32_t channel
