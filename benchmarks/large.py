@@ -21,7 +21,7 @@ from penstock.client.load import Load, publish, receive
 from penstock.client.measures import Result
 from penstock.client.prepared import publication
 from penstock.kernels import split_batch
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch
 
 _GB = 1024 * MB

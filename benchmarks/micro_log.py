@@ -20,9 +20,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.partition import EmbeddedPartition
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
 

@@ -9,8 +9,8 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from penstock.log.api import LogStore, PartitionLog, PartitionStatus
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.memory import MemoryLogStore
 from penstock.model import limits
 from penstock.model.errors import (

@@ -27,7 +27,7 @@ from penstock.catalog.ledger import SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.checkpoints.file import CheckpointFile
 from penstock.client import EventData
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import LogCorrupt, PenstockError
 from penstock.model.metrics import NAMES
 from penstock.portal.revocations import Revocations

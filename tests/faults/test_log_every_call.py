@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import Sized
 from tests.faults.test_log_faults import NOW, Bench, FaultyFiles
 
-from penstock.log.partition import EmbeddedPartition
-from penstock.log.verify import Finding, verify_directory
+from penstock.log.embedded.partition import EmbeddedPartition
+from penstock.log.embedded.verify import Finding, verify_directory
 from penstock.model.errors import LogFailed
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 

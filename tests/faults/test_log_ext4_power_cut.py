@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Sized
 
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 WITHOUT_FLUSHING_THE_JOURNAL = 2
@@ -33,7 +33,7 @@ APPENDER = """
 import hashlib, os, sys
 from pathlib import Path
 from queue import SimpleQueue
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch
 
 turns = SimpleQueue()

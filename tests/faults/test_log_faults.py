@@ -11,11 +11,11 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.partition import EmbeddedPartition, RefusedPartition
-from penstock.log.record import RECORD_HEADER_BYTES
-from penstock.log.segment import SEGMENT_HEADER_BYTES
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
+from penstock.log.embedded.record import RECORD_HEADER_BYTES
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import (
     DataDirectoryError,
     DiskFull,

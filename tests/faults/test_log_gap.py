@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.errors import ClientError
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.testing import broker
 from penstock.testing.history import History
 from penstock.testing.traffic import Clients, Shape

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Sized
 
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import StoredBatch
 
 DEADLINE_S = 60
@@ -21,7 +21,7 @@ APPENDER = """
 import hashlib, os, sys
 from pathlib import Path
 from queue import SimpleQueue
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch, Producer
 
 turns = SimpleQueue()

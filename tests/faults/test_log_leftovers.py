@@ -16,9 +16,9 @@ from tests.faults.test_log_every_call import (
 )
 from tests.faults.test_log_faults import NOW, FaultyFiles, failing
 
-from penstock.log.record import RECORD_HEADER_BYTES
-from penstock.log.segment import SegmentHeader, decode_header, segment_name
-from penstock.log.verify import Finding, verify_directory
+from penstock.log.embedded.record import RECORD_HEADER_BYTES
+from penstock.log.embedded.segment import SegmentHeader, decode_header, segment_name
+from penstock.log.embedded.verify import Finding, verify_directory
 from penstock.model.errors import LogFailed
 from penstock.model.events import EventBatch, Receipt
 

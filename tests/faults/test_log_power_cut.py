@@ -19,8 +19,8 @@ from typing import Literal
 import pytest
 from tests.conftest import Sized
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.partition import EmbeddedPartition
+from penstock.log.embedded.partition import EmbeddedPartition
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import DataDirectoryError, PenstockError
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 

@@ -12,13 +12,13 @@ from queue import SimpleQueue
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.opening import HEADER_TABLE, HeaderAct, decide_header, open_partition
-from penstock.log.partition import EmbeddedPartition, RefusedPartition
-from penstock.log.record import RECORD_HEADER_BYTES, frame
-from penstock.log.recovery import RECOVERY_TABLE, Act, decide
-from penstock.log.segment import SEGMENT_HEADER_BYTES, segment_name
+from penstock.log.embedded import partition_loader
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, frame
+from penstock.log.embedded.recovery import RECOVERY_TABLE, Act, decide
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, segment_name
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import DataDirectoryError, LogCorrupt, LogFailed, PenstockError
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 from penstock.model.positions import Position, PositionKind
@@ -127,7 +127,9 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 
 def rows_after(directory: Path) -> tuple[str, ...]:
     """Which rows of the table hold, found without a store."""
-    return open_partition(QuickFiles(), directory / "hub" / "0", 0, new_salt=lambda: 0).rows
+    return partition_loader.open_partition(
+        QuickFiles(), directory / "hub" / "0", 0, new_salt=lambda: 0
+    ).rows
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -144,10 +146,12 @@ def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> 
 
 def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
-        decide_header(whole=whole, newest=newest, bare=bare, known=known, covered=covered).label
+        partition_loader.decide_header(
+            whole=whole, newest=newest, bare=bare, known=known, covered=covered
+        ).label
         for whole, newest, bare, known, covered in itertools.product((False, True), repeat=5)
     }
-    assert hit == {row.label for row in HEADER_TABLE}
+    assert hit == {row.label for row in partition_loader.HEADER_TABLE}
 
 
 def test_nothing_known_to_be_flushed_is_ever_cut() -> None:
@@ -567,7 +571,7 @@ def test_segment_of_a_newer_version_is_refused(made: Path) -> None:
 def test_directory_held_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from penstock.log.embedded import EmbeddedLogStore\n"
+        "from penstock.log.embedded.store import EmbeddedLogStore\n"
         "store = EmbeddedLogStore(pathlib.Path(sys.argv[1]), wake=lambda fn: None)\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
@@ -597,4 +601,8 @@ def test_hub_id_that_leaves_the_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_header_table_removes_only_what_never_held_a_record() -> None:
-    assert all(row.bare for row in HEADER_TABLE if row.act is HeaderAct.REMOVE)
+    assert all(
+        row.bare
+        for row in partition_loader.HEADER_TABLE
+        if row.act is partition_loader.HeaderAct.REMOVE
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 StartServer = Callable[..., Any]

@@ -36,7 +36,7 @@ WALLS = (
     ("service", "catalog", ("catalog.api",)),
     ("testing", "log", ("log.api",)),
     ("testing", "catalog", ("catalog.api",)),
-    ("cli", "log", ("log.api", "log.verify", "log.dump")),  # `penstock log verify|dump`
+    ("cli", "log", ("log.api", "log.embedded.verify")),  # `penstock log verify|dump`
     ("cli", "catalog", ("catalog.api", "catalog.offline")),  # `penstock usage|grant`
     # The same walk from the meter on, whichever door: neither knows the other.
     ("gateway.amqp", "gateway.http", ()),

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.log.verify import (
+from penstock.log.embedded.verify import (
     DumpedRecord,
     DumpedSegment,
     Finding,

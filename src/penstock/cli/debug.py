@@ -225,7 +225,7 @@ def _files(data: Path) -> object:
 def _verified(data: Path) -> object:
     import msgspec
 
-    from penstock.log.verify import verify_directory
+    from penstock.log.embedded.verify import verify_directory
 
     return [msgspec.structs.asdict(item) for item in verify_directory(data / "log")]
 

@@ -254,7 +254,7 @@ def _rows(file: Path, query: str) -> list[tuple[Any, ...]] | str:
 def _last_sequence(folder: Path, *, wanted: int) -> int | None:
     """The partition's newest event, or any from `wanted` on; -1 when nothing was ever written to
     it, None when it cannot be read (which `penstock log verify` tells)."""
-    from penstock.log.verify import DumpedRecord, DumpedSegment, dump_segment
+    from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
     from penstock.model.errors import PenstockError
 
     newest = max(folder.glob("*.log"), default=None)

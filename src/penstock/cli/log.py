@@ -13,7 +13,7 @@ from penstock.cli.output import Format, Output, print_rows
 from penstock.cli.tree import Noun
 
 if TYPE_CHECKING:
-    from penstock.log.verify import Finding, PartitionSummary
+    from penstock.log.embedded.verify import Finding, PartitionSummary
 
 app = Noun("Check and read the partition logs offline.")
 
@@ -29,7 +29,7 @@ def verify(
 ) -> None:
     """Compare every checksum, number and index. Exit code 1 where stored events cannot be read."""
     from penstock.catalog.offline import hub_names
-    from penstock.log.verify import PartitionSummary, verify_directory
+    from penstock.log.embedded.verify import PartitionSummary, verify_directory
 
     log = _log_of(directory)
     names = hub_names(log.parent)
@@ -66,7 +66,7 @@ def dump(
     output: Format = Output.TABLE,
 ) -> None:
     """List the records of one segment: sequence numbers, offsets, times, sizes."""
-    from penstock.log.verify import DumpedRecord, DumpedSegment, dump_segment
+    from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
 
     rows: list[dict[str, object]] = []
     damaged = 0

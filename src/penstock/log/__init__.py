@@ -1,1 +1,1 @@
-"""Partition commit logs: `api` is the contract, `memory` and `embedded` keep it."""
+"""Partition commit logs. `api` is the contract; `memory` and `embedded` are its log engines."""

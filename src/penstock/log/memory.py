@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.log.api import AppendDone, LogHealth, PartitionStatus, Unsubscribe
-from penstock.log.appending import Subscribers, Wake, receipt_of, refusal, run_done
-from penstock.log.locating import event_at_offset, is_at_or_after, resolve
-from penstock.log.producers import Producers
-from penstock.log.record import last_event_position, record_bytes
-from penstock.log.tail import CACHED_BATCHES_MAX
+from penstock.log.append import Subscribers, Wake, receipt_of, refusal, run_done
+from penstock.log.embedded.record import last_event_position, record_bytes
+from penstock.log.position_resolver import event_at_offset, is_at_or_after, resolve
+from penstock.log.producer_state import Producers
+from penstock.log.tail_cache import CACHED_BATCHES_MAX
 from penstock.model.errors import LogFailed, OperationCancelled, PenstockError
 from penstock.model.events import EventBatch, Producer, StoredBatch
 from penstock.model.positions import Position, PositionKind

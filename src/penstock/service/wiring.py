@@ -34,7 +34,7 @@ from penstock.gateway.http.exchange import log_refusal
 from penstock.gateway.http.publishing import HttpPublishing
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.io.threads import StartedThreads
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.management.atom_door import AtomDoor
 from penstock.management.door import ManagementDoor
 from penstock.management.jobs import JobRegistry

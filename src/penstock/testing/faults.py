@@ -34,7 +34,7 @@ GATE_DEADLINE_S = 60.0  # a gate that a failed test forgot must not keep the pro
 
 
 class Disk(Protocol):
-    """The calls that the log makes (`penstock.log.files.Files`), as they are passed on."""
+    """The calls that the log makes (`penstock.log.embedded.files.Files`), as they are passed on."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int: ...
     def close(self, fd: int) -> None: ...

@@ -137,7 +137,7 @@ class Service:
             self._stack.callback(memory.close)
             return memory, MemoryCatalog()
         from penstock.catalog.sqlite import SqliteCatalog
-        from penstock.log.embedded import EmbeddedLogStore
+        from penstock.log.embedded.store import EmbeddedLogStore
 
         data = self.options.data
         data.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -31,8 +31,8 @@ from typing import Any
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import Files
+from penstock.log.embedded.files import Files
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.clock import Clock
 from penstock.model.names import HubName
 from penstock.service.settings import (

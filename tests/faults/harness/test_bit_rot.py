@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.partition import EmbeddedPartition
-from penstock.log.record import RECORD_HEADER_BYTES
-from penstock.log.segment import SEGMENT_HEADER_BYTES
-from penstock.log.verify import Finding, verify_directory
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition
+from penstock.log.embedded.record import RECORD_HEADER_BYTES
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
+from penstock.log.embedded.store import EmbeddedLogStore
+from penstock.log.embedded.verify import Finding, verify_directory
 from penstock.model.errors import LogCorrupt
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 from penstock.testing.history import AnomalyKind, History, event_body
@@ -263,7 +263,7 @@ def test_bit_rot_shows_wrong_data_when_the_checksum_is_ignored(
     rot: Rot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: every flip in a payload must then be served, and seen to be wrong."""
-    monkeypatch.setattr("penstock.log.walk.is_intact", lambda *ignored: True)
+    monkeypatch.setattr("penstock.log.embedded.record_scanner.is_intact", lambda *ignored: True)
     chance = random.Random(6)
     with closing(Store(rot.directory)) as store:
         for _ in range(50):

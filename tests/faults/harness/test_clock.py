@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client import Connection, Sender
 from penstock.client.connection import ClientDenied
-from penstock.log.partition import EmbeddedPartition
+from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.testing.faults import JumpingClock
 from penstock.testing.history import AnomalyKind, History
 from penstock.testing.traffic import Clients, read_everything

@@ -151,7 +151,7 @@ async def fill(facts: dict[str, str], ballast: Path, history: History) -> None:
 
 # A log that does not look at what a write returns: everything is acknowledged.
 CARELESS = (
-    "from penstock.log.files import OsFiles\n"
+    "from penstock.log.embedded.files import OsFiles\n"
     "write = OsFiles.pwritev\n"
     "def pwritev(files, fd, buffers, position):\n"
     "    try:\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.files import Files, OsFiles
+from penstock.log.embedded.files import Files, OsFiles
 from penstock.testing import FaultyFiles, JumpingClock, ManualClock, faults
 
 DEADLINE_S = 20

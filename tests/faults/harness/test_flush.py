@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.log.files import OsFiles
-from penstock.log.writer import PartitionWriter
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.writer import PartitionWriter
 from penstock.testing.faults import Fault, FaultyFiles
 from penstock.testing.history import History
 from penstock.testing.traffic import Clients, Publisher, Shape, read_everything

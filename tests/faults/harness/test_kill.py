@@ -87,7 +87,7 @@ def kill_within(broker: BrokerProcess, seconds: float) -> None:
 
 # A log that acknowledges a write and makes it when the next one comes.
 LATE = (
-    "from penstock.log.files import OsFiles\n"
+    "from penstock.log.embedded.files import OsFiles\n"
     "write, kept = OsFiles.pwritev, {}\n"
     "def pwritev(files, fd, buffers, position):\n"
     "    if position < 128:\n"

@@ -15,8 +15,8 @@ import pytest
 from tests.unit.broker.conftest import HUB, NAMESPACE, Probe, World, section
 
 from penstock.broker import Broker
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.positions import EARLIEST

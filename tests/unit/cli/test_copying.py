@@ -25,9 +25,9 @@ from penstock.cli.copying import (
     size_of,
 )
 from penstock.io.sqlite import register_row_sum
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.segment import SEGMENT_HEADER_BYTES
-from penstock.log.verify import PartitionSummary, verify_directory
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
+from penstock.log.embedded.store import EmbeddedLogStore
+from penstock.log.embedded.verify import PartitionSummary, verify_directory
 from penstock.model import names
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import DataDirectoryError, NotFound

@@ -10,12 +10,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.partition import EmbeddedPartition
-from penstock.log.reader import CACHED_READ_BYTES
-from penstock.log.record import RECORD_HEADER_BYTES
-from penstock.log.segment import SEGMENT_HEADER_BYTES
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition
+from penstock.log.embedded.reader import CACHED_READ_BYTES
+from penstock.log.embedded.record import RECORD_HEADER_BYTES
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import LogCorrupt, PenstockError
 from penstock.model.events import EventBatch, Receipt, StoredBatch
 

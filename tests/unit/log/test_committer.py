@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.unit.log.test_embedded import DEADLINE_S, Bench, batch
 
-from penstock.log import committer
-from penstock.log.committer import FLUSH_HELPERS, HelperThreads
-from penstock.log.writer import PartitionWriter
+from penstock.log.embedded import committer
+from penstock.log.embedded.committer import FLUSH_HELPERS, HelperThreads
+from penstock.log.embedded.writer import PartitionWriter
 from penstock.model.errors import DataDirectoryError, LogFailed
 from penstock.model.events import Receipt
 

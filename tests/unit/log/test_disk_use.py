@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.unit.log.test_embedded import NOW, Bench, batch
 
-from penstock.log.files import OsFiles
-from penstock.log.producers import decode_producers
+from penstock.log.embedded.files import OsFiles
+from penstock.log.producer_state import decode_producers
 from penstock.model.events import EventBatch, Producer
 
 KB = 1024

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.opening import HEADER_TABLE, HeaderRow
-from penstock.log.recovery import RECOVERY_TABLE, Row
+from penstock.log.embedded.partition_loader import HEADER_TABLE, HeaderRow
+from penstock.log.embedded.recovery import RECOVERY_TABLE, Row
 
 PAGE = Path(__file__).parents[3] / "docs" / "durability.md"
 WORDS = {True: "yes", False: "no", None: ""}

@@ -12,14 +12,14 @@ from typing import Literal
 
 import pytest
 
-from penstock.log import handles, reader, writer
-from penstock.log.committer import FLUSH_HELPERS
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.handles import Handles
-from penstock.log.partition import EmbeddedPartition
-from penstock.log.record import RECORD_HEADER_BYTES
-from penstock.log.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader
+from penstock.log.embedded import file_handles, reader, writer
+from penstock.log.embedded.committer import FLUSH_HELPERS
+from penstock.log.embedded.file_handles import Handles
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition
+from penstock.log.embedded.record import RECORD_HEADER_BYTES
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import InternalError, LogCorrupt, OperationCancelled, PenstockError
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.positions import Position, PositionKind
@@ -165,7 +165,7 @@ def test_large_flight_is_written_in_several_calls_of_many_buffers(bench: Bench) 
 def test_round_is_bounded_so_that_the_first_hear_soon(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.log.committer.next_round_bytes", lambda *_: 10 * SIZE)
+    monkeypatch.setattr("penstock.log.embedded.committer.next_round_bytes", lambda *_: 10 * SIZE)
     bench.append(batch(0))
     bench.files.gate = threading.Event()
     bench.files.is_flushing.clear()
@@ -313,7 +313,7 @@ def test_room_is_reserved_in_growing_steps(bench: Bench) -> None:
 
 
 def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handles, "HANDLES_MAX", 8)
+    monkeypatch.setattr(file_handles, "HANDLES_MAX", 8)
     monkeypatch.setattr(Handles.__init__, "__kwdefaults__", {"handles_max": 8})
     bench = Bench(tmp_path, segment_bytes=SEGMENT_HEADER_BYTES + SIZE)
     for index in range(20):

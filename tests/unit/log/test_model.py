@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.partition import EmbeddedPartition
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
 from penstock.model.positions import Position, PositionKind

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.index import INDEX_INTERVAL_BYTES, Mark, Place, SparseIndex, decode_index
-from penstock.log.producers import Producers, decode_producers
-from penstock.log.record import (
+from penstock.log.checksummed_file import seal, unseal
+from penstock.log.embedded.index import INDEX_INTERVAL_BYTES, Mark, Place, SparseIndex, decode_index
+from penstock.log.embedded.record import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     event_positions,
@@ -19,8 +19,8 @@ from penstock.log.record import (
     record_bytes,
     stored,
 )
-from penstock.log.sealed import seal, unseal
-from penstock.log.segment import SegmentHeader, base_of, segment_name
+from penstock.log.embedded.segment import SegmentHeader, base_of, segment_name
+from penstock.log.producer_state import Producers, decode_producers
 from penstock.model import limits
 from penstock.model.errors import LogCorrupt
 from penstock.model.events import EventBatch, Producer, StoredBatch

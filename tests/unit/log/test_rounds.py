@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.unit.log.test_embedded import DEADLINE_S, Bench, batch
 
-from penstock.log.committer import (
+from penstock.log.embedded.committer import (
     QUICK_FLUSH_S,
     ROUND_BYTES_MAX,
     ROUND_BYTES_MIN,
     SLOW_FLUSH_S,
     next_round_bytes,
 )
-from penstock.log.files import OsFiles
+from penstock.log.embedded.files import OsFiles
 from penstock.model.events import Receipt
 
 

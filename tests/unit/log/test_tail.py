@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.log.tail import CACHED_BATCHES_MAX, Tail, TailBudget
+from penstock.log.tail_cache import CACHED_BATCHES_MAX, Tail, TailBudget
 from penstock.model.events import StoredBatch
 
 COST = 250  # of a batch beside its sections

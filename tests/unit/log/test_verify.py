@@ -9,11 +9,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
-from penstock.log.files import OsFiles
-from penstock.log.record import RECORD_HEADER_BYTES, frame
-from penstock.log.segment import SEGMENT_HEADER_BYTES, SegmentHeader
-from penstock.log.verify import (
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, frame
+from penstock.log.embedded.record_scanner import Damaged
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from penstock.log.embedded.store import EmbeddedLogStore
+from penstock.log.embedded.verify import (
     DumpedRecord,
     DumpedSegment,
     Finding,
@@ -21,7 +22,6 @@ from penstock.log.verify import (
     dump_segment,
     verify_directory,
 )
-from penstock.log.walk import Damaged
 from penstock.model.errors import DataDirectoryError, LogCorrupt, PenstockError
 from penstock.model.events import EventBatch, Producer, Receipt
 
@@ -215,7 +215,7 @@ def test_disk_that_fails_while_verifying_is_a_finding(
         with monkeypatch.context() as patch:
             files = OsFiles()
             patch.setattr(files, call, fail)
-            patch.setattr("penstock.log.verify.check_format", lambda *_: None)
+            patch.setattr("penstock.log.embedded.verify.check_format", lambda *_: None)
             found = [f for f in verify_directory(directory, files=files) if isinstance(f, Finding)]
         assert [finding.is_loss for finding in found] == [True] * 3
         assert all("cannot be read" in finding.text for finding in found)

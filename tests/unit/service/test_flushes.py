@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from penstock.log.embedded import EmbeddedLogStore
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch
 from penstock.service.flushes import FLUSH_BOUNDS_S, FlushTimes
 

@@ -23,13 +23,12 @@ from pathlib import Path
 import msgspec
 
 from penstock.log.api import AppendDone
-from penstock.log.files import Files, replace_file, write_all
-from penstock.log.handles import Handle, Handles
-from penstock.log.index import Mark, SparseIndex
-from penstock.log.opening import Opened
-from penstock.log.producers import Producers
-from penstock.log.record import RECORD_HEADER_BYTES, last_event_position
-from penstock.log.segment import (
+from penstock.log.embedded.file_handles import Handle, Handles
+from penstock.log.embedded.files import Files, replace_file, write_all
+from penstock.log.embedded.index import Mark, SparseIndex
+from penstock.log.embedded.partition_loader import Opened
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, last_event_position
+from penstock.log.embedded.segment import (
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
     SEGMENT_SUFFIX,
@@ -37,6 +36,7 @@ from penstock.log.segment import (
     SegmentHeader,
     segment_name,
 )
+from penstock.log.producer_state import Producers
 from penstock.model import limits
 from penstock.model.errors import DiskFull, LogFailed, OperationCancelled, PenstockError
 from penstock.model.events import Producer, StoredBatch

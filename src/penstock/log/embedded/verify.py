@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.log.directory import FORMAT_FILE, check_format
-from penstock.log.files import Files, OsFiles, read_small
-from penstock.log.index import Mark
-from penstock.log.opening import load_index
-from penstock.log.producers import PRODUCERS_FILE_BYTES_MAX, decode_producers
-from penstock.log.record import Header, event_positions, last_event_position, stored
-from penstock.log.segment import (
+from penstock.log.embedded.directory import FORMAT_FILE, check_format
+from penstock.log.embedded.files import Files, OsFiles, read_small
+from penstock.log.embedded.index import Mark
+from penstock.log.embedded.partition_loader import load_index
+from penstock.log.embedded.record import Header, event_positions, last_event_position, stored
+from penstock.log.embedded.record_scanner import Damaged, Found, walk
+from penstock.log.embedded.segment import (
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
     Segment,
@@ -25,7 +25,7 @@ from penstock.log.segment import (
     decode_header,
     is_copy_whole,
 )
-from penstock.log.walk import Damaged, Found, walk
+from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, decode_producers
 from penstock.model.errors import DataDirectoryError, LogCorrupt
 from penstock.model.events import Producer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from penstock.log.record import last_event_position
+from penstock.log.embedded.record import last_event_position
 from penstock.model import limits
 from penstock.model.events import StoredBatch
 

@@ -27,8 +27,8 @@ from time import monotonic
 from typing import Protocol
 
 from penstock.log.api import LogHealth
-from penstock.log.appending import Wake
-from penstock.log.writer import Outcome, PartitionWriter, Pending
+from penstock.log.append import Wake
+from penstock.log.embedded.writer import Outcome, PartitionWriter, Pending
 from penstock.model import limits
 from penstock.model.errors import DataDirectoryError, LogFailed
 

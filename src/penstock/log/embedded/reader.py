@@ -12,13 +12,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.log.files import Files, replace_file
-from penstock.log.handles import Handles
-from penstock.log.index import Mark, Place, SparseIndex
-from penstock.log.locating import event_at_offset, is_at_or_after
-from penstock.log.opening import load_index
-from penstock.log.producers import Producers
-from penstock.log.record import (
+from penstock.log.embedded.file_handles import Handles
+from penstock.log.embedded.files import Files, replace_file
+from penstock.log.embedded.index import Mark, Place, SparseIndex
+from penstock.log.embedded.partition_loader import load_index
+from penstock.log.embedded.record import (
     RECORD_HEADER_BYTES,
     Header,
     is_intact,
@@ -26,9 +24,11 @@ from penstock.log.record import (
     record_bytes,
     stored,
 )
-from penstock.log.recovery import replay
-from penstock.log.segment import INDEX_SUFFIX, Segment, SegmentHeader
-from penstock.log.walk import Damaged, Found, walk
+from penstock.log.embedded.record_scanner import Damaged, Found, walk
+from penstock.log.embedded.recovery import replay
+from penstock.log.embedded.segment import INDEX_SUFFIX, Segment, SegmentHeader
+from penstock.log.position_resolver import event_at_offset, is_at_or_after
+from penstock.log.producer_state import Producers
 from penstock.model import limits
 from penstock.model.errors import LogCorrupt
 from penstock.model.events import StoredBatch

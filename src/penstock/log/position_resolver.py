@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from penstock.log.api import PartitionStatus
-from penstock.log.record import event_positions
+from penstock.log.embedded.record import event_positions
 from penstock.model.errors import ArgumentError
 from penstock.model.events import StoredBatch
 from penstock.model.positions import Position, PositionKind

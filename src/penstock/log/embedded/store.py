@@ -1,10 +1,4 @@
-"""The log on disk: segment files below one directory, one committer for all partitions.
-
-DIR/lock, DIR/format.json
-DIR/<hub id>/<partition index>/<base offset, 20 digits>.log        records (segment.py)
-                                                       .index      derived (index.py)
-                                                       .producers  derived (producers.py)
-"""
+"""`EmbeddedLogStore`: opens and creates partitions, deletes a hub's log, enforces retention."""
 
 from __future__ import annotations
 
@@ -17,17 +11,17 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.log.api import LogHealth
-from penstock.log.appending import Wake
-from penstock.log.committer import Committer, OnFlush
-from penstock.log.directory import DirectoryLock, check_format
-from penstock.log.files import Files, OsFiles
-from penstock.log.handles import Handles
-from penstock.log.opening import open_partition
-from penstock.log.partition import EmbeddedPartition, RefusedPartition
-from penstock.log.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
-from penstock.log.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
-from penstock.log.tail import Tail, TailBudget
-from penstock.log.writer import PartitionWriter
+from penstock.log.append import Wake
+from penstock.log.embedded.committer import Committer, OnFlush
+from penstock.log.embedded.directory import DirectoryLock, check_format
+from penstock.log.embedded.file_handles import Handles
+from penstock.log.embedded.files import Files, OsFiles
+from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
+from penstock.log.embedded.partition_loader import open_partition
+from penstock.log.embedded.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
+from penstock.log.embedded.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
+from penstock.log.embedded.writer import PartitionWriter
+from penstock.log.tail_cache import Tail, TailBudget
 from penstock.model import limits
 from penstock.model.errors import ArgumentError, DataDirectoryError, LogCorrupt
 

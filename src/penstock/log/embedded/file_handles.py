@@ -11,8 +11,8 @@ import logging
 import threading
 from collections import OrderedDict
 
-from penstock.log.files import Files
-from penstock.log.segment import Segment
+from penstock.log.embedded.files import Files
+from penstock.log.embedded.segment import Segment
 
 _logger = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
-from penstock.log.appending import Subscribers, Wake, receipt_of, refusal, run_done
-from penstock.log.committer import Committer
-from penstock.log.locating import resolve
-from penstock.log.opening import Opened
-from penstock.log.reader import PartitionReader, View
-from penstock.log.record import RECORD_HEADER_BYTES, frame
-from penstock.log.segment import Segment
-from penstock.log.tail import Tail
-from penstock.log.writer import Outcome, PartitionWriter, Pending
+from penstock.log.append import Subscribers, Wake, receipt_of, refusal, run_done
+from penstock.log.embedded.committer import Committer
+from penstock.log.embedded.partition_loader import Opened
+from penstock.log.embedded.reader import PartitionReader, View
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, frame
+from penstock.log.embedded.segment import Segment
+from penstock.log.embedded.writer import Outcome, PartitionWriter, Pending
+from penstock.log.position_resolver import resolve
+from penstock.log.tail_cache import Tail
 from penstock.model.errors import (
     InternalError,
     LogCorrupt,

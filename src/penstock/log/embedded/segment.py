@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from penstock.log.index import Mark, SparseIndex
+from penstock.log.embedded.index import Mark, SparseIndex
 from penstock.model.errors import DataDirectoryError
 
 SEGMENT_MAGIC = b"PNSTKSEG"

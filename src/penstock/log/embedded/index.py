@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.log.sealed import seal, unseal
+from penstock.log.checksummed_file import seal, unseal
 from penstock.model import limits
 
 INDEX_MAGIC = b"PNSTKIDX"

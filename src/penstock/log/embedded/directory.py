@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.log.files import Files, OsFiles, read_small, replace_file
+from penstock.log.embedded.files import Files, OsFiles, read_small, replace_file
 from penstock.model import limits
 from penstock.model.errors import DataDirectoryError
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.log.files import Files
-from penstock.log.record import RECORD_HEADER_BYTES, RECORD_MAGIC, Header, is_intact, peek
-from penstock.log.segment import SEGMENT_HEADER_BYTES, Segment
+from penstock.log.embedded.files import Files
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, RECORD_MAGIC, Header, is_intact, peek
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, Segment
 from penstock.model import limits
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.log.files import Files, read_small
-from penstock.log.index import INDEX_FILE_BYTES_MAX, Mark, SparseIndex, decode_index
-from penstock.log.producers import PRODUCERS_FILE_BYTES_MAX, Producers, decode_producers
-from penstock.log.recovery import Recovered, recover, replay
-from penstock.log.segment import (
+from penstock.log.embedded.files import Files, read_small
+from penstock.log.embedded.index import INDEX_FILE_BYTES_MAX, Mark, SparseIndex, decode_index
+from penstock.log.embedded.record_scanner import Damaged
+from penstock.log.embedded.recovery import Recovered, recover, replay
+from penstock.log.embedded.segment import (
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
@@ -27,7 +27,7 @@ from penstock.log.segment import (
     decode_header,
     segment_name,
 )
-from penstock.log.walk import Damaged
+from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, Producers, decode_producers
 from penstock.model.errors import LogCorrupt
 
 _logger = logging.getLogger(__name__)

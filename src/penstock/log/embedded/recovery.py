@@ -19,12 +19,12 @@ from enum import Enum
 
 import msgspec
 
-from penstock.log.files import Files
-from penstock.log.index import Mark, SparseIndex
-from penstock.log.producers import Producers
-from penstock.log.record import last_event_position, stored
-from penstock.log.segment import SEGMENT_HEADER_BYTES, Segment
-from penstock.log.walk import Damaged, Found, walk
+from penstock.log.embedded.files import Files
+from penstock.log.embedded.index import Mark, SparseIndex
+from penstock.log.embedded.record import last_event_position, stored
+from penstock.log.embedded.record_scanner import Damaged, Found, walk
+from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, Segment
+from penstock.log.producer_state import Producers
 
 
 class Act(Enum):

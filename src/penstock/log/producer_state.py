@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from penstock.log.sealed import seal, unseal
+from penstock.log.checksummed_file import seal, unseal
 from penstock.model import limits
 from penstock.model.events import Producer
 
