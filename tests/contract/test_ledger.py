@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from penstock.catalog.api import UsageLedger
-from penstock.catalog.ledger import MemoryLedger, SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.catalog.usage_ledger import MemoryLedger, SqliteLedger
 from penstock.model.names import NamespaceName
 from penstock.model.usage import HOUR_MS, Usage
 

@@ -22,9 +22,9 @@ from tests.faults.test_old_data_directory import OldDirectory
 
 from penstock.capture.ledger import Ledger
 from penstock.capture.taken import TakenNames
-from penstock.catalog.history import SqliteHistory
-from penstock.catalog.ledger import SqliteLedger
+from penstock.catalog.metric_store import SqliteHistory
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.catalog.usage_ledger import SqliteLedger
 from penstock.checkpoints.file import CheckpointFile
 from penstock.client import EventData
 from penstock.log.embedded.store import EmbeddedLogStore

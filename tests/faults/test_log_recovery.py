@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -566,38 +564,6 @@ def test_segment_of_a_newer_version_is_refused(made: Path) -> None:
     active(made).write_bytes(content)
     with pytest.raises(DataDirectoryError, match="format version 2, written by a newer Penstock"):
         Log(made)
-
-
-def test_directory_held_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
-    program = (
-        "import sys, pathlib\n"
-        "from penstock.log.embedded.store import EmbeddedLogStore\n"
-        "store = EmbeddedLogStore(pathlib.Path(sys.argv[1]), wake=lambda fn: None)\n"
-        "print('held', flush=True)\n"
-        "sys.stdin.read()\n"
-        "store.close()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(
-            DataDirectoryError, match=f"in use by the process with pid {holder.pid}:"
-        ):
-            Log(tmp_path)
-        holder.communicate(timeout=DEADLINE_S)
-    Log(tmp_path).close()
-
-
-def test_hub_id_that_leaves_the_directory_is_refused(tmp_path: Path) -> None:
-    store = EmbeddedLogStore(tmp_path, wake=lambda _: None)
-    for hub_id in ("..", "a/b", "", "x" * 65):
-        with pytest.raises(PenstockError, match="cannot name a directory"):
-            store.partition(hub_id, 0)
-    store.close()
 
 
 def test_header_table_removes_only_what_never_held_a_record() -> None:

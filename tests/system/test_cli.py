@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.auth.token import parse_token
+from penstock.auth.sas import parse_token
 from penstock.client.endpoint import parse_connection_string
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.catalog.ledger import SqliteLedger
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.catalog.usage_ledger import SqliteLedger
 from penstock.client import connect, parse_connection_string
 from penstock.client.load import Load, publish, receive
 from penstock.client.measures import Result

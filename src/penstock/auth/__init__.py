@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.auth.grant import Grant, missing_claim_text
 from penstock.auth.resource import Resource, parse_resource, path_covers
-from penstock.auth.token import SasToken, parse_token, sign
+from penstock.auth.sas import SasToken, parse_token, sign
 from penstock.auth.verify import Authority, grant_from_key, renewed, verify
 
 __all__ = [

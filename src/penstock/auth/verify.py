@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.auth.grant import Grant, effective_rights, matches_key
 from penstock.auth.resource import Path, hub_length, parse_resource, read_resource, scope_covers
-from penstock.auth.token import SasToken, parse_token, signature
+from penstock.auth.sas import SasToken, parse_token, signature
 from penstock.model import limits
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.errors import AuthFailed

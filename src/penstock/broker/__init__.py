@@ -8,9 +8,9 @@ from penstock.broker.accounts import Account, Accounts
 from penstock.broker.broker import Broker
 from penstock.broker.counters import LATENCY_BOUNDS_MS, HubCounters
 from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
-from penstock.broker.ownership import ReaderIdentity
-from penstock.broker.producers import ALREADY_STORED, ProducerLink
+from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import Fetched, OnEnd, OnReady, Reader, ReadState
+from penstock.broker.reader_registry import ReaderIdentity
 from penstock.broker.throttle import BUSY_TEXT, Ingress, Throttle
 
 __all__ = [

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from penstock.broker.egress import Egress, Later
-from penstock.broker.metering import Meter
 from penstock.broker.throttle import Throttle
+from penstock.broker.usage_meter import Meter
 from penstock.model.clock import Clock
 from penstock.model.entities import Namespace, Tier
 from penstock.model.names import NamespaceName, key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from penstock.broker import texts
+from penstock.broker import error_messages
 from penstock.broker.accounts import Accounts
 from penstock.broker.egress import Later
 from penstock.broker.hub import HubRuntime, ReaderView
@@ -55,8 +55,8 @@ class Broker:
         parent = self._catalog.namespace(namespace)
         entity = None if parent is None else self._catalog.hub(namespace, name)
         if parent is None or entity is None:
-            raise texts.hub_not_found(
-                namespace if parent is None else texts.authority(parent), name
+            raise error_messages.hub_not_found(
+                namespace if parent is None else error_messages.authority(parent), name
             )
         if entity.id in self._outdated:
             self._update_hub(entity.id)

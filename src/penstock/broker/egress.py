@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.broker.metering import Meter
+from penstock.broker.usage_meter import Meter
 from penstock.model import limits
 from penstock.model.clock import Clock
 

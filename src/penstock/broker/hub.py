@@ -7,12 +7,12 @@ from functools import partial
 
 import msgspec
 
-from penstock.broker import texts
+from penstock.broker import error_messages
 from penstock.broker.accounts import Account
 from penstock.broker.counters import FAST_MS, HubCounters
-from penstock.broker.ownership import Ownership, ReaderIdentity
-from penstock.broker.producers import ProducerLink, Producers
+from penstock.broker.idempotent_producers import ProducerLink, Producers
 from penstock.broker.reader import OnEnd, OnReady, Reader
+from penstock.broker.reader_registry import Ownership, ReaderIdentity
 from penstock.broker.routing import RoundRobin
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
@@ -152,7 +152,7 @@ class HubRuntime:
         """The partition a client names, exactly as in `partition_ids`; else ArgumentOutOfRange."""
         index = self._indexes.get(text)
         if index is None:
-            raise texts.partition_out_of_range(text, self.partition_count)
+            raise error_messages.partition_out_of_range(text, self.partition_count)
         return index
 
     def status(self, index: int) -> PartitionStatus:
@@ -180,7 +180,9 @@ class HubRuntime:
             return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
-            raise texts.group_not_found(texts.authority(self.namespace), self.entity.name, name)
+            raise error_messages.group_not_found(
+                error_messages.authority(self.namespace), self.entity.name, name
+            )
         return group.name
 
     @property
@@ -234,7 +236,7 @@ class HubRuntime:
             _check_partition_key(partition_key)
             partition = partition_for_key(partition_key, self.partition_count)
         elif not 0 <= partition < self.partition_count:
-            raise texts.partition_out_of_range(str(partition), self.partition_count)
+            raise error_messages.partition_out_of_range(str(partition), self.partition_count)
         self._append(self._partitions[partition], batch, size_bytes, done, sender)
 
     def open_sender(self, *, on_end: OnEnd, publisher: str | None = None) -> SenderLink:
@@ -258,7 +260,7 @@ class HubRuntime:
     def check_publisher(self, publisher: str) -> None:
         """Raises PublisherRevoked."""
         if self.is_revoked(publisher):
-            raise texts.publisher_revoked(self.entity, publisher)
+            raise error_messages.publisher_revoked(self.entity, publisher)
 
     def open_producer(
         self,
@@ -451,8 +453,8 @@ class HubRuntime:
             partition.throttle.units = _partition_units(partition.throttle.parent)
         if entity.status is not old.status or entity.partition_count != old.partition_count:
             self._set_refusals()
-            self._end_senders(self._send_refusal or texts.updated)
-            self._end_readers(self._receive_refusal or texts.updated)
+            self._end_senders(self._send_refusal or error_messages.updated)
+            self._end_readers(self._receive_refusal or error_messages.updated)
         self._end_readers_of_gone_groups()
         self._end_revoked_senders()
 
@@ -477,20 +479,22 @@ class HubRuntime:
             self._send_refusal = self._receive_refusal = self._not_found
             return
         if self.entity.partition_count != self.partition_count:
-            self._send_refusal = self._receive_refusal = texts.updated
+            self._send_refusal = self._receive_refusal = error_messages.updated
             return
         status = self.entity.status
         self._send_refusal = self._sending_disabled if status in _SENDING_STOPS else None
         self._receive_refusal = self._receiving_disabled if status in _RECEIVING_STOPS else None
 
     def _not_found(self) -> PenstockError:
-        return texts.hub_not_found(texts.authority(self.namespace), self.entity.name)
+        return error_messages.hub_not_found(
+            error_messages.authority(self.namespace), self.entity.name
+        )
 
     def _sending_disabled(self) -> PenstockError:
-        return texts.disabled(self.entity, "sending")
+        return error_messages.disabled(self.entity, "sending")
 
     def _receiving_disabled(self) -> PenstockError:
-        return texts.disabled(self.entity, "receiving")
+        return error_messages.disabled(self.entity, "receiving")
 
     def _end_senders(self, why: Refusal) -> None:
         for partition in self._partitions:
@@ -503,7 +507,7 @@ class HubRuntime:
         for sender in list(self._senders):
             publisher = sender.publisher
             if publisher is not None and self.is_revoked(publisher):
-                sender.end(texts.publisher_revoked(self.entity, publisher))
+                sender.end(error_messages.publisher_revoked(self.entity, publisher))
 
     def _end_readers(self, why: Refusal) -> None:
         for partition in self._partitions:
@@ -521,14 +525,14 @@ class HubRuntime:
             for reader in partition.readers():
                 if key(reader.group) not in groups:
                     reader.end(
-                        texts.group_not_found(
-                            texts.authority(self.namespace), self.entity.name, reader.group
+                        error_messages.group_not_found(
+                            error_messages.authority(self.namespace), self.entity.name, reader.group
                         )
                     )
 
     def _partition(self, index: int) -> _Partition:
         if not 0 <= index < self.partition_count:
-            raise texts.partition_out_of_range(str(index), self.partition_count)
+            raise error_messages.partition_out_of_range(str(index), self.partition_count)
         return self._partitions[index]
 
 

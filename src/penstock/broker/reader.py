@@ -14,7 +14,7 @@ from enum import IntEnum
 import msgspec
 
 from penstock.broker.egress import Egress
-from penstock.broker.ownership import ReaderIdentity
+from penstock.broker.reader_registry import ReaderIdentity
 from penstock.log.api import PartitionLog, PartitionStatus, Unsubscribe
 from penstock.model import limits
 from penstock.model.errors import LogCorrupt, PenstockError

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from penstock.catalog import checks, granting
+from penstock.catalog import granting, validation
 from penstock.catalog.api import CatalogChange, OnChange, Unsubscribe
 from penstock.catalog.api import Entity as Entity
 from penstock.model import limits
@@ -80,7 +80,7 @@ class CatalogIndex:
         return self._namespaces.get(key(name))
 
     def put_namespace(self, namespace: Namespace, *, audit: AuditEntry | None = None) -> None:
-        checks.check_namespace(namespace)
+        validation.check_namespace(namespace)
         old = self.namespace(namespace.name)
         if old is not None:
             namespace = msgspec.structs.replace(namespace, name=old.name)
@@ -91,7 +91,7 @@ class CatalogIndex:
         if audit is None:
             self._put(namespace)
         else:
-            checks.check_audit(audit)
+            validation.check_audit(audit)
             self._put(namespace, audit)
 
     def delete_namespace(self, name: str) -> None:
@@ -120,9 +120,9 @@ class CatalogIndex:
             reason = self._reserved.get((key(hub.namespace), key(hub.name)))
             if reason is not None:
                 raise AlreadyExists(f"The event hub '{hub.name}' cannot be created. {reason}")
-            checks.check_hub(hub)
+            validation.check_hub(hub)
             grant = self.quota_grant(namespace.name, QuotaKind.PARTITIONS)
-            checks.check_partition_count(hub.partition_count, namespace.limits, grant)
+            validation.check_partition_count(hub.partition_count, namespace.limits, grant)
             self._check_granted(namespace, QuotaKind.PARTITIONS, hub.partition_count)
             if hub.id in self._hub_ids:
                 raise AlreadyExists(f"The hub id '{hub.id}' belongs to another event hub.")
@@ -137,7 +137,7 @@ class CatalogIndex:
         if hub.id != old.id:
             raise NotAllowed(f"The event hub '{old.name}' keeps its id; delete it to make it anew.")
         # The count is not checked again: the limits may have changed since the hub was created.
-        checks.check_hub(hub)
+        validation.check_hub(hub)
         self._put(msgspec.structs.replace(hub, namespace=namespace.name, name=old.name))
 
     def reserve_hubs(self, reasons: Mapping[tuple[str, str], str]) -> None:
@@ -159,7 +159,7 @@ class CatalogIndex:
         return self._groups.get(_level(namespace, hub), {}).get(key(name))
 
     def put_group(self, group: ConsumerGroup) -> None:
-        checks.check_group(group)
+        validation.check_group(group)
         hub = self._parent_hub(group.namespace, group.hub)
         old = self.group(group.namespace, group.hub, group.name)
         beside_default = len(self._groups.get(_level(group.namespace, group.hub), {})) - 1
@@ -191,7 +191,7 @@ class CatalogIndex:
         return self._rules.get(_level(namespace, hub), {}).get(key(name))
 
     def put_rule(self, rule: AuthorizationRule) -> None:
-        checks.check_rule(rule)
+        validation.check_rule(rule)
         namespace = self._parent_namespace(rule.namespace)
         hub = None if rule.hub is None else self._parent_hub(rule.namespace, rule.hub).name
         old = self.rule(rule.namespace, rule.hub, rule.name)
@@ -224,7 +224,7 @@ class CatalogIndex:
         return self._revoked.get(_level(namespace, hub), {}).get(key(name))
 
     def put_revoked_publisher(self, publisher: RevokedPublisher) -> None:
-        checks.check_revoked_publisher(publisher)
+        validation.check_revoked_publisher(publisher)
         hub = self._parent_hub(publisher.namespace, publisher.hub)
         old = self.revoked_publisher(publisher.namespace, publisher.hub, publisher.name)
         count = len(self._revoked.get(_level(publisher.namespace, publisher.hub), {}))
@@ -257,7 +257,7 @@ class CatalogIndex:
         return self._grants.get(key(namespace), {}).get(kind)
 
     def put_quota_grant(self, grant: QuotaGrant) -> None:
-        checks.check_quota_grant(grant)
+        validation.check_quota_grant(grant)
         namespace = self._parent_namespace(grant.namespace)
         grant = msgspec.structs.replace(grant, namespace=namespace.name)
         self._put(grant, granting.granted(grant))
@@ -268,13 +268,13 @@ class CatalogIndex:
         if grant is None:
             raise _not_found("grant", f"{kind} of {namespace}")
         entry = granting.withdrawn(grant, by=by, now_ms=now_ms)
-        checks.check_audit(entry)
+        validation.check_audit(entry)
         self._store.delete(grant, entry)
         del self._grants[key(namespace)][kind]
         self._notify(CatalogChange(grant, None))
 
     def append_audit(self, entry: AuditEntry) -> None:
-        checks.check_audit(entry)
+        validation.check_audit(entry)
         self._store.put((entry,))
 
     def audit(self, *, newest: int = AUDIT_NEWEST) -> list[AuditEntry]:

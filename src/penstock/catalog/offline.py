@@ -9,8 +9,8 @@ import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
-from penstock.catalog.ledger import TIME_MS_MAX, read_usage
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.catalog.usage_ledger import TIME_MS_MAX, read_usage
 from penstock.model.errors import DataDirectoryError, NotFound
 from penstock.model.usage import QuotaGrant, Usage
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.catalog import rows
+from penstock.catalog import sqlite_rows
 from penstock.catalog.index import CatalogIndex, Entity, Record
 from penstock.catalog.schema import APPLICATION_ID, MIGRATIONS, SUMMED_TABLES
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
@@ -66,22 +66,22 @@ class _SqliteStore:
         with self._translated():
             with transaction(self._connection):
                 for record in records:
-                    statement, values = rows.put_statement(record)
+                    statement, values = sqlite_rows.put_statement(record)
                     self._connection.execute(statement, values)
             empty_log(self._connection)
 
     def delete(self, record: Entity, *audit: AuditEntry) -> None:
         with self._translated():
             with transaction(self._connection):
-                statement, values = rows.delete_statement(record)
+                statement, values = sqlite_rows.delete_statement(record)
                 self._connection.execute(statement, values)  # children go by ON DELETE CASCADE
                 for entry in audit:
-                    self._connection.execute(*rows.put_statement(entry))
+                    self._connection.execute(*sqlite_rows.put_statement(entry))
             empty_log(self._connection)
 
     def audit(self, newest: int) -> list[AuditEntry]:
         with self._translated():
-            return rows.load_audit(self._connection, newest)
+            return sqlite_rows.load_audit(self._connection, newest)
 
     def deleted_hubs(self) -> list[str]:
         with self._translated():
@@ -97,7 +97,7 @@ class _SqliteStore:
     def load(self) -> list[Record]:
         """Everything, parents before children."""
         with self._translated():
-            return rows.load(self._connection)
+            return sqlite_rows.load(self._connection)
 
     def close(self) -> None:
         self._connection.close()

@@ -49,7 +49,7 @@ def make(
     (--connection-string, PENSTOCK_CONNECTION_STRING, context, or the service on this machine).
     Prints the token and nothing else.
     """
-    from penstock.auth.token import sign
+    from penstock.auth.sas import sign
 
     if publisher is not None and hub is None:
         raise typer.BadParameter("--publisher needs --hub: a publisher is one of an event hub.")

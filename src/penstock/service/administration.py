@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.auth.admin_token import AdminTokens
 from penstock.broker import Broker
 from penstock.gateway.amqp.driver import AmqpConnection
 from penstock.gateway.amqp.links import EntityLink
@@ -23,7 +24,6 @@ from penstock.model.clock import Clock
 from penstock.model.entities import Right, Secret
 from penstock.model.errors import AuthFailed, ConnectionForced
 from penstock.model.host_names import HostNames
-from penstock.service.admin_token import AdminTokens
 from penstock.service.certificates import machine_names
 from penstock.service.data_directory import DataDirectory
 from penstock.service.facts import Facts

@@ -27,11 +27,11 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from penstock.auth.admin_token import AdminTokens
 from penstock.io.files import add_checksum, remove_checksum
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import DataDirectoryError
-from penstock.service.admin_token import AdminTokens
 from penstock.service.revoked_tokens import RevokedTokens
 
 _logger = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.auth.admin_token import LIFETIME_S
 from penstock.io.files import add_checksum, remove_checksum
 from penstock.model.errors import DataDirectoryError, QuotaExceeded
-from penstock.service.admin_token import LIFETIME_S
 
 REVOKED_MAX = 10_000
 _FILE_BYTES_MAX = 4 * 1024 * 1024

@@ -21,9 +21,9 @@ from starlette.routing import WebSocketRoute
 
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
-from penstock.catalog.history import SqliteHistory
-from penstock.catalog.ledger import SqliteLedger
+from penstock.catalog.metric_store import SqliteHistory
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.catalog.usage_ledger import SqliteLedger
 from penstock.checkpoints.keeper import CheckpointKeeper
 from penstock.gateway.amqp.context import Context, Deadlines
 from penstock.gateway.amqp.server import AmqpDoor

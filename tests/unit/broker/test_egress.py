@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from penstock.broker.egress import Egress
-from penstock.broker.metering import Meter
+from penstock.broker.usage_meter import Meter
 from penstock.model.clock import ManualClock
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName

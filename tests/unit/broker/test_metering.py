@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.counters import HubCounters
-from penstock.broker.metering import Meter
-from penstock.catalog.ledger import MemoryLedger
+from penstock.broker.usage_meter import Meter
+from penstock.catalog.usage_ledger import MemoryLedger
 from penstock.model.clock import ManualClock
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName

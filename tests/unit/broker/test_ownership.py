@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from penstock.broker.ownership import (
+from penstock.broker.reader_registry import (
     DECISIONS,
     Asking,
     Existing,

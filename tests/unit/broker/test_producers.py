@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker import ALREADY_STORED, ProducerLink
-from penstock.broker.producers import (
+from penstock.broker.idempotent_producers import (
     EPOCH_MAX,
     PRODUCER_ID_MAX,
     SEQUENCE_MAX,

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from penstock.broker.seeking import checkpoint_before
+from penstock.broker.seek import checkpoint_before
 from penstock.log.api import PartitionStatus
 from penstock.log.memory import MemoryLogStore
 from penstock.model.errors import ArgumentOutOfRange, LogCorrupt

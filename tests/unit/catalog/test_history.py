@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.catalog.history import MIGRATIONS, SqliteHistory
+from penstock.catalog.metric_store import MIGRATIONS, SqliteHistory
 from penstock.model.errors import DataDirectoryError
 from penstock.model.metrics import (
     COUNTERS,
@@ -227,7 +227,7 @@ def test_large_history_is_checked_while_it_is_used(
     connection.execute("UPDATE row_sums SET row_sum = 1 WHERE name = 'samples'")
     connection.commit()
     connection.close()
-    monkeypatch.setattr("penstock.catalog.history.CHECKED_AT_START_BYTES", 0)
+    monkeypatch.setattr("penstock.catalog.metric_store.CHECKED_AT_START_BYTES", 0)
     store = SqliteHistory(path)
     assert store._check is not None
     store._check._thread.join(30)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog import ledger as ledger_module
-from penstock.catalog import offline, rows, schema, sqlite
-from penstock.catalog.ledger import SqliteLedger
+from penstock.catalog import offline, schema, sqlite, sqlite_rows
+from penstock.catalog import usage_ledger as ledger_module
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.catalog.usage_ledger import SqliteLedger
 from penstock.model.entities import Namespace
 from penstock.model.errors import DataDirectoryError, NotFound
 from penstock.model.names import NamespaceName
@@ -96,7 +96,7 @@ def test_catalog_of_an_older_penstock_has_no_ledger_yet(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:2])
         patch.setattr(sqlite, "SUMMED_TABLES", ())
-        patch.setattr(rows, "load", lambda connection: [])
+        patch.setattr(sqlite_rows, "load", lambda connection: [])
         SqliteCatalog(file).close()
     with pytest.raises(DataDirectoryError, match="older Penstock"):
         offline.usage(tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.catalog import rows, schema, sqlite
+from penstock.catalog import schema, sqlite, sqlite_rows
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.io.sqlite import register_row_sum
 from penstock.model.entities import (
@@ -362,7 +362,7 @@ def test_file_of_each_earlier_version_gains_what_came_later(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:version])
         patch.setattr(sqlite, "SUMMED_TABLES", ())
-        patch.setattr(rows, "load", lambda connection: [])  # asks for tables of this version
+        patch.setattr(sqlite_rows, "load", lambda connection: [])  # asks for tables of this version
         SqliteCatalog(path).close()
     before = filled(path)
     assert REVOKED in before

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock.broker import Broker
-from penstock.catalog.ledger import MemoryLedger
 from penstock.catalog.memory import MemoryCatalog
+from penstock.catalog.usage_ledger import MemoryLedger
 from penstock.log.memory import MemoryLogStore
 from penstock.management.door import ManagementDoor
 from penstock.management.jobs import JobRegistry

@@ -10,8 +10,8 @@ import uuid
 
 import pytest
 
+from penstock.auth.admin_token import LIFETIME_S, AdminTokens
 from penstock.model.errors import AuthFailed
-from penstock.service.admin_token import LIFETIME_S, AdminTokens
 
 NOW_MS = 1_790_000_000_000
 TOKENS = AdminTokens(b"secret")

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from penstock.broker import Account, Broker
-from penstock.catalog.ledger import MemoryLedger
 from penstock.catalog.memory import MemoryCatalog
+from penstock.catalog.usage_ledger import MemoryLedger
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.amqp.types import Symbol
 from penstock.broker.hub import SenderLink
-from penstock.broker.producers import ProducerLink
+from penstock.broker.idempotent_producers import ProducerLink
 from penstock.broker.reader import Reader
 from penstock.client import parse_connection_string
 from penstock.client.connection import Connection, connect

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.auth.admin_token import LIFETIME_S
 from penstock.model.clock import ManualClock
 from penstock.model.errors import AuthFailed, DataDirectoryError, QuotaExceeded
 from penstock.service import revoked_tokens
-from penstock.service.admin_token import LIFETIME_S
 from penstock.service.administration import ServiceTokens
 from penstock.service.data_directory import DataDirectory
 

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from penstock.auth.token import parse_token
+from penstock.auth.sas import parse_token
 from penstock.model import limits, names
 from penstock.model.errors import AuthFailed, PenstockError, QuotaExceeded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.seeking import checkpoint_before
+from penstock.broker.seek import checkpoint_before
 from penstock.capture import runs as capture_runs
 from penstock.capture.runs import Run, runs_of
 from penstock.management.captures import CaptureReport, CaptureStatus, DestinationInfo

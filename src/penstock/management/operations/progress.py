@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.broker import HubRuntime
 from penstock.broker.lag import LagRow
-from penstock.broker.seeking import checkpoint_before
+from penstock.broker.seek import checkpoint_before
 from penstock.management.errors import GroupInUse
 from penstock.management.operations.base import Acts, shown_path
 from penstock.management.rights import Action

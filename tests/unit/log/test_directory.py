@@ -1,0 +1,50 @@
+"""The log's directory: one process at a time, and nothing outside of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.log.embedded.store import EmbeddedLogStore
+from penstock.model.errors import DataDirectoryError, PenstockError
+
+DEADLINE_S = 30
+
+
+def open_store(directory: Path) -> EmbeddedLogStore:
+    return EmbeddedLogStore(directory, wake=lambda _: None)
+
+
+def test_directory_held_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from penstock.log.embedded.store import EmbeddedLogStore\n"
+        "store = EmbeddedLogStore(pathlib.Path(sys.argv[1]), wake=lambda fn: None)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+        "store.close()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(
+            DataDirectoryError, match=f"in use by the process with pid {holder.pid}:"
+        ):
+            open_store(tmp_path)
+        holder.communicate(timeout=DEADLINE_S)
+    open_store(tmp_path).close()
+
+
+def test_hub_id_that_leaves_the_directory_is_refused(tmp_path: Path) -> None:
+    store = EmbeddedLogStore(tmp_path, wake=lambda _: None)
+    for hub_id in ("..", "a/b", "", "x" * 65):
+        with pytest.raises(PenstockError, match="cannot name a directory"):
+            store.partition(hub_id, 0)
+    store.close()
