@@ -13,8 +13,8 @@ from benchmarks.subject import run
 
 from penstock.client.connection import Connection
 from penstock.client.endpoint import Endpoint
-from penstock.client.load import Load, end_to_end, publish, receive
-from penstock.client.measures import Result
+from penstock.client.load.measurements import Result
+from penstock.client.load.producer import Load, end_to_end, publish, receive
 
 CONNECTIONS = (1, 8, 64)
 RATES = ((1_000, 1), (10_000, 1), (100_000, BATCH))  # events a second, in batches of

@@ -38,7 +38,7 @@ from benchmarks.ours import HUB, Penstock  # noqa: E402
 from benchmarks.process import pin_generator  # noqa: E402
 from benchmarks.subject import run  # noqa: E402
 
-from penstock.client.load import Load, publish  # noqa: E402
+from penstock.client.load.producer import Load, publish  # noqa: E402
 
 CONNECTIONS = 500
 SECONDS = 30.0

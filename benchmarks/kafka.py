@@ -22,7 +22,7 @@ from benchmarks.process import Broker, free_port, wait_for_port
 from benchmarks.subject import Absent, run
 from crc32c import crc32c
 
-from penstock.client.measures import Result
+from penstock.client.load.measurements import Result
 
 BATCH_BYTES = 16 * 1024
 IN_FLIGHT = 5

@@ -17,9 +17,9 @@ from benchmarks.results import Results
 from benchmarks.rounds import Tell, checked
 from benchmarks.subject import run
 
-from penstock.client.load import Load, publish, receive
-from penstock.client.measures import Result
-from penstock.client.prepared import publication
+from penstock.client.load.measurements import Result
+from penstock.client.load.producer import Load, publish, receive
+from penstock.client.transfer_frames import publication
 from penstock.kernels import split_batch
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch

@@ -35,9 +35,9 @@ from benchmarks.rounds import checked  # noqa: E402
 
 from penstock.broker import Broker, HubRuntime, Reader  # noqa: E402
 from penstock.catalog.memory import MemoryCatalog  # noqa: E402
-from penstock.client import load as generator  # noqa: E402
-from penstock.client.load import Load, publish, receive  # noqa: E402
-from penstock.client.measures import Result  # noqa: E402
+from penstock.client.load import producer as generator  # noqa: E402
+from penstock.client.load.measurements import Result  # noqa: E402
+from penstock.client.load.producer import Load, publish, receive  # noqa: E402
 from penstock.log.api import AppendDone, PartitionLog  # noqa: E402
 from penstock.log.memory import MemoryLogStore  # noqa: E402
 from penstock.model import limits  # noqa: E402

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from benchmarks.process import Broker, free_port, wait_for_port
 from benchmarks.subject import Absent, run
 
-from penstock.client.measures import Result
+from penstock.client.load.measurements import Result
 
 WINDOW = 4000  # as nats.go's default for asynchronous publishing
 _STREAM = "bench"

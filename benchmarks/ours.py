@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.process import Broker
 
 from penstock.client import Endpoint, parse_connection_string
-from penstock.client.load import Load, publish, receive
-from penstock.client.measures import Result
+from penstock.client.load.measurements import Result
+from penstock.client.load.producer import Load, publish, receive
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 HUB = "bench"

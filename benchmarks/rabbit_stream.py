@@ -15,8 +15,8 @@ import time
 from collections import deque
 from enum import IntEnum
 
-from penstock.client.measures import Result
-from penstock.client.prepared import data_section
+from penstock.client.load.measurements import Result
+from penstock.client.transfer_frames import data_section
 
 WINDOW = 10_000  # as the Java client's default of unconfirmed messages
 _CREDIT = 10  # chunks

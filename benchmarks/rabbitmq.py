@@ -28,9 +28,9 @@ from penstock.amqp.link import Role
 from penstock.amqp.performatives import Source, Target
 from penstock.client.connection import Connection, Receiver
 from penstock.client.endpoint import Endpoint
-from penstock.client.load import Load, Publisher, Reading, run_publishers
-from penstock.client.measures import Result
-from penstock.client.prepared import data_section
+from penstock.client.load.measurements import Result
+from penstock.client.load.producer import Load, Publisher, Reading, run_publishers
+from penstock.client.transfer_frames import data_section
 
 WINDOW = 2000
 _CREDIT = 2000

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from penstock.client.measures import Result
+from penstock.client.load.measurements import Result
 
 MB = 1024 * 1024
 

@@ -15,7 +15,7 @@ from benchmarks.process import measured
 from benchmarks.results import Results
 from benchmarks.subject import Absent, Subject, run
 
-from penstock.client.measures import Result
+from penstock.client.load.measurements import Result
 
 SIZES = (100, 1024)
 BATCH = 100

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from benchmarks.process import Broker
 
-from penstock.client.measures import Result
+from penstock.client.load.measurements import Result
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from penstock.capture.taken import TakenNames
 from penstock.catalog.metric_store import SqliteHistory
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteLedger
-from penstock.checkpoints.file import CheckpointFile
+from penstock.checkpoints.sqlite_file import CheckpointFile
 from penstock.client import EventData
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import LogCorrupt, PenstockError

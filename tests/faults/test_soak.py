@@ -20,8 +20,8 @@ import pytest
 
 from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
-from penstock.client import load as client_load
-from penstock.client.prepared import publication
+from penstock.client.load import producer as client_load
+from penstock.client.transfer_frames import publication
 from penstock.model import limits
 from penstock.model.entities import Secret
 

@@ -21,7 +21,7 @@ from penstock.cli.app import COMMANDS, app
 from penstock.cli.tree import load
 
 LOADED = (
-    "penstock.client.buffered",
+    "penstock.client.buffered_producer",
     "penstock.client.consumer",
     "penstock.management.client",
     "penstock.service.wiring",

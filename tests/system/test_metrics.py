@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
-from penstock.client.prepared import publication
+from penstock.client.transfer_frames import publication
 from penstock.model.entities import Secret
 from penstock.service.flushes import FLUSH_BOUNDS_S
 from penstock.service.metrics import HUB_COUNTERS

@@ -22,8 +22,8 @@ import pytest
 from penstock.amqp.events import TransfersReceived
 from penstock.amqp.performatives import Error
 from penstock.client import Connection, Sender, connect, parse_connection_string
-from penstock.client.load import Load, publish
-from penstock.client.prepared import publication
+from penstock.client.load.producer import Load, publish
+from penstock.client.transfer_frames import publication
 from penstock.management.client import ManagementClient
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ import pytest
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteLedger
 from penstock.client import connect, parse_connection_string
-from penstock.client.load import Load, publish, receive
-from penstock.client.measures import Result
-from penstock.client.prepared import publication
+from penstock.client.load.measurements import Result
+from penstock.client.load.producer import Load, publish, receive
+from penstock.client.transfer_frames import publication
 from penstock.management.client import ManagementClient
 from penstock.model.errors import PenstockError
 from penstock.model.names import NamespaceName

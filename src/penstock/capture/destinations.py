@@ -29,7 +29,7 @@ from penstock.capture.addresses import (
     file_url,
     has_credentials,
 )
-from penstock.capture.names import checked_path
+from penstock.capture.file_names import checked_path
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ConfigurationError, NotFound, PenstockError
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.capture import names
-from penstock.capture.files import CapturedFile
+from penstock.capture import file_names
+from penstock.capture.captured_file import CapturedFile
 from penstock.capture.notes import open_notes
 from penstock.capture.windows import Place
 
@@ -169,7 +169,7 @@ class Ledger:
             "(SELECT min(slot_s) FROM slots WHERE slot_s > ?)",
             (named_s, named_s),
         ).fetchone()
-        slot_s = names.slot_of(named_s, interval_s)
+        slot_s = file_names.slot_of(named_s, interval_s)
         end_s = slot_s + interval_s
         if before_s is not None:
             slot_s = max(slot_s, before_s)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.capture import names
+from penstock.capture import file_names
 from penstock.capture.notes import open_notes
 from penstock.capture.windows import Cut
 
@@ -100,7 +100,7 @@ class TakenNames:
             return found is not None or (is_there is not None and is_there(second))
 
         if is_there is not None:
-            return names.free_second(wanted_s, after_s=after_s, is_taken=is_taken)
+            return file_names.free_second(wanted_s, after_s=after_s, is_taken=is_taken)
         second = max(wanted_s, after_s + 1)
         while is_taken(second):
             second += 1

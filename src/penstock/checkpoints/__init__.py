@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.checkpoints.errors import CheckpointStoreUnavailable
 
 if TYPE_CHECKING:
-    from penstock.checkpoints.blocking import ServiceCheckpointStore, SqliteCheckpointStore
+    from penstock.checkpoints.stores import ServiceCheckpointStore, SqliteCheckpointStore
 
 __all__ = ["CheckpointStoreUnavailable", "ServiceCheckpointStore", "SqliteCheckpointStore"]
 
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
     """Loaded when they are asked for: the stores look for azure-eventhub, which takes half a
     second to import, and the service keeps checkpoints without it."""
     if name in __all__:
-        from penstock.checkpoints import blocking
+        from penstock.checkpoints import stores
 
-        return getattr(blocking, name)
+        return getattr(stores, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

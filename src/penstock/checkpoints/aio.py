@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from penstock.checkpoints.backends import Backend, FileBackend
 from penstock.checkpoints.official import base_class
 from penstock.checkpoints.records import Names, Record, checkpoint_of, claims_by_group, names_of
-from penstock.checkpoints.remote import RemoteBackend
+from penstock.checkpoints.service_client import RemoteBackend
 
 __all__ = ["ServiceCheckpointStore", "SqliteCheckpointStore"]
 
@@ -27,7 +27,7 @@ _THREADS = 4  # its own: the loop's default ones may all be busy with the progra
 
 
 class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
-    """As `penstock.checkpoints.blocking` has it."""
+    """As `penstock.checkpoints.stores` has it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

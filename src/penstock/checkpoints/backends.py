@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from penstock.checkpoints.file import CheckpointFile, Place, Work
 from penstock.checkpoints.records import Names, namespace_key
+from penstock.checkpoints.sqlite_file import CheckpointFile, Place, Work
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.clock import SystemClock
 from penstock.model.names import key

@@ -14,8 +14,8 @@ import typer
 from penstock.cli.tree import Noun
 
 if TYPE_CHECKING:
-    from penstock.client.load import Report
-    from penstock.client.measures import Latencies, Result
+    from penstock.client.load.measurements import Latencies, Result
+    from penstock.client.load.producer import Report
 
 app = Noun("Measure publishing, delivery and latency.")
 
@@ -63,7 +63,7 @@ def send(
 ) -> None:
     """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined."""
     from penstock.cli.target import find_endpoint
-    from penstock.client.load import Load, publish
+    from penstock.client.load.producer import Load, publish
 
     endpoint, tls = find_endpoint(connection_string, data)
     load = Load(
@@ -96,7 +96,7 @@ def recv(
 ) -> None:
     """Read from the start, as fast as the service delivers."""
     from penstock.cli.target import find_endpoint
-    from penstock.client.load import receive
+    from penstock.client.load.producer import receive
 
     endpoint, tls = find_endpoint(connection_string, data)
     result = _run(
@@ -134,7 +134,7 @@ def e2e(
 ) -> None:
     """Publish at a fixed rate, read at the same time: from sending to reading."""
     from penstock.cli.target import find_endpoint
-    from penstock.client.load import Load, end_to_end
+    from penstock.client.load.producer import Load, end_to_end
 
     endpoint, tls = find_endpoint(connection_string, data)
     load = Load(

@@ -297,7 +297,7 @@ def _captured(service: Service, told: CaptureStatusInfo) -> Iterator[dict[str, A
 
 
 def _row(found: CaptureStatusInfo) -> dict[str, object]:
-    from penstock.capture.files import time_text
+    from penstock.capture.captured_file import time_text
 
     return {
         "namespace": found.namespace,

@@ -12,7 +12,7 @@ from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from penstock.capture.destinations import Destination, Target
-    from penstock.capture.listing import Shelf
+    from penstock.capture.hub_files import Shelf
     from penstock.client.ranges import RangeSettings
     from penstock.management.client import CaptureStatusInfo
 
@@ -24,7 +24,7 @@ def find_shelves(
     PenstockError."""
     import msgspec
 
-    from penstock.capture.listing import shelves_of
+    from penstock.capture.hub_files import shelves_of
     from penstock.capture.runs import FilesPlace
 
     places = msgspec.convert(told.places, list[FilesPlace])

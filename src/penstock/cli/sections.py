@@ -18,8 +18,8 @@ from penstock.amqp.encoder import encode
 from penstock.amqp.errors import DecodeError, LocalError
 from penstock.amqp.message import Properties
 from penstock.amqp.types import Symbol
-from penstock.client.events import ReceivedEvent
-from penstock.client.stamps import PARTITION_KEY
+from penstock.client.event_data import ReceivedEvent
+from penstock.client.idempotence import PARTITION_KEY
 from penstock.kernels import Columns
 from penstock.model.errors import ArgumentError, PenstockError
 

@@ -32,7 +32,7 @@ from penstock.cli.publishing import (
     parse_rate,
 )
 from penstock.cli.units import seconds
-from penstock.client.events import EventData
+from penstock.client.event_data import EventData
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import PenstockError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.client.batch import EventDataBatch
-    from penstock.client.buffered import EventHubBufferedProducerClient
+    from penstock.client.buffered_producer import EventHubBufferedProducerClient
     from penstock.client.connection import Connection, Receiver, Sender, connect
     from penstock.client.consumer import EventHubConsumerClient
     from penstock.client.endpoint import Endpoint, parse_connection_string
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
         ClientTooLarge,
         ClientUntrusted,
     )
-    from penstock.client.events import EventData
+    from penstock.client.event_data import EventData
+    from penstock.client.event_position import EventPosition
     from penstock.client.leases import LeaseLost
-    from penstock.client.positions import EventPosition
+    from penstock.client.partition_pump import CloseReason, PartitionContext
     from penstock.client.processor import EventProcessorClient
     from penstock.client.producer import EventHubProducerClient
     from penstock.client.properties import EventHubProperties, LastEnqueued, PartitionProperties
-    from penstock.client.pump import CloseReason, PartitionContext
     from penstock.client.receiver import PartitionReceiver
     from penstock.client.retry import RetryPolicy
     from penstock.kernels import Columns
@@ -47,21 +47,21 @@ _HOMES = {
     "ClientTimedOut": "client.errors",
     "ClientTooLarge": "client.errors",
     "ClientUntrusted": "client.errors",
-    "CloseReason": "client.pump",
+    "CloseReason": "client.partition_pump",
     "Columns": "kernels",
     "Connection": "client.connection",
     "Endpoint": "client.endpoint",
-    "EventData": "client.events",
+    "EventData": "client.event_data",
     "EventDataBatch": "client.batch",
-    "EventHubBufferedProducerClient": "client.buffered",
+    "EventHubBufferedProducerClient": "client.buffered_producer",
     "EventHubConsumerClient": "client.consumer",
     "EventHubProducerClient": "client.producer",
     "EventHubProperties": "client.properties",
-    "EventPosition": "client.positions",
+    "EventPosition": "client.event_position",
     "EventProcessorClient": "client.processor",
     "LastEnqueued": "client.properties",
     "LeaseLost": "client.leases",
-    "PartitionContext": "client.pump",
+    "PartitionContext": "client.partition_pump",
     "PartitionProperties": "client.properties",
     "PartitionReceiver": "client.receiver",
     "Receiver": "client.connection",

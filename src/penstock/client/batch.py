@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.client.events import EventData
-from penstock.client.stamps import ProducerState, annotations_section, write_stamp
+from penstock.client.event_data import EventData
+from penstock.client.idempotence import ProducerState, annotations_section, write_stamp
 from penstock.model.errors import ArgumentError
 
 # header(durable=true): the service did not route by a key without it (protocol.md 4.5).

@@ -11,9 +11,9 @@ from contextlib import aclosing
 
 from penstock.client.connection import Connection, Transport
 from penstock.client.errors import ClientError, ClientTimedOut, EventsLost
-from penstock.client.hub import HubClient
+from penstock.client.event_position import EventPosition
+from penstock.client.hub_client import HubClient
 from penstock.client.inbox import Chunk, rows
-from penstock.client.positions import EventPosition
 from penstock.client.receiver import PREFETCH, PartitionReceiver
 from penstock.client.retry import RetryPolicy
 from penstock.kernels import Columns, KernelError, decode_events

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.client.balancing import Ownership
 from penstock.client.errors import ClientError, ClientTimedOut
-from penstock.client.positions import EventPosition
+from penstock.client.event_position import EventPosition
+from penstock.client.load_balancer import Ownership
 from penstock.model.clock import Clock
 
 Record = dict[str, Any]

@@ -12,7 +12,7 @@ from penstock.amqp.link import Link
 from penstock.amqp.performatives import Error
 from penstock.amqp.serial import serial_distance
 from penstock.client.errors import ClientError
-from penstock.client.prepared import Framing
+from penstock.client.transfer_frames import Framing
 
 if TYPE_CHECKING:
     from penstock.client.connection import Connection

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from penstock.client.balancing import Strategy, decide
 from penstock.client.errors import ClientClosed, ClientError
+from penstock.client.event_position import EventPosition
 from penstock.client.leases import CheckpointStore, Group, Leases
-from penstock.client.positions import EventPosition
-from penstock.client.pump import (
+from penstock.client.load_balancer import Strategy, decide
+from penstock.client.partition_pump import (
     Consumer,
     OnClose,
     OnError,

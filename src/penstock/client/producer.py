@@ -12,16 +12,16 @@ from penstock.amqp.types import Int, Long, Short, Symbol
 from penstock.client.batch import EventDataBatch, check_route
 from penstock.client.connection import Connection, Sender, Transport
 from penstock.client.errors import ClientError, ClientTimedOut, failure
-from penstock.client.events import EventData
-from penstock.client.hub import HubClient
-from penstock.client.prepared import BATCH_FORMAT
-from penstock.client.retry import RetryPolicy, with_retry
-from penstock.client.stamps import (
+from penstock.client.event_data import EventData
+from penstock.client.hub_client import HubClient
+from penstock.client.idempotence import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQUENCE,
     ProducerState,
 )
+from penstock.client.retry import RetryPolicy, with_retry
+from penstock.client.transfer_frames import BATCH_FORMAT
 from penstock.model.errors import ArgumentError
 from penstock.model.partitioner import partition_for_key
 

@@ -20,8 +20,8 @@ import msgspec
 from penstock.client.connection import Transport
 from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientClosed, ClientTimedOut, EventsLost
+from penstock.client.event_position import EventPosition
 from penstock.client.inbox import Chunk
-from penstock.client.positions import EventPosition
 from penstock.client.properties import EventHubProperties, PartitionProperties
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import ArgumentError

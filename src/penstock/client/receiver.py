@@ -13,9 +13,9 @@ from penstock.amqp.events import TransfersReceived
 from penstock.amqp.message import decode_message
 from penstock.client.connection import Connection, Receiver
 from penstock.client.errors import ClientClosed, ClientError, ClientStolen, ClientTimedOut
-from penstock.client.events import EventData, events_of
+from penstock.client.event_data import EventData, events_of
+from penstock.client.event_position import EventPosition
 from penstock.client.inbox import Chunk, Inbox, joined
-from penstock.client.positions import EventPosition
 from penstock.client.properties import LastEnqueued
 from penstock.client.retry import RetryPolicy, Tries
 from penstock.kernels import Columns, KernelError, decode_events

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import Checkpoints, LagRow, hub_rows, lag_rows, with_seconds
 from penstock.catalog.api import Catalog, CatalogChange
-from penstock.checkpoints.keeper import CheckpointKeeper
+from penstock.checkpoints.server_store import CheckpointKeeper
 from penstock.model.clock import Clock
 from penstock.model.entities import ConsumerGroup, Hub, Namespace
 from penstock.model.names import key

@@ -24,7 +24,7 @@ from penstock.catalog.api import Catalog
 from penstock.catalog.metric_store import SqliteHistory
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteLedger
-from penstock.checkpoints.keeper import CheckpointKeeper
+from penstock.checkpoints.server_store import CheckpointKeeper
 from penstock.gateway.amqp.context import Context, Deadlines
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor

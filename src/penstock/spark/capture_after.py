@@ -15,9 +15,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture import names
-from penstock.capture.destinations import Store, resolve
-from penstock.capture.files import (
+from penstock.capture import file_names
+from penstock.capture.captured_file import (
     CapturedFile,
     created_event,
     is_manifest,
@@ -25,6 +24,7 @@ from penstock.capture.files import (
     manifest_bytes,
     with_others,
 )
+from penstock.capture.destinations import Store, resolve
 from penstock.capture.ledger import Ledger, Slot
 from penstock.capture.windows import Place
 from penstock.model.errors import PenstockError
@@ -101,7 +101,7 @@ def _write_slot(plan: CapturePlan, ledger: Ledger, slot: Slot) -> None:
     for place, files in by_place.items():
         store = Store(resolve(plan.destinations, *place))
         found = repaired(plan, store, ledger, files)
-        path = names.manifest_path(plan.hub, slot.begin_s)
+        path = file_names.manifest_path(plan.hub, slot.begin_s)
         length_s = slot.end_s - slot.begin_s
         document = manifest(plan.namespace, plan.hub, slot.begin_s, length_s, found)
         whole = with_others(document, _there(store, path))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.capture.destinations import Store, Target
-from penstock.capture.listing import Shelf
+from penstock.capture.hub_files import Shelf
 from penstock.model.errors import PenstockError
 from penstock.spark.capture_joined import ORDER, HourFile, Owner, Place
 from penstock.spark.capture_read import Moment, Shelved, Where, microseconds

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.capture.container import Container, DamagedFile
 from penstock.capture.destinations import Store
-from penstock.capture.listing import Listed
+from penstock.capture.hub_files import Listed
 from penstock.capture.records import Record, is_iso_time, ranges_of, records
 from penstock.client.ranges import EventsLost, HubReader, RangeSettings
 from penstock.spark.capture_blocks import Block, blocks_of

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.capture.container import EMPTY_BYTES_MAX, Container, DamagedFile
 from penstock.capture.destinations import Store, Target
-from penstock.capture.listing import Listed
+from penstock.capture.hub_files import Listed
 from penstock.capture.records import Record, Value, long_at, records
 from penstock.client.values import json_of
 from penstock.model.errors import ConfigurationError

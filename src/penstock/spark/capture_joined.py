@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.capture.destinations import Store
-from penstock.capture.writing import put
+from penstock.capture.window_file import put
 from penstock.model.errors import ArgumentError
 
 Place = tuple[str, int, str]  # date, hour, partition

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.capture.windows import End, Event
 from penstock.client.errors import ClientError
-from penstock.client.positions import EventPosition
+from penstock.client.event_position import EventPosition
 from penstock.client.ranges import HubReader
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

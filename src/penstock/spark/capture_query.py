@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.capture.writing import sweep
+from penstock.capture.window_file import sweep
 from penstock.spark.capture_checkpoint import set_aside_if_unusable
 from penstock.spark.capture_plan import OPTION, SINK, SOURCE, CapturePlan, write_plan
 

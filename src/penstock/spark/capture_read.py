@@ -27,7 +27,7 @@ from penstock.capture.destinations import (
     environment_destination,
     resolve,
 )
-from penstock.capture.listing import Listed, Shelf, listed_at, shelves_of
+from penstock.capture.hub_files import Listed, Shelf, listed_at, shelves_of
 from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
 from penstock.spark.capture_frames import CapturedPlan, next_sequence, write_captured_plan

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.capture.captured_file import CapturedFile
 from penstock.capture.destinations import Store
-from penstock.capture.files import CapturedFile
 from penstock.capture.ledger import Ledger
-from penstock.capture.writing import AvroFile, WindowFile, put, spool_directory
+from penstock.capture.window_file import AvroFile, WindowFile, put, spool_directory
 from penstock.model.errors import PenstockError
 from penstock.spark.capture_blocks import blocks_of
 from penstock.spark.capture_plan import CapturePlan, window_name

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.capture.captured_file import time_text
 from penstock.capture.destinations import Store
-from penstock.capture.files import time_text
-from penstock.capture.listing import Identity, Listed, Shelf, identity, listed_at
-from penstock.capture.names import MANIFESTS
+from penstock.capture.file_names import MANIFESTS
+from penstock.capture.hub_files import Identity, Listed, Shelf, identity, listed_at
 from penstock.client.ranges import RangeSettings
 from penstock.spark.capture_compare import PROBLEMS_MAX, Checked, Retained, check
 

@@ -46,7 +46,7 @@ def committer(
     names = Names(host, target.eventhub_name, options.consumer_group)
 
     def open_store() -> Store:
-        from penstock.checkpoints.remote import RemoteBackend
+        from penstock.checkpoints.service_client import RemoteBackend
 
         return RemoteBackend.of(
             target.connection_string.reveal(),

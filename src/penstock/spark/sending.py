@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.batch import EventDataBatch
 from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientDenied, ClientThrottled
-from penstock.client.events import EventData
-from penstock.client.producer import EventHubProducerClient
-from penstock.client.retry import RetryPolicy
-from penstock.client.stamps import (
+from penstock.client.event_data import EventData
+from penstock.client.idempotence import (
     PRODUCER_SEQUENCE,
     ProducerState,
     annotations_section,
     write_stamp,
 )
+from penstock.client.producer import EventHubProducerClient
+from penstock.client.retry import RetryPolicy
 from penstock.kernels import append_bodies, append_event
 from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientTimedOut
-from penstock.client.events import events_of
-from penstock.client.stamps import PRODUCER_ID
+from penstock.client.event_data import events_of
+from penstock.client.idempotence import PRODUCER_ID
 
 _WINDOW = 4096  # events, read backwards, more each time
 _WAIT_S = 30.0  # for what the earlier run sent last to be on disk

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.auth import Authority
 from penstock.catalog.api import Catalog
-from penstock.checkpoints.keeper import CheckpointKeeper
+from penstock.checkpoints.server_store import CheckpointKeeper
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor

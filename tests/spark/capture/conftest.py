@@ -14,8 +14,8 @@ from tests.spark.cluster import STARTS_MAX, TOO_BUSY
 
 from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
 from penstock.capture.destinations import Destination, resolve
+from penstock.capture.hub_files import Shelf
 from penstock.capture.ledger import Ledger
-from penstock.capture.listing import Shelf
 from penstock.spark.capture_plan import CapturePlan
 from penstock.spark.capture_verify import Verified, verify
 

@@ -24,7 +24,7 @@ from tests.support.toolchains import NODE
 
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Destination, resolve
-from penstock.capture.listing import Shelf
+from penstock.capture.hub_files import Shelf
 from penstock.client.ranges import RangeSettings
 from penstock.management.client import CaptureStatusInfo, ManagementClient
 from penstock.model.errors import PenstockError

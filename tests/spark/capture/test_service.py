@@ -21,7 +21,7 @@ from tests.spark.conftest import TestHub, new_hub
 
 from penstock.capture.container import EMPTY_BYTES_MAX
 from penstock.capture.destinations import Store
-from penstock.capture.listing import listed_at
+from penstock.capture.hub_files import listed_at
 from penstock.client.ranges import HubReader, RangeSettings
 from penstock.management.client import ManagementClient
 from penstock.spark.capture_read import asked

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from tests.unit.capture.conftest import Stage
 
-from penstock.capture.files import CapturedFile
+from penstock.capture.captured_file import CapturedFile
 from penstock.capture.ledger import Closed, Ledger
 from penstock.capture.windows import Place
 from penstock.model.errors import ArgumentError, NotFound

@@ -15,7 +15,7 @@ import pytest
 from penstock.capture import container
 from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA, Container, DamagedFile
 from penstock.capture.records import long_at, ranges_of, records, text_us
-from penstock.capture.writing import AvroFile, sweep
+from penstock.capture.window_file import AvroFile, sweep
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
 

@@ -17,7 +17,7 @@ from penstock.capture.destinations import (
     environment_destination,
     resolve,
 )
-from penstock.capture.writing import put
+from penstock.capture.window_file import put
 from penstock.model.errors import ArgumentError, ConfigurationError, NotFound
 
 SECRET = "c2VjcmV0LWtleQ=="

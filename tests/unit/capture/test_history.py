@@ -13,9 +13,9 @@ import pytest
 
 from penstock.capture import container
 from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.listing import Listed
+from penstock.capture.hub_files import Listed
+from penstock.capture.window_file import AvroFile
 from penstock.capture.windows import End, Event, Place, Rules, Seen, advanced
-from penstock.capture.writing import AvroFile
 from penstock.spark.capture_frames import next_sequence
 from penstock.spark.capture_parquet import ParquetFile, arrow_schema
 from penstock.spark.capture_read import that_may_hold

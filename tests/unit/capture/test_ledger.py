@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.capture.files import (
+from penstock.capture.captured_file import (
     CapturedFile,
     created_event,
     manifest,

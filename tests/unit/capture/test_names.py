@@ -9,8 +9,8 @@ import pytest
 
 from penstock.capture.description import NAME_FORMAT_DEFAULT, TOKENS, checked_name_format
 from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.listing import Listed, Shelf, directory, listed, listed_at, shelves_of
-from penstock.capture.names import checked_path, file_path, manifest_path, slot_name, slot_of
+from penstock.capture.file_names import checked_path, file_path, manifest_path, slot_name, slot_of
+from penstock.capture.hub_files import Listed, Shelf, directory, listed, listed_at, shelves_of
 from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
 

@@ -15,9 +15,9 @@ from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
 from penstock.capture.destinations import Destination, Store, resolve
 from penstock.capture.ledger import Ledger
 from penstock.capture.runs import Reached
+from penstock.capture.window_file import AvroFile, put
 from penstock.capture.windows import NOT_BEGUN, Cut, End, Event, Place
-from penstock.capture.writing import AvroFile, put
-from penstock.client.positions import EventPosition
+from penstock.client.event_position import EventPosition
 from penstock.model.clock import ManualClock
 from penstock.spark.capture_plan import CapturePlan
 from penstock.spark.sources import capture

@@ -12,12 +12,12 @@ from typing import Any
 import fastavro
 import pytest
 
-from penstock.capture import files, names
+from penstock.capture import captured_file, file_names
 from penstock.capture.container import SCHEMA
 from penstock.capture.description import NAME_FORMAT_DEFAULT
 from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.listing import Shelf, identity
-from penstock.capture.writing import AvroFile, WindowFile
+from penstock.capture.hub_files import Shelf, identity
+from penstock.capture.window_file import AvroFile, WindowFile
 from penstock.client.errors import EventsLost
 from penstock.client.ranges import RangeSettings
 from penstock.spark import capture_compare
@@ -117,10 +117,10 @@ class Scene:
         self.folder = folder
         self.log = log
 
-    def file(self, first: int, end: int, at_s: int, **changes: Any) -> files.CapturedFile:
+    def file(self, first: int, end: int, at_s: int, **changes: Any) -> captured_file.CapturedFile:
         """One of the hub's, with the events that the log has, or others."""
         hub, kind = changes.get("hub", "orders"), changes.get("kind", "avro")
-        path = names.file_path(
+        path = file_names.file_path(
             NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition="0", at_s=at_s, kind=kind
         )
         place = self.folder / "box" / path
@@ -136,7 +136,7 @@ class Scene:
             one = b"".join(avro(number, body, iso=iso) for number in numbers)
             made.add(len(numbers), columns(numbers, body) if kind == "parquet" else one)
         size, digest = made.close()
-        return files.CapturedFile(
+        return captured_file.CapturedFile(
             path=path,
             url="",
             partition="0",
@@ -149,10 +149,14 @@ class Scene:
             named_s=at_s,
         )
 
-    def manifest(self, slot_s: int, *listed: files.CapturedFile, hub: str = "orders") -> Path:
-        place = self.folder / "box" / names.manifest_path(hub, slot_s)
+    def manifest(
+        self, slot_s: int, *listed: captured_file.CapturedFile, hub: str = "orders"
+    ) -> Path:
+        place = self.folder / "box" / file_names.manifest_path(hub, slot_s)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(files.manifest_bytes(files.manifest("ns", hub, slot_s, 60, listed)))
+        place.write_bytes(
+            captured_file.manifest_bytes(captured_file.manifest("ns", hub, slot_s, 60, listed))
+        )
         return place
 
     def verify(self, hub: str = "orders", **destination: Any) -> Verified:

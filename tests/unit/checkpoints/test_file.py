@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoints import CheckpointStoreUnavailable, SqliteCheckpointStore
-from penstock.checkpoints import file as file_module
-from penstock.checkpoints.file import CheckpointFile, Place, Work
+from penstock.checkpoints import sqlite_file as file_module
 from penstock.checkpoints.records import namespace_key
+from penstock.checkpoints.sqlite_file import CheckpointFile, Place, Work
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.errors import ArgumentError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoints import CheckpointStoreUnavailable
-from penstock.checkpoints.file import CheckpointFile
-from penstock.checkpoints.keeper import CheckpointKeeper
+from penstock.checkpoints.server_store import CheckpointKeeper
+from penstock.checkpoints.sqlite_file import CheckpointFile
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim
 from penstock.model.clock import ManualClock

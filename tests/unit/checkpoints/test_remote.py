@@ -13,7 +13,7 @@ from penstock.auth import parse_token
 from penstock.checkpoints import CheckpointStoreUnavailable
 from penstock.checkpoints.locating import Service
 from penstock.checkpoints.records import Names
-from penstock.checkpoints.remote import RemoteBackend
+from penstock.checkpoints.service_client import RemoteBackend
 from penstock.model import errors
 from penstock.model.checkpoints import Checkpoint, Claim
 from penstock.model.entities import Secret

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.balancing import Decision, Ownership, Strategy, decide, shares
+from penstock.client.load_balancer import Decision, Ownership, Strategy, decide, shares
 
 EXPIRATION_S = 60.0
 NOW_S = 1_000_000.0

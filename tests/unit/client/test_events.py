@@ -22,9 +22,9 @@ from penstock.amqp.message import (
 )
 from penstock.amqp.types import Decimal128, Int, Long, Symbol, Timestamp, Uint, Ulong
 from penstock.client import ClientError, EventData, EventDataBatch
-from penstock.client.events import events_of
+from penstock.client.event_data import events_of
+from penstock.client.idempotence import ProducerState
 from penstock.client.inbox import Chunk, Inbox, joined
-from penstock.client.stamps import ProducerState
 from penstock.kernels import decode_events, split_batch
 from penstock.model.errors import ArgumentError
 

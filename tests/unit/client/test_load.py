@@ -19,8 +19,8 @@ from penstock.client.connection import (
     ClientTimedOut,
     failure,
 )
-from penstock.client.load import Load, Pace, StampedRun, StampReader
-from penstock.client.prepared import BATCH_FORMAT, Framing
+from penstock.client.load.producer import Load, Pace, StampedRun, StampReader
+from penstock.client.transfer_frames import BATCH_FORMAT, Framing
 from penstock.model.errors import ArgumentError, NotFound, OperationTimedOut, ServerBusy
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.measures import Latencies, Outstanding, Result
+from penstock.client.load.measurements import Latencies, Outstanding, Result
 
 WRAP = 2**32
 

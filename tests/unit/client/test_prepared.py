@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.amqp.frames import parse_frame_header
 from penstock.amqp.performatives import Transfer, decode_performative
 from penstock.amqp.transfer_run import scan_transfers
-from penstock.client.prepared import BATCH_FORMAT, Framing, PreparedRun, publication
+from penstock.client.transfer_frames import BATCH_FORMAT, Framing, PreparedRun, publication
 from penstock.kernels import split_batch
 
 WRAP = 2**32

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import kernels
-from penstock.client.stamps import ProducerState, annotations_section, write_stamp
+from penstock.client.idempotence import ProducerState, annotations_section, write_stamp
 from penstock.kernels import KernelError, append_event
 from penstock.kernels._pure import producer_batch as pure
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from penstock.client.batch import EventDataBatch
-from penstock.client.events import EventData
-from penstock.client.stamps import ProducerState
+from penstock.client.event_data import EventData
+from penstock.client.idempotence import ProducerState
 from penstock.kernels import KernelError
 from penstock.kernels._pure.publications import Publication
 from penstock.kernels._pure.publications import split_batch as pure_split

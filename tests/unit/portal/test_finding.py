@@ -11,7 +11,7 @@ from penstock.amqp.encoder import encode
 from penstock.amqp.message import Message, ValueBody, encode_message
 from penstock.amqp.types import Decimal128, Described, Symbol, Timestamp, Uint
 from penstock.client import EventData
-from penstock.client.events import ReceivedEvent
+from penstock.client.event_data import ReceivedEvent
 from penstock.model.errors import ArgumentError
 from penstock.portal.bodies import preview, read_body
 from penstock.portal.downloads import as_csv, as_lines

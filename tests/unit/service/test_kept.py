@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker import Broker, HubRuntime
 from penstock.catalog.memory import MemoryCatalog
-from penstock.checkpoints.keeper import CheckpointKeeper
+from penstock.checkpoints.server_store import CheckpointKeeper
 from penstock.log.memory import MemoryLogStore
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import ManualClock

@@ -14,7 +14,7 @@ from penstock.capture.description import (
     SIZE_BYTES,
     SIZE_BYTES_DEFAULT,
 )
-from penstock.capture.names import file_path
+from penstock.capture.file_names import file_path
 from penstock.management.client import CaptureStatusInfo, HubInfo
 from penstock.model.errors import ArgumentError
 from penstock.portal.html import Html, el

@@ -28,13 +28,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
-from penstock.capture import names
+from penstock.capture import file_names
+from penstock.capture.captured_file import CapturedFile
 from penstock.capture.container import Container, DamagedFile
 from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import Store, resolve
-from penstock.capture.files import CapturedFile
 from penstock.capture.ledger import Closed, Ledger
 from penstock.capture.taken import TakenNames
+from penstock.capture.window_file import TRIES, AvroFile, WindowFile, put, spool_directory
 from penstock.capture.windows import (
     Cut,
     End,
@@ -47,7 +48,6 @@ from penstock.capture.windows import (
     begun,
     gone_back,
 )
-from penstock.capture.writing import TRIES, AvroFile, WindowFile, put, spool_directory
 from penstock.model.errors import ArgumentError, InternalError
 from penstock.spark.capture_blocks import blocks_of
 from penstock.spark.capture_log import LogReader, PartitionView
@@ -482,7 +482,7 @@ def _written_before(store: Store, path: str, kind: str, count: int) -> tuple[int
 
 def file_path(plan: CapturePlan, settings: CaptureSettings, partition: str, named_s: int) -> str:
     """Of the window that is named by that second."""
-    return names.file_path(
+    return file_names.file_path(
         settings.name_format,
         namespace=plan.namespace,
         hub=plan.hub,

@@ -17,7 +17,7 @@ from penstock.client import (
     EventPosition,
     PartitionContext,
 )
-from penstock.client.pump import backoff_s
+from penstock.client.partition_pump import backoff_s
 from penstock.model.errors import ArgumentError
 
 if TYPE_CHECKING:

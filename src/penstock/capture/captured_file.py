@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture import names
+from penstock.capture import file_names
 
 EVENT_TYPE = "Microsoft.EventHub.CaptureFileCreated"
 
@@ -53,7 +53,7 @@ def manifest(
         "version": 1,
         "namespace": namespace,
         "eventHub": hub,
-        "slot": names.slot_name(slot_s),
+        "slot": file_names.slot_name(slot_s),
         "from": time_text(slot_s * 1000),
         "to": time_text((slot_s + interval_s) * 1000),
         "eventCount": sum(file.count for file in ordered),

@@ -10,7 +10,7 @@ from typing import Any, Self
 from penstock.checkpoints.backends import Backend, FileBackend
 from penstock.checkpoints.official import base_class
 from penstock.checkpoints.records import Names, Record, checkpoint_of, claims_by_group, names_of
-from penstock.checkpoints.remote import RemoteBackend
+from penstock.checkpoints.service_client import RemoteBackend
 
 _Official: Any = base_class("azure.eventhub")
 

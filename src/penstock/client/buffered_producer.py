@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 from penstock.client.batch import EventDataBatch, check_route
 from penstock.client.connection import Transport
 from penstock.client.errors import ClientClosed, ClientTimedOut
-from penstock.client.events import EventData
+from penstock.client.event_data import EventData
 from penstock.client.producer import EventHubProducerClient
 from penstock.client.properties import EventHubProperties, PartitionProperties
 from penstock.client.retry import RetryPolicy

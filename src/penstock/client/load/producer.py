@@ -19,8 +19,8 @@ from penstock.amqp.events import TransfersReceived
 from penstock.amqp.performatives import Error
 from penstock.client.connection import ClientError, Connection, Receiver, Sender, connect
 from penstock.client.endpoint import Endpoint
-from penstock.client.measures import Outstanding, Result
-from penstock.client.prepared import Framing, PreparedRun, data_section, publication
+from penstock.client.load.measurements import Outstanding, Result
+from penstock.client.transfer_frames import Framing, PreparedRun, data_section, publication
 
 QUIET_S = 2.0  # a reader that got nothing for this long has read everything
 STAMP_BYTES = 16  # the least size of an event that tells when it was sent

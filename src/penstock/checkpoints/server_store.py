@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from penstock.checkpoints.backends import new_etag
-from penstock.checkpoints.file import CheckpointFile, Place, Work, Written
+from penstock.checkpoints.sqlite_file import CheckpointFile, Place, Work, Written
 from penstock.io.threads import StartedThreads
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership

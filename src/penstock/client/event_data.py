@@ -13,7 +13,7 @@ from penstock.amqp.errors import DecodeError, LocalError
 from penstock.amqp.message import MessageId, Properties
 from penstock.amqp.types import Timestamp
 from penstock.client.errors import ClientError
-from penstock.client.prepared import data_section
+from penstock.client.transfer_frames import data_section
 from penstock.kernels import Columns, append_event
 from penstock.model.errors import ArgumentError
 

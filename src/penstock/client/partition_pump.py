@@ -17,9 +17,9 @@ from typing import Protocol
 import msgspec
 
 from penstock.client.errors import ClientClosed, ClientStolen
-from penstock.client.events import EventData
+from penstock.client.event_data import EventData
+from penstock.client.event_position import EventPosition
 from penstock.client.leases import Checkpoint, Lease, LeaseLost, Leases
-from penstock.client.positions import EventPosition
 from penstock.client.properties import LastEnqueued, PartitionProperties
 from penstock.model.errors import ArgumentError
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from penstock.capture.destinations import Destination, Store, Target, resolve
-from penstock.capture.names import MANIFESTS, checked_path
+from penstock.capture.file_names import MANIFESTS, checked_path
 from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
 
