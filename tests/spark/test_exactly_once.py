@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.errors import ClientError
-from penstock.gateway.amqp import driver
+from penstock.gateway.amqp import connection
 from penstock.spark.options import Options, WriteOptions
 from penstock.spark.sending import producer_id, publish
 from penstock.testing import broker as in_process
@@ -164,7 +164,7 @@ def test_a_service_that_does_not_call_itself_penstock_gets_plain_events(
         publish(batches(keyed(20)), options, ("query", 1))
         publish(batches(keyed(20)), options, ("query", 1))
         assert len(small.published()) == 20
-        monkeypatch.delitem(driver.ABOUT, "product")
+        monkeypatch.delitem(connection.ABOUT, "product")
         publish(batches(keyed(20)), options, ("query", 1))
         assert len(small.published()) == 40
 

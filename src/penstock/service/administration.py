@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.auth.admin_token import AdminTokens
 from penstock.broker import Broker
-from penstock.gateway.amqp.driver import AmqpConnection
+from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import EntityLink
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.management.operations import ConnectionView, IssuedToken, LinkView

@@ -30,8 +30,8 @@ from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
 from penstock.gateway.http.checkpoints import HttpCheckpoints
-from penstock.gateway.http.exchange import log_refusal
-from penstock.gateway.http.publishing import HttpPublishing
+from penstock.gateway.http.publish import HttpPublishing
+from penstock.gateway.http.request import log_refusal
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.io.threads import StartedThreads
 from penstock.log.embedded.store import EmbeddedLogStore

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from penstock.amqp.link import Link
-from penstock.gateway.amqp.driver import AmqpConnection
-from penstock.gateway.amqp.grants import Grants
-from penstock.gateway.amqp.inbound import PublisherLink
+from penstock.gateway.amqp.authorization import Grants
+from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import EntityLink
-from penstock.gateway.amqp.outbound import ReaderLink
+from penstock.gateway.amqp.publish_link import PublisherLink
+from penstock.gateway.amqp.read_link import ReaderLink
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.testing.injected import (
     Board,

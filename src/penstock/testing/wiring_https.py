@@ -16,11 +16,11 @@ from penstock.checkpoints.server_store import CheckpointKeeper
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
-from penstock.gateway.http import answers
+from penstock.gateway.http import responses
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
 from penstock.gateway.http.checkpoints import HttpCheckpoints
-from penstock.gateway.http.exchange import Exchange
-from penstock.gateway.http.publishing import HttpPublishing
+from penstock.gateway.http.publish import HttpPublishing
+from penstock.gateway.http.request import Exchange
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.service.kept import follow_catalog
 from penstock.testing.injected import Board
@@ -82,11 +82,11 @@ class _WatchedTokens:
             await self._app(scope, receive, send)
             return
         now_ms = self._context.clock.now_ms()
-        answer = answers.of_error(
+        answer = responses.of_error(
             refused,
             tracking_id=self._context.new_id(),
             tracker=self._context.new_id(),
             now_ms=now_ms,
-            date=answers.http_date(now_ms),
+            date=responses.http_date(now_ms),
         )
         await Exchange(scope, receive, send).answer(answer)

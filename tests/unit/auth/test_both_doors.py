@@ -23,7 +23,7 @@ from penstock.client.nodes import RequestNode
 from penstock.gateway.amqp.context import Context
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.guard import AuthDelay, Guard
-from penstock.gateway.http.publishing import HttpPublishing
+from penstock.gateway.http.publish import HttpPublishing
 from penstock.gateway.http.server import HttpDoor
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock

@@ -22,7 +22,7 @@ from penstock.amqp.performatives import (
     encode_performative,
 )
 from penstock.amqp.types import Long, Symbol
-from penstock.gateway.amqp import outbound
+from penstock.gateway.amqp import read_link
 from penstock.model import limits
 from penstock.model.entities import Right
 
@@ -374,7 +374,7 @@ def test_bug_while_delivering_what_another_connection_published(
     other = world.peer().authorised()
     link = other.sender("eh1/Partitions/0")
     with monkeypatch.context() as patch:
-        patch.setattr(outbound, "frame_run", boom)
+        patch.setattr(read_link, "frame_run", boom)
         other.publish(link, world.event(b"fine"))
     assert other.outcomes()[-1].last is not None
     assert world.stored(0) == [b"fine"]

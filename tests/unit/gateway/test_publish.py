@@ -18,7 +18,7 @@ from penstock.amqp.performatives import (
     encode_performative,
 )
 from penstock.amqp.types import Int, Long, Short, Symbol
-from penstock.gateway.amqp.inbound import PublisherLink
+from penstock.gateway.amqp.publish_link import PublisherLink
 from penstock.gateway.amqp.turn_queue import ITEMS_PER_TURN
 from penstock.model import limits
 from penstock.model.entities import HubStatus

@@ -19,7 +19,7 @@ from penstock.amqp.message import DataBody, Message, decode_message
 from penstock.auth import Authority, sign
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
-from penstock.gateway.http.publishing import HttpPublishing
+from penstock.gateway.http.publish import HttpPublishing
 from penstock.log.api import AppendDone, PartitionLog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock

@@ -18,7 +18,7 @@ from penstock.amqp.message import (
     encode_message,
 )
 from penstock.amqp.types import Symbol, Ulong
-from penstock.gateway.http.batches import BatchEncoder, is_batch
+from penstock.gateway.http.message_encoder import BatchEncoder, is_batch
 from penstock.kernels import split_batch
 from penstock.model import limits
 from penstock.model.entities import Tier

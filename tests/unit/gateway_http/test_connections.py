@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.goodbye import PolitelyClosed
 from penstock.gateway.guard import ConnectionSlot, Guard
 from penstock.gateway.http.server import HttpDoor
+from penstock.gateway.transport import PolitelyClosed
 from penstock.model import limits
 from penstock.model.clock import ManualClock
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from penstock.broker import BUSY_TEXT
-from penstock.gateway.http.answers import xml_text
+from penstock.gateway.http.responses import xml_text
 from penstock.model import limits
 from penstock.model.entities import HubStatus, LimitSet, Tier
 from penstock.model.errors import (

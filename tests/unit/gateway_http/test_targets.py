@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.http.targets import Operation, Target, parse_target
+from penstock.gateway.http.routes import Operation, Target, parse_target
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 
 PUBLISH, LIST, ONE = (

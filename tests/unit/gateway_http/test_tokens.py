@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.gateway.http import tokens
+from penstock.gateway.http import authorization
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ async def test_refused_token_is_not_remembered(world: World) -> None:
 async def test_no_more_tokens_are_remembered_than_are_allowed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "_KNOWN_MAX", 2)
+    monkeypatch.setattr(authorization, "_KNOWN_MAX", 2)
     made = [world.token(lasts_s=100 + number) for number in range(3)]
     for token in [*made, *made[1:]]:
         assert (await world.call(token=token)).status == 201

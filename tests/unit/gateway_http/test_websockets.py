@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.guard import ConnectionSlot, Guard
-from penstock.gateway.http import websockets
+from penstock.gateway.http import websocket_protocol
 from penstock.gateway.http.server import HttpDoor
 from penstock.model import limits
 from penstock.model.clock import ManualClock
@@ -319,7 +319,7 @@ async def test_peer_that_does_not_answer_our_close_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, drains: bool
 ) -> None:
     """Also one that does not read, whose socket would never drain."""
-    monkeypatch.setattr(websockets, "_CLOSE_GRACE_S", 0.01)
+    monkeypatch.setattr(websocket_protocol, "_CLOSE_GRACE_S", 0.01)
     talk = Talk(leaves=True)
     talk.transport.drains = drains
     await talk.say(UPGRADE)

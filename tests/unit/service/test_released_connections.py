@@ -19,7 +19,7 @@ from penstock.client import parse_connection_string
 from penstock.client.connection import Connection, connect
 from penstock.client.endpoint import Endpoint
 from penstock.client.errors import ClientError
-from penstock.gateway.amqp.driver import AmqpConnection
+from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import LinkApp
 from penstock.gateway.guard import ConnectionSlot
 from penstock.service.settings import Settings

@@ -12,20 +12,20 @@ from penstock.amqp.types import Int, Long, Short, Symbol
 from penstock.auth import Grant
 from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind, parse_address
-from penstock.gateway.amqp.cbs import CbsLink
-from penstock.gateway.amqp.faults import log_refusal, system_tracker
+from penstock.gateway.amqp.authentication import CbsLink
+from penstock.gateway.amqp.errors import log_refusal, system_tracker
 from penstock.gateway.amqp.filters import start_position
-from penstock.gateway.amqp.inbound import IDEMPOTENT_NEEDS_PARTITION, PublisherLink
 from penstock.gateway.amqp.links import LinkApp, unauthorized
-from penstock.gateway.amqp.management import ManagementLink
-from penstock.gateway.amqp.nodes import ReplyLink
-from penstock.gateway.amqp.outbound import ReaderLink
+from penstock.gateway.amqp.management_node import ManagementLink
+from penstock.gateway.amqp.publish_link import IDEMPOTENT_NEEDS_PARTITION, PublisherLink
+from penstock.gateway.amqp.read_link import ReaderLink
+from penstock.gateway.amqp.request_response import ReplyLink
 from penstock.model import limits, names, slow_operations
 from penstock.model.entities import Right
 from penstock.model.errors import ArgumentError, NotAllowed, NotImplementedHere, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 IDEMPOTENT = "com.microsoft:idempotent-producer"

@@ -21,7 +21,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import QuotaExceeded
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 log = logging.getLogger("penstock.amqp")
 

@@ -8,7 +8,7 @@ from penstock.model import limits
 from penstock.model.errors import QuotaExceeded
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 FRAMES_AT_ONCE = 16  # runs of transfers are not counted; then the work is measured
 _BYTES_AT_ONCE = 4 * limits.KB  # without a budget; whole reads become whole batches

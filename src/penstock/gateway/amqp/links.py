@@ -14,7 +14,7 @@ from penstock.model.entities import Right
 from penstock.model.errors import PenstockError, Unauthorized
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 
 class LinkApp:

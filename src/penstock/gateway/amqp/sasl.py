@@ -10,7 +10,7 @@ from penstock.model import limits, names
 from penstock.model.errors import AuthFailed
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 _ANONYMOUS = frozenset({"ANONYMOUS", "MSSBCBS", "EXTERNAL"})
 

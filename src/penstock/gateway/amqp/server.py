@@ -7,12 +7,12 @@ import contextlib
 import ssl
 from typing import cast
 
+from penstock.gateway.amqp.connection import AmqpConnection, Transport
 from penstock.gateway.amqp.context import Context
-from penstock.gateway.amqp.driver import AmqpConnection, Transport
 from penstock.gateway.amqp.turn_queue import TurnQueue
-from penstock.gateway.goodbye import PolitelyClosed
 from penstock.gateway.guard import ConnectionSlot
 from penstock.gateway.listener import Listeners
+from penstock.gateway.transport import PolitelyClosed
 from penstock.model import limits
 
 

@@ -7,7 +7,7 @@ import asyncio
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from penstock.gateway.amqp.driver import AmqpConnection
+from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.gateway.guard import SLOT
 from penstock.model import limits

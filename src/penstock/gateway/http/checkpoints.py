@@ -23,11 +23,11 @@ from starlette.types import Receive, Scope, Send
 from penstock.auth import Authority
 from penstock.broker import Broker, HubRuntime
 from penstock.catalog.api import Catalog
-from penstock.gateway.http import answers
-from penstock.gateway.http.answers import Answer, MethodNotAllowed
-from penstock.gateway.http.exchange import Exchange, Gone, body_too_large
-from penstock.gateway.http.targets import Operation, Target
-from penstock.gateway.http.tokens import Tokens
+from penstock.gateway.http import responses
+from penstock.gateway.http.authorization import Tokens
+from penstock.gateway.http.request import Exchange, Gone, body_too_large
+from penstock.gateway.http.responses import Answer, MethodNotAllowed
+from penstock.gateway.http.routes import Operation, Target
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
@@ -179,7 +179,7 @@ class HttpCheckpoints:
                     f"-1 to {_SEQUENCE_NUMBER_MAX} are allowed."
                 )
         await self._keeper.save(hub.entity.id, group, checkpoints)
-        return answers.empty(204, self._date())
+        return responses.empty(204, self._date())
 
     async def _body(self, exchange: Exchange) -> bytes:
         declared = exchange.declared_length()
@@ -199,10 +199,10 @@ class HttpCheckpoints:
             self._held_bytes -= held
 
     def _json(self, content: msgspec.Struct) -> Answer:
-        return answers.of_body(200, _JSON, msgspec.json.encode(content), self._date())
+        return responses.of_body(200, _JSON, msgspec.json.encode(content), self._date())
 
     def _date(self) -> bytes:
-        return answers.http_date(self._clock.now_ms())
+        return responses.http_date(self._clock.now_ms())
 
     def _refusal(
         self, exchange: Exchange, error: PenstockError, *, unexpected: bool = False
@@ -221,7 +221,7 @@ class HttpCheckpoints:
                 exc_info=unexpected,
             )
         exchange.log_refusal(self._refusal_log, error, tracking_id)
-        return answers.of_error(
+        return responses.of_error(
             error,
             tracking_id=tracking_id,
             tracker=tracker,

@@ -18,12 +18,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
 
-from penstock.gateway.goodbye import PolitelyClosed
 from penstock.gateway.guard import SLOT, ConnectionSlot, Guard
-from penstock.gateway.http.exchange import ORIGINAL_NAMES
 from penstock.gateway.http.guarded import GuardedApplication
-from penstock.gateway.http.websockets import BoundedWebSocket
+from penstock.gateway.http.request import ORIGINAL_NAMES
+from penstock.gateway.http.websocket_protocol import BoundedWebSocket
 from penstock.gateway.listener import Listeners
+from penstock.gateway.transport import PolitelyClosed
 from penstock.io.http_protocol import BoundedHttpProtocol, RequestStage
 from penstock.model import limits
 

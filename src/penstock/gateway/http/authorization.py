@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.auth import Authority, Grant, missing_claim_text, verify
 from penstock.catalog.api import CatalogChange
-from penstock.gateway.http.targets import Target
+from penstock.gateway.http.routes import Target
 from penstock.model import names
 from penstock.model.clock import Clock
 from penstock.model.entities import Right

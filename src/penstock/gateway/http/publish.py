@@ -17,14 +17,14 @@ from starlette.types import Receive, Scope, Send
 from penstock.auth import Authority
 from penstock.broker import Broker, HubRuntime
 from penstock.catalog.api import Catalog
-from penstock.gateway.http import answers
-from penstock.gateway.http.answers import Answer, MethodNotAllowed
-from penstock.gateway.http.batches import BatchEncoder, data_head, is_batch, too_large
-from penstock.gateway.http.exchange import Deadline, Exchange, Gone, body_too_large
+from penstock.gateway.http import responses
+from penstock.gateway.http.authorization import Tokens
+from penstock.gateway.http.message_encoder import BatchEncoder, data_head, is_batch, too_large
 from penstock.gateway.http.properties import message_head, parse_broker_properties, user_headers
-from penstock.gateway.http.revoked import METHODS, RevokedPublishers
-from penstock.gateway.http.targets import Operation, Target, parse_target
-from penstock.gateway.http.tokens import Tokens
+from penstock.gateway.http.request import Deadline, Exchange, Gone, body_too_large
+from penstock.gateway.http.responses import Answer, MethodNotAllowed
+from penstock.gateway.http.revoked_publishers import METHODS, RevokedPublishers
+from penstock.gateway.http.routes import Operation, Target, parse_target
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.kernels import (
     KernelError,
@@ -133,7 +133,7 @@ class HttpPublishing:
             if error.http_status < 500:  # others are counted where they happen
                 hub.counters.user_errors += 1
             raise
-        return answers.empty(201, self._http_date(self._clock.now_ms()))
+        return responses.empty(201, self._http_date(self._clock.now_ms()))
 
     async def _publish_to(self, hub: HubRuntime, exchange: Exchange, target: Target) -> None:
         partition = None if target.partition is None else hub.partition_index(target.partition)
@@ -242,7 +242,7 @@ class HttpPublishing:
         if error.http_status == 500:
             self._complain(exchange, error, tracking_id, now_ms // 1000, unexpected=unexpected)
         exchange.log_refusal(self._refusal_log, error, tracking_id)
-        return answers.of_error(
+        return responses.of_error(
             error,
             tracking_id=tracking_id,
             tracker=tracker,
@@ -277,7 +277,7 @@ class HttpPublishing:
     def _http_date(self, now_ms: int) -> bytes:
         second = now_ms // 1000
         if self._date[0] != second:
-            self._date = (second, answers.http_date(now_ms))
+            self._date = (second, responses.http_date(now_ms))
         return self._date[1]
 
 

@@ -12,7 +12,7 @@ from penstock.amqp.serial import serial_add, serial_distance
 from penstock.auth import Grant
 from penstock.broker import HubRuntime, ProducerLink, SenderLink
 from penstock.gateway.amqp.addresses import Address
-from penstock.gateway.amqp.faults import log_refusal
+from penstock.gateway.amqp.errors import log_refusal
 from penstock.gateway.amqp.links import EntityLink
 from penstock.kernels import (
     KernelError,
@@ -36,7 +36,7 @@ from penstock.model.errors import (
 from penstock.model.events import EventBatch, Producer, Receipt
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 MESSAGE_FORMAT = 0
 BATCH_FORMAT = 0x80013700

@@ -11,8 +11,8 @@ from penstock.auth import Grant, verify
 from penstock.auth.resource import canonical
 from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import Address, NodeKind
-from penstock.gateway.amqp.faults import log_refusal, tracked
-from penstock.gateway.amqp.nodes import Answer, RequestLink
+from penstock.gateway.amqp.errors import log_refusal, tracked
+from penstock.gateway.amqp.request_response import Answer, RequestLink
 from penstock.gateway.guard import policy_of
 from penstock.model import limits, names, slow_operations
 from penstock.model.errors import (
@@ -24,7 +24,7 @@ from penstock.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 HUB = "com.microsoft:eventhub"
 PARTITION = "com.microsoft:partition"

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock.gateway.guard import network_of, policy_of
-from penstock.gateway.http.answers import CLOSE, Answer, LengthRequired
+from penstock.gateway.http.responses import CLOSE, Answer, LengthRequired
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError

@@ -31,14 +31,14 @@ from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Disposition, Error
 from penstock.amqp.types import Symbol
 from penstock.gateway.amqp import attach
+from penstock.gateway.amqp.authorization import Grants
 from penstock.gateway.amqp.context import Context, log
-from penstock.gateway.amqp.faults import amqp_error, log_refusal
-from penstock.gateway.amqp.grants import Grants
+from penstock.gateway.amqp.errors import amqp_error, log_refusal
 from penstock.gateway.amqp.input_buffer import FRAMES_AT_ONCE, InputBuffer
-from penstock.gateway.amqp.intake import Intake
 from penstock.gateway.amqp.links import EntityLink, LinkApp
-from penstock.gateway.amqp.outbox import Outbox
 from penstock.gateway.amqp.sasl import judge, policy_named
+from penstock.gateway.amqp.send_scheduler import Outbox
+from penstock.gateway.backpressure import Intake
 from penstock.gateway.guard import ConnectionSlot, DelayedAnswers
 from penstock.model import limits, names
 from penstock.model.errors import (

@@ -21,7 +21,7 @@ from penstock.model.events import StoredBatch
 
 if TYPE_CHECKING:
     from penstock.broker.reader import Fetched
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 _DELIVERY_ANNOTATIONS = 0x71
 _NEVER_MS = -62_135_596_800_000  # year 1, as the service says "never" (protocol.md 3.2)

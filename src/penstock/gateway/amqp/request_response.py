@@ -20,7 +20,7 @@ from penstock.model import limits, names
 from penstock.model.errors import PenstockError, QuotaExceeded
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 _REPLIES_WAITING_MAX = 100  # on one link
 _REPLY_BYTES_MAX = 1 * limits.MB  # on one connection: replies echo ids of the peer's choosing

@@ -11,7 +11,7 @@ from penstock.model import names
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.gateway.amqp.driver import AmqpConnection
+    from penstock.gateway.amqp.connection import AmqpConnection
 
 _SERVER_FAULT = 500  # and above: not the client's
 _RING = 32767  # the service numbers a partition by its upper bound on a 15-bit ring (section 13)

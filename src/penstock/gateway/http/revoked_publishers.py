@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from penstock.broker import HubRuntime
 from penstock.catalog.api import Catalog
-from penstock.gateway.http.answers import ATOM_ENTRY, ATOM_FEED, Answer, empty, of_body, xml_text
-from penstock.gateway.http.targets import Operation, Target
+from penstock.gateway.http.responses import ATOM_ENTRY, ATOM_FEED, Answer, empty, of_body, xml_text
+from penstock.gateway.http.routes import Operation, Target
 from penstock.model import names
 from penstock.model.entities import RevokedPublisher
 from penstock.model.errors import AlreadyExists, NotFound

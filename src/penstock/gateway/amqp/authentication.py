@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from penstock.amqp.message import Message, ValueBody
 from penstock.auth import Grant, parse_resource, verify
 from penstock.gateway.amqp.addresses import NodeKind
-from penstock.gateway.amqp.faults import log_refusal, tracked
-from penstock.gateway.amqp.nodes import Answer, RequestLink
+from penstock.gateway.amqp.errors import log_refusal, tracked
+from penstock.gateway.amqp.request_response import Answer, RequestLink
 from penstock.gateway.guard import policy_of
 from penstock.model import limits, names
 from penstock.model.errors import (

@@ -14,8 +14,8 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from penstock.gateway.goodbye import PolitelyClosed
 from penstock.gateway.guard import SLOT, ConnectionSlot
+from penstock.gateway.transport import PolitelyClosed
 from penstock.model import limits
 
 _PIECE_BYTES = 8 * limits.KB
