@@ -15,8 +15,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 import penstock
-from penstock.management import api_capture, api_entities, api_own, api_service, faults
-from penstock.management.api_parts import ERRORS
+from penstock.management import faults
+from penstock.management.routes import capture, entities, penstock_provider, subscriptions
+from penstock.management.routes.parameters import ERRORS
 from penstock.management.shapes import error_shape
 from penstock.model import names
 from penstock.model.errors import PenstockError
@@ -53,10 +54,10 @@ def application() -> FastAPI:
         responses=ERRORS,
         redirect_slashes=False,
     )
-    app.include_router(api_service.router)
-    app.include_router(api_entities.router)
-    app.include_router(api_own.router)
-    app.include_router(api_capture.router)
+    app.include_router(subscriptions.router)
+    app.include_router(entities.router)
+    app.include_router(penstock_provider.router)
+    app.include_router(capture.router)
     app.add_exception_handler(PenstockError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)

@@ -11,9 +11,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.auth import Authority, Grant, missing_claim_text, verify
-from penstock.management import atom, exchange, faults, xml
+from penstock.io import asgi
+from penstock.management import atom, faults, xml
 from penstock.management.operations import Administration, Operations
-from penstock.management.rights import Actor, Role
+from penstock.management.permissions import Actor, Role
 from penstock.model import limits, names
 from penstock.model.entities import Right
 from penstock.model.errors import (
@@ -71,7 +72,7 @@ class AtomDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             status, content_type, body = await self._answer(scope, receive)
-        except exchange.Gone:
+        except asgi.Gone:
             return
         except PenstockError as error:
             await self._refuse(scope, send, error)
@@ -79,27 +80,27 @@ class AtomDoor:
             log.exception("management request failed: path=%s", names.shown(scope["path"]))
             await self._refuse(scope, send, InternalError(faults.INTERNAL))
         else:
-            await exchange.answer(send, status, body.encode(), content_type=content_type)
+            await asgi.answer(send, status, body.encode(), content_type=content_type)
 
     async def _answer(self, scope: Scope, receive: Receive) -> _Answer:
         """Form, then the token, then the body, then what is there."""
         target = parse_target(scope.get("raw_path") or quote(scope["path"]).encode())
-        host = exchange.header(scope, b"host")
+        host = asgi.header(scope, b"host")
         if _HOST.fullmatch(host) is None:
             raise ArgumentError("The request needs a Host header that names a host.")
-        grant = self._grant(host, exchange.header(scope, b"authorization"), target)
-        exchange.authenticate(scope)
-        body = await exchange.read_body(
+        grant = self._grant(host, asgi.header(scope, b"authorization"), target)
+        asgi.authenticate(scope)
+        body = await asgi.read_body(
             scope, receive, bytes_max=limits.ATOM_BODY_BYTES_MAX, deadline_s=_BODY_DEADLINE_S
         )
         actor = Actor(f"policy {grant.rule_name}", Role.OPERATOR)
         act = _Act(self._administration, actor, grant.namespace, host)
         match scope["method"]:
             case "GET":
-                return act.get(target, exchange.query(scope))
+                return act.get(target, asgi.query(scope))
             case "PUT":
                 # The token allows one hub or all; what is new is made, `If-Match: *` changes.
-                is_change = exchange.header(scope, b"if-match") == "*"
+                is_change = asgi.header(scope, b"if-match") == "*"
                 return act.put(target, body, is_change=is_change)
             case "DELETE":
                 return act.delete(target)
@@ -130,7 +131,7 @@ class AtomDoor:
         detail = f"{faults.INTERNAL if status == 500 else error} TrackingId:{tracking_id}"
         body = f"<Error><Code>{status}</Code><Detail>{xml.text(detail)}</Detail></Error>"
         headers = [("www-authenticate", "SharedAccessSignature")] if status == 401 else []
-        await exchange.answer(
+        await asgi.answer(
             send,
             status,
             body.encode(),

@@ -20,9 +20,10 @@ from urllib.parse import unquote
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.management import exchange, faults, paths
+from penstock.io import asgi
+from penstock.management import faults, paths
 from penstock.management.operations import Administration
-from penstock.management.rights import (
+from penstock.management.permissions import (
     Actor,
     Forbidden,
     ProcessRole,
@@ -95,7 +96,7 @@ class ManagementDoor:
         sending = _Sending(send, headers)
         try:
             given = await self._served(scope, receive, sending)
-        except exchange.Gone:
+        except asgi.Gone:
             return
         except PenstockError as error:
             if isinstance(error, AuthFailed):
@@ -106,7 +107,7 @@ class ManagementDoor:
             given = 500, error_shape("InternalServerError", faults.INTERNAL), []
         if given is not None and not sending.has_begun:
             status, shape, more = given
-            await exchange.answer_json(send, status, shape, headers=[*headers, *more])
+            await asgi.answer_json(send, status, shape, headers=[*headers, *more])
 
     async def _served(self, scope: Scope, receive: Receive, send: Send) -> _Answer | None:
         """The order matters: nothing is read, parsed or loaded for somebody without a token."""
@@ -118,19 +119,19 @@ class ManagementDoor:
                 return self._identity(scope)
             except PenstockError as error:
                 return _identity_refusal(error)
-        actor = self._actor(exchange.header(scope, b"authorization"))
-        exchange.authenticate(scope)
-        actor = on_behalf_of(actor, exchange.header(scope, b"x-penstock-on-behalf-of"))
+        actor = self._actor(asgi.header(scope, b"authorization"))
+        asgi.authenticate(scope)
+        actor = on_behalf_of(actor, asgi.header(scope, b"x-penstock-on-behalf-of"))
         self._rate.take()
         if path == OPENAPI:
             document = await self._document()
-            await exchange.answer(send, 200, document, content_type="application/json")
+            await asgi.answer(send, 200, document, content_type="application/json")
             return None
         if not path.startswith(_WITHOUT_VERSION):
-            check_api_version(exchange.query(scope).get("api-version", ""))
+            check_api_version(asgi.query(scope).get("api-version", ""))
         # Before the body: `az deployment` sends one that is not JSON.
         check_supported(scope["method"], path)
-        body = await exchange.read_body(
+        body = await asgi.read_body(
             scope,
             receive,
             bytes_max=limits.MANAGEMENT_BODY_BYTES_MAX,
@@ -142,7 +143,7 @@ class ManagementDoor:
         clock = self._administration.clock
         began_ms = clock.monotonic_ms()
         try:
-            await app(inner, exchange.replayed(checked_json(body), receive), send)
+            await app(inner, asgi.replayed(checked_json(body), receive), send)
         finally:
             took_ms = clock.monotonic_ms() - began_ms
             slow_operations.took("management", took_ms, door="http", method=scope["method"])
@@ -161,12 +162,12 @@ class ManagementDoor:
     def _identity(self, scope: Scope) -> _Answer:
         """The form in which App Service hands tokens to `az login --identity`: whoever shows the
         admin token as its secret gets it back as an access token (docs/management.md)."""
-        token = exchange.header(scope, b"x-identity-header")
+        token = asgi.header(scope, b"x-identity-header")
         if not token:
             raise AuthFailed("The request has no X-IDENTITY-HEADER.")
         self._verify(token)
-        exchange.authenticate(scope)
-        resource = exchange.query(scope).get("resource", "")
+        asgi.authenticate(scope)
+        resource = asgi.query(scope).get("resource", "")
         now_s = self._administration.clock.now_ms() // 1000
         shape = {
             "access_token": token,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.management.errors import GroupInUse
-from penstock.management.rights import Forbidden
+from penstock.management.permissions import Forbidden
 from penstock.model.errors import (
     AlreadyExists,
     ArgumentError,

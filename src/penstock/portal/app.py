@@ -11,10 +11,10 @@ import uvicorn
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.portal.address_limits import RequestRate
-from penstock.portal.backend import Backend
-from penstock.portal.masking import Mask
+from penstock.portal.application import Application, Portal
+from penstock.portal.event_browser import Events
+from penstock.portal.field_mask import Mask
 from penstock.portal.pages import PUBLIC, ROUTES
-from penstock.portal.reading import Events
 from penstock.portal.revocations import Revocations
 from penstock.portal.server import (
     CONNECTIONS_MAX,
@@ -22,11 +22,11 @@ from penstock.portal.server import (
     ConnectionLimits,
     PortalServer,
 )
+from penstock.portal.service_client import Backend
 from penstock.portal.sessions import Guesses, Sessions
 from penstock.portal.settings import PortalSettings
 from penstock.portal.signing import Signer
 from penstock.portal.users import PasswordChecks, Users
-from penstock.portal.web import Application, Portal
 
 _KEEP_ALIVE_S = 30
 _GRACE_S = 2

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from penstock.client import EventData
 from penstock.client.values import display_body
 from penstock.model.errors import PenstockError
+from penstock.portal.event_browser import Row
 from penstock.portal.finding import shown_value
 from penstock.portal.html import INVISIBLE, visible
-from penstock.portal.reading import Row
 
 FORMATS = {"jsonl": "JSON lines", "csv": "CSV", "avro": "Avro"}
 _COLUMNS = (

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from penstock import __version__
+from penstock.portal.application import Visit
+from penstock.portal.components import badge
 from penstock.portal.html import Html, document, el, group
-from penstock.portal.parts import badge
 from penstock.portal.users import Role
-from penstock.portal.web import Visit
 
 # (word in the address, label, key that follows g)
 NAVIGATION = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from penstock.portal.web import Visit
+from penstock.portal.application import Visit
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",

@@ -17,7 +17,7 @@ from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import EntityLink
 from penstock.gateway.amqp.server import AmqpDoor
 from penstock.management.operations import ConnectionView, IssuedToken, LinkView
-from penstock.management.rights import Role, Verified, role_of
+from penstock.management.permissions import Role, Verified, role_of
 from penstock.management.shapes import Endpoints
 from penstock.model import names
 from penstock.model.clock import Clock

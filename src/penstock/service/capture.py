@@ -20,8 +20,8 @@ from penstock.capture.description import CaptureSettings
 from penstock.capture.destinations import resolve
 from penstock.capture.runs import runs_of
 from penstock.catalog.api import Catalog, CatalogChange
-from penstock.management.captures import CaptureRegistry, CaptureState, CaptureStatus
-from penstock.management.rights import ProcessRole
+from penstock.management.capture_registry import CaptureRegistry, CaptureState, CaptureStatus
+from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError

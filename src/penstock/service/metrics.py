@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubRuntime
 from penstock.broker.lag import LagRow
-from penstock.management.captures import CaptureState
+from penstock.management.capture_registry import CaptureState
 from penstock.service.capture import CaptureWatch
 from penstock.service.flushes import FLUSH_BOUNDS_S, FlushTimes
 from penstock.service.periodic_tasks import TurnBudget

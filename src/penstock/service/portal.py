@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from penstock.management.rights import ProcessRole, Role, Verified, actor_of
+from penstock.management.permissions import ProcessRole, Role, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
 from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import issue_link

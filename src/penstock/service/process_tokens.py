@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from penstock.management.rights import ProcessRole
+from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.service.administration import ServiceTokens
 from penstock.service.data_directory import write_whole

@@ -40,7 +40,7 @@ from penstock.management.door import ManagementDoor
 from penstock.management.jobs import JobRegistry
 from penstock.management.mount import WithManagement
 from penstock.management.operations import Administration
-from penstock.management.rights import Role
+from penstock.management.permissions import Role
 from penstock.management.shapes import Endpoints
 from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock

@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 from tests.system.portal.conftest import Visitor, as_user, sign_in
 
 from penstock.management.client import ManagementClient
-from penstock.management.rights import Forbidden
+from penstock.management.permissions import Forbidden
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

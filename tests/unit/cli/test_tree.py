@@ -16,7 +16,7 @@ from penstock.cli.about import walk
 from penstock.cli.app import COMMANDS, app, exit_code, run, sentence, take_verbose
 from penstock.cli.reference import updated
 from penstock.cli.tree import Entry, load
-from penstock.management.rights import Forbidden
+from penstock.management.permissions import Forbidden
 from penstock.model import errors
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"

@@ -26,7 +26,7 @@ from penstock.management.operations import (
     NamespaceRequest,
     Operations,
 )
-from penstock.management.rights import Actor, Role, Verified
+from penstock.management.permissions import Actor, Role, Verified
 from penstock.management.shapes import Endpoints
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.capture.destinations import Destination
 from penstock.capture.runs import RUNS_MAX, Reached, runs_of
-from penstock.management.captures import (
+from penstock.management.capture_registry import (
     CLAIM_MS,
     SILENT_MS,
     STARTING_MS,
@@ -26,7 +26,7 @@ from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Plane
 
-    from penstock.management.captures import CaptureStatus
+    from penstock.management.capture_registry import CaptureStatus
 
 NS, HUB = "contoso", "orders"
 NAMES = ("store", "elsewhere", "never", "other", "third")

@@ -17,7 +17,7 @@ import uvicorn
 from penstock.management.client import ManagementClient
 from penstock.management.errors import GroupInUse
 from penstock.management.faults import error_of, status_and_code
-from penstock.management.rights import Forbidden
+from penstock.management.permissions import Forbidden
 from penstock.model.checkpoints import Ownership
 from penstock.model.errors import (
     AlreadyExists,

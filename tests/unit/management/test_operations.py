@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
-from penstock.management.captures import CaptureReport
+from penstock.management.capture_registry import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import (
     HubRequest,
@@ -20,7 +20,7 @@ from penstock.management.operations import (
     Place,
 )
 from penstock.management.operations.namespaces import capacity_of
-from penstock.management.rights import REQUIRED, Action, Actor, Forbidden, Role, role_of
+from penstock.management.permissions import REQUIRED, Action, Actor, Forbidden, Role, role_of
 from penstock.model.entities import HubStatus, LimitSet, Right, Secret, Tier
 from penstock.model.errors import (
     AlreadyExists,

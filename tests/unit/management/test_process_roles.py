@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.management.test_operations import ACTS, CAPTURE, HUB, NS, ready
 
-from penstock.management.captures import CaptureReport
+from penstock.management.capture_registry import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import HubRequest, NamespaceRequest, Operations
-from penstock.management.rights import Action, Forbidden, Role, actor_of
+from penstock.management.permissions import Action, Forbidden, Role, actor_of
 from penstock.model.entities import Right
 from penstock.model.errors import NotFound
 from penstock.model.names import ROOT_RULE

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.management.errors import GroupInUse
 from penstock.management.operations.progress import LEASE_FRESH_MS, parse_position
-from penstock.management.rights import Forbidden, Role
+from penstock.management.permissions import Forbidden, Role
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 from penstock.model.positions import EARLIEST, PositionKind

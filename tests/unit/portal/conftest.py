@@ -12,9 +12,9 @@ import pytest
 
 from penstock.model.clock import ManualClock
 from penstock.portal.app import build
+from penstock.portal.application import Application
 from penstock.portal.settings import PortalSettings, hash_token
 from penstock.portal.users import hashed
-from penstock.portal.web import Application
 
 TOKEN = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhZG1pbiIsInJvbGVzIjpbIk93bmVyIl19.c2ln"
 PASSWORD = "correct horse"

@@ -15,8 +15,8 @@ from penstock.client.event_data import ReceivedEvent
 from penstock.model.errors import ArgumentError
 from penstock.portal.bodies import preview, read_body
 from penstock.portal.downloads import as_csv, as_lines
+from penstock.portal.event_browser import Row
 from penstock.portal.finding import compile_search, shown_value
-from penstock.portal.reading import Row
 
 
 def event() -> EventData:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client import EventData
 from penstock.model.errors import ConfigurationError
-from penstock.portal.masking import HIDDEN_BODY, SHOWN, Mask
+from penstock.portal.field_mask import HIDDEN_BODY, SHOWN, Mask
 
 
 def masked(text: str, event: EventData) -> EventData:

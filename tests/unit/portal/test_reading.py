@@ -15,12 +15,12 @@ import pytest
 
 from penstock.client import EventData, PartitionProperties
 from penstock.model.errors import ArgumentError
-from penstock.portal import avro, bodies, downloads, parts, spans, texts
+from penstock.portal import avro, bodies, components, downloads, spans, texts
+from penstock.portal.application import Route, Router
+from penstock.portal.event_browser import Row
 from penstock.portal.finding import compile_search
-from penstock.portal.pages.sending import parse_properties
-from penstock.portal.reading import Row
+from penstock.portal.pages.send import parse_properties
 from penstock.portal.spans import Span, parse_span
-from penstock.portal.web import Route, Router
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -224,7 +224,7 @@ def test_packed_bodies_are_searched_and_previewed() -> None:
     assert not wanted("0", bomb)
 
 
-@pytest.mark.parametrize("module", [texts, bodies, spans, parts])
+@pytest.mark.parametrize("module", [texts, bodies, spans, components])
 def test_examples_are_true(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -15,7 +15,7 @@ from penstock.portal import users
 from penstock.portal.app import build
 from penstock.portal.pages import ROUTES
 from penstock.portal.sessions import BACKOFF_AFTER
-from penstock.portal.signin import claims
+from penstock.portal.sign_in import claims
 from penstock.portal.users import Role
 
 if TYPE_CHECKING:

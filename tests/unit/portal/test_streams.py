@@ -11,7 +11,7 @@ import pytest
 from penstock.management.client import ManagementClient
 from penstock.model.clock import ManualClock
 from penstock.model.errors import NotFound
-from penstock.portal.backend import TTL_MS, Backend
+from penstock.portal.service_client import TTL_MS, Backend
 from penstock.portal.settings import PortalSettings, from_environ
 from penstock.portal.streams import EventStream, said
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.capture.destinations import Destination
 from penstock.catalog.memory import MemoryCatalog
-from penstock.management.captures import CaptureRegistry, CaptureReport
+from penstock.management.capture_registry import CaptureRegistry, CaptureReport
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName

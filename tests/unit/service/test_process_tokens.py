@@ -12,7 +12,7 @@ import pytest
 from tests.unit.management.conftest import AtOnce
 
 from penstock.management.client import read_token
-from penstock.management.rights import ProcessRole
+from penstock.management.permissions import ProcessRole
 from penstock.model.clock import ManualClock
 from penstock.model.errors import AuthFailed, ConfigurationError
 from penstock.service import process_tokens

@@ -29,7 +29,7 @@ from penstock.management.operations.progress import Moved, Progress
 from penstock.management.operations.publishers import Publishers
 from penstock.management.operations.reports import PartitionView, Reports
 from penstock.management.operations.rules import KeyType, Rules
-from penstock.management.rights import Actor
+from penstock.management.permissions import Actor
 
 __all__ = [
     "AdminTokens",

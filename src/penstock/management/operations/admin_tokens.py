@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from penstock.management.operations.base import Acts, IssuedToken
-from penstock.management.rights import Action, ProcessRole
+from penstock.management.permissions import Action, ProcessRole
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
 

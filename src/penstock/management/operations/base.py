@@ -11,9 +11,9 @@ import msgspec
 from penstock.broker import Broker
 from penstock.broker.lag import Checkpoints, LagRow
 from penstock.catalog.api import Catalog, UsageLedger
-from penstock.management.captures import CaptureRegistry
+from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import CAPTURE_JOB, JobRegistry
-from penstock.management.rights import Action, Actor, Forbidden, ProcessRole, Role, Verified
+from penstock.management.permissions import Action, Actor, Forbidden, ProcessRole, Role, Verified
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock

@@ -11,10 +11,10 @@ import msgspec
 from penstock.broker.seek import checkpoint_before
 from penstock.capture import runs as capture_runs
 from penstock.capture.runs import Run, runs_of
-from penstock.management.captures import CaptureReport, CaptureStatus, DestinationInfo
+from penstock.management.capture_registry import CaptureReport, CaptureStatus, DestinationInfo
 from penstock.management.operations.base import Acts, shown_path
 from penstock.management.operations.progress import parse_position
-from penstock.management.rights import Action
+from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.entities import Hub
 from penstock.model.errors import NotAllowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.management.operations.base import Acts, shown_path
-from penstock.management.rights import Action
+from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.entities import ConsumerGroup
 from penstock.model.errors import AlreadyExists, NotFound

@@ -11,7 +11,7 @@ from penstock.capture import description as capture
 from penstock.capture import runs as capture_runs
 from penstock.capture.destinations import resolve
 from penstock.management.operations.base import Acts, shown_path
-from penstock.management.rights import Action
+from penstock.management.permissions import Action
 from penstock.model import limits, names
 from penstock.model.entities import Hub, HubStatus
 from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.management.jobs import Job
 from penstock.management.operations.base import Acts
-from penstock.management.rights import Action
+from penstock.management.permissions import Action
 from penstock.model import names
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.management.operations.base import Acts
-from penstock.management.rights import Action
+from penstock.management.permissions import Action
 from penstock.model import limits, names, quotas
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Tier
 from penstock.model.errors import (

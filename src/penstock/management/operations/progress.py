@@ -13,7 +13,7 @@ from penstock.broker.lag import LagRow
 from penstock.broker.seek import checkpoint_before
 from penstock.management.errors import GroupInUse
 from penstock.management.operations.base import Acts, shown_path
-from penstock.management.rights import Action
+from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.entities import Hub

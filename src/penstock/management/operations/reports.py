@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.broker import ReaderView
 from penstock.management.operations.base import Acts, ConnectionView
-from penstock.management.rights import Action, Verified
+from penstock.management.permissions import Action, Verified
 from penstock.model import metrics, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind, Usage

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.management.operations.base import Acts, shown_path
-from penstock.management.rights import Action
+from penstock.management.permissions import Action
 from penstock.model import limits, names
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.errors import ArgumentError, NotFound

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.portal import signin, static_files
+from penstock.portal import sign_in, static_files
+from penstock.portal.application import Route
 from penstock.portal.pages import (
+    activity,
     capture,
     events,
     groups,
@@ -11,30 +13,28 @@ from penstock.portal.pages import (
     namespaces,
     overview,
     policies,
-    running,
     scale,
-    sending,
+    send,
 )
-from penstock.portal.web import Route
 
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *namespaces.ROUTES,
     *hubs.ROUTES,
     *events.ROUTES,
-    *sending.ROUTES,
+    *send.ROUTES,
     *groups.ROUTES,
     *policies.ROUTES,
     *scale.ROUTES,
     *capture.ROUTES,
-    *running.ROUTES,
+    *activity.ROUTES,
 )
 
 # What strangers may see.
 PUBLIC: tuple[Route, ...] = (
-    Route("GET", "/signin", signin.open_sign_in),
-    Route("POST", "/signin", signin.sign_in),
-    Route("POST", "/signout", signin.sign_out),
+    Route("GET", "/signin", sign_in.open_sign_in),
+    Route("POST", "/signin", sign_in.sign_in),
+    Route("POST", "/signout", sign_in.sign_out),
     Route("GET", "/static/{name}", static_files.static_file),
     Route("GET", "/alive", static_files.alive),
 )

@@ -17,9 +17,8 @@ from penstock.capture.description import (
 from penstock.capture.file_names import file_path
 from penstock.management.client import CaptureStatusInfo, HubInfo
 from penstock.model.errors import ArgumentError
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
-from penstock.portal.parts import (
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import (
     badge,
     card,
     check,
@@ -33,9 +32,10 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
 from penstock.portal.texts import ago, count, moment, seconds, size, whole
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 _MB = 1024 * 1024
 _DAY_S = 86_400

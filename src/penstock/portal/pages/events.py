@@ -12,16 +12,16 @@ from starlette.responses import Response
 from penstock.client import EventData
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 from penstock.portal import bodies, downloads
+from penstock.portal.application import Route, Visit
+from penstock.portal.components import card, code, facts, field, select, table
 from penstock.portal.downloads import properties, stored_at
+from penstock.portal.event_browser import Page, Row
 from penstock.portal.finding import compile_search, shown_value
 from penstock.portal.html import Html, el, visible
 from penstock.portal.layout import page
-from penstock.portal.parts import card, code, facts, field, select, table
-from penstock.portal.reading import Page, Row
 from penstock.portal.spans import COUNT_MAX, Span, parse_span, places_text
 from penstock.portal.streams import EventStream, said
 from penstock.portal.texts import size, whole
-from penstock.portal.web import Route, Visit
 
 _FROM = {
     "latest": "the end (the last ones)",

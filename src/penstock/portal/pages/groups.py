@@ -8,9 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.model.errors import ArgumentError
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
-from penstock.portal.parts import (
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import (
     badge,
     card,
     chart,
@@ -26,9 +25,10 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
 from penstock.portal.texts import ago, count, plural, seconds, size, whole
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 DEFAULT = "$Default"
 _HEADS = (

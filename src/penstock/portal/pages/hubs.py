@@ -9,17 +9,8 @@ from starlette.responses import Response
 from penstock.management.client import HubInfo
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
-from penstock.portal.pages.overview import (
-    HUBS_SHOWN,
-    hub_table,
-    lately,
-    newest,
-    rate,
-    traffic_charts,
-)
-from penstock.portal.parts import (
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import (
     area,
     badge,
     card,
@@ -36,9 +27,18 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
+from penstock.portal.pages.overview import (
+    HUBS_SHOWN,
+    hub_table,
+    lately,
+    newest,
+    rate,
+    traffic_charts,
+)
 from penstock.portal.texts import ago, count, moment, size, whole
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 _STATES = {
     "Active": "Active",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from penstock.model.errors import ArgumentError
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import card, delete_box, field, form, select, submit, table
 from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
-from penstock.portal.parts import card, delete_box, field, form, select, submit, table
 from penstock.portal.texts import whole
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 _SKUS = {"Standard": "Standard", "Basic": "Basic", "Premium": "Premium: no units, 1 MB events"}
 

@@ -8,9 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.management.client import HubInfo
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
-from penstock.portal.parts import (
+from penstock.portal.application import Route, Visit
+from penstock.portal.components import (
     badge,
     card,
     chart,
@@ -22,9 +21,10 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
 from penstock.portal.texts import count, plural, size, whole
 from penstock.portal.users import Role
-from penstock.portal.web import Route, Visit
 
 _CHARTED = (
     "incoming_messages",

@@ -13,10 +13,9 @@ from penstock.client import parse_connection_string
 from penstock.management.client import KeysInfo, RuleInfo
 from penstock.model import names
 from penstock.model.errors import ArgumentError
-from penstock.portal import snippets
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
-from penstock.portal.parts import (
+from penstock.portal import sdk_snippets
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import (
     badge,
     card,
     code,
@@ -27,9 +26,10 @@ from penstock.portal.parts import (
     select,
     submit,
 )
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
 from penstock.portal.texts import moment
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 RIGHTS = ("Send", "Listen", "Manage")
 ROOT = "RootManageSharedAccessKey"
@@ -150,7 +150,7 @@ def _keys(visit: Visit, hub: str | None, keys: KeysInfo) -> Html:
         el("h3", "Snippets"),
         *(
             el("details", el("summary", label), code(text))
-            for label, text in snippets.with_connection_string(string, event_hub, ca_file)
+            for label, text in sdk_snippets.with_connection_string(string, event_hub, ca_file)
         ),
     )
 
@@ -313,7 +313,7 @@ async def make_token(visit: Visit) -> Response:
     expires_s = visit.portal.clock.now_ms() // 1000 + int(hours) * 3600
     token = _signed(resource, keys.key_name, keys.primary_key, expires_s)
     https = visit.portal.settings.https_url or f"https://{endpoint.host}:8443"
-    usable = snippets.with_token(
+    usable = sdk_snippets.with_token(
         token,
         endpoint=keys.primary_connection_string.partition(";")[0],
         host=endpoint.host,

@@ -13,10 +13,8 @@ from penstock.management.client import NamespaceInfo
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import LADDER_TEXT
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
-from penstock.portal.pages.overview import lately, rate
-from penstock.portal.parts import (
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import (
     card,
     chart,
     check,
@@ -32,9 +30,11 @@ from penstock.portal.parts import (
     tile,
     tiles,
 )
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
+from penstock.portal.pages.overview import lately, rate
 from penstock.portal.texts import count, moment, plural, size, whole
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 _KINDS = {"throughput-units": "throughput units", "partitions": "partitions of an event hub"}
 _HOUR_MS = 3_600_000

@@ -6,12 +6,12 @@ from typing import Any
 
 from starlette.responses import Response
 
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import badge, card, form, live, submit, table, tile, tiles
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.parts import badge, card, form, live, submit, table, tile, tiles
 from penstock.portal.texts import ago, count, moment, seconds, size, whole
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 _JOB_TONES = {"Running": "good", "Starting": "warn", "Lost": "bad", "Failed": "bad"}
 _AUDIT_SHOWN = 200

@@ -8,7 +8,9 @@ from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 
 from penstock.management import bodies, shapes
-from penstock.management.api_parts import (
+from penstock.management.operations import Place
+from penstock.management.paths import name as unescaped
+from penstock.management.routes.parameters import (
     VERSIONED,
     Asked,
     GroupName,
@@ -24,8 +26,6 @@ from penstock.management.api_parts import (
     Subscription,
     Top,
 )
-from penstock.management.operations import Place
-from penstock.management.paths import name as unescaped
 from penstock.management.shapes import PROVIDER, Shape
 from penstock.model.entities import AuthorizationRule, Namespace, Secret
 from penstock.model.errors import NotFound

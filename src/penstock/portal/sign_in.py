@@ -14,14 +14,14 @@ from starlette.responses import RedirectResponse, Response
 from penstock.model import names
 from penstock.model.errors import PenstockError, ServerBusy
 from penstock.portal.address_limits import limit_key
+from penstock.portal.application import Visit, cookie_name, set_cookie
+from penstock.portal.components import field
 from penstock.portal.html import Html, el
 from penstock.portal.layout import bare
-from penstock.portal.parts import field
 from penstock.portal.sessions import Session
 from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import PARAMETER, read_link
 from penstock.portal.users import Role, User
-from penstock.portal.web import Visit, cookie_name, set_cookie
 
 log = logging.getLogger("penstock.portal")
 

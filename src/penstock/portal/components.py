@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.model import metrics
+from penstock.portal.application import Visit
 from penstock.portal.html import Html, el, group
 from penstock.portal.texts import seconds, whole
-from penstock.portal.web import Visit
 
 RANGES = {
     "1h": ("1 hour", 3_600_000),

@@ -23,9 +23,9 @@ from penstock.client import (
     RetryPolicy,
 )
 from penstock.model.errors import ArgumentError, PenstockError
-from penstock.portal.backend import Backend
+from penstock.portal.field_mask import Mask
 from penstock.portal.finding import Wanted
-from penstock.portal.masking import Mask
+from penstock.portal.service_client import Backend
 from penstock.portal.spans import COUNT_MAX, Span
 
 STREAMS_MAX = 24  # at once, of all visitors

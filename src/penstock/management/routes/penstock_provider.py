@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 
 from penstock.management import bodies, shapes
-from penstock.management.api_parts import (
+from penstock.management.routes.parameters import (
     Asked,
     ConnectionId,
     GroupName,

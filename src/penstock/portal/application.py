@@ -20,11 +20,11 @@ from penstock.model.clock import Clock
 from penstock.model.errors import NotFound, PenstockError
 from penstock.model.host_names import HostNames
 from penstock.portal.address_limits import RequestRate, client_address, limit_key
-from penstock.portal.backend import Backend
+from penstock.portal.event_browser import Events
+from penstock.portal.field_mask import Mask
 from penstock.portal.html import path
-from penstock.portal.masking import Mask
-from penstock.portal.reading import Events
 from penstock.portal.revocations import Revocations
+from penstock.portal.service_client import Backend
 from penstock.portal.sessions import Guesses, Session, Sessions
 from penstock.portal.settings import PortalSettings
 from penstock.portal.signing import Signer

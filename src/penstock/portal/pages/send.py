@@ -13,11 +13,11 @@ from starlette.responses import Response
 from penstock.client import EventData, EventHubProducerClient
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError
+from penstock.portal.application import Done, Route, Visit
+from penstock.portal.components import area, card, field, form, select, submit
 from penstock.portal.html import Html
 from penstock.portal.layout import page
-from penstock.portal.parts import area, card, field, form, select, submit
 from penstock.portal.users import Role
-from penstock.portal.web import Done, Route, Visit
 
 REPEAT_MAX = 10_000
 _INTERVAL_MS_MAX = 60_000

@@ -10,14 +10,14 @@ from pydantic import Field, StrictBool, StrictStr
 
 from penstock.capture.runs import Reached
 from penstock.management import bodies, shapes
-from penstock.management.api_parts import Asked, HubName, NamespaceName, Responses
 from penstock.management.bodies import Body, Number, Rate
-from penstock.management.captures import (
+from penstock.management.capture_registry import (
     RECENT_FILES_MAX,
     CaptureReport,
     CaptureState,
     RecentFile,
 )
+from penstock.management.routes.parameters import Asked, HubName, NamespaceName, Responses
 from penstock.management.shapes import Shape, time_text
 
 OWN = "/providers/Penstock"

@@ -5,8 +5,17 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from penstock.management import bodies, shapes
-from penstock.management.api_entities import HUB, NAMESPACE, RESOURCE_GROUP, SUBSCRIPTION
-from penstock.management.api_parts import (
+from penstock.management.operations import Place
+from penstock.management.operations.namespaces import (
+    DEFAULT_LOCATION,
+    DEFAULT_SUBSCRIPTION,
+    is_at,
+    place_of,
+)
+from penstock.management.paths import name as unescaped
+from penstock.management.permissions import Action
+from penstock.management.routes.entities import HUB, NAMESPACE, RESOURCE_GROUP, SUBSCRIPTION
+from penstock.management.routes.parameters import (
     VERSIONED,
     Asked,
     HubName,
@@ -18,15 +27,6 @@ from penstock.management.api_parts import (
     Responses,
     Subscription,
 )
-from penstock.management.operations import Place
-from penstock.management.operations.namespaces import (
-    DEFAULT_LOCATION,
-    DEFAULT_SUBSCRIPTION,
-    is_at,
-    place_of,
-)
-from penstock.management.paths import name as unescaped
-from penstock.management.rights import Action
 from penstock.management.shapes import PROVIDER, Shape
 from penstock.model import names
 

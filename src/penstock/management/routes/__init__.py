@@ -1,0 +1,1 @@
+"""The routes of the management API, by what they manage."""
