@@ -246,13 +246,13 @@ PHASES: dict[str, Callable[[_Child], Awaitable[None]]] = {
 
 
 async def _serve(data: Path, hubs: int) -> None:
-    from penstock.service.garbage_collection import GarbageCollection
-    from penstock.service.settings import (
+    from penstock.service.config.settings import (
         DEFAULT_NAMESPACE,
         HubSettings,
         NamespaceSettings,
         Settings,
     )
+    from penstock.service.garbage_collection import GarbageCollection
     from penstock.service.wiring import Penstock
 
     names = [HubSettings(name=HubName(f"hub-{number:05}")) for number in range(hubs)]

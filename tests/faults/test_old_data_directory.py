@@ -25,7 +25,7 @@ from penstock.client import (
     EventHubProducerClient,
 )
 from penstock.model.clock import ManualClock
-from penstock.service.config import load_settings
+from penstock.service.config.loader import load_settings
 from penstock.service.wiring import Penstock
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "data_directory_2ffc782"

@@ -19,7 +19,7 @@ from penstock.client import EventData, EventHubConsumerClient, EventHubProducerC
 from penstock.management.client import ManagementClient
 from penstock.model.errors import PenstockError
 from penstock.model.names import HubName
-from penstock.service.settings import (
+from penstock.service.config.settings import (
     DEFAULT_NAMESPACE,
     HubSettings,
     NamespaceSettings,

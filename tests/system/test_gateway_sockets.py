@@ -39,8 +39,8 @@ from penstock.amqp.performatives import Accepted, Source, Target
 from penstock.client.endpoint import Endpoint, parse_connection_string
 from penstock.gateway.amqp.context import Deadlines
 from penstock.service import wiring
-from penstock.service.facts import Facts
-from penstock.service.settings import Settings
+from penstock.service.config.settings import Settings
+from penstock.service.runtime_description import Facts
 
 TIMEOUT_S = 10.0
 HEADER_MS = 400

@@ -32,7 +32,7 @@ WALLS = (
     ("gateway", "catalog", ("catalog.api",)),
     ("management", "log", ("log.api",)),
     ("management", "catalog", ("catalog.api",)),
-    ("service", "log", ("log.api",)),
+    ("service", "log", ("log.api", "log.embedded.verify")),  # a backup is verified
     ("service", "catalog", ("catalog.api",)),
     ("testing", "log", ("log.api",)),
     ("testing", "catalog", ("catalog.api",)),

@@ -29,8 +29,8 @@ def backup(
     Exit code 1 when the data directory itself is damaged; what can be read is in the copy.
     """
     from penstock import __version__
-    from penstock.cli.copying import back_up, size_of
     from penstock.cli.target import Where, data_directory
+    from penstock.service.backup import back_up, size_of
 
     source = data_directory(Where(data=data, context=context))
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -71,8 +71,8 @@ def restore(
     Into an empty or new directory only, and only when every file is as it was backed up and every
     event can be read. --dry-run checks the backup alone.
     """
-    from penstock.cli.copying import check_backup, read_manifest, restore_to
     from penstock.cli.target import Where, data_directory
+    from penstock.service.backup import check_backup, read_manifest, restore_to
 
     target = data_directory(Where(data=data))
     manifest = read_manifest(directory)

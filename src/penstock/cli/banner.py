@@ -13,8 +13,8 @@ from penstock import __version__
 from penstock.kernels import KERNEL
 
 if TYPE_CHECKING:
-    from penstock.service.facts import Facts
-    from penstock.service.settings import Settings
+    from penstock.service.config.settings import Settings
+    from penstock.service.runtime_description import Facts
 
 
 def print_banner(

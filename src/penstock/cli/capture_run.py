@@ -32,15 +32,15 @@ def run_job(
     master: str | None,
 ) -> None:
     """Until SIGTERM or Ctrl-C. Raises PenstockError when it cannot begin."""
-    from penstock.service import logs
-    from penstock.service.config import load_settings
-    from penstock.service.config_capture import destinations_of
-    from penstock.service.settings import Settings
+    from penstock.service import logging_setup
+    from penstock.service.config.capture import destinations_of
+    from penstock.service.config.loader import load_settings
+    from penstock.service.config.settings import Settings
     from penstock.spark.capture_after import Notify
     from penstock.spark.capture_job import CaptureJob, JobSettings
 
     settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
-    logs.set_up(settings.log_level, _now_ms)
+    logging_setup.set_up(settings.log_level, _now_ms)
     for chatty in ("azure", "adlfs", "py4j", "botocore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     where = (state or Path(os.environ.get(STATE) or _STATE_DEFAULT)).resolve()

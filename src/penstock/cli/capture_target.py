@@ -35,7 +35,7 @@ def known_destinations(service: Service, config: Path | None) -> list[Destinatio
     """By the service's configuration where this machine has it; else by what the service tells and
     credentials of the environment. Raises PenstockError."""
     from penstock.capture.destinations import environment_destination
-    from penstock.service.config import load_settings
+    from penstock.service.config.loader import load_settings
 
     settings = load_settings(flags={"config": config}, environ=os.environ)
     return list(settings.capture.destinations) or [

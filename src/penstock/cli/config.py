@@ -15,7 +15,7 @@ from penstock.cli.output import Format, Output, print_rows, talk
 from penstock.cli.tree import Noun
 
 if TYPE_CHECKING:
-    from penstock.service.settings import Settings
+    from penstock.service.config.settings import Settings
 
 app = Noun("Show, validate and describe the service's configuration.")
 
@@ -43,8 +43,8 @@ def validate(
 
     With the environment as it is: variables win over the file, and are checked too.
     """
-    from penstock.cli.json_lines import with_line
     from penstock.model.errors import ConfigurationError
+    from penstock.service.config.json_lines import with_line
 
     try:
         settings = _load(file)
@@ -85,7 +85,7 @@ def schema(
 ) -> None:
     """Every setting: its key in the file, its flag, its variable, its default."""
     if json_schema:
-        from penstock.cli.config_schema import json_schema_of_file
+        from penstock.service.config.schema import json_schema_of_file
 
         typer.echo(json.dumps(json_schema_of_file(), indent=2))
         return
@@ -99,13 +99,13 @@ def effective(config: Path | None) -> list[dict[str, object]]:
 
 
 def _load(file: Path | None) -> Settings:
-    from penstock.service.config import load_settings
+    from penstock.service.config.loader import load_settings
 
     return load_settings(flags={"config": file}, environ=os.environ)
 
 
 def _values(settings: Settings, config: Path | None) -> list[dict[str, object]]:
-    from penstock.service.config import SETTINGS
+    from penstock.service.config.loader import SETTINGS
 
     default = _default_settings()
     rows: list[dict[str, object]] = []
@@ -158,7 +158,7 @@ def _entities(settings: Settings) -> list[dict[str, object]]:
 
 
 def _schema() -> list[dict[str, object]]:
-    from penstock.service.config import SETTINGS
+    from penstock.service.config.loader import SETTINGS
 
     default = _default_settings()
     return [
@@ -180,7 +180,7 @@ def _default(settings: Settings, field: str) -> object:
 
 
 def _default_settings() -> Settings:
-    from penstock.service.settings import Settings
+    from penstock.service.config.settings import Settings
 
     return Settings()
 

@@ -118,7 +118,7 @@ def _certificate(data: Path, config: Path | None) -> CertificateValidity | str |
         read_validity,
         server_context,
     )
-    from penstock.service.config import load_settings
+    from penstock.service.config.loader import load_settings
 
     try:
         settings = load_settings(flags={"data": data, "config": config}, environ=os.environ)

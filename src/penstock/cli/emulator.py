@@ -15,7 +15,7 @@ from penstock.model.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.management.client import ManagementClient
-    from penstock.service.settings import HubSettings, NamespaceSettings
+    from penstock.service.config.settings import HubSettings, NamespaceSettings
 
 app = Noun("Take over from the official emulator.")
 
@@ -49,8 +49,8 @@ def import_(
 
 
 def _read(file: Path) -> tuple[NamespaceSettings, ...]:
-    from penstock.cli.json_lines import with_line
-    from penstock.service.emulator import is_emulator_config, read_namespaces
+    from penstock.service.config.emulator import is_emulator_config, read_namespaces
+    from penstock.service.config.json_lines import with_line
 
     try:
         with file.open("rb") as opened:

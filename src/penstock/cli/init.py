@@ -13,8 +13,8 @@ import typer
 from penstock.cli.output import Format, Output, print_record, talk
 
 if TYPE_CHECKING:
-    from penstock.service.facts import Facts
-    from penstock.service.settings import Settings
+    from penstock.service.config.settings import Settings
+    from penstock.service.runtime_description import Facts
 
 
 def init(
@@ -38,7 +38,7 @@ def init(
     them on its first start. One that is ready already is brought up to the configuration.
     """
     from penstock.cli.serve import loop_factory
-    from penstock.service.config import load_settings
+    from penstock.service.config.loader import load_settings
 
     settings = load_settings(
         flags={

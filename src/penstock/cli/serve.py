@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.service.facts import Facts
-    from penstock.service.settings import Settings
+    from penstock.service.config.settings import Settings
+    from penstock.service.runtime_description import Facts
 
 log = logging.getLogger("penstock.serve")
 
@@ -86,8 +86,8 @@ def serve(
     logs one line `ready ...` and prints no key or token.
     """
     from penstock.model.clock import SystemClock
-    from penstock.service import logs
-    from penstock.service.config import load_settings
+    from penstock.service import logging_setup
+    from penstock.service.config.loader import load_settings
 
     settings = load_settings(
         flags={
@@ -110,7 +110,7 @@ def serve(
         },
         environ=os.environ,
     )
-    logs.set_up(settings.log_level, SystemClock().monotonic_ms)
+    logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(settings))
 

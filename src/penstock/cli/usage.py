@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from penstock.model.prices import Prices
     from penstock.model.usage import Usage
-    from penstock.service.prices import Prices
 
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%SZ"]
 _PRICE_STEP = Decimal("0.000001")
@@ -70,7 +70,7 @@ def usage(
     """
     from penstock.catalog import offline
     from penstock.model.names import key
-    from penstock.service.config import read_price_list
+    from penstock.service.config.loader import read_price_list
 
     if day and month:
         raise typer.BadParameter("--day and --month contradict each other: give one.")

@@ -9,7 +9,7 @@ from penstock.catalog.api import Catalog, CatalogChange
 from penstock.model.entities import AuthorizationRule, Namespace
 from penstock.model.names import HubName
 from penstock.service.certificates import machine_names
-from penstock.service.settings import Settings, is_loopback
+from penstock.service.config.settings import Settings, is_loopback
 
 
 def shared_hosts(settings: Settings) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ import msgspec
 
 from penstock.model import limits
 from penstock.model.errors import ConfigurationError, DataDirectoryError
+from penstock.service.config.settings import Settings
 from penstock.service.data_directory import write_whole
-from penstock.service.settings import Settings
 
 _logger = logging.getLogger(__name__)
 

@@ -23,14 +23,14 @@ from penstock.model.entities import (
 )
 from penstock.model.names import NamespaceName
 from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
-from penstock.service.administration import new_key
-from penstock.service.settings import (
+from penstock.service.config.settings import (
     DEFAULT_HUB,
     HubSettings,
     NamespaceSettings,
     RuleSettings,
     Settings,
 )
+from penstock.service.management_context import new_key
 from penstock.service.unclaimed_logs import UnclaimedLogs
 
 _logger = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubRuntime
 from penstock.broker.lag import LagRow
 from penstock.management.capture_registry import CaptureState
-from penstock.service.capture import CaptureWatch
-from penstock.service.flushes import FLUSH_BOUNDS_S, FlushTimes
+from penstock.model.flush_times import FLUSH_BOUNDS_S, FlushTimes
+from penstock.service.capture_process import CaptureWatch
 from penstock.service.periodic_tasks import TurnBudget
 
 _SAMPLES_PER_PIECE = 256  # histograms count as one

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
-from penstock.service.administration import ServiceTokens
+from penstock.service.config.settings import Settings
 from penstock.service.data_directory import write_whole
-from penstock.service.settings import Settings
+from penstock.service.management_context import ServiceTokens
 
 LIFETIME_S = 3600  # how long a token that was lost is worth something
 RENEW_AFTER_S = 1200

@@ -52,9 +52,20 @@ from penstock.model.errors import (
     QuotaExceeded,
     ServerBusy,
 )
+from penstock.model.flush_times import FlushTimes
 from penstock.model.host_names import HostNames
 from penstock.service import certificate_reload, retention
-from penstock.service.administration import (
+from penstock.service.authorities import CatalogAuthorities, shared_hosts
+from penstock.service.capture_process import CaptureRoom
+from penstock.service.certificate_reload import ReloadableCertificate
+from penstock.service.certificates import Certificates, machine_names, prepare_certificates
+from penstock.service.child_processes import Child, Children
+from penstock.service.config.settings import Settings
+from penstock.service.data_directory import DataDirectory
+from penstock.service.initial_entities import create_initial_entities, new_hub_id
+from penstock.service.lag_report import LagReport, follow_catalog
+from penstock.service.listener_errors import listener_error
+from penstock.service.management_context import (
     AdministrationChecks,
     DoorConnections,
     ServiceTokens,
@@ -64,19 +75,7 @@ from penstock.service.administration import (
     own_host_names,
     units_needed,
 )
-from penstock.service.authorities import CatalogAuthorities, shared_hosts
-from penstock.service.capture import CaptureRoom
-from penstock.service.certificate_reload import ReloadableCertificate
-from penstock.service.certificates import Certificates, machine_names, prepare_certificates
-from penstock.service.children import Child, Children
-from penstock.service.data_directory import DataDirectory
-from penstock.service.facts import Facts
-from penstock.service.flushes import FlushTimes
-from penstock.service.history import MetricHistory
-from penstock.service.initial_entities import create_initial_entities, new_hub_id
-from penstock.service.kept import LagReport, follow_catalog
-from penstock.service.listener_errors import listener_error
-from penstock.service.metering import Metering
+from penstock.service.metric_history import MetricHistory
 from penstock.service.metrics import (
     BrokerCollector,
     CaptureCollector,
@@ -84,7 +83,7 @@ from penstock.service.metrics import (
     metrics_route,
 )
 from penstock.service.periodic_tasks import PassRecord, PeriodicTask, Work
-from penstock.service.portal import (
+from penstock.service.portal_process import (
     PortalSignIn,
     PortalSockets,
     check_portal,
@@ -92,6 +91,7 @@ from penstock.service.portal import (
     portal_child,
 )
 from penstock.service.process_tokens import RENEW_INTERVAL_S, ProcessTokens
+from penstock.service.read_threads import ReadThreads
 from penstock.service.readiness import (
     Readiness,
     ServiceState,
@@ -105,9 +105,9 @@ from penstock.service.readiness import (
     run_checks,
     summarize,
 )
-from penstock.service.reads import ReadThreads
-from penstock.service.settings import Settings
+from penstock.service.runtime_description import Facts
 from penstock.service.unclaimed_logs import UnclaimedLogs, compare_logs, hubs_with_name_files
+from penstock.service.usage_recorder import Metering
 
 _READ_THREADS = 4
 _GRACE_S = 3.0

@@ -22,7 +22,7 @@ from penstock.gateway.http.checkpoints import HttpCheckpoints
 from penstock.gateway.http.publish import HttpPublishing
 from penstock.gateway.http.request import Exchange
 from penstock.gateway.http.server import HttpDoor, PublicApplication
-from penstock.service.kept import follow_catalog
+from penstock.service.lag_report import follow_catalog
 from penstock.testing.injected import Board
 
 

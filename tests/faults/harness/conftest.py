@@ -35,7 +35,7 @@ from penstock.log.embedded.files import Files
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.clock import Clock
 from penstock.model.names import HubName
-from penstock.service.settings import (
+from penstock.service.config.settings import (
     DEFAULT_NAMESPACE,
     HubSettings,
     NamespaceSettings,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.cli.config import effective, schema, validate
-from penstock.cli.config_schema import json_schema_of_file
-from penstock.cli.json_lines import lines_of, with_line
 from penstock.cli.output import Output
 from penstock.model.errors import ConfigurationError
-from penstock.service.config import SETTINGS
+from penstock.service.config.json_lines import lines_of, with_line
+from penstock.service.config.loader import SETTINGS
+from penstock.service.config.schema import json_schema_of_file
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 EMULATOR = """{

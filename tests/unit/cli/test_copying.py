@@ -15,15 +15,6 @@ import pytest
 from penstock.capture.ledger import Ledger
 from penstock.capture.windows import Place
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.cli.copying import (
-    MANIFEST,
-    Manifest,
-    back_up,
-    check_backup,
-    read_manifest,
-    restore_to,
-    size_of,
-)
 from penstock.io.sqlite import register_row_sum
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
 from penstock.log.embedded.store import EmbeddedLogStore
@@ -32,6 +23,15 @@ from penstock.model import names
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import DataDirectoryError, NotFound
 from penstock.model.events import EventBatch, Receipt
+from penstock.service.backup import (
+    MANIFEST,
+    Manifest,
+    back_up,
+    check_backup,
+    read_manifest,
+    restore_to,
+    size_of,
+)
 
 MESSAGE = b"\x00\x53\x75\xa0\x80" + bytes(128)
 SECTION = b"\x00\x53\x75\xa0" + bytes([len(MESSAGE)]) + MESSAGE

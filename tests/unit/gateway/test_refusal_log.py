@@ -16,7 +16,7 @@ from penstock.model import limits
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Right
 from penstock.model.errors import NotFound
-from penstock.service.logs import BURST, Thinning
+from penstock.service.logging_setup import BURST, Thinning
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Peer, World

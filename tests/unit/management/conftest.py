@@ -34,7 +34,7 @@ from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.metrics import Series
-from penstock.service.kept import LagReport
+from penstock.service.lag_report import LagReport
 
 NAMESPACE = "contoso"
 HUB = "orders"

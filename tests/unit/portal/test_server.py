@@ -22,7 +22,7 @@ from penstock.portal.server import (
     PortalServer,
 )
 from penstock.service.certificates import prepare_certificates
-from penstock.service.settings import Settings
+from penstock.service.config.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

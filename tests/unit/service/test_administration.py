@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.service.administration import _user_agent
+from penstock.service.management_context import _user_agent
 
 
 @pytest.mark.parametrize(

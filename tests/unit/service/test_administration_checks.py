@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.model.errors import AuthFailed
 from penstock.model.host_names import HostNames
 from penstock.model.names import AUTHENTICATE, NamespaceName
-from penstock.service.administration import AdministrationChecks, own_host_names
-from penstock.service.settings import NamespaceSettings, Settings
+from penstock.service.config.settings import NamespaceSettings, Settings
+from penstock.service.management_context import AdministrationChecks, own_host_names
 
 
 async def answered(scope: Scope, receive: Receive, send: Send) -> None:

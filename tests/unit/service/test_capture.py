@@ -17,13 +17,13 @@ from penstock.management.capture_registry import CaptureRegistry, CaptureReport
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
-from penstock.service import capture
-from penstock.service.capture import CaptureSupervisor, CaptureWatch, asking, capture_child
-from penstock.service.children import Child, ChildState, ChildStatus
-from penstock.service.config import load_settings
-from penstock.service.facts import Facts
+from penstock.service import capture_process
+from penstock.service.capture_process import CaptureSupervisor, CaptureWatch, asking, capture_child
+from penstock.service.child_processes import Child, ChildState, ChildStatus
+from penstock.service.config.loader import load_settings
+from penstock.service.config.settings import Settings
 from penstock.service.readiness import State
-from penstock.service.settings import Settings
+from penstock.service.runtime_description import Facts
 
 NS = NamespaceName("contoso")
 CLOCK = ManualClock()
@@ -114,7 +114,7 @@ async def test_the_process_lives_as_long_as_something_is_captured(
 async def test_packages_that_are_missing_are_told(
     catalog: MemoryCatalog, registry: CaptureRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "_NEEDED", ("no_such_package",))
+    monkeypatch.setattr(capture_process, "_NEEDED", ("no_such_package",))
     children = FakeChildren()
     supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
     supervisor.start()

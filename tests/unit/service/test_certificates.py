@@ -22,8 +22,8 @@ from penstock.service.certificates import (
     prepare_certificates,
     server_context,
 )
-from penstock.service.config import NamespaceSettings, Settings
-from penstock.service.settings import DEFAULT_NAMESPACE
+from penstock.service.config.loader import NamespaceSettings, Settings
+from penstock.service.config.settings import DEFAULT_NAMESPACE
 
 DAY_MS = 86_400_000
 NOW_MS = 1_790_000_000_000

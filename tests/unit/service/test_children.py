@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from penstock.model.clock import ManualClock
-from penstock.service.children import (
+from penstock.service.child_processes import (
     BACKOFF_S,
     LINE_BYTES_MAX,
     Child,
@@ -338,7 +338,7 @@ def test_repr_of_a_child_keeps_its_secrets() -> None:
 _PARENT = """
 import asyncio, os, sys
 from penstock.model.clock import SystemClock
-from penstock.service.children import Child, Children
+from penstock.service.child_processes import Child, Children
 
 async def main():
     children = Children(SystemClock())

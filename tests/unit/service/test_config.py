@@ -11,7 +11,7 @@ from penstock.model import limits
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import ROOT_RULE
-from penstock.service.config import SETTINGS, Settings, load_settings
+from penstock.service.config.loader import SETTINGS, Settings, load_settings
 
 Load = Callable[..., Settings]
 

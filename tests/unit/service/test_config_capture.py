@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ConfigurationError
-from penstock.service.config import load_settings
-from penstock.service.config_capture import destinations_of
-from penstock.service.settings import CaptureConfig
+from penstock.service.config.capture import destinations_of
+from penstock.service.config.loader import load_settings
+from penstock.service.config.settings import CaptureConfig
 
 SECRET = "c2VjcmV0LWtleQ=="
 

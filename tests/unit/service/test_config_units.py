@@ -12,11 +12,11 @@ from penstock.catalog.memory import MemoryCatalog
 from penstock.model.entities import Namespace, Tier
 from penstock.model.errors import ConfigurationError, QuotaExceeded
 from penstock.model.names import NamespaceName
+from penstock.model.prices import Prices
 from penstock.model.usage import QuotaKind, Usage
 from penstock.service import initial_entities
-from penstock.service.config import load_settings
-from penstock.service.prices import Prices
-from penstock.service.settings import GrantSettings, Settings
+from penstock.service.config.loader import load_settings
+from penstock.service.config.settings import GrantSettings, Settings
 
 NS = NamespaceName("telemetry")
 NAMESPACE = '[[namespaces]]\nname = "telemetry"\n'

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from penstock.model.entities import Right, Secret, Tier
-from penstock.service.config import SETTINGS, Setting, Settings, load_settings
+from penstock.service.config.loader import SETTINGS, Setting, Settings, load_settings
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
 # Defaults that are not fields of Settings: they belong to the default namespace.

@@ -12,7 +12,7 @@ import pytest
 from penstock.model.entities import LimitSet, Secret
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import ROOT_RULE
-from penstock.service.config import Settings, load_settings
+from penstock.service.config.loader import Settings, load_settings
 
 # The file that the emulator's installer ships, byte for byte in meaning.
 SHIPPED: dict[str, Any] = {

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.names import ROOT_RULE, NamespaceName
-from penstock.service.administration import endpoints_of
-from penstock.service.facts import Facts
-from penstock.service.settings import Settings
+from penstock.service.config.settings import Settings
+from penstock.service.management_context import endpoints_of
+from penstock.service.runtime_description import Facts
 
 ROOT = AuthorizationRule(
     namespace=NamespaceName("penstock"),

@@ -17,8 +17,8 @@ from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
+from penstock.model.flush_times import FlushTimes
 from penstock.model.names import HubName, NamespaceName
-from penstock.service.flushes import FlushTimes
 from penstock.service.metrics import BrokerCollector, CertificateCollector
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "grafana.json"

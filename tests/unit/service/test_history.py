@@ -21,7 +21,7 @@ from penstock.model.errors import DataDirectoryError
 from penstock.model.events import EventBatch
 from penstock.model.metrics import COUNTERS, GAUGES, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
 from penstock.model.names import HubName, NamespaceName
-from penstock.service.history import MetricHistory
+from penstock.service.metric_history import MetricHistory
 from penstock.service.periodic_tasks import ITEMS_PER_TURN
 
 NAMESPACE = NamespaceName("Contoso")

@@ -18,7 +18,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import ConsumerGroup, Hub, Namespace
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.names import GroupName, HubName, NamespaceName
-from penstock.service.kept import LagReport, follow_catalog
+from penstock.service.lag_report import LagReport, follow_catalog
 
 NAMESPACE = NamespaceName("contoso")
 SAVED = [Checkpoint(partition_id="0", offset="0", sequence_number=0)]

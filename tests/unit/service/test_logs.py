@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.model.clock import ManualClock
-from penstock.service import logs
+from penstock.service import logging_setup
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def written(clock: ManualClock) -> Iterator[io.StringIO]:
     stream = io.StringIO()
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    logs.set_up("info", clock.monotonic_ms, stream)
+    logging_setup.set_up("info", clock.monotonic_ms, stream)
     yield stream
     root.handlers[:], root.level = handlers, level
     for chatty in ("uvicorn", "asyncio", "websockets"):
@@ -33,8 +33,8 @@ def test_flood_of_one_warning_is_cut_and_counted(clock: ManualClock, written: io
     logger = logging.getLogger("penstock.test")
     for number in range(1000):
         logger.warning("protocol error: peer=%s", number)
-    assert written.getvalue().count("protocol error") == logs.BURST
-    clock.advance(logs.PERIOD_MS)
+    assert written.getvalue().count("protocol error") == logging_setup.BURST
+    clock.advance(logging_setup.PERIOD_MS)
     logger.warning("protocol error: peer=%s", "last")
     last = written.getvalue().splitlines()[-1]
     assert "peer=last" in last
@@ -57,7 +57,7 @@ def test_facts_are_never_thinned(written: io.StringIO) -> None:
 
 
 def test_memory_is_bounded_whatever_is_logged(clock: ManualClock) -> None:
-    thinning = logs.Thinning(clock.monotonic_ms)
+    thinning = logging_setup.Thinning(clock.monotonic_ms)
     for number in range(5000):
         record = logging.makeLogRecord({"levelno": logging.WARNING, "msg": f"template {number}"})
         assert thinning.filter(record)

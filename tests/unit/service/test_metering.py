@@ -19,8 +19,8 @@ from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import DataDirectoryError
 from penstock.model.names import HubName, NamespaceName
 from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
-from penstock.service import metering as module
-from penstock.service.metering import Metering
+from penstock.service import usage_recorder as module
+from penstock.service.usage_recorder import Metering
 
 NS = NamespaceName("contoso")
 TEN = 480_000 * HOUR_MS

@@ -10,12 +10,12 @@ import pytest
 
 from penstock.model.clock import ManualClock
 from penstock.portal.settings import hash_token
-from penstock.service.administration import ServiceTokens
 from penstock.service.certificates import Certificates
+from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
-from penstock.service.facts import Facts
-from penstock.service.portal import PortalSignIn, PortalSockets, portal_child
-from penstock.service.settings import PORTAL_PORT, Settings
+from penstock.service.management_context import ServiceTokens
+from penstock.service.portal_process import PortalSignIn, PortalSockets, portal_child
+from penstock.service.runtime_description import Facts
 
 FACTS = Facts(
     namespace="n",

@@ -16,8 +16,8 @@ from penstock.management.permissions import ProcessRole
 from penstock.model.clock import ManualClock
 from penstock.model.errors import AuthFailed, ConfigurationError
 from penstock.service import process_tokens
-from penstock.service.administration import ServiceTokens
 from penstock.service.data_directory import DataDirectory
+from penstock.service.management_context import ServiceTokens
 from penstock.service.process_tokens import LIFETIME_S, RENEW_AFTER_S, ProcessTokens
 
 CAPTURE, PORTAL = ProcessRole.CAPTURE, ProcessRole.PORTAL

@@ -22,7 +22,7 @@ from penstock.client.errors import ClientError
 from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import LinkApp
 from penstock.gateway.guard import ConnectionSlot
-from penstock.service.settings import Settings
+from penstock.service.config.settings import Settings
 from penstock.service.wiring import Penstock
 
 DEADLINE_S = 30

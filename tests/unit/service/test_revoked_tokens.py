@@ -12,8 +12,8 @@ from penstock.auth.admin_token import LIFETIME_S
 from penstock.model.clock import ManualClock
 from penstock.model.errors import AuthFailed, DataDirectoryError, QuotaExceeded
 from penstock.service import revoked_tokens
-from penstock.service.administration import ServiceTokens
 from penstock.service.data_directory import DataDirectory
+from penstock.service.management_context import ServiceTokens
 
 if TYPE_CHECKING:
     from penstock.management.operations import IssuedToken

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.model import limits, slow_operations
 from penstock.model.clock import ManualClock
-from penstock.service.logs import BURST, Thinning
-from penstock.service.reads import ReadThreads
+from penstock.service.logging_setup import BURST, Thinning
+from penstock.service.read_threads import ReadThreads
 
 
 @pytest.fixture

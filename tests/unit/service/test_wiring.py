@@ -19,7 +19,7 @@ from penstock.model.entities import ConsumerGroup
 from penstock.model.errors import PenstockError
 from penstock.model.names import GroupName
 from penstock.service.certificates import development_certificates
-from penstock.service.settings import Settings
+from penstock.service.config.settings import Settings
 from penstock.service.wiring import Penstock
 
 DEADLINE_S = 30

@@ -25,13 +25,13 @@ from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError
-from penstock.service.children import Child, Children, ChildState, ChildStatus, Probe
-from penstock.service.config_capture import destinations_of
-from penstock.service.facts import Facts
+from penstock.service.child_processes import Child, Children, ChildState, ChildStatus, Probe
+from penstock.service.config.capture import destinations_of
+from penstock.service.config.settings import Settings
 from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
 from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
-from penstock.service.settings import Settings
+from penstock.service.runtime_description import Facts
 
 NAME = "capture"
 _NEEDED = ("pyspark", "pyarrow", "fsspec", "isal")

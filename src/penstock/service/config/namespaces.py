@@ -8,9 +8,9 @@ from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.model.usage import QuotaKind
-from penstock.service import config_values as values
-from penstock.service.config_values import Table, Value
-from penstock.service.settings import (
+from penstock.service.config import document as values
+from penstock.service.config.document import Table, Value
+from penstock.service.config.settings import (
     GrantSettings,
     HubSettings,
     NamespaceSettings,

@@ -25,10 +25,10 @@ from penstock.model.entities import Right, Secret
 from penstock.model.errors import AuthFailed, ConnectionForced
 from penstock.model.host_names import HostNames
 from penstock.service.certificates import machine_names
+from penstock.service.config.settings import Settings
 from penstock.service.data_directory import DataDirectory
-from penstock.service.facts import Facts
 from penstock.service.revoked_tokens import RevokedTokens
-from penstock.service.settings import Settings
+from penstock.service.runtime_description import Facts
 
 _KEY_BYTES = 32  # 256 bits (expectations.md H.2)
 UNCHECKED_PATHS = ("/health", "/ready")  # for load balancers and container health checks

@@ -19,7 +19,7 @@ from typing import NoReturn, TypeVar
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret
 from penstock.model.errors import ArgumentError, ConfigurationError
-from penstock.service.settings import HubSettings, NamespaceSettings, RuleSettings
+from penstock.service.config.settings import HubSettings, NamespaceSettings, RuleSettings
 
 # Published in the emulator's documentation and in every connection string of its users.
 EMULATOR_KEY = Secret("SAS_KEY_VALUE")

@@ -17,13 +17,13 @@ import msgspec
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
-from penstock.service import config_values as values
-from penstock.service.config_capture import CaptureReader
-from penstock.service.config_namespaces import NamespaceReader
-from penstock.service.config_values import Document, Table, Value
-from penstock.service.emulator import EMULATOR_KEY, is_emulator_config, read_namespaces
-from penstock.service.prices import PRICE_FIELDS, Prices
-from penstock.service.settings import (
+from penstock.model.prices import PRICE_FIELDS, Prices
+from penstock.service.config import document as values
+from penstock.service.config.capture import CaptureReader
+from penstock.service.config.document import Document, Table, Value
+from penstock.service.config.emulator import EMULATOR_KEY, is_emulator_config, read_namespaces
+from penstock.service.config.namespaces import NamespaceReader
+from penstock.service.config.settings import (
     DEFAULT_HUB,
     DEFAULT_NAMESPACE,
     CaptureConfig,

@@ -22,18 +22,18 @@ from starlette.routing import Route
 
 from penstock.management.permissions import ProcessRole, Role, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
+from penstock.model.prices import PRICE_FIELDS
 from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import issue_link
 from penstock.portal.users import Role as PortalRole
-from penstock.service.administration import own_host_names
 from penstock.service.certificates import Certificates
-from penstock.service.children import Child, Children, ChildState
+from penstock.service.child_processes import Child, Children, ChildState
+from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
-from penstock.service.facts import Facts, public_host
-from penstock.service.prices import PRICE_FIELDS
+from penstock.service.management_context import own_host_names
 from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
-from penstock.service.settings import PORTAL_PORT, Settings
+from penstock.service.runtime_description import Facts, public_host
 
 NAME = "portal"
 _BACKLOG = 128

@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.model import limits
 from penstock.model.entities import LimitSet
-from penstock.service import config_values as values
-from penstock.service.config import SETTINGS, Setting
-from penstock.service.prices import PRICE_FIELDS
+from penstock.model.prices import PRICE_FIELDS
+from penstock.service.config import document as values
+from penstock.service.config.loader import SETTINGS, Setting
 
 Schema = dict[str, Any]
 

@@ -17,9 +17,9 @@ from penstock.capture.destinations import (
     variable_of,
 )
 from penstock.model.errors import ConfigurationError
-from penstock.service import config_values as values
-from penstock.service.config_values import Table, Value
-from penstock.service.settings import CaptureConfig, NotifySettings
+from penstock.service.config import document as values
+from penstock.service.config.document import Table, Value
+from penstock.service.config.settings import CaptureConfig, NotifySettings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TEXT_MAX = 2048

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.model.entities import AuthorizationRule
-from penstock.service.settings import Settings
+from penstock.service.config.settings import Settings
 
 _AMQPS_DEFAULT = 5671
 _LOCALHOST = ("localhost", "127.0.0.1", "::1")  # any other loopback address is not localhost
