@@ -32,7 +32,7 @@ if str(ROOT) not in sys.path:
 
 from penstock.client import EventData, EventHubProducerClient  # noqa: E402 - the path comes first
 from penstock.spark import session  # noqa: E402
-from penstock.spark.options import Options  # noqa: E402
+from penstock.spark.eventhubs.options import Options  # noqa: E402
 
 PENSTOCK = ROOT / ".venv" / "bin" / "penstock"
 PARTITIONS = 4
@@ -87,10 +87,10 @@ def ready_batch(connection: str, place: Path) -> Path:
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from penstock.spark.hub import range_settings
-    from penstock.spark.planning import Span
-    from penstock.spark.rows import record_batches
-    from penstock.spark.sources.eventhubs import spark_schema
+    from penstock.spark.eventhubs.data_source import spark_schema
+    from penstock.spark.eventhubs.hub_bounds import range_settings
+    from penstock.spark.eventhubs.planner import Span
+    from penstock.spark.eventhubs.rows import record_batches
 
     options = Options({"connectionString": connection})
     schema = to_arrow_schema(spark_schema(options.rows()), timezone="UTC")
@@ -112,8 +112,8 @@ def register_ceiling(spark: Any) -> None:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
     from pyspark.sql.types import StructType
 
-    from penstock.spark.options import RowOptions
-    from penstock.spark.sources.eventhubs import spark_schema
+    from penstock.spark.eventhubs.data_source import spark_schema
+    from penstock.spark.eventhubs.options import RowOptions
 
     class Ready(DataSourceReader):
         def __init__(self, file: str, rows: int) -> None:

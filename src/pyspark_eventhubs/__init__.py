@@ -5,9 +5,9 @@ Python data source, so an older PySpark gets a source that fails only when it is
 """
 
 try:
-    from penstock.spark.sources.eventhubs import EventHubsDataSource as DefaultSource
+    from penstock.spark.eventhubs.data_source import EventHubsDataSource as DefaultSource
 except ImportError:
-    from penstock.spark.sources.unsupported import (  # type: ignore[assignment]
+    from penstock.spark.eventhubs.unsupported import (  # type: ignore[assignment]
         UnsupportedDataSource as DefaultSource,
     )
 

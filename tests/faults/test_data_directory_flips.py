@@ -34,8 +34,8 @@ from penstock.portal.revocations import Revocations
 from penstock.service.certificates import development_certificates, server_context
 from penstock.service.data_directory import DataDirectory
 from penstock.service.unclaimed_logs import find_unclaimed_logs
-from penstock.spark.capture_checkpoint import set_aside_if_unusable
-from penstock.spark.capture_job import job_id
+from penstock.spark.capture.job import job_id
+from penstock.spark.capture.query_checkpoint import set_aside_if_unusable
 
 if TYPE_CHECKING:
     from tests.conftest import Sized

@@ -13,7 +13,7 @@ from penstock.capture.ledger import Ledger
 from penstock.capture.taken import TakenNames
 from penstock.cli.capture_run import _alone, _Spark
 from penstock.client import EventData
-from penstock.spark.capture_job import job_id
+from penstock.spark.capture.job import job_id
 
 READABLE = {"tls/ca.pem", "tls/server.pem", "tls/server.json"}
 # Written by Spark with modes of its own, in directories of ours that nobody else can enter.

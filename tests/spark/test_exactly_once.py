@@ -12,8 +12,8 @@ import pytest
 
 from penstock.client.errors import ClientError
 from penstock.gateway.amqp import connection
-from penstock.spark.options import Options, WriteOptions
-from penstock.spark.sending import producer_id, publish
+from penstock.spark.eventhubs.options import Options, WriteOptions
+from penstock.spark.eventhubs.sink import producer_id, publish
 from penstock.testing import broker as in_process
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.client import ClientThrottled, EventData, EventHubProducerClient
-from penstock.spark.options import Options
-from penstock.spark.sending import publish
+from penstock.spark.eventhubs.options import Options
+from penstock.spark.eventhubs.sink import publish
 from penstock.testing import InProcessBroker, ManualClock
 from penstock.testing import broker as in_process
 

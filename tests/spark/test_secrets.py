@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.spark.options import Options
-from penstock.spark.sources.eventhubs import EventHubsDataSource
+from penstock.spark.eventhubs.data_source import EventHubsDataSource
+from penstock.spark.eventhubs.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -61,7 +61,12 @@ HEAVY = (
     ("fsspec", ("capture", "spark")),
 )
 # Classes that Spark makes us derive from its own; loaded late by everybody else.
-DERIVED = ("spark.sources",)
+DERIVED = (
+    "spark.capture.history_source",
+    "spark.capture.source",
+    "spark.eventhubs.data_source",
+    "spark.eventhubs.unsupported",
+)
 
 
 class Import(NamedTuple):

@@ -174,7 +174,7 @@ def verify(
 ) -> None:
     """Prove that log and files are the same, event by event; exit code 1 when they are not."""
     from penstock.cli.capture_target import find_shelves, range_settings
-    from penstock.spark.capture_verify import verify as compare
+    from penstock.spark.capture.verify import verify as compare
 
     told = _told(service, hub)
     shelves, troubles = find_shelves(service, told, config)
@@ -225,7 +225,7 @@ def compact(
 ) -> None:
     """Join captured files into Parquet, a directory for each hour (Spark)."""
     from penstock.cli.capture_target import find_shelves, known_destinations, named_target
-    from penstock.spark.capture_compact import compact as join
+    from penstock.spark.capture.compact import compact as join
 
     told = _told(service, hub)
     shelves, troubles = find_shelves(service, told, config)

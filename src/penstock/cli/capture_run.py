@@ -36,8 +36,8 @@ def run_job(
     from penstock.service.config.capture import destinations_of
     from penstock.service.config.loader import load_settings
     from penstock.service.config.settings import Settings
-    from penstock.spark.capture_after import Notify
-    from penstock.spark.capture_job import CaptureJob, JobSettings
+    from penstock.spark.capture.announcements import Notify
+    from penstock.spark.capture.job import CaptureJob, JobSettings
 
     settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
     logging_setup.set_up(settings.log_level, _now_ms)
@@ -109,9 +109,9 @@ class _Spark:
         self._stack.close()
 
     def session(self) -> Any:
-        from penstock.spark.capture_job import SPARK_CONF
+        from penstock.spark.capture.job import SPARK_CONF
         from penstock.spark.idle_daemon import forget_pandas, write_python
-        from penstock.spark.launching import spark_session
+        from penstock.spark.launcher import spark_session
 
         if self._session is None:
             forget_pandas()

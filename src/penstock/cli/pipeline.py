@@ -27,8 +27,8 @@ from penstock.model.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.pipelines import Hubs, ShowRows
-    from penstock.spark.running import PipelineRun, RunSettings, Watcher
+    from penstock.spark.pipelines.pipeline_file import Hubs, ShowRows
+    from penstock.spark.pipelines.runner import PipelineRun, RunSettings, Watcher
 
 app = Noun("Stream processing on Spark.")
 
@@ -66,7 +66,7 @@ def run(
     The file defines `def pipeline(spark, hubs)` and returns what is to run; docs/pipelines.md has
     the whole of it. Ctrl-C and SIGTERM end it when its batch is done; a second one ends it now.
     """
-    from penstock.spark.pipelines import PipelineFile
+    from penstock.spark.pipelines.pipeline_file import PipelineFile
 
     found = PipelineFile(file)
     label = name or found.name
@@ -121,8 +121,8 @@ class _Job:
 def _run(job: _Job, file: Any, watcher: Any) -> None:
     """Everything that is opened is closed again, in the reverse order."""
     _check_packages(job.remote)
-    from penstock.spark.launching import Launcher
-    from penstock.spark.running import PipelineRun
+    from penstock.spark.launcher import Launcher
+    from penstock.spark.pipelines.runner import PipelineRun
 
     with ExitStack() as stack:
         asked = stack.enter_context(stop_signals(watcher.note))
@@ -203,7 +203,7 @@ def _settings(
     restart: str,
     stop_timeout: str,
 ) -> RunSettings:
-    from penstock.spark.running import RunSettings
+    from penstock.spark.pipelines.runner import RunSettings
 
     if available_now and trigger is not None:
         raise typer.BadParameter("--trigger and --available-now exclude each other.")
@@ -262,7 +262,7 @@ def _check_packages(remote: str | None) -> None:
 def _prepare_environment(job: _Job) -> None:
     """For the JVM, and through it for the source's processes: a key on a command line is seen, one
     in the environment is not."""
-    from penstock.spark.pipelines import CONNECTION_VARIABLE
+    from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE
 
     os.environ[CONNECTION_VARIABLE] = job.wire.connection_string
     if job.wire.data is not None:
@@ -306,7 +306,7 @@ def _log_file(job: _Job, scratch: Path) -> Path | None:
 
 def _hubs(job: _Job) -> Callable[[SparkSession, ShowRows], Hubs]:
     from penstock.client import parse_connection_string
-    from penstock.spark.pipelines import CONNECTION_VARIABLE, Hubs
+    from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE, Hubs
 
     wire = job.wire
     is_remote = job.remote is not None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from penstock.spark.running import QueryShot, Shot
+    from penstock.spark.pipelines.runner import QueryShot, Shot
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 30
@@ -33,7 +33,7 @@ _STYLES = {"Running": "green", "Failed": "red", "Stopping": "yellow", "Starting"
 
 
 class Display(Protocol):
-    """A Watcher (penstock.spark.running), and what comes before and after."""
+    """A Watcher (penstock.spark.pipelines.runner), and what comes before and after."""
 
     def starting(self, name: str, master: str) -> None: ...
 

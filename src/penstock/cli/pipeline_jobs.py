@@ -17,7 +17,7 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.cli.connecting import Wire
     from penstock.management.client import ManagementClient
-    from penstock.spark.running import Shot
+    from penstock.spark.pipelines.runner import Shot
 
 EVERY_S = 5.0
 _TIMEOUT_S = 5.0

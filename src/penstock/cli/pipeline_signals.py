@@ -20,7 +20,7 @@ _JOIN_S = 5.0
 
 
 class Stoppable(Protocol):
-    """`penstock.spark.running.PipelineRun`, as far as it is used here."""
+    """`penstock.spark.pipelines.runner.PipelineRun`, as far as it is used here."""
 
     @property
     def is_stopping(self) -> bool: ...

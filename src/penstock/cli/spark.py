@@ -58,7 +58,7 @@ def _become(program: str, words: list[str], wire: Wire) -> None:
     path = Path(found.origin).parent / "bin" / program
     if not path.is_file():
         raise NotFound(f"{path} is not there: pyspark is not installed whole.")
-    from penstock.spark.sessions import prepare_environment
+    from penstock.spark.spark_session import prepare_environment
 
     try:
         prepare_environment(_master(words))

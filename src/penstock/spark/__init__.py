@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.spark.eventhubs.data_source import EventHubsDataSource
     from penstock.spark.java import java_home
-    from penstock.spark.sessions import session
-    from penstock.spark.sources.eventhubs import EventHubsDataSource
+    from penstock.spark.spark_session import session
 
 _HOMES = {
-    "EventHubsDataSource": "penstock.spark.sources.eventhubs",
+    "EventHubsDataSource": "penstock.spark.eventhubs.data_source",
     "java_home": "penstock.spark.java",
-    "session": "penstock.spark.sessions",
+    "session": "penstock.spark.spark_session",
 }
 
 __all__ = ["EventHubsDataSource", "java_home", "session"]

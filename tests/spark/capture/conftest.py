@@ -16,8 +16,8 @@ from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
 from penstock.capture.destinations import Destination, resolve
 from penstock.capture.hub_files import Shelf
 from penstock.capture.ledger import Ledger
-from penstock.spark.capture_plan import CapturePlan
-from penstock.spark.capture_verify import Verified, verify
+from penstock.spark.capture.plan import CapturePlan
+from penstock.spark.capture.verify import Verified, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +71,7 @@ def run_capture(spark: SparkSession) -> RunCapture:
 def run_plan(spark: SparkSession, plan: CapturePlan) -> None:
     """Started again, as the capture job does, where a Python process of Spark's did not come up
     within the ten seconds that Spark has for it."""
-    from penstock.spark.capture_query import start_query
+    from penstock.spark.capture.run_query import start_query
 
     for starts_left in range(STARTS_MAX - 1, -1, -1):
         query = start_query(spark, plan, trigger="100 milliseconds")

@@ -23,8 +23,8 @@ from tests.spark.conftest import TestHub, new_hub
 
 from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA
 from penstock.capture.ledger import Ledger
-from penstock.spark.capture_after import write_manifests
-from penstock.spark.capture_plan import CapturePlan
+from penstock.spark.capture.announcements import write_manifests
+from penstock.spark.capture.plan import CapturePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

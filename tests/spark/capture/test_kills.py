@@ -28,7 +28,7 @@ from penstock.capture.hub_files import Shelf
 from penstock.client.ranges import RangeSettings
 from penstock.management.client import CaptureStatusInfo, ManagementClient
 from penstock.model.errors import PenstockError
-from penstock.spark.capture_verify import verify
+from penstock.spark.capture.verify import verify
 
 if TYPE_CHECKING:
     from tests.conftest import NodeTools, Server, ServerFactory, Sized

@@ -19,7 +19,7 @@ from tests.faults.test_old_data_directory import OldDirectory
 from tests.spark.capture.conftest import records, run_plan
 
 from penstock.capture.destinations import Destination
-from penstock.spark.capture_plan import CapturePlan
+from penstock.spark.capture.plan import CapturePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

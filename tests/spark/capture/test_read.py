@@ -19,8 +19,8 @@ from tests.spark.conftest import TestHub, new_hub
 
 import penstock.capture
 from penstock.capture.destinations import Destination, Target
-from penstock.spark.capture_compact import write_by_hour
-from penstock.spark.capture_plan import CapturePlan
+from penstock.spark.capture.compact import write_by_hour
+from penstock.spark.capture.plan import CapturePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

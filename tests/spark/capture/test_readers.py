@@ -24,7 +24,7 @@ from tests.spark.capture.conftest import (
 
 import penstock.capture
 from penstock.capture.container import EMPTY_BYTES_MAX
-from penstock.spark.capture_query import start_query
+from penstock.spark.capture.run_query import start_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

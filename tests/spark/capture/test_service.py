@@ -24,7 +24,7 @@ from penstock.capture.destinations import Store
 from penstock.capture.hub_files import listed_at
 from penstock.client.ranges import HubReader, RangeSettings
 from penstock.management.client import ManagementClient
-from penstock.spark.capture_read import asked
+from penstock.spark.capture.history import asked
 
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.spark.pipelines import Hubs, PipelineFile, ShowRows
-from penstock.spark.running import PipelineRun, RunSettings, Shot
+from penstock.spark.pipelines.pipeline_file import Hubs, PipelineFile, ShowRows
+from penstock.spark.pipelines.runner import PipelineRun, RunSettings, Shot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.pipeline_display import JsonDisplay, LineDisplay, LiveDisplay, sparkline
-from penstock.spark.progress import Batch
-from penstock.spark.running import QueryShot, Shot
+from penstock.spark.pipelines.progress import Batch
+from penstock.spark.pipelines.runner import QueryShot, Shot
 
 
 def batch(number: int, **more: Any) -> Batch:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import ConfigurationError
-from penstock.spark.pipelines import (
+from penstock.spark.pipelines.pipeline_file import (
     Hubs,
     Outcome,
     PipelineFile,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.progress import RATE_MS, Tally, read_progress
+from penstock.spark.pipelines.progress import RATE_MS, Tally, read_progress
 
 
 def progress(batch_id: int = 3, rows: int = 10, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError, Unauthorized
-from penstock.spark.running import PipelineRun, Shot
+from penstock.spark.pipelines.runner import PipelineRun, Shot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

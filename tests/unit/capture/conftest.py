@@ -10,8 +10,8 @@ import pytest
 from penstock.capture.destinations import Destination
 from penstock.management.infos import KeysInfo, RuleInfo
 from penstock.model.errors import AlreadyExists, InternalError
-from penstock.spark.capture_job import CaptureJob, JobSettings
-from penstock.spark.capture_plan import CapturePlan, write_plan
+from penstock.spark.capture.job import CaptureJob, JobSettings
+from penstock.spark.capture.plan import CapturePlan, write_plan
 
 DESCRIPTION = {
     "enabled": True,

@@ -21,8 +21,8 @@ from penstock.capture.captured_file import CapturedFile
 from penstock.capture.ledger import Closed, Ledger
 from penstock.capture.windows import Place
 from penstock.model.errors import ArgumentError, NotFound
-from penstock.spark.capture_after import Notify, NotTold, post, tell, write_manifests
-from penstock.spark.capture_plan import CapturePlan
+from penstock.spark.capture.announcements import Notify, NotTold, post, tell, write_manifests
+from penstock.spark.capture.plan import CapturePlan
 from penstock.testing.certificate import certificates_in
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.capture.ledger import Ledger
 from penstock.capture.windows import Place
-from penstock.spark.capture_checkpoint import find_problem, set_aside_if_unusable
+from penstock.spark.capture.query_checkpoint import find_problem, set_aside_if_unusable
 
 
 def write(file: Path, text: str) -> None:

@@ -16,9 +16,9 @@ from penstock.capture.destinations import Destination, Store, resolve
 from penstock.capture.hub_files import Listed
 from penstock.capture.window_file import AvroFile
 from penstock.capture.windows import End, Event, Place, Rules, Seen, advanced
-from penstock.spark.capture_frames import next_sequence
-from penstock.spark.capture_parquet import ParquetFile, arrow_schema
-from penstock.spark.capture_read import that_may_hold
+from penstock.spark.capture.history import that_may_hold
+from penstock.spark.capture.history_rows import next_sequence
+from penstock.spark.capture.parquet import ParquetFile, arrow_schema
 
 T_MS = 1_700_000_000_000
 SIZE = 10_000

@@ -10,8 +10,8 @@ from tests.unit.capture.conftest import Stage
 
 from penstock.capture.ledger import Ledger
 from penstock.capture.windows import Place
-from penstock.spark.capture_job import job_id
-from penstock.spark.capture_plan import read_plan
+from penstock.spark.capture.job import job_id
+from penstock.spark.capture.plan import read_plan
 
 
 def test_a_run_gets_a_query_and_reports(stage: Stage) -> None:

@@ -13,9 +13,9 @@ from pyarrow import parquet
 
 from penstock.capture.destinations import Destination, Store, resolve
 from penstock.model.errors import ArgumentError
-from penstock.spark.capture_compact import written_files
-from penstock.spark.capture_frames import arrow_schema
-from penstock.spark.capture_joined import Owner
+from penstock.spark.capture.compact import written_files
+from penstock.spark.capture.compacted_file import Owner
+from penstock.spark.capture.history_rows import arrow_schema
 
 HOUR_US = 1_700_000_000_000_000
 PATH = "date=2023-11-14/hour=22/partition-0.parquet"

@@ -11,8 +11,8 @@ import pytest
 from penstock.capture.container import DamagedFile
 from penstock.client.values import json_text, plain_text
 from penstock.kernels import Gathered, Maps, Texts
-from penstock.spark.capture_frames import _json_maps, _publishers
-from penstock.spark.capture_parquet import SYSTEM_TYPES, TYPES, _typed, json_from, record_batch
+from penstock.spark.capture.history_rows import _json_maps, _publishers
+from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, _typed, json_from, record_batch
 
 # Values that the kernels leave to others: binary, texts that are none, times, floats, lists.
 ODD = [

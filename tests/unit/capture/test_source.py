@@ -19,9 +19,9 @@ from penstock.capture.window_file import AvroFile, put
 from penstock.capture.windows import NOT_BEGUN, Cut, End, Event, Place
 from penstock.client.event_position import EventPosition
 from penstock.model.clock import ManualClock
-from penstock.spark.capture_plan import CapturePlan
-from penstock.spark.sources import capture
-from penstock.spark.sources.capture import CaptureReader, cuts_of, places_of
+from penstock.spark.capture import source
+from penstock.spark.capture.plan import CapturePlan
+from penstock.spark.capture.source import CaptureReader, cuts_of, places_of
 
 MB = 1024 * 1024
 BEGAN_S = 1_700_000_000
@@ -50,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 
 @pytest.fixture
 def hubs(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[str, Hub]:
-    monkeypatch.setattr(capture, "PartitionView", lambda log, key: log.hubs[key])
+    monkeypatch.setattr(source, "PartitionView", lambda log, key: log.hubs[key])
     return {"0": Hub(clock), "1": Hub(clock)}
 
 
@@ -170,11 +170,11 @@ def test_what_an_earlier_try_wrote_of_events_that_are_gone_now_is_kept(tmp_path:
     file.add(5, b"five records")
     size, digest = file.close()
     put(store, spooled, "a.avro")
-    assert capture._written_before(store, "a.avro", "avro", 4) == (5, size, digest)
-    assert capture._written_before(store, "a.avro", "avro", 5) is None
-    assert capture._written_before(store, "b.avro", "avro", 0) is None
+    assert source._written_before(store, "a.avro", "avro", 4) == (5, size, digest)
+    assert source._written_before(store, "a.avro", "avro", 5) is None
+    assert source._written_before(store, "b.avro", "avro", 0) is None
     (tmp_path / "files/box/c.avro").write_bytes(b"something else")
-    assert capture._written_before(store, "c.avro", "avro", 0) is None
+    assert source._written_before(store, "c.avro", "avro", 0) is None
     content = (tmp_path / "files/box/a.avro").read_bytes()
     assert hashlib.sha256(content).hexdigest() == digest
 

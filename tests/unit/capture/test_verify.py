@@ -20,10 +20,10 @@ from penstock.capture.hub_files import Shelf, identity
 from penstock.capture.window_file import AvroFile, WindowFile
 from penstock.client.errors import EventsLost
 from penstock.client.ranges import RangeSettings
-from penstock.spark import capture_compare
-from penstock.spark.capture_blocks import Block
-from penstock.spark.capture_parquet import ParquetFile, arrow_schema
-from penstock.spark.capture_verify import Verified, verify
+from penstock.spark.capture import file_check
+from penstock.spark.capture.blocks import Block
+from penstock.spark.capture.parquet import ParquetFile, arrow_schema
+from penstock.spark.capture.verify import Verified, verify
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
 AT_S = 1_700_000_040
@@ -173,8 +173,8 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     log = Log(100)
-    monkeypatch.setattr(capture_compare, "HubReader", lambda _: log)
-    monkeypatch.setattr(capture_compare, "blocks_of", log.blocks)
+    monkeypatch.setattr(file_check, "HubReader", lambda _: log)
+    monkeypatch.setattr(file_check, "blocks_of", log.blocks)
     return Scene(tmp_path, log)
 
 
@@ -185,13 +185,13 @@ def test_a_slot_that_completes_meanwhile_is_no_fault(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.manifest(AT_S, scene.file(0, 10, AT_S + 5))
-    before = capture_compare.check
+    before = file_check.check
 
-    def busy(*given: Any) -> capture_compare.Checked:
+    def busy(*given: Any) -> file_check.Checked:
         scene.manifest(AT_S + 60, scene.file(10, 20, AT_S + 65))
         return before(*given)
 
-    monkeypatch.setattr("penstock.spark.capture_verify.check", busy)
+    monkeypatch.setattr("penstock.spark.capture.verify.check", busy)
     found = scene.verify()
     assert (found.is_fine, found.manifests, found.files) == (True, 1, 1), found.problems
 

@@ -23,7 +23,7 @@ __all__ = ["ready"]
 OTHER = "tailspin"
 OWN = "/providers/Penstock"
 
-# Every call of penstock.spark.capture_job, in the words of the operations.
+# Every call of penstock.spark.capture.job, in the words of the operations.
 JOB_CALLS: dict[str, Callable[[Operations], object]] = {
     "capture_runs": lambda o: o.captures.runs("this-job"),
     "namespaces": lambda o: o.namespaces.list(),

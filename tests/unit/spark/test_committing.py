@@ -9,8 +9,8 @@ import pytest
 from penstock.checkpoints.errors import CheckpointStoreUnavailable
 from penstock.checkpoints.records import Names
 from penstock.model.checkpoints import Checkpoint
-from penstock.spark.committing import Committer, committer
-from penstock.spark.options import Options
+from penstock.spark.eventhubs.checkpoint_reporter import Committer, committer
+from penstock.spark.eventhubs.options import Options
 
 NAMES = Names("host", "hub", "$Default")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-OURS = ("pyspark_eventhubs", "penstock.spark.sources.eventhubs")
+OURS = ("pyspark_eventhubs", "penstock.spark.eventhubs.data_source")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def older_pyspark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_present_pyspark_gets_the_source() -> None:
-    from penstock.spark.sources.eventhubs import EventHubsDataSource
+    from penstock.spark.eventhubs.data_source import EventHubsDataSource
 
     assert importlib.import_module("pyspark_eventhubs").DefaultSource is EventHubsDataSource
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ArgumentError, ConfigurationError
-from penstock.spark.options import NAMES, Options, parse_duration
-from penstock.spark.positions import EARLIEST, LATEST, Kind, Position
-from penstock.spark.sources.capture import SCHEMA, CaptureSource
-from penstock.spark.sources.eventhubs import EventHubsDataSource
+from penstock.spark.capture.source import SCHEMA, CaptureSource
+from penstock.spark.eventhubs.data_source import EventHubsDataSource
+from penstock.spark.eventhubs.options import NAMES, Options, parse_duration
+from penstock.spark.eventhubs.positions import EARLIEST, LATEST, Kind, Position
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 TEXT = f"Endpoint=sb://host:5671/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"

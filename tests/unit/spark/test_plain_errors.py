@@ -12,9 +12,9 @@ from pyspark.sql.types import StringType, StructType
 
 from penstock.client.errors import ClientDenied, ClientNotFound
 from penstock.spark.errors import plain_errors
-from penstock.spark.planning import Span
-from penstock.spark.sources import eventhubs
-from penstock.spark.sources.eventhubs import EventHubsDataSource, SpanPartition
+from penstock.spark.eventhubs import data_source
+from penstock.spark.eventhubs.data_source import EventHubsDataSource, SpanPartition
+from penstock.spark.eventhubs.planner import Span
 from penstock.testing import InProcessBroker
 from penstock.testing import broker as in_process
 
@@ -33,7 +33,7 @@ def service() -> Iterator[InProcessBroker]:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_LOG_LEVEL", raising=False)
-    monkeypatch.setattr(eventhubs, "_task", lambda: _Task())
+    monkeypatch.setattr(data_source, "_task", lambda: _Task())
 
 
 class _Task:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.errors import DataLoss
-from penstock.spark.options import Options
-from penstock.spark.planning import Bounds, Sizes, Span, admit, sorted_offsets, split
-from penstock.spark.polling import Poller
-from penstock.spark.positions import EARLIEST, Position
+from penstock.spark.eventhubs.options import Options
+from penstock.spark.eventhubs.planner import Bounds, Sizes, Span, admit, sorted_offsets, split
+from penstock.spark.eventhubs.positions import EARLIEST, Position
+from penstock.spark.eventhubs.source import Poller
 
 TEXT = "Endpoint=sb://host;SharedAccessKeyName=n;SharedAccessKey=aw==;EntityPath=hub"
 

@@ -11,8 +11,8 @@ from penstock.client.ranges import EventsLost, RangeSettings, read_chunks
 from penstock.client.values import json_text, plain_text
 from penstock.kernels import Gatherer
 from penstock.spark.errors import gone
-from penstock.spark.options import RowOptions
-from penstock.spark.planning import Span
+from penstock.spark.eventhubs.options import RowOptions
+from penstock.spark.eventhubs.planner import Span
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,8 +36,8 @@ from pyspark.sql.types import (
 
 from penstock.model.errors import ArgumentError
 from penstock.spark.errors import plain_errors
-from penstock.spark.options import Options, ReadOptions, RowOptions, WriteOptions
-from penstock.spark.planning import positions_of
+from penstock.spark.eventhubs.options import Options, ReadOptions, RowOptions, WriteOptions
+from penstock.spark.eventhubs.planner import positions_of
 
 try:  # Spark 4.2
     from pyspark.sql.streaming.datasource import (
@@ -53,10 +53,10 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() is called without start
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.spark.committing import Committer
-    from penstock.spark.hub import Planner
-    from penstock.spark.planning import Span
-    from penstock.spark.polling import Poller
+    from penstock.spark.eventhubs.checkpoint_reporter import Committer
+    from penstock.spark.eventhubs.hub_bounds import Planner
+    from penstock.spark.eventhubs.planner import Span
+    from penstock.spark.eventhubs.source import Poller
 
 _log = logging.getLogger("penstock.spark")
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's own words
@@ -132,9 +132,9 @@ class EventHubsReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
-        from penstock.spark.hub import Planner
-        from penstock.spark.planning import Span, split
-        from penstock.spark.positions import EARLIEST
+        from penstock.spark.eventhubs.hub_bounds import Planner
+        from penstock.spark.eventhubs.planner import Span, split
+        from penstock.spark.eventhubs.positions import EARLIEST
 
         planner = Planner(self._options)
         try:
@@ -211,9 +211,9 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _polling(self) -> Poller:
         if self._poller is None:
-            from penstock.spark.committing import committer
-            from penstock.spark.hub import Planner
-            from penstock.spark.polling import Poller
+            from penstock.spark.eventhubs.checkpoint_reporter import committer
+            from penstock.spark.eventhubs.hub_bounds import Planner
+            from penstock.spark.eventhubs.source import Poller
 
             planner = self._planner = self._planner or Planner(self._options)
             poller = Poller(self._options, planner)
@@ -241,8 +241,8 @@ class EventHubsWriter(DataSourceArrowWriter):
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        from penstock.spark.sending import publish
-        from penstock.spark.tasks import settle_in
+        from penstock.spark.eventhubs.sink import publish
+        from penstock.spark.worker import settle_in
 
         settle_in()
         task = _task()
@@ -260,8 +260,8 @@ class EventHubsStreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        from penstock.spark.sending import publish
-        from penstock.spark.tasks import settle_in
+        from penstock.spark.eventhubs.sink import publish
+        from penstock.spark.worker import settle_in
 
         settle_in()
         task = _task()
@@ -315,10 +315,10 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from penstock.spark.hub import range_settings
-    from penstock.spark.planning import Span
-    from penstock.spark.rows import record_batches
-    from penstock.spark.tasks import settle_in
+    from penstock.spark.eventhubs.hub_bounds import range_settings
+    from penstock.spark.eventhubs.planner import Span
+    from penstock.spark.eventhubs.rows import record_batches
+    from penstock.spark.worker import settle_in
 
     settle_in()
     with plain_errors():

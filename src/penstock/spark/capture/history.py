@@ -30,7 +30,7 @@ from penstock.capture.destinations import (
 from penstock.capture.hub_files import Listed, Shelf, listed_at, shelves_of
 from penstock.capture.runs import FilesPlace
 from penstock.model.errors import ArgumentError
-from penstock.spark.capture_frames import CapturedPlan, next_sequence, write_captured_plan
+from penstock.spark.capture.history_rows import CapturedPlan, next_sequence, write_captured_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,7 +127,7 @@ class Shelved:
 
     def frame(self, spark: SparkSession, start: Moment, end: Moment) -> DataFrame:
         """Their events."""
-        from penstock.spark.sources.captured import SOURCE, CapturedSource
+        from penstock.spark.capture.history_source import SOURCE, CapturedSource
 
         since_us, until_us = microseconds("start", start), microseconds("end", end)
         plan = CapturedPlan(

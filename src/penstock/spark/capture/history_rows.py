@@ -19,7 +19,7 @@ from penstock.capture.hub_files import Listed
 from penstock.capture.records import Record, Value, long_at, records
 from penstock.client.values import json_of
 from penstock.model.errors import ConfigurationError
-from penstock.spark.capture_parquet import SYSTEM_TYPES, TYPES, json_from
+from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, json_from
 
 SCHEMA = (
     "body binary, partition string, offset string, sequenceNumber long, enqueuedTime timestamp, "

@@ -33,11 +33,11 @@ from penstock.management.client import ManagementClient
 from penstock.management.jobs import CAPTURE_JOB
 from penstock.model import names
 from penstock.model.errors import AlreadyExists, InternalError, NotFound, PenstockError
-from penstock.spark.capture_after import Notify, tell, write_manifests
-from penstock.spark.capture_plan import CapturePlan
-from penstock.spark.capture_query import TRIGGER, start_query
+from penstock.spark.capture.announcements import Notify, tell, write_manifests
+from penstock.spark.capture.plan import CapturePlan
+from penstock.spark.capture.run_query import TRIGGER, start_query
 from penstock.spark.failures import explain
-from penstock.spark.launching import is_gone
+from penstock.spark.launcher import is_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

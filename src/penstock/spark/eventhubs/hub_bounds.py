@@ -9,9 +9,9 @@ from penstock.client.ranges import HubReader, RangeSettings
 from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT
 from penstock.spark.errors import beyond, gone
-from penstock.spark.options import ReadOptions
-from penstock.spark.planning import Bounds
-from penstock.spark.positions import Kind, Position
+from penstock.spark.eventhubs.options import ReadOptions
+from penstock.spark.eventhubs.planner import Bounds
+from penstock.spark.eventhubs.positions import Kind, Position
 
 
 def range_settings(options: ReadOptions) -> RangeSettings:

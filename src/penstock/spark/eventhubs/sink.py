@@ -37,8 +37,8 @@ from penstock.kernels import append_bodies, append_event
 from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT
 from penstock.model.partitioner import partition_for_key
-from penstock.spark.options import WriteOptions
-from penstock.spark.stored import read_back, row_digest
+from penstock.spark.eventhubs.options import WriteOptions
+from penstock.spark.eventhubs.stored_batches import read_back, row_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa

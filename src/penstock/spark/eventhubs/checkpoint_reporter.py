@@ -18,7 +18,7 @@ from penstock.checkpoints.records import Names
 from penstock.client.endpoint import parse_connection_string
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.errors import PenstockError
-from penstock.spark.options import ReadOptions
+from penstock.spark.eventhubs.options import ReadOptions
 
 _log = logging.getLogger("penstock.spark")
 _AGAIN_S, _AGAIN_S_MAX = 30.0, 600.0

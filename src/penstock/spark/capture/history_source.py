@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock.capture.hub_files import Listed
-from penstock.spark.capture_frames import SCHEMA, CapturedPlan, batches_of, read_captured_plan
+from penstock.spark.capture.history_rows import SCHEMA, CapturedPlan, batches_of, read_captured_plan
 
 SOURCE = "penstock-captured"
 

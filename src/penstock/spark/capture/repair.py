@@ -17,8 +17,8 @@ from penstock.capture.destinations import Store
 from penstock.capture.ledger import Ledger
 from penstock.capture.window_file import AvroFile, WindowFile, put, spool_directory
 from penstock.model.errors import PenstockError
-from penstock.spark.capture_blocks import blocks_of
-from penstock.spark.capture_plan import CapturePlan, window_name
+from penstock.spark.capture.blocks import blocks_of
+from penstock.spark.capture.plan import CapturePlan, window_name
 
 _log = logging.getLogger("penstock.capture")
 
@@ -52,7 +52,7 @@ def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
     encoding = file.encoding or plan.settings.encoding
     made: WindowFile
     if file.path.endswith(".parquet"):
-        from penstock.spark.capture_parquet import ParquetFile
+        from penstock.spark.capture.parquet import ParquetFile
 
         made = ParquetFile(spooled)
     else:

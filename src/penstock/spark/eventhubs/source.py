@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from penstock.spark.errors import beyond, gone, made_anew
-from penstock.spark.options import ReadOptions
-from penstock.spark.planning import (
+from penstock.spark.eventhubs.options import ReadOptions
+from penstock.spark.eventhubs.planner import (
     BYTES,
     CREATED_AT,
     Bounds,
@@ -24,7 +24,7 @@ from penstock.spark.planning import (
     sorted_offsets,
     split,
 )
-from penstock.spark.positions import LATEST, Position
+from penstock.spark.eventhubs.positions import LATEST, Position
 
 _log = logging.getLogger("penstock.spark")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ _FRESH_S = 5.0  # what the hub said so recently is good enough to find losses ea
 
 
 class Asked(Protocol):
-    """What is asked of a hub: `penstock.spark.hub.Planner`."""
+    """What is asked of a hub: `penstock.spark.eventhubs.hub_bounds.Planner`."""
 
     def bounds(self) -> dict[str, Bounds]: ...
     def created_at(self) -> datetime: ...

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.capture.window_file import sweep
-from penstock.spark.capture_checkpoint import set_aside_if_unusable
-from penstock.spark.capture_plan import OPTION, SINK, SOURCE, CapturePlan, write_plan
+from penstock.spark.capture.plan import OPTION, SINK, SOURCE, CapturePlan, write_plan
+from penstock.spark.capture.query_checkpoint import set_aside_if_unusable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ def start_query(
 ) -> StreamingQuery:
     """From where its checkpoint says, or from where Capture was switched on. One query at a time
     may have a plan's state directory."""
-    from penstock.spark.sources.capture import CaptureSink, CaptureSource
+    from penstock.spark.capture.source import CaptureSink, CaptureSource
 
     file = str(write_plan(plan))
     sweep(plan.spool)  # what a job that was killed left

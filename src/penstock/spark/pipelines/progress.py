@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.spark.planning import BYTES, positions_of
+from penstock.spark.eventhubs.planner import BYTES, positions_of
 
 RATE_MS = 10_000  # a rate is that of so many last milliseconds
 _LOOKS_MAX = 64  # kept for it: more than one tick a second for the ten

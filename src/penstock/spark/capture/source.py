@@ -49,16 +49,16 @@ from penstock.capture.windows import (
     gone_back,
 )
 from penstock.model.errors import ArgumentError, InternalError
-from penstock.spark.capture_blocks import blocks_of
-from penstock.spark.capture_log import LogReader, PartitionView
-from penstock.spark.capture_plan import (
+from penstock.spark.capture.blocks import blocks_of
+from penstock.spark.capture.log_reader import LogReader, PartitionView
+from penstock.spark.capture.plan import (
     OPTION,
     SINK,
     CapturePlan,
     read_plan,
     window_name,
 )
-from penstock.spark.sources.eventhubs import EventHubsDataSource
+from penstock.spark.eventhubs.data_source import EventHubsDataSource
 
 SCHEMA = (
     StructType()
@@ -385,7 +385,7 @@ class _Window:
 
     def _opened(self, row: dict[str, Any]) -> WindowFile:
         if self._settings.kind == "parquet":
-            from penstock.spark.capture_parquet import ParquetFile
+            from penstock.spark.capture.parquet import ParquetFile
 
             return ParquetFile(self._spooled)
         name = window_name(self._plan, *self._key, row["first"])

@@ -26,7 +26,7 @@ from penstock.client.values import json_of, json_text, plain_text
 from penstock.kernels import Gathered, Gatherer, Maps, Texts
 
 if TYPE_CHECKING:
-    from penstock.spark.capture_blocks import Block
+    from penstock.spark.capture.blocks import Block
 
 SYSTEM_TYPES, TYPES = "SystemPropertyTypes", "PropertyTypes"
 _LETTERS = ("t", "j", "b")
@@ -59,7 +59,7 @@ def arrow_schema() -> Any:
 
 
 def column_blocks(chunks: Iterable[Chunk]) -> Iterator[Block]:
-    from penstock.spark.capture_blocks import Block, pieces
+    from penstock.spark.capture.blocks import Block, pieces
 
     plain, typed = Gatherer(plain_text, json=False), Gatherer(_typed)
     first_ms = last_ms = 0

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from penstock.model.errors import ConfigurationError, PenstockError
-from penstock.spark import pipelines
-from penstock.spark.defaults import query_defaults
+from penstock.spark.default_write_mode import activate
 from penstock.spark.failures import Failure, explain, of_error
-from penstock.spark.launching import is_gone, is_unreachable
-from penstock.spark.progress import Batch, Tally, read_progress
-from penstock.spark.saving import activate
+from penstock.spark.launcher import is_gone, is_unreachable
+from penstock.spark.pipelines import pipeline_file
+from penstock.spark.pipelines.defaults import query_defaults
+from penstock.spark.pipelines.progress import Batch, Tally, read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,11 +145,11 @@ class PipelineRun:
     def __init__(
         self,
         spark: SparkSession,
-        file: pipelines.PipelineFile,
+        file: pipeline_file.PipelineFile,
         settings: RunSettings,
         watcher: Watcher,
         *,
-        hubs: Callable[[SparkSession, pipelines.ShowRows], pipelines.Hubs],
+        hubs: Callable[[SparkSession, pipeline_file.ShowRows], pipeline_file.Hubs],
         renew: Callable[[], SparkSession] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -268,7 +268,7 @@ class PipelineRun:
         try:
             activate(self._spark)
             found = self._file.run(self._spark, self._hubs, self._settings.arguments)
-            pipelines.start(found, self._hubs)
+            pipeline_file.start(found, self._hubs)
         except SystemExit as error:
             if error.code not in (None, 0):
                 raised.append(error)
@@ -379,8 +379,8 @@ class PipelineRun:
         self._look()
 
 
-def _nothing_started(file: pipelines.PipelineFile) -> PenstockError:
+def _nothing_started(file: pipeline_file.PipelineFile) -> PenstockError:
     return ConfigurationError(
-        f"{file.path.name} started no query: {pipelines.FUNCTION}() returns a writer such as "
+        f"{file.path.name} started no query: {pipeline_file.FUNCTION}() returns a writer such as "
         "df.writeStream, or starts it."
     )

@@ -77,7 +77,7 @@ class Launcher:
 
     def start(self) -> SparkSession:
         """Raises PenstockError with the last lines of the log."""
-        from penstock.spark.sessions import session
+        from penstock.spark.spark_session import session
 
         if self._spark is not None:
             _forget(self._spark)
@@ -102,7 +102,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 def _launch(master: str | None, conf: Mapping[str, str], log: Path | None) -> None:
     """The JVM, unless this process has one already."""
-    from penstock.spark.sessions import prepare_environment
+    from penstock.spark.spark_session import prepare_environment
 
     prepare_environment(master, conf.get("spark.pyspark.python"))
     from pyspark import SparkConf, SparkContext

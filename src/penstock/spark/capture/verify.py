@@ -17,7 +17,7 @@ from penstock.capture.destinations import Store
 from penstock.capture.file_names import MANIFESTS
 from penstock.capture.hub_files import Identity, Listed, Shelf, identity, listed_at
 from penstock.client.ranges import RangeSettings
-from penstock.spark.capture_compare import PROBLEMS_MAX, Checked, Retained, check
+from penstock.spark.capture.file_check import PROBLEMS_MAX, Checked, Retained, check
 
 
 class Verified(msgspec.Struct, kw_only=True):

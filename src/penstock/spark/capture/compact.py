@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.capture.destinations import Store, Target
 from penstock.capture.hub_files import Shelf
 from penstock.model.errors import PenstockError
-from penstock.spark.capture_joined import ORDER, HourFile, Owner, Place
-from penstock.spark.capture_read import Moment, Shelved, Where, microseconds
+from penstock.spark.capture.compacted_file import ORDER, HourFile, Owner, Place
+from penstock.spark.capture.history import Moment, Shelved, Where, microseconds
 from penstock.spark.failures import explain
-from penstock.spark.launching import spark_session
+from penstock.spark.launcher import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -39,7 +39,7 @@ def blocks_of(
     """Raises ClientError."""
     chunks = read_chunks(ranges, partition, first, last)
     if encoding == "Parquet":
-        from penstock.spark.capture_parquet import column_blocks
+        from penstock.spark.capture.parquet import column_blocks
 
         yield from column_blocks(chunks)
         return

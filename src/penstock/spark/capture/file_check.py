@@ -20,7 +20,7 @@ from penstock.capture.destinations import Store
 from penstock.capture.hub_files import Listed
 from penstock.capture.records import Record, is_iso_time, ranges_of, records
 from penstock.client.ranges import EventsLost, HubReader, RangeSettings
-from penstock.spark.capture_blocks import Block, blocks_of
+from penstock.spark.capture.blocks import Block, blocks_of
 
 PROBLEMS_MAX = 100
 _PIECE_BYTES = 1024 * 1024
@@ -278,7 +278,7 @@ class _LoggedTables:
     def between(self, first: int, end: int) -> Any:
         import pyarrow as pa
 
-        from penstock.spark.capture_parquet import arrow_schema
+        from penstock.spark.capture.parquet import arrow_schema
 
         parts = [arrow_schema().empty_table()]
         while True:
@@ -301,7 +301,7 @@ def _tables(opened: BinaryIO) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    from penstock.spark.capture_parquet import SYSTEM_TYPES, TYPES, arrow_schema
+    from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, arrow_schema
 
     schema = arrow_schema()
     try:

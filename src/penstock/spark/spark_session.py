@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import ArgumentError
-from penstock.spark.options import REDACTED_VARIABLE
-from penstock.spark.saving import complete_writers, complete_writers_over_connect
+from penstock.spark.default_write_mode import complete_writers, complete_writers_over_connect
+from penstock.spark.eventhubs.options import REDACTED_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,8 +28,8 @@ from penstock.capture.destinations import Store, resolve
 from penstock.capture.ledger import Ledger, Slot
 from penstock.capture.windows import Place
 from penstock.model.errors import PenstockError
-from penstock.spark.capture_plan import CapturePlan
-from penstock.spark.capture_repair import repaired
+from penstock.spark.capture.plan import CapturePlan
+from penstock.spark.capture.repair import repaired
 
 _HOOK_S = 30.0
 _AT_ONCE = 100  # files that are told of in one request

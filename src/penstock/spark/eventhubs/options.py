@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError
-from penstock.spark.positions import (
+from penstock.spark.eventhubs.positions import (
     EARLIEST,
     LATEST,
     Position,

@@ -1,0 +1,1 @@
+"""Capture on Spark: the job, its source and sink, and reading, verifying and compacting files."""

@@ -1,0 +1,1 @@
+"""The format `eventhubs` of Spark: source and sink."""
