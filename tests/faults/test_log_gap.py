@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.faults.harness.history import History
+from tests.faults.harness.traffic import Clients, Shape
 
 from penstock.client.errors import ClientError
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.testing import broker
-from penstock.testing.history import History
-from penstock.testing.traffic import Clients, Shape
 
 HUB = "events"
 SEGMENT_BYTES = 8_000

@@ -1,8 +1,7 @@
-"""For the tests of those who use Penstock: a broker of their own with faults on demand, clocks that
-are turned by hand, disks that fail, and a history that tells whether a broker kept its promises.
+"""For users' tests: a broker in the test's own process, with faults on demand and a manual clock.
 
-Names are loaded when they are first used: the pytest plugin lives here, and pytest's start must not
-load a broker.
+Names are loaded when they are first used: the pytest plugin is in this package, and pytest's start
+must not load a broker.
 """
 
 from __future__ import annotations
@@ -12,24 +11,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.model.clock import ManualClock
-    from penstock.testing.faults import Fault, FaultyFiles, Gate, JumpingClock
-    from penstock.testing.history import Anomaly, AnomalyKind, History
-    from penstock.testing.in_process import InProcessBroker, broker
-    from penstock.testing.injected import InjectedFault
-    from penstock.testing.on_demand import Faults
-    from penstock.testing.published import PublishedEvent
+    from penstock.testing.fault_board import InjectedFault
+    from penstock.testing.faults import Faults
+    from penstock.testing.in_process_broker import InProcessBroker, broker
+    from penstock.testing.published_events import PublishedEvent
 
 __all__ = [
-    "Anomaly",
-    "AnomalyKind",
-    "Fault",
     "Faults",
-    "FaultyFiles",
-    "Gate",
-    "History",
     "InProcessBroker",
     "InjectedFault",
-    "JumpingClock",
     "ManualClock",
     "PublishedEvent",
     "broker",
@@ -37,18 +27,11 @@ __all__ = [
 
 _HOMES = {
     "ManualClock": "penstock.model.clock",
-    "Fault": "penstock.testing.faults",
-    "FaultyFiles": "penstock.testing.faults",
-    "Gate": "penstock.testing.faults",
-    "JumpingClock": "penstock.testing.faults",
-    "Anomaly": "penstock.testing.history",
-    "AnomalyKind": "penstock.testing.history",
-    "History": "penstock.testing.history",
-    "InProcessBroker": "penstock.testing.in_process",
-    "broker": "penstock.testing.in_process",
-    "InjectedFault": "penstock.testing.injected",
-    "Faults": "penstock.testing.on_demand",
-    "PublishedEvent": "penstock.testing.published",
+    "InProcessBroker": "penstock.testing.in_process_broker",
+    "broker": "penstock.testing.in_process_broker",
+    "InjectedFault": "penstock.testing.fault_board",
+    "Faults": "penstock.testing.faults",
+    "PublishedEvent": "penstock.testing.published_events",
 }
 
 

@@ -1,232 +1,220 @@
-"""What a machine may do to a broker, on demand: a disk that fails or is slow, a clock that is set.
-
-`FaultyFiles` stands between the log and the real files. By itself it only counts; `fail` makes
-calls fail, `hold` makes them wait until they are let go. Any thread may be in any method.
-"""
+"""`broker.faults`: what a test may ask its broker to do wrong."""
 
 from __future__ import annotations
 
-import errno
-import os
-import threading
-import time
-from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
 
-import msgspec
+from penstock.amqp.link import Link
+from penstock.gateway.amqp.authorization import Grants
+from penstock.gateway.amqp.connection import AmqpConnection
+from penstock.gateway.amqp.links import EntityLink
+from penstock.gateway.amqp.publish_link import PublisherLink
+from penstock.gateway.amqp.read_link import ReaderLink
+from penstock.gateway.amqp.server import AmqpDoor
+from penstock.testing.fault_board import (
+    Board,
+    CountingFault,
+    InjectedFault,
+    Kind,
+    Side,
+    SlowFault,
+    error_of,
+)
+from penstock.testing.faulty_hub import WatchedReader
 
-Call = Literal[
-    "open",
-    "pread",
-    "pwritev",
-    "fdatasync",
-    "allocate",
-    "truncate",
-    "rename",
-    "unlink",
-    "mkdir",
-    "fsync_directory",
-]
-
-GATE_DEADLINE_S = 60.0  # a gate that a failed test forgot must not keep the process for ever
-
-
-class Disk(Protocol):
-    """The calls that the log makes (`penstock.log.embedded.files.Files`), as they are passed on."""
-
-    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int: ...
-    def close(self, fd: int) -> None: ...
-    def size(self, fd: int) -> int: ...
-    def pread(self, fd: int, size: int, position: int) -> bytes: ...
-    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int: ...
-    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int: ...
-    def fdatasync(self, fd: int) -> None: ...
-    def allocate(self, fd: int, position: int, size: int) -> None: ...
-    def truncate(self, fd: int, size: int) -> None: ...
-    def listdir(self, path: Path) -> list[str]: ...
-    def mkdir(self, path: Path) -> None: ...
-    def rename(self, old: Path, new: Path) -> None: ...
-    def unlink(self, path: Path) -> None: ...
-    def rmdir(self, path: Path) -> None: ...
-    def fsync_directory(self, path: Path) -> None: ...
+DETACH_FORCED = "amqp:link:detach-forced"
+_TEXT = "The service ended this link (a fault that the test asked for)."
+_SIDES = ("send", "receive", "both")
 
 
-class Gate:
-    """Where calls wait. `entered` is set when the first has come."""
+class Faults:
+    """Each call arms one fault and returns it: `count`, `wait()`, `cancel()`, or a `with` block.
+    May be called by any thread. `hub` None means every hub."""
 
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self._opened = threading.Event()
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._door: AmqpDoor | None = None
+        self._rejudge: Callable[[], None] | None = None
 
-    def let_go(self) -> None:
-        """Everybody who waits goes on, and nobody waits here again."""
-        self._opened.set()
+    def watch(self, door: AmqpDoor, rejudge: Callable[[], None]) -> None:
+        """The broker is there; `rejudge` has every link look at its tokens again."""
+        self._door, self._rejudge = door, rejudge
 
-    def pass_through(self) -> None:
-        self.entered.set()
-        if not self._opened.wait(GATE_DEADLINE_S):
-            raise TimeoutError(f"a call waited {GATE_DEADLINE_S:.0f} s to be let go")
+    def server_busy(self, times: int | None = 1, *, hub: str | None = None) -> InjectedFault:
+        """The next `times` publications (None: all) are refused as throttled ones are:
+        `com.microsoft:server-busy` over AMQP, 503 with Retry-After over HTTPS. Nothing of them is
+        stored."""
+        _check_times(times)
+        return self._arm(InjectedFault(self._board, Kind.BUSY, times=times, hub=hub))
 
+    def slow(self, delay_s: float, *, hub: str | None = None, side: Side = "both") -> InjectedFault:
+        """From now on each publication is acknowledged that much later (it is stored at once), and
+        readers get what there is with that delay."""
+        if not delay_s > 0:
+            raise ValueError(f"delay_s is {delay_s}: it must be more than 0 seconds.")
+        _check_side(side)
+        return self._arm(SlowFault(self._board, delay_s=delay_s, hub=hub, side=side))
 
-class Fault(msgspec.Struct):
-    """What `fail` arranged, and what came of it."""
+    def detach(
+        self,
+        after: int = 0,
+        *,
+        condition: str = DETACH_FORCED,
+        times: int = 1,
+        hub: str | None = None,
+        side: Side = "both",
+    ) -> InjectedFault:
+        """When `after` events have been acknowledged or delivered, the link by which the last of
+        them went is detached with that AMQP condition; `times` times, counting anew each time.
+        With 0: every link to a hub that is attached now, at once, and only once."""
 
-    call: Call
-    part: str
-    code: int
-    times: int | None  # None: for ever
-    hits: int = 0  # calls that failed by it
-    later: int = 0  # calls of the same kind after it was used up
+        def end(connection: AmqpConnection, link: Link) -> None:
+            error = error_of(condition, _TEXT)
+            connection.turn(partial(connection.detach, link, error))
 
-    def strikes(self, call: Call, path: str) -> bool:
-        if self.call != call or self.part not in path:
-            return False
-        if self.times is not None and self.hits >= self.times:
-            self.later += 1
-            return False
-        self.hits += 1
-        return True
+        return self._counting(Kind.DETACH, after, times, hub, side, end)
 
+    def drop_connection(
+        self,
+        after_events: int = 0,
+        *,
+        times: int = 1,
+        hub: str | None = None,
+        side: Side = "both",
+        acknowledge: bool = True,
+    ) -> InjectedFault:
+        """As `detach`, but the socket is closed without a word of AMQP. With `acknowledge=False`
+        the publication that reaches the number is stored and its sender never hears so: one that
+        sends it again makes a duplicate."""
 
-class FaultyFiles:
-    """Files that fail and wait where a test says so, and count every call."""
+        def cut(connection: AmqpConnection, link: Link) -> None:
+            connection.intake.stop()
+            connection.hang_up()
 
-    def __init__(self, inner: Disk) -> None:
-        self._inner = inner
-        self._lock = threading.Lock()
-        self._calls: Counter[tuple[Call, str]] = Counter()
-        self._paths: dict[int, str] = {}
-        self._faults: list[Fault] = []
-        self._gates: list[tuple[Call, str, Gate]] = []
+        return self._counting(
+            Kind.DROP, after_events, times, hub, side, cut, acknowledges=acknowledge
+        )
 
-    # --- in the test's hand ---------------------------------------------------------------------
+    def refuse_connections(self, times: int | None = 1) -> InjectedFault:
+        """The next `times` connections (None: all), AMQP or HTTPS, are closed as soon as they are
+        made. Those that are there stay."""
+        _check_times(times)
+        return self._arm(InjectedFault(self._board, Kind.CONNECTIONS, times=times, hub=None))
 
-    def fail(
-        self, call: Call, part: str = "", *, code: int = errno.EIO, times: int | None = None
-    ) -> Fault:
-        """Calls on paths that hold `part` end in OSError(code): the next `times`, or all."""
-        fault = Fault(call, part, code, times)
-        with self._lock:
-            self._faults.append(fault)
+    def refuse_tokens(self, times: int | None = 1) -> InjectedFault:
+        """The next `times` tokens (None: all) that are put over AMQP, or come with an HTTPS
+        request, are refused as expired: 401."""
+        _check_times(times)
+        return self._arm(InjectedFault(self._board, Kind.TOKENS, times=times, hub=None))
+
+    def expire_token(self) -> InjectedFault:
+        """Every token that an AMQP connection holds runs out now: its links are detached with
+        `amqp:unauthorized-access` until it puts another. `count` is the number of links. Over
+        HTTPS each request brings its token: see `refuse_tokens`."""
+        fault = InjectedFault(self._board, Kind.EXPIRY, times=None, hub=None)
+        self._board.run(lambda: self._expire(fault))
         return fault
 
-    def hold(self, call: Call, part: str = "") -> Gate:
-        """Calls on paths that hold `part` wait from now on, until the gate lets them go."""
-        gate = Gate()
-        with self._lock:
-            self._gates.append((call, part, gate))
-        return gate
+    def clear(self) -> None:
+        """Cancel whatever is armed."""
+        self._board.run(self._board.disarm_everything)
 
-    def heal(self) -> None:
-        """Nothing fails and nobody waits any more."""
-        with self._lock:
-            self._faults.clear()
-            gates, self._gates = self._gates, []
-        for _, _, gate in gates:
-            gate.let_go()
+    # --- on the broker's thread -----------------------------------------------------------------
 
-    def count(self, call: Call, part: str = "") -> int:
-        """How often that was called, failed calls included."""
-        with self._lock:
-            found = self._calls.items()
-            return sum(times for (name, path), times in found if name == call and part in path)
+    def _arm(self, fault: InjectedFault) -> InjectedFault:
+        self._board.run(lambda: self._board.arm(fault))
+        return fault
 
-    # --- the log's side -------------------------------------------------------------------------
+    def _counting(
+        self,
+        kind: Kind,
+        after: int,
+        times: int,
+        hub: str | None,
+        side: Side,
+        hit: Callable[[AmqpConnection, Link], None],
+        *,
+        acknowledges: bool = True,
+    ) -> InjectedFault:
+        _check_times(times)
+        _check_side(side)
+        if after < 0:
+            raise ValueError(f"{after} events cannot have passed: 0 or more can.")
 
-    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
-        self._enter("open", str(path))
-        fd = self._inner.open(path, create=create, write=write)
-        with self._lock:
-            self._paths[fd] = str(path)
-        return fd
+        def act(passed_by: object) -> None:
+            for connection, link, app in self._entity_links():
+                if passed_by in _places(app):
+                    hit(connection, link)
 
-    def close(self, fd: int) -> None:
-        # In this order: once it is closed, another thread may get the same number for its file.
-        with self._lock:
-            self._paths.pop(fd, None)
-        self._inner.close(fd)
+        def now() -> None:
+            found = [
+                (connection, link)
+                for connection, link, app in self._entity_links()
+                if fault.concerns(_hub_of(app)) and side in (_side_of(app), "both")
+            ]
+            for connection, link in found:
+                hit(connection, link)
+            # Several links of one connection are dropped by one blow.
+            units = {connection for connection, _ in found} if kind is Kind.DROP else found
+            fault.strike(len(units))
 
-    def size(self, fd: int) -> int:
-        return self._inner.size(fd)
+        fault = CountingFault(
+            self._board,
+            kind,
+            after=after,
+            times=times,
+            hub=hub,
+            side=side,
+            act=act,
+            acknowledges=acknowledges,
+        )
+        if after:
+            return self._arm(fault)
+        self._board.run(now)
+        return fault
 
-    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
-        return 0  # every read asks the disk, which is in the test's hand
+    def _expire(self, fault: InjectedFault) -> None:
+        assert self._door is not None
+        assert self._rejudge is not None
+        before = list(self._entity_links())
+        for connection in self._door.connections:
+            connection.grants = Grants()
+        self._rejudge()
+        left = sum(1 for _ in self._entity_links())
+        fault.strike(len(before) - left)
 
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        self._enter_fd("pread", fd)
-        return self._inner.pread(fd, size, position)
-
-    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
-        self._enter_fd("pwritev", fd)
-        return self._inner.pwritev(fd, buffers, position)
-
-    def fdatasync(self, fd: int) -> None:
-        self._enter_fd("fdatasync", fd)
-        self._inner.fdatasync(fd)
-
-    def allocate(self, fd: int, position: int, size: int) -> None:
-        self._enter_fd("allocate", fd)
-        self._inner.allocate(fd, position, size)
-
-    def truncate(self, fd: int, size: int) -> None:
-        self._enter_fd("truncate", fd)
-        self._inner.truncate(fd, size)
-
-    def listdir(self, path: Path) -> list[str]:
-        return self._inner.listdir(path)
-
-    def mkdir(self, path: Path) -> None:
-        self._enter("mkdir", str(path))
-        self._inner.mkdir(path)
-
-    def rename(self, old: Path, new: Path) -> None:
-        self._enter("rename", str(new))
-        self._inner.rename(old, new)
-
-    def unlink(self, path: Path) -> None:
-        self._enter("unlink", str(path))
-        self._inner.unlink(path)
-
-    def rmdir(self, path: Path) -> None:
-        self._inner.rmdir(path)
-
-    def fsync_directory(self, path: Path) -> None:
-        self._enter("fsync_directory", str(path))
-        self._inner.fsync_directory(path)
-
-    # --- within ---------------------------------------------------------------------------------
-
-    def _enter_fd(self, call: Call, fd: int) -> None:
-        with self._lock:
-            path = self._paths.get(fd, "")
-        self._enter(call, path)
-
-    def _enter(self, call: Call, path: str) -> None:
-        with self._lock:
-            self._calls[call, path] += 1
-            gates = [g for name, part, g in self._gates if name == call and part in path]
-        for gate in gates:
-            gate.pass_through()
-        with self._lock:
-            struck = [fault for fault in self._faults if fault.strikes(call, path)]
-        if struck:
-            raise OSError(struck[0].code, os.strerror(struck[0].code), path)
+    def _entity_links(self) -> Iterator[tuple[AmqpConnection, Link, EntityLink]]:
+        assert self._door is not None
+        for connection in list(self._door.connections):
+            for link, app in list(connection.apps.items()):
+                if isinstance(app, EntityLink):
+                    yield connection, link, app
 
 
-class JumpingClock:
-    """The machine's clocks, until somebody sets the wall clock; monotonic time goes on as ever."""
+def _places(app: EntityLink) -> tuple[object, ...]:
+    """What a hub knows of the link's client."""
+    if isinstance(app, PublisherLink):
+        return tuple(place for place in (app.sender, app.producer) if place is not None)
+    return (app.reader,) if isinstance(app, ReaderLink) and app.reader is not None else ()
 
-    def __init__(self) -> None:
-        self._ahead_ms = 0
 
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self._ahead_ms
+def _hub_of(app: EntityLink) -> str:
+    if isinstance(app, PublisherLink):
+        return app.hub.entity.name
+    reader = app.reader if isinstance(app, ReaderLink) else None
+    return reader.hub.name if isinstance(reader, WatchedReader) else ""
 
-    def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
 
-    def jump(self, milliseconds: int) -> None:
-        """Set the wall clock forwards, or backwards."""
-        self._ahead_ms += milliseconds
+def _side_of(app: EntityLink) -> Side:
+    return "send" if isinstance(app, PublisherLink) else "receive"
+
+
+def _check_times(times: int | None) -> None:
+    if times is not None and times < 1:
+        raise ValueError(f"{times} times is invalid: a fault strikes once or more often.")
+
+
+def _check_side(side: str) -> None:
+    if side not in _SIDES:
+        raise ValueError(f"side is {side!r}: one of {', '.join(_SIDES)} is meant.")

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.testing.in_process import InProcessBroker
+    from penstock.testing.in_process_broker import InProcessBroker
 
 _MARK = "penstock"
 
@@ -39,7 +39,7 @@ def penstock_broker(
     request: Any, penstock_broker_options: dict[str, Any]
 ) -> Iterator[InProcessBroker]:
     """A Penstock broker of the test's own, with the hub `events`; it is gone after the test."""
-    from penstock.testing.in_process import broker
+    from penstock.testing.in_process_broker import broker
 
     options = dict(penstock_broker_options)
     for mark in reversed(list(request.node.iter_markers(_MARK))):  # the nearest one wins

@@ -35,9 +35,9 @@ from penstock.service import initial_entities
 from penstock.service.authorities import CatalogAuthorities
 from penstock.service.certificates import Certificates, server_context
 from penstock.testing.certificate import certificates_in, shared_certificates
-from penstock.testing.injected import Board
-from penstock.testing.published import PublishedEvent, opened
-from penstock.testing.watching import WatchedAddressLimits, WatchedHub
+from penstock.testing.fault_board import Board
+from penstock.testing.faulty_hub import WatchedAddressLimits, WatchedHub
+from penstock.testing.published_events import PublishedEvent, opened
 
 _HOST = "127.0.0.1"
 _HOST_6 = "::1"
@@ -262,7 +262,7 @@ class Service:
         """The address of HTTPS: publishing, AMQP over WebSocket, checkpoints."""
         async with self._opening:
             if "https" not in self._ports:
-                from penstock.testing.wiring_https import https_door
+                from penstock.testing.https_wiring import https_door
 
                 assert self._context is not None
                 door = https_door(

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.faults.harness.history import AnomalyKind, History, event_body
+from tests.faults.harness.traffic import Clients, Shape
 
 from penstock.log.embedded.files import OsFiles
 from penstock.log.embedded.partition import EmbeddedPartition
@@ -27,8 +29,6 @@ from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.embedded.verify import Finding, verify_directory
 from penstock.model.errors import LogCorrupt
 from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
-from penstock.testing.history import AnomalyKind, History, event_body
-from penstock.testing.traffic import Clients, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,7 +281,10 @@ def test_bit_rot_shows_wrong_data_when_the_checksum_is_ignored(
 
 # --- through a broker ---------------------------------------------------------------------------
 
-NO_CHECKSUM = "from penstock.log import walk\nwalk.is_intact = lambda *ignored: True"
+NO_CHECKSUM = (
+    "from penstock.log.embedded import record_scanner\n"
+    "record_scanner.is_intact = lambda *ignored: True"
+)
 
 
 async def publish_some(connection_string: str, history: History) -> None:

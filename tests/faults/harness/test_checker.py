@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-
-from penstock.testing.history import (
+from tests.faults.harness.history import (
     ANOMALIES_MAX,
     BODY_BYTES_MIN,
     AnomalyKind,

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.faults.harness.faulty_files import JumpingClock
+from tests.faults.harness.history import AnomalyKind, History
+from tests.faults.harness.traffic import Clients, read_everything
 
 from penstock.client import Connection, Sender
 from penstock.client.connection import ClientDenied
 from penstock.log.embedded.partition import EmbeddedPartition
-from penstock.testing.faults import JumpingClock
-from penstock.testing.history import AnomalyKind, History
-from penstock.testing.traffic import Clients, read_everything
 
 if TYPE_CHECKING:
     from tests.faults.harness.conftest import StartInside

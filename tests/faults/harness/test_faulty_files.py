@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.harness import faulty_files
+from tests.faults.harness.faulty_files import FaultyFiles, JumpingClock
 
 from penstock.log.embedded.files import Files, OsFiles
-from penstock.testing import FaultyFiles, JumpingClock, ManualClock, faults
+from penstock.testing import ManualClock
 
 DEADLINE_S = 20
 
@@ -94,7 +96,7 @@ def test_held_call_waits_until_it_is_let_go(files: FaultyFiles, tmp_path: Path) 
 def test_forgotten_gate_does_not_hold_a_call_for_ever(
     files: FaultyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "GATE_DEADLINE_S", 0.01)
+    monkeypatch.setattr(faulty_files, "GATE_DEADLINE_S", 0.01)
     fd = files.open(tmp_path / "a", create=True)
     files.hold("fdatasync")
     with pytest.raises(TimeoutError, match="to be let go"):

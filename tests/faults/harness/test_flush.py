@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.faults.harness.faulty_files import Fault, FaultyFiles
+from tests.faults.harness.history import History
+from tests.faults.harness.traffic import Clients, Publisher, Shape, read_everything
 
 from penstock.log.embedded.files import OsFiles
 from penstock.log.embedded.writer import PartitionWriter
-from penstock.testing.faults import Fault, FaultyFiles
-from penstock.testing.history import History
-from penstock.testing.traffic import Clients, Publisher, Shape, read_everything
 
 if TYPE_CHECKING:
     from tests.faults.harness.conftest import BrokerProcess, Brokers, Patched, Ready, StartInside

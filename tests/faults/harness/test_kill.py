@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.faults.harness.history import AnomalyKind, History
+from tests.faults.harness.traffic import Clients, Shape, read_everything
 
 from penstock.client import ClientError
-from penstock.testing.history import AnomalyKind, History
-from penstock.testing.traffic import Clients, Shape, read_everything
 
 if TYPE_CHECKING:
     from tests.conftest import Sized

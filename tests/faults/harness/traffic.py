@@ -13,14 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
-
-from penstock.amqp.events import TransfersReceived
-from penstock.amqp.message import DataBody, Message, encode_message
-from penstock.amqp.performatives import Error
-from penstock.client import ClientError, Connection, Sender, connect
-from penstock.client.endpoint import parse_connection_string
-from penstock.kernels import decode_events
-from penstock.testing.history import (
+from tests.faults.harness.history import (
     BODY_BYTES_MIN,
     Anomaly,
     History,
@@ -28,6 +21,13 @@ from penstock.testing.history import (
     Publication,
     SenderRecord,
 )
+
+from penstock.amqp.events import TransfersReceived
+from penstock.amqp.message import DataBody, Message, encode_message
+from penstock.amqp.performatives import Error
+from penstock.client import ClientError, Connection, Sender, connect
+from penstock.client.endpoint import parse_connection_string
+from penstock.kernels import decode_events
 
 BATCH_FORMAT = 0x80013700  # protocol.md 4.2
 DEADLINE_S = 60.0  # for what takes milliseconds on a machine that is not busy
@@ -185,7 +185,7 @@ class Clients:
         self._hub = hub
         self._history = history
         self._partitions = range(history.partition_count)
-        self._chance = chance or random.Random(0)  # noqa: S311 - a load, not a secret
+        self._chance = chance or random.Random(0)
         self._connections: list[Connection] = []
         self._markers: set[tuple[int, int]] = set()  # not read yet
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []

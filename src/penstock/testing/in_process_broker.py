@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from penstock.model import limits, names
 from penstock.model.clock import Clock, ManualClock, SystemClock
-from penstock.testing.injected import WAIT_S, Board
-from penstock.testing.on_demand import Faults
-from penstock.testing.published import PublishedEvent
+from penstock.testing.fault_board import WAIT_S, Board
+from penstock.testing.faults import Faults
+from penstock.testing.published_events import PublishedEvent
 from penstock.testing.wiring import Options, Service
 
 T = TypeVar("T")

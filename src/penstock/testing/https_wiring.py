@@ -23,7 +23,7 @@ from penstock.gateway.http.publish import HttpPublishing
 from penstock.gateway.http.request import Exchange
 from penstock.gateway.http.server import HttpDoor, PublicApplication
 from penstock.service.lag_report import follow_catalog
-from penstock.testing.injected import Board
+from penstock.testing.fault_board import Board
 
 
 def https_door(

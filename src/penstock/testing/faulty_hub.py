@@ -14,7 +14,7 @@ from penstock.gateway.guard import AddressLimits, ConnectionSlot
 from penstock.log.api import AppendDone
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
-from penstock.testing.injected import Board
+from penstock.testing.fault_board import Board
 
 
 class WatchedAddressLimits(AddressLimits):
