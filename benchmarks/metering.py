@@ -155,7 +155,7 @@ def _compare(place: Path, seconds: float) -> None:
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    from penstock.cli.serve import loop_factory
+    from penstock.cli.server.serve import loop_factory
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(work)

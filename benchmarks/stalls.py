@@ -289,7 +289,7 @@ async def _serve(data: Path, hubs: int) -> None:
 def _child() -> None:
     import os
 
-    from penstock.cli.serve import loop_factory
+    from penstock.cli.server.serve import loop_factory
 
     os.sched_setaffinity(0, {BROKER_CORE})
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

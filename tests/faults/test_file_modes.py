@@ -11,7 +11,7 @@ from tests.faults.test_old_data_directory import OldDirectory
 
 from penstock.capture.ledger import Ledger
 from penstock.capture.taken import TakenNames
-from penstock.cli.capture_run import _alone, _Spark
+from penstock.cli.spark.capture_job import _alone, _Spark
 from penstock.client import EventData
 from penstock.spark.capture.job import job_id
 

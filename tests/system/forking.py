@@ -18,7 +18,7 @@ import traceback
 
 from penstock.cli import main
 from penstock.cli.app import COMMANDS, app
-from penstock.cli.tree import load
+from penstock.cli.command_tree import load
 
 LOADED = (
     "penstock.client.buffered_producer",

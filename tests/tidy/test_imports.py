@@ -57,7 +57,7 @@ WALL_GATES = ("service.wiring", "testing.wiring")
 # Heavy modules: (top-level module, rooms that may import it, and only inside functions).
 HEAVY = (
     ("pyspark", ("spark", "cli", "testing")),
-    ("pyarrow", ("spark", "cli", "testing", "capture.avro")),
+    ("pyarrow", ("spark", "cli", "testing")),
     ("fsspec", ("capture", "spark")),
 )
 # Classes that Spark makes us derive from its own; loaded late by everybody else.

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli.tree import CONTEXT_SETTINGS, Entry, RootGroup
+from penstock.cli.command_tree import CONTEXT_SETTINGS, Entry, RootGroup
 from penstock.model import errors
 
 DONE, FAILED, USAGE, NOT_FOUND, DENIED, THROTTLED, TIMED_OUT = range(7)
@@ -43,65 +43,85 @@ def _section(title: str, *commands: tuple[str, str, str]) -> list[Entry]:
 COMMANDS = (
     *_section(
         "Run",
-        ("serve", "serve:serve", "Run Penstock."),
-        ("init", "init:init", "Make a data directory ready, without serving it."),
-        ("status", "status:status", "Show what runs, and how it is."),
-        ("health", "status:health", "Exit code 0 when the service is well; --wait waits for it."),
+        ("serve", "server.serve:serve", "Run Penstock."),
+        ("init", "server.init:init", "Make a data directory ready, without serving it."),
+        ("status", "server.status:status", "Show what runs, and how it is."),
+        (
+            "health",
+            "server.status:health",
+            "Exit code 0 when the service is well; --wait waits for it.",
+        ),
         (
             "doctor",
-            "doctor:doctor",
+            "server.doctor:doctor",
             "Check service, ports, certificate, clock, disk, checkpoints.",
         ),
     ),
     *_section(
         "Event hubs",
-        ("namespace", "namespace:app", "Namespaces and their throughput units."),
-        ("hub", "hub:app", "Event hubs and their partitions."),
-        ("group", "group:app", "Consumer groups: how far behind they are, and where they go on."),
-        ("policy", "policy:app", "Shared access policies, their keys and connection strings."),
-        ("token", "token:app", "Shared access signatures and admin tokens."),
-        ("grant", "grant:grant", "Let a namespace have more units or partitions."),
-        ("capture", "capture:app", "Capture: events as files, window by window."),
-        ("usage", "usage:usage", "Units, events and bytes by the hour: what a bill is made of."),
+        ("namespace", "entities.namespace:app", "Namespaces and their throughput units."),
+        ("hub", "entities.hub:app", "Event hubs and their partitions."),
+        (
+            "group",
+            "entities.group:app",
+            "Consumer groups: how far behind they are, and where they go on.",
+        ),
+        (
+            "policy",
+            "entities.policy:app",
+            "Shared access policies, their keys and connection strings.",
+        ),
+        ("token", "entities.token:app", "Shared access signatures and admin tokens."),
+        ("grant", "entities.grant:grant", "Let a namespace have more units or partitions."),
+        ("capture", "spark.capture:app", "Capture: events as files, window by window."),
+        (
+            "usage",
+            "entities.usage:usage",
+            "Units, events and bytes by the hour: what a bill is made of.",
+        ),
     ),
     *_section(
         "Events",
-        ("send", "send:send", "Publish events."),
-        ("tail", "tail:tail", "Show events as they arrive, or as they were."),
-        ("get", "get:get", "Print one event."),
-        ("replay", "replay:replay", "Publish a range of events again, into another event hub."),
+        ("send", "events.send:send", "Publish events."),
+        ("tail", "events.tail:tail", "Show events as they arrive, or as they were."),
+        ("get", "events.get:get", "Print one event."),
+        (
+            "replay",
+            "events.replay:replay",
+            "Publish a range of events again, into another event hub.",
+        ),
         (
             "export",
-            "transfer:export",
+            "events.export_import:export",
             "Write events into a file: Avro as of Capture, or JSON lines.",
         ),
-        ("import", "transfer:import_", "Publish the events of a file."),
-        ("soak", "soak:soak", "Publish and read for a long time, and check every event."),
-        ("bench", "bench:app", "Measure publishing, delivery and latency."),
+        ("import", "events.export_import:import_", "Publish the events of a file."),
+        ("soak", "events.soak:soak", "Publish and read for a long time, and check every event."),
+        ("bench", "events.bench:app", "Measure publishing, delivery and latency."),
     ),
     *_section(
         "Spark",
-        ("pipeline", "pipeline:app", "Stream processing on Spark."),
-        ("spark", "spark:app", "Spark's own programs, with Java, source and service wired."),
+        ("pipeline", "spark.pipeline:app", "Stream processing on Spark."),
+        ("spark", "spark.submit:app", "Spark's own programs, with Java, source and service wired."),
     ),
     *_section(
         "Operate",
-        ("portal", "portal:app", "The web portal: where it is, who may sign in."),
-        ("connections", "connections:app", "Who is connected; end a connection."),
-        ("audit", "audit:audit", "Who did what, newest first."),
-        ("backup", "backup:backup", "Copy a data directory, also while its service runs."),
-        ("restore", "backup:restore", "Make a data directory of a backup."),
-        ("log", "log:app", "Check and read the partition logs offline."),
-        ("debug", "debug:app", "Gather what a person who helps needs to see."),
-        ("config", "config:app", "Show, validate and describe the service's configuration."),
-        ("emulator", "emulator:app", "Take over from the official emulator."),
+        ("portal", "server.portal:app", "The web portal: where it is, who may sign in."),
+        ("connections", "entities.connections:app", "Who is connected; end a connection."),
+        ("audit", "entities.audit:audit", "Who did what, newest first."),
+        ("backup", "server.backup:backup", "Copy a data directory, also while its service runs."),
+        ("restore", "server.backup:restore", "Make a data directory of a backup."),
+        ("log", "server.log:app", "Check and read the partition logs offline."),
+        ("debug", "server.debug_bundle:app", "Gather what a person who helps needs to see."),
+        ("config", "server.config:app", "Show, validate and describe the service's configuration."),
+        ("emulator", "server.emulator:app", "Take over from the official emulator."),
     ),
     *_section(
         "This command line",
         ("context", "context:app", "Remember services by name."),
-        ("completion", "about:completion", "Print the shell's completion script."),
-        ("version", "about:version", "Show the version."),
-        ("help", "about:help_", "Show the help of a command, or --all of it."),
+        ("completion", "help:completion", "Print the shell's completion script."),
+        ("version", "help:version", "Show the version."),
+        ("help", "help:help_", "Show the help of a command, or --all of it."),
     ),
 )
 RootGroup.entries = {entry.name: entry for entry in COMMANDS}

@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from penstock.cli.command_tree import Noun
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
 from penstock.cli.output import Format, Output, print_record, print_rows, talk
-from penstock.cli.tree import Noun
 from penstock.model.errors import AlreadyExists
 
 app = Noun("Remember services by name.")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.pipeline_display import JsonDisplay, LineDisplay, LiveDisplay, sparkline
+from penstock.cli.spark.pipeline_display import JsonDisplay, LineDisplay, LiveDisplay, sparkline
 from penstock.spark.pipelines.progress import Batch
 from penstock.spark.pipelines.runner import QueryShot, Shot
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from penstock.cli.capture_run import StopSignals
+from penstock.cli.spark.capture_job import StopSignals
 
 
 @pytest.fixture

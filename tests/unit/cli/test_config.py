@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.config import effective, schema, validate
 from penstock.cli.output import Output
+from penstock.cli.server.config import effective, schema, validate
 from penstock.model.errors import ConfigurationError
 from penstock.service.config.json_lines import lines_of, with_line
 from penstock.service.config.loader import SETTINGS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
-from penstock.cli.target import Where, data_directory, find_admin, find_endpoint
+from penstock.cli.service_lookup import Where, data_directory, find_admin, find_endpoint
 from penstock.model.errors import ConfigurationError, NotFound
 from penstock.service.data_directory import DataDirectory
 

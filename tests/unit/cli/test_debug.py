@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.debug import Redactor
+from penstock.cli.server.debug_bundle import Redactor
 
 KEY = "pW3dJ5nXg0q2Yk1m+/abcdefghijklmnopqrstuvwx4="
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.checking import Findings, Lane
+from penstock.cli.events.soak_check import Findings, Lane
 
 
 def lane_with(*order: int, size: int = 40) -> Findings:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from penstock.amqp import types as t
 from penstock.amqp.encoder import encode
 from penstock.amqp.message import Message, SequenceBody, ValueBody, encode_message
+from penstock.cli.events.event_sender import Pace, parse_rate
+from penstock.cli.events.render import format_renderer, inert, terminal_renderer
+from penstock.cli.events.replay import _factor
+from penstock.cli.events.send import _property
 from penstock.cli.filtering import Event, compile_filter
 from penstock.cli.places import Kind, Place, parse_place, position_before
-from penstock.cli.publishing import Pace, parse_rate
-from penstock.cli.rendering import format_renderer, inert, terminal_renderer
-from penstock.cli.replay import _factor
-from penstock.cli.send import _property
 from penstock.kernels import Columns
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)

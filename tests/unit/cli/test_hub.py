@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.hub import _partition, count_retained
+from penstock.cli.entities.hub import _partition, count_retained
 
 
 def partition(begin: int, last: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.cli.lag import KEYS, LagView, Look, lag_row
+from penstock.cli.entities.lag_view import KEYS, LagView, Look, lag_row
 from penstock.cli.output import Output
 from penstock.model.errors import InternalError, NotFound
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from penstock.cli.pipeline_signals import stop_signals
+from penstock.cli.spark.stop_signals import stop_signals
 
 DEADLINE_S = 60.0
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.portal import app
+from penstock.cli.server.portal import app
 from penstock.portal.users import Role, matches, read_users
 
 

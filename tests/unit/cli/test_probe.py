@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from penstock.cli.probe import fetch
-from penstock.cli.target import Admin
+from penstock.cli.server.probe import fetch
+from penstock.cli.service_lookup import Admin
 
 
 class _Echo(BaseHTTPRequestHandler):

@@ -1,0 +1,1 @@
+"""Commands for namespaces, event hubs, groups, policies, usage and activity."""

@@ -1,0 +1,280 @@
+"""`penstock send HUB`: a file, stdin or a text as one event, or each line as one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import msgspec
+import typer
+
+from penstock.cli.events.event_sender import (
+    BATCH_EVENTS,
+    BatchOption,
+    Pace,
+    PatienceOption,
+    Publisher,
+    QuietOption,
+    RateOption,
+    parse_rate,
+    too_large,
+)
+from penstock.cli.events_options import Wire, run, with_events
+from penstock.cli.output import talk
+from penstock.cli.progress_bar import Counter
+from penstock.cli.sections import Copy, Sections, encode_fields, encode_properties
+from penstock.cli.service_options import HubName
+from penstock.cli.units import seconds
+
+if TYPE_CHECKING:
+    from penstock.cli.stdio import Inlet
+    from penstock.client import EventDataBatch
+
+_STDIN = Path("-")
+_FILE_BYTES_MAX = 64 * 1024 * 1024  # far above what any service takes at once
+
+
+PropertyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property", "-P", metavar="A=B", help="Text, or A:=JSON for a number or boolean"
+    ),
+]
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """What is sent, and how."""
+
+    hub: str
+    source: Path | None  # None: the texts
+    texts: list[bytes]
+    lines: bool
+    repeat: int
+    key: str | None
+    partition: str | None
+    properties: dict[str, Any] | None
+    content_type: str | None
+    batch: int
+    rate: float | None
+    patience_s: float
+
+
+@with_events
+def send(
+    wire: Wire,
+    hub: HubName,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="What to send; - is stdin", show_default=False),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", "-t", help="Send this; may be given often")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", "-l", help="Each line is an event, without its end")
+    ] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="Partition key: keeps events in order")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", metavar="N", help="To this one")
+    ] = None,
+    property_: PropertyOption = None,
+    content_type: Annotated[
+        str | None, typer.Option("--content-type", metavar="TYPE", help="Such as text/plain")
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="All of it so many times")] = 1,
+    batch: BatchOption = BATCH_EVENTS,
+    rate: RateOption = None,
+    patience: PatienceOption = "60s",
+    quiet: QuietOption = False,
+) -> None:
+    """Publish events.
+
+    A file, stdin or --text is one event; with --lines each line is one. What arrives slowly on
+    stdin is sent as it arrives. Without a key or partition the service spreads publications, so
+    --batch 1 spreads events. Order is kept; what the service refuses as busy is sent again.
+    """
+    if key is not None and partition is not None:
+        raise typer.BadParameter("A key and a partition exclude each other.")
+    if text and file is not None:
+        raise typer.BadParameter("A file and --text exclude each other.")
+    source = None if text else file or _STDIN
+    if source == _STDIN and sys.stdin.isatty():
+        lines = True
+        talk("Each line is an event; Ctrl-D ends.")
+    job = _Job(
+        hub=hub,
+        source=source,
+        texts=_texts(text or [], lines=lines),
+        lines=lines,
+        repeat=repeat,
+        key=key,
+        partition=partition,
+        properties=dict(map(_property, property_ or [])) or None,
+        content_type=content_type,
+        batch=batch,
+        rate=parse_rate(rate),
+        patience_s=seconds(patience, option="--patience"),
+    )
+    counter = Counter("Sent", total=_total(job), total_bytes=_total_bytes(job), quiet=quiet)
+    try:
+        with counter:
+            run(_send(wire, job, counter))
+    except BaseException:
+        if counter.events:
+            talk(f"Events that were sent before this: {counter.events:,}.")
+        raise
+    counter.tell()
+
+
+async def _send(wire: Wire, job: _Job, counter: Counter) -> None:
+    pace = Pace(job.rate)
+    async with wire.producer(job.hub) as producer:
+        publisher = Publisher(producer, counter, patience_s=job.patience_s, pace=pace)
+        filler = _Filler(publisher, job, pace.batch_events(job.batch))
+        kept: list[list[bytes]] = []  # stdin can be read only once
+        for turn in range(job.repeat):
+            if turn and job.source == _STDIN:
+                for bodies in kept:
+                    await filler.add(bodies)
+                continue
+            async for bodies, is_quiet in _bodies(job, await filler.event_bytes_max()):
+                await filler.add(bodies)
+                if job.repeat > 1 and job.source == _STDIN:
+                    kept.append(bodies)
+                elif is_quiet:
+                    await filler.flush()
+        await filler.flush()
+        await publisher.finish()
+
+
+class _Filler:
+    """Puts bodies into batches."""
+
+    def __init__(self, publisher: Publisher, job: _Job, batch_events: int) -> None:
+        self._publisher = publisher
+        self._job = job
+        content_type = {} if job.content_type is None else {"content-type": job.content_type}
+        sections = Sections(encode_properties(job.properties or {}), encode_fields(content_type))
+        self._event = Copy(b"", sections, key=job.key)
+        self._batch_events = batch_events
+        self._batch: EventDataBatch | None = None
+        self._size = 0
+        self._count = 0  # events that came, for the one that is refused
+
+    async def event_bytes_max(self) -> int:
+        return (await self._open()).max_size_in_bytes
+
+    async def add(self, bodies: list[bytes]) -> None:
+        """One object for all events: what they share is encoded once."""
+        event, most = self._event, self._batch_events
+        batch = await self._open()
+        room = most - len(batch)
+        for body in bodies:
+            event.body = body
+            if room <= 0 or not batch.try_add(event):
+                await self.flush()
+                batch = await self._open()
+                room = most
+                if not batch.try_add(event):
+                    what = f"Line {self._count + 1:,}" if self._job.lines else "The event"
+                    await self._publisher.finish()
+                    raise too_large(what, len(body), batch)
+            room -= 1
+            self._count += 1
+            self._size += len(body)
+
+    async def flush(self) -> None:
+        batch, size = self._batch, self._size
+        if batch is not None and len(batch):
+            self._batch, self._size = None, 0
+            await self._publisher.begin(batch, size)
+
+    async def _open(self) -> EventDataBatch:
+        if self._batch is None:
+            self._batch = await self._publisher.create_batch(
+                partition_id=self._job.partition, partition_key=self._job.key
+            )
+        return self._batch
+
+
+async def _bodies(job: _Job, bytes_max: int) -> AsyncIterator[tuple[list[bytes], bool]]:
+    """Bodies as they come, and whether nothing more is there at this moment."""
+    from penstock.cli.stdio import Inlet
+
+    if job.source is None:
+        yield job.texts, False
+        return
+    with ExitStack() as stack:
+        opened: BinaryIO = sys.stdin.buffer
+        if job.source != _STDIN:
+            opened = stack.enter_context(job.source.open("rb"))
+        inlet = Inlet(opened)
+        parts = _lines(inlet, bytes_max) if job.lines else _whole(inlet, bytes_max)
+        async for bodies in parts:
+            yield bodies, inlet.is_quiet
+
+
+async def _lines(inlet: Inlet, bytes_max: int) -> AsyncIterator[list[bytes]]:
+    rest = b""
+    async for chunk in inlet:
+        found = (rest + chunk).split(b"\n")
+        rest = found.pop()
+        if found:
+            yield found
+        if len(rest) > bytes_max:
+            break  # no end of the line is in sight, and it is too long already
+    if rest:
+        yield [rest]
+
+
+async def _whole(inlet: Inlet, bytes_max: int) -> AsyncIterator[list[bytes]]:
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in inlet:
+        parts.append(chunk)
+        size += len(chunk)
+        if size > max(bytes_max, _FILE_BYTES_MAX):
+            break
+    yield [b"".join(parts)]
+
+
+def _texts(texts: list[str], *, lines: bool) -> list[bytes]:
+    encoded = [each.encode("utf-8", "surrogateescape") for each in texts]
+    return [line for each in encoded for line in each.split(b"\n")] if lines else encoded
+
+
+def _total(job: _Job) -> int | None:
+    """How many events it will be, where that is known."""
+    if job.source is None:
+        return len(job.texts) * job.repeat
+    return None if job.lines else job.repeat
+
+
+def _total_bytes(job: _Job) -> int | None:
+    """How long all lines are, where that is known."""
+    if job.source is None or job.source == _STDIN or not job.source.is_file():
+        return None
+    return job.source.stat().st_size * job.repeat
+
+
+def _property(text: str) -> tuple[str, Any]:
+    name, mark, value = text.partition("=")
+    if not mark or not name.strip(":"):
+        raise typer.BadParameter(f"'{text}' is not NAME=VALUE.", param_hint="--property")
+    if not name.endswith(":"):
+        return name, value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = {}
+    if not isinstance(found, str | int | float | bool | None):
+        raise typer.BadParameter(
+            f"'{value}' is no number, boolean, null or text in JSON.", param_hint="--property"
+        )
+    return name[:-1], found

@@ -1,0 +1,1 @@
+"""Commands that run, check and maintain a service and its data directory."""

@@ -1,0 +1,1 @@
+"""Commands for pipelines, Capture and Spark's own programs."""
