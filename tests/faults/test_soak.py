@@ -20,9 +20,7 @@ import pytest
 
 from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
-from penstock.client.load import producer as client_load
 from penstock.client.transfer_frames import publication
-from penstock.model import limits
 from penstock.model.entities import Secret
 
 if TYPE_CHECKING:
@@ -56,27 +54,6 @@ def resident_mb(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise AssertionError(f"process {pid} has ended")
-
-
-async def fill_read_cache(server: Server, hub: str, partitions: int) -> None:
-    """The newest events of each partition stay in memory for its readers, up to a limit: reach it
-    before memory is measured, with records as small as those of the load (one event each)."""
-    endpoint = parse_connection_string(server["emulator_connection_string"])
-
-    async def fill(partition: int) -> None:
-        load = client_load.Load(
-            hub=hub,
-            partition=str(partition),
-            size=100,
-            batch=1,
-            in_flight=1,
-            duration_s=900,
-            events_max=limits.TAIL_CACHE_BYTES // 300,
-        )
-        result = await client_load.publish(endpoint, load, tls=None)
-        assert result.errors == 0, result.first_error
-
-    await asyncio.gather(*map(fill, range(partitions)))
 
 
 class Load:
@@ -195,8 +172,6 @@ def test_mixed_soak_keeps_every_event_and_its_memory(
     """Resident memory once grew by about 10 MB per hour."""
     seconds = sized(short=HOUR_S, full=HOUR_S // 6, long=HOUR_S)
     server = start_server("--hub=soak:4", "--hub=churn:4", "--portal-port=0")
-    for hub in ("soak", "churn"):
-        asyncio.run(fill_read_cache(server, hub, partitions=4))
     soak = subprocess.Popen(
         [PENSTOCK, "soak", "--hub=soak", f"--minutes={seconds / 60}", "--rate=200/s", "--quiet"],
         env={**os.environ, "PENSTOCK_CONNECTION_STRING": server["emulator_connection_string"]},

@@ -118,7 +118,7 @@ def test_requests_over_https_count_as_those_over_amqp(start_server: ServerFactor
 def test_every_metric_is_documented() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
     service = Path(__file__).parents[2].joinpath("src/penstock/service")
-    source = (service / "metrics.py").read_text() + (service / "capture.py").read_text()
+    source = (service / "metrics.py").read_text() + (service / "capture_process.py").read_text()
     named = {word for word in source.split('"') if word.startswith("penstock_")}
     assert named
     assert [name for name in sorted(named) if name not in page] == []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.log.tail_cache import CACHED_BATCHES_MAX, Tail, TailBudget
+from itertools import pairwise
+
+from penstock.log.tail_cache import CACHED_BATCHES_MAX, EXPIRED_BATCHES_MAX, Tail, TailBudget
+from penstock.model import limits
 from penstock.model.events import StoredBatch
 
 COST = 250  # of a batch beside its sections
 
 
-def batch(number: int, size: int = 100) -> StoredBatch:
+def batch(number: int, size: int = 100, *, at_ms: int = 0) -> StoredBatch:
     message = b"x" * (size - 5)
-    return StoredBatch(number, number * 1000, 0, 1, b"\x00\x53\x75\xa0" + bytes([95]) + message)
+    return StoredBatch(number, number * 1000, at_ms, 1, b"\x00\x53\x75\xa0" + bytes([95]) + message)
 
 
 def test_tail_gives_from_the_batch_that_holds_the_event() -> None:
@@ -76,3 +79,29 @@ def test_dropped_events_leave_the_tail() -> None:
     assert len(tail) == 0
     assert tail.last_offset == -1
     assert budget.bytes == 0
+
+
+def test_old_batches_leave_when_newer_ones_come() -> None:
+    tail = Tail(1 << 20, TailBudget())
+    for second in range(1000):
+        tail.add([batch(second, at_ms=second * 1000)])
+    kept = limits.TAIL_CACHE_AGE_MS // 1000 + 1
+    assert len(tail) == kept
+    assert tail.since(999 - kept) is None
+    assert tail.since(1000 - kept) is not None
+
+
+def test_quiet_partition_holds_nothing_after_some_passes_of_bounded_length() -> None:
+    budget = TailBudget()
+    tail = Tail(1 << 22, budget)
+    tail.add([batch(number) for number in range(3000)])
+    tail.drop_older(0)
+    lengths = [len(tail)]
+    while len(tail):
+        tail.drop_older(1)
+        lengths.append(len(tail))
+    assert max(before - after for before, after in pairwise(lengths)) == EXPIRED_BATCHES_MAX
+    assert budget.bytes == 0
+    assert tail.last_offset == 2999 * 1000
+    tail.add([batch(3000, at_ms=2)])
+    assert tail.since(3000) is not None

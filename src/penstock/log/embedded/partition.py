@@ -18,6 +18,7 @@ from penstock.log.embedded.segment import Segment
 from penstock.log.embedded.writer import Outcome, PartitionWriter, Pending
 from penstock.log.position_resolver import resolve
 from penstock.log.tail_cache import Tail
+from penstock.model import limits
 from penstock.model.errors import (
     InternalError,
     LogCorrupt,
@@ -173,6 +174,10 @@ class EmbeddedPartition:
         self._view = View(segments[count:], view.end_offset, view.next_sequence, view.newest_ms)
         self._tail.drop_before(segments[count].header.first_sequence)
         return list(segments[:count])
+
+    def shrink_cache(self, now_ms: int) -> None:
+        """Forget cached batches for their age, also where nothing is appended any more."""
+        self._tail.drop_older(now_ms - limits.TAIL_CACHE_AGE_MS)
 
     def to_roll(self, *, retention_ms: int, now_ms: int) -> Segment | None:
         """The active segment, if it should be closed so that its events can go in time."""

@@ -143,11 +143,13 @@ class EmbeddedLogStore:
 
     def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
         """As the contract says; also leaves a mark in each partition that grew since the last
-        time, so that recovery knows what was flushed. The active segment of a slow partition is
-        closed when a quarter of the retention has passed, and goes in its time."""
+        time, so that recovery knows what was flushed, and forgets cached batches by age. The active
+        segment of a slow partition is closed when a quarter of the retention has passed, and goes
+        in its time."""
         oldest_ms = now_ms - retention_ms
         freed = 0
         for partition in self._of_hub(hub_id):
+            partition.shrink_cache(now_ms)
             freed += self._expire(partition, oldest_ms)
             active = partition.to_roll(retention_ms=retention_ms, now_ms=now_ms)
             if active is not None:
