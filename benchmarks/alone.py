@@ -13,8 +13,8 @@ from benchmarks.subject import run
 
 from penstock.client.connection import Connection
 from penstock.client.endpoint import Endpoint
-from penstock.client.load.measurements import Result
-from penstock.client.load.producer import Load, end_to_end, publish, receive
+from penstock.client.load.measurements import LoadResult
+from penstock.client.load.producer import LoadProfile, end_to_end, publish, receive
 
 CONNECTIONS = (1, 8, 64)
 RATES = ((1_000, 1), (10_000, 1), (100_000, BATCH))  # events a second, in batches of
@@ -47,9 +47,9 @@ def latency(place: Path, results: Results, *, rounds: int, seconds: float, tell:
         penstock.close()
 
 
-async def _end_to_end(penstock: Penstock, rate: int, batch: int, seconds: float) -> Result:
+async def _end_to_end(penstock: Penstock, rate: int, batch: int, seconds: float) -> LoadResult:
     assert penstock.endpoint is not None
-    load = Load(
+    load = LoadProfile(
         hub=HUB,
         partition=str(PARTITIONS - 1),
         size=100,
@@ -102,9 +102,9 @@ def _connections(count: int) -> str:
     return f"{count} connection{'s' if count > 1 else ''} to {PARTITIONS} partitions"
 
 
-async def _spread(penstock: Penstock, batch: int, count: int, seconds: float) -> Result:
+async def _spread(penstock: Penstock, batch: int, count: int, seconds: float) -> LoadResult:
     assert penstock.endpoint is not None
-    load = Load(
+    load = LoadProfile(
         hub=HUB,
         size=100,
         batch=batch,
@@ -116,7 +116,7 @@ async def _spread(penstock: Penstock, batch: int, count: int, seconds: float) ->
     return await publish(penstock.endpoint, load, tls=None)
 
 
-async def _read(penstock: Penstock, count: int, partitions: list[str], events: int) -> Result:
+async def _read(penstock: Penstock, count: int, partitions: list[str], events: int) -> LoadResult:
     assert penstock.endpoint is not None
     return await receive(
         penstock.endpoint,
@@ -167,7 +167,7 @@ def slow_reader(place: Path, results: Results, *, rounds: int, seconds: float, t
         penstock.close()
 
 
-async def _fast_readers(penstock: Penstock, events: int, is_beside: bool) -> Result:
+async def _fast_readers(penstock: Penstock, events: int, is_beside: bool) -> LoadResult:
     endpoint = penstock.endpoint
     assert endpoint is not None
     slow = await _slow(endpoint) if is_beside else None

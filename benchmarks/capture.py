@@ -29,10 +29,10 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from penstock.capture.container import BLOCK_BYTES, deflated  # noqa: E402 - the path comes first
+from penstock.capture.container import BLOCK_BYTES, deflate  # noqa: E402 - the path comes first
 from penstock.client.ranges import RangeSettings, read_chunks  # noqa: E402
 from penstock.client.values import avro_value  # noqa: E402
-from penstock.kernels import AvroRows  # noqa: E402
+from penstock.kernels import AvroRecordWriter  # noqa: E402
 from penstock.management.client import ManagementClient  # noqa: E402
 
 PENSTOCK = ROOT / ".venv" / "bin" / "penstock"
@@ -97,13 +97,13 @@ def encoder(place: Path) -> None:
         ranges = RangeSettings(facts["emulator_connection_string"], HUB)
         chunks = list(read_chunks(ranges, "0", 0, EVENTS - 1))
     for name, is_deflated in (("null", False), ("deflate", True)):
-        rows, size = AvroRows(avro_value), 0
+        rows, size = AvroRecordWriter(avro_value), 0
         began = time.process_time()
         for chunk in chunks:
             rows.add(chunk.data, chunk.bounds)
             if rows.size >= BLOCK_BYTES:
                 block = rows.take()
-                size += len(deflated(block)) if is_deflated else len(block)
+                size += len(deflate(block)) if is_deflated else len(block)
         spent = time.process_time() - began
         print(
             f"codec {name}: {EVENTS / spent / 1000:,.0f} k events/s, "

@@ -38,7 +38,7 @@ from benchmarks.ours import HUB, Penstock  # noqa: E402
 from benchmarks.process import pin_generator  # noqa: E402
 from benchmarks.subject import run  # noqa: E402
 
-from penstock.client.load.producer import Load, publish  # noqa: E402
+from penstock.client.load.producer import LoadProfile, publish  # noqa: E402
 
 CONNECTIONS = 500
 SECONDS = 30.0
@@ -112,7 +112,7 @@ def _publish(
     """The 50th and 99th percentile of acknowledgements, in milliseconds, and the broker's use of
     its core in percent."""
     assert penstock.endpoint is not None
-    load = Load(
+    load = LoadProfile(
         hub=HUB,
         partition="0",
         size=given.size,

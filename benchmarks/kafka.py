@@ -22,7 +22,7 @@ from benchmarks.process import Broker, free_port, wait_for_port
 from benchmarks.subject import Absent, run
 from crc32c import crc32c
 
-from penstock.client.load.measurements import Result
+from penstock.client.load.measurements import LoadResult
 
 BATCH_BYTES = 16 * 1024
 IN_FLIGHT = 5
@@ -89,13 +89,13 @@ class Kafka:
 
     async def publish(
         self, size: int, batch: int, *, seconds: float, connections: int = 1
-    ) -> Result:
+    ) -> LoadResult:
         assert batch in self.kinds
         clients = [await self._connect() for _ in range(connections)]
         producers = [Producing(client, self._topic, size) for client in clients]
         started_s, cpu_s = time.perf_counter(), time.process_time()
         await asyncio.gather(*(producer.run(started_s + seconds) for producer in producers))
-        result = Result(
+        result = LoadResult(
             seconds=time.perf_counter() - started_s, cpu_seconds=time.process_time() - cpu_s
         )
         for client, producer in zip(clients, producers, strict=True):
@@ -103,7 +103,7 @@ class Kafka:
             client.close()
         return result
 
-    async def deliver(self, size: int, *, events: int) -> Result:
+    async def deliver(self, size: int, *, events: int) -> LoadResult:
         """The tool's own figure of fetching: Java's start and joining the group are left out."""
         process = await asyncio.create_subprocess_exec(
             *self._command(_CONSUMER, "--bootstrap-server", f"127.0.0.1:{self._port}"),
@@ -118,7 +118,7 @@ class Kafka:
             raise RuntimeError(f"ConsumerPerformance failed: {errors.decode().strip()[-300:]}")
         fields = [field.strip() for field in lines[-1].split(",")]
         count, fetch_ms = int(fields[4]), float(fields[7])
-        return Result(events=count, payload_bytes=count * size, seconds=fetch_ms / 1000)
+        return LoadResult(events=count, payload_bytes=count * size, seconds=fetch_ms / 1000)
 
     async def _next_topic(self) -> None:
         client = await self._connect()
@@ -232,7 +232,7 @@ class Producing:
             + struct.pack(">iii", 1, 0, len(batch))  # one partition, number 0
             + batch
         )
-        self.result = Result()
+        self.result = LoadResult()
 
     async def run(self, until_s: float) -> None:
         await asyncio.gather(*(self._send_until(until_s) for _ in range(IN_FLIGHT)))

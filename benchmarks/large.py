@@ -17,9 +17,9 @@ from benchmarks.results import Results
 from benchmarks.rounds import Tell, checked
 from benchmarks.subject import run
 
-from penstock.client.load.measurements import Result
-from penstock.client.load.producer import Load, publish, receive
-from penstock.client.transfer_frames import publication
+from penstock.client.load.measurements import LoadResult
+from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.client.transfer_frames import encode_publication
 from penstock.kernels import split_batch
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch
@@ -68,7 +68,7 @@ async def _seed(penstock: Penstock) -> None:
     """One batch in each partition that will be filled, so that its directory is there."""
     assert penstock.endpoint is not None
     for partition in _FILLED:
-        load = Load(
+        load = LoadProfile(
             hub=HUB,
             partition=partition,
             size=_SIZE,
@@ -83,7 +83,7 @@ def _fill(directory: Path, size: int) -> int:
     """Append to the log itself, past the broker; the events that it holds at the end."""
     acts: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     store = EmbeddedLogStore(directory, wake=acts.put, flush="os")
-    payload, _ = publication(_SIZE, _BATCH)
+    payload, _ = encode_publication(_SIZE, _BATCH)
     sections = split_batch(payload, 0, len(payload), publisher=None).sections
     batch = EventBatch(sections, _BATCH)
     hub = next(path.name for path in directory.iterdir() if path.is_dir())
@@ -131,7 +131,7 @@ def _measure_replay(penstock: Penstock, results: Results, events: int, starts: i
         penstock.close()
 
 
-async def _replay(penstock: Penstock, events: int) -> Result:
+async def _replay(penstock: Penstock, events: int) -> LoadResult:
     assert penstock.endpoint is not None
     return await receive(
         penstock.endpoint, HUB, partitions=[_FILLED[0]], events_max=events, tls=None

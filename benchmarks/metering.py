@@ -36,8 +36,8 @@ from benchmarks.rounds import checked  # noqa: E402
 from penstock.broker import Broker, HubRuntime, Reader  # noqa: E402
 from penstock.catalog.memory import MemoryCatalog  # noqa: E402
 from penstock.client.load import producer as generator  # noqa: E402
-from penstock.client.load.measurements import Result  # noqa: E402
-from penstock.client.load.producer import Load, publish, receive  # noqa: E402
+from penstock.client.load.measurements import LoadResult  # noqa: E402
+from penstock.client.load.producer import LoadProfile, publish, receive  # noqa: E402
 from penstock.log.api import AppendDone, PartitionLog  # noqa: E402
 from penstock.log.memory import MemoryLogStore  # noqa: E402
 from penstock.model import limits  # noqa: E402
@@ -126,7 +126,7 @@ def _compare(place: Path, seconds: float) -> None:
     try:
         penstock.fresh()
         for number, (size, batch) in enumerate(WORKLOADS):
-            load = Load(
+            load = LoadProfile(
                 hub=ours.HUB,
                 partition=str(number),
                 size=size,
@@ -154,14 +154,14 @@ def _compare(place: Path, seconds: float) -> None:
         penstock.close()
 
 
-def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    from penstock.cli.server.serve import loop_factory
+def _run(work: Coroutine[Any, Any, LoadResult]) -> LoadResult:
+    from penstock.cli.server.serve import event_loop_factory
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(work)
 
 
-def _tell(turns: Turns, name: str, result: Result) -> None:
+def _tell(turns: Turns, name: str, result: LoadResult) -> None:
     checked(result, name)
     turns.end()
     print(turns.row(name))

@@ -215,7 +215,7 @@ def cached_rate(log: object) -> None:
     count = 20_000
     spent = time.process_time()
     for _ in range(count):
-        assert log.cached(last)
+        assert log.read_cached(last)
     print(f"  cached() at the end: {(time.process_time() - spent) / count * 1e6:.2f} µs")
 
 

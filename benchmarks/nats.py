@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from benchmarks.process import Broker, free_port, wait_for_port
 from benchmarks.subject import Absent, run
 
-from penstock.client.load.measurements import Result
+from penstock.client.load.measurements import LoadResult
 
 WINDOW = 4000  # as nats.go's default for asynchronous publishing
 _STREAM = "bench"
@@ -63,7 +63,7 @@ class Nats:
 
     async def publish(
         self, size: int, batch: int, *, seconds: float, connections: int = 1
-    ) -> Result:
+    ) -> LoadResult:
         assert batch == 1
         clients = [await self._connect(Publishing(size)) for _ in range(connections)]
         started_s, cpu_s = time.perf_counter(), time.process_time()
@@ -75,7 +75,7 @@ class Nats:
         async with asyncio.timeout(_DRAIN_S):
             for client in clients:
                 await client.finished
-        result = Result(
+        result = LoadResult(
             seconds=time.perf_counter() - started_s, cpu_seconds=time.process_time() - cpu_s
         )
         for client in clients:
@@ -83,7 +83,7 @@ class Nats:
             client.close()
         return result
 
-    async def deliver(self, size: int, *, events: int) -> Result:
+    async def deliver(self, size: int, *, events: int) -> LoadResult:
         client = await self._connect(Reading(events))
         cpu_s, started_s = time.process_time(), time.perf_counter()
         consumer = {
@@ -97,7 +97,7 @@ class Nats:
         async with asyncio.timeout(_READ_S):
             await client.finished
         client.close()
-        return Result(
+        return LoadResult(
             events=client.events,
             payload_bytes=client.events * size,
             seconds=client.last_s - started_s,
@@ -242,7 +242,7 @@ class Publishing(Client):
         self._outstanding: deque[tuple[int, float]] = deque()
         self._count = 0
         self._stopping = False
-        self.result = Result()
+        self.result = LoadResult()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_ready(self) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.process import Broker
 
 from penstock.client import Endpoint, parse_connection_string
-from penstock.client.load.measurements import Result
-from penstock.client.load.producer import Load, publish, receive
+from penstock.client.load.measurements import LoadResult
+from penstock.client.load.producer import LoadProfile, publish, receive
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 HUB = "bench"
@@ -86,14 +86,14 @@ class Penstock:
 
     async def publish(
         self, size: int, batch: int, *, seconds: float, connections: int = 1, in_flight: int = 0
-    ) -> Result:
+    ) -> LoadResult:
         """One connection fills one partition of its own; several spread over all."""
         assert self.endpoint is not None
         partition = None
         if connections == 1:
             number = len(self._partition_of)
             partition = self._partition_of.setdefault((size, batch), str(number))
-        load = Load(
+        load = LoadProfile(
             hub=HUB,
             partition=partition,
             size=size,
@@ -104,7 +104,7 @@ class Penstock:
         )
         return await publish(self.endpoint, load, tls=None)
 
-    async def deliver(self, size: int, *, events: int, batch: int = 100) -> Result:
+    async def deliver(self, size: int, *, events: int, batch: int = 100) -> LoadResult:
         assert self.endpoint is not None
         return await receive(
             self.endpoint,

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from enum import IntEnum
 
-from penstock.client.load.measurements import Result
+from penstock.client.load.measurements import LoadResult
 from penstock.client.transfer_frames import data_section
 
 WINDOW = 10_000  # as the Java client's default of unconfirmed messages
@@ -141,7 +141,7 @@ class StreamPublisher(StreamConnection):
         self._outstanding: deque[tuple[int, float]] = deque()
         self._count = 0
         self._is_running = False
-        self.result = Result()
+        self.result = LoadResult()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def prepare(self, stream: str) -> None:

@@ -23,13 +23,13 @@ from benchmarks.rabbit_stream import (
 )
 from benchmarks.subject import Absent, run
 
-from penstock.amqp.events import Event, SaslOffered
-from penstock.amqp.link import Role
+from penstock.amqp.events import Event, SaslMechanismsReceived
+from penstock.amqp.link import LinkRole
 from penstock.amqp.performatives import Source, Target
 from penstock.client.connection import Connection, Receiver
 from penstock.client.endpoint import Endpoint
-from penstock.client.load.measurements import Result
-from penstock.client.load.producer import Load, Publisher, Reading, run_publishers
+from penstock.client.load.measurements import LoadResult
+from penstock.client.load.producer import LoadConsumer, LoadProducer, LoadProfile, run_publishers
 from penstock.client.transfer_frames import data_section
 
 WINDOW = 2000
@@ -130,9 +130,9 @@ class RabbitQueue:
 
     async def publish(
         self, size: int, batch: int, *, seconds: float, connections: int = 1
-    ) -> Result:
+    ) -> LoadResult:
         assert batch == 1
-        load = Load(
+        load = LoadProfile(
             hub=_QUEUE,
             size=size,
             batch=1,
@@ -143,20 +143,20 @@ class RabbitQueue:
         payload = _DURABLE + data_section(b"x" * size)
         opened = [await self._connect() for _ in range(connections)]
         senders = [await each.sender(f"/amq/queue/{_QUEUE}") for each in opened]
-        publishers = [Publisher(sender, load, payload=payload) for sender in senders]
+        publishers = [LoadProducer(sender, load, payload=payload) for sender in senders]
         result = await run_publishers(publishers, load)
         for connection in opened:
             await connection.close()
         return result
 
-    async def deliver(self, size: int, *, events: int) -> Result:
-        reading = Reading(events)
+    async def deliver(self, size: int, *, events: int) -> LoadResult:
+        reading = LoadConsumer(events)
         connection = await self._connect()
         started_s, cpu_s = time.perf_counter(), time.process_time()
         await connection.settled_receiver(f"/amq/queue/{_QUEUE}", reading)
         async with asyncio.timeout(_READ_S):
             await reading.finished
-        result = Result(
+        result = LoadResult(
             events=reading.events,
             payload_bytes=reading.events * size,
             seconds=reading.last_s - started_s,
@@ -206,7 +206,7 @@ class RabbitStream:
 
     async def publish(
         self, size: int, batch: int, *, seconds: float, connections: int = 1
-    ) -> Result:
+    ) -> LoadResult:
         clients = [await self._connect(StreamPublisher(size, batch)) for _ in range(connections)]
         for client in clients:
             await client.prepare(_STREAM)
@@ -219,20 +219,20 @@ class RabbitStream:
         async with asyncio.timeout(_READ_S):
             await asyncio.gather(*(client.finished for client in clients))
         took_s = time.perf_counter() - started_s
-        result = Result(seconds=took_s, cpu_seconds=time.process_time() - cpu_s)
+        result = LoadResult(seconds=took_s, cpu_seconds=time.process_time() - cpu_s)
         for client in clients:
             result.merge(client.result)
             client.close()
         return result
 
-    async def deliver(self, size: int, *, events: int) -> Result:
+    async def deliver(self, size: int, *, events: int) -> LoadResult:
         client = await self._connect(StreamReader(events))
         started_s, cpu_s = time.perf_counter(), time.process_time()
         await client.subscribe(_STREAM)
         async with asyncio.timeout(_READ_S):
             await client.finished
         client.close()
-        return Result(
+        return LoadResult(
             events=client.events,
             payload_bytes=client.events * size,
             seconds=client.last_s - started_s,
@@ -250,21 +250,21 @@ class RabbitConnection(Connection):
     """Our client with a user and a password, without `$cbs`."""
 
     def _on_control(self, event: Event) -> None:
-        if isinstance(event, SaslOffered):
+        if isinstance(event, SaslMechanismsReceived):
             self.engine.init_sasl("PLAIN", b"\0guest\0guest")
         else:
             super()._on_control(event)
 
-    async def settled_receiver(self, address: str, reading: Reading) -> Receiver:
+    async def settled_receiver(self, address: str, reading: LoadConsumer) -> Receiver:
         """Deliveries come settled, as an Event Hub's do."""
-        link = self._new_link(Role.RECEIVER)
+        link = self._new_link(LinkRole.RECEIVER)
         receiver = self._apps[link] = Receiver(self, link, _CREDIT, reading.on_transfers)
         link.request(
             source=Source(address=address),
             target=Target(address=link.name),
             snd_settle_mode=_PRE_SETTLED,
         )
-        await self._attached(link, address)
+        await self._wait_attached(link, address)
         link.grant(_CREDIT)
         self.flush()
         return receiver

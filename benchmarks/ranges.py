@@ -19,25 +19,25 @@ from pathlib import Path
 from benchmarks.ours import HUB, Penstock
 from benchmarks.process import pin_generator
 
-from penstock.client.ranges import Chunk, HubReader, RangeSettings, read_chunks
+from penstock.client.ranges import HubReader, MessageChunk, RangeSettings, read_chunks
 from penstock.client.values import avro_value, json_text
-from penstock.kernels import KERNEL, AvroRows, Gatherer
+from penstock.kernels import KERNEL, ArrowColumnBuilder, AvroRecordWriter
 
 SIZES = (100, 1024)
 _TAKE_BYTES = 8 * 1024 * 1024  # a record batch, or an Avro block or eight
 _FILL_S = 60.0
 
-Way = Callable[[], Callable[[Chunk], None]]
+Way = Callable[[], Callable[[MessageChunk], None]]
 
 
-def only_read() -> Callable[[Chunk], None]:
+def only_read() -> Callable[[MessageChunk], None]:
     return lambda chunk: None
 
 
-def gather() -> Callable[[Chunk], None]:
-    rows = Gatherer(json_text)
+def gather() -> Callable[[MessageChunk], None]:
+    rows = ArrowColumnBuilder(json_text)
 
-    def take(chunk: Chunk) -> None:
+    def take(chunk: MessageChunk) -> None:
         rows.add(chunk.data, chunk.bounds)
         if rows.size >= _TAKE_BYTES:
             rows.take()
@@ -45,10 +45,10 @@ def gather() -> Callable[[Chunk], None]:
     return take
 
 
-def write_avro() -> Callable[[Chunk], None]:
-    rows = AvroRows(avro_value)
+def write_avro() -> Callable[[MessageChunk], None]:
+    rows = AvroRecordWriter(avro_value)
 
-    def take(chunk: Chunk) -> None:
+    def take(chunk: MessageChunk) -> None:
         rows.add(chunk.data, chunk.bounds)
         if rows.size >= _TAKE_BYTES:
             rows.take()

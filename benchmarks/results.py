@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from penstock.client.load.measurements import Result
+from penstock.client.load.measurements import LoadResult
 
 MB = 1024 * 1024
 
@@ -21,7 +21,7 @@ class Row:
         self.size = size
         self._figures: dict[str, list[float]] = {}
 
-    def add(self, result: Result, *, broker_cpu_s: float) -> None:
+    def add(self, result: LoadResult, *, broker_cpu_s: float) -> None:
         """CPU is left out where the generator's is not known: then its start is in both."""
         self.note("events_per_s", result.events_per_s)
         self.note("mb_per_s", result.events_per_s * self.size / MB)

@@ -15,7 +15,7 @@ from benchmarks.process import measured
 from benchmarks.results import Results
 from benchmarks.subject import Absent, Subject, run
 
-from penstock.client.load.measurements import Result
+from penstock.client.load.measurements import LoadResult
 
 SIZES = (100, 1024)
 BATCH = 100
@@ -100,7 +100,7 @@ def _one(subject: Subject, size: int, results: Results, seconds: float) -> None:
     subject.broker.resume()
     subject.fresh()
     time.sleep(_SETTLE_S)
-    stored: Result | None = None
+    stored: LoadResult | None = None
     for batch in subject.kinds:
         kind = "singles" if batch == 1 else "batches"
         row = results.row(f"publish {label(size)} {kind}", subject.name, size=size)
@@ -116,7 +116,7 @@ def _one(subject: Subject, size: int, results: Results, seconds: float) -> None:
         deliver.add(read, broker_cpu_s=cpu_s())
 
 
-def checked(result: Result, name: str) -> Result:
+def checked(result: LoadResult, name: str) -> LoadResult:
     """Figures with errors in them are not figures."""
     if result.errors or not result.events:
         raise RuntimeError(

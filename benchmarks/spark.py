@@ -32,7 +32,7 @@ if str(ROOT) not in sys.path:
 
 from penstock.client import EventData, EventHubProducerClient  # noqa: E402 - the path comes first
 from penstock.spark import session  # noqa: E402
-from penstock.spark.eventhubs.options import Options  # noqa: E402
+from penstock.spark.eventhubs.options import EventHubsOptions  # noqa: E402
 
 PENSTOCK = ROOT / ".venv" / "bin" / "penstock"
 PARTITIONS = 4
@@ -89,14 +89,14 @@ def ready_batch(connection: str, place: Path) -> Path:
 
     from penstock.spark.eventhubs.data_source import spark_schema
     from penstock.spark.eventhubs.hub_bounds import range_settings
-    from penstock.spark.eventhubs.planner import Span
+    from penstock.spark.eventhubs.planner import SequenceRange
     from penstock.spark.eventhubs.rows import record_batches
 
-    options = Options({"connectionString": connection})
+    options = EventHubsOptions({"connectionString": connection})
     schema = to_arrow_schema(spark_schema(options.rows()), timezone="UTC")
     batches = record_batches(
         range_settings(options.read()),
-        Span("0", 0, 20_000),
+        SequenceRange("0", 0, 20_000),
         options.rows(),
         schema,
         fail_on_data_loss=True,

@@ -289,10 +289,10 @@ async def _serve(data: Path, hubs: int) -> None:
 def _child() -> None:
     import os
 
-    from penstock.cli.server.serve import loop_factory
+    from penstock.cli.server.serve import event_loop_factory
 
     os.sched_setaffinity(0, {BROKER_CORE})
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(_serve(Path(sys.argv[1]), int(sys.argv[2])))
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from benchmarks.process import Broker
 
-from penstock.client.load.measurements import Result
+from penstock.client.load.measurements import LoadResult
 
 T = TypeVar("T")
 
@@ -31,11 +31,11 @@ class Subject(Protocol):
 
     async def publish(
         self, size: int, batch: int, *, seconds: float, connections: int = 1
-    ) -> Result:
+    ) -> LoadResult:
         """As fast as it acknowledges."""
         ...
 
-    async def deliver(self, size: int, *, events: int) -> Result:
+    async def deliver(self, size: int, *, events: int) -> LoadResult:
         """Read what this round published with that size and the first of its kinds."""
         ...
 

@@ -14,7 +14,7 @@ import typer
 
 from penstock.cli.app import COMMANDS, app
 from penstock.cli.command_tree import WHICH_SERVICE
-from penstock.cli.help import walk
+from penstock.cli.help import walk_commands
 
 BEGIN = "<!-- The rest is made by `python -m tools.cli_reference docs/cli.md`. -->"
 
@@ -23,7 +23,7 @@ def reference() -> str:
     """Markdown of every command, in the order of the help."""
     root: Any = typer.main.get_command(app)
     context = typer.Context(root, info_name="penstock")
-    found = {path: (command, below) for path, command, below in walk(root, context)}
+    found = {path: (command, below) for path, command, below in walk_commands(root, context)}
     sections = {f"penstock {entry.name}": entry.section for entry in COMMANDS}
     lines: list[str] = []
     section = None

@@ -17,7 +17,7 @@ from azure.eventhub._pyamqp._decode import decode_payload
 from tests.compatibility.sample_messages import FIELDS, Sample, samples
 from tests.conftest import NodeTools
 
-from penstock.kernels import Refusal, frame_events, split_singles
+from penstock.kernels import RefusedEvent, frame_events, split_singles
 
 COUNT = 2_000
 SEED = 15
@@ -50,7 +50,7 @@ def _deliver(sections: bytes) -> bytes:
 def _accepted() -> Iterator[Delivered]:
     for sample in samples(SEED):
         (split,) = split_singles(sample.message, [0, len(sample.message)])
-        if isinstance(split, Refusal):
+        if isinstance(split, RefusedEvent):
             # Only a type that AMQP does not allow in a field of properties or header.
             assert not sample.features, split.error
             assert re.search(r"the field \S+ of (properties|header)", str(split.error))

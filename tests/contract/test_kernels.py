@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import transfer_run
-from penstock.kernels import KernelError, Publication, Refusal
+from penstock.kernels import KernelError, Publication, RefusedEvent
 from penstock.kernels._pure import columns, publications, transfer_frames
 
 # PENSTOCK_FUZZ_EXAMPLES=5000 for a long run.
@@ -395,7 +395,9 @@ def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
         return type(error), str(error)
     if isinstance(result, list):
         return [
-            (part.count, type(part.error), str(part.error)) if isinstance(part, Refusal) else part
+            (part.count, type(part.error), str(part.error))
+            if isinstance(part, RefusedEvent)
+            else part
             for part in result
         ]
     return result
@@ -466,7 +468,7 @@ def test_stored_form_is_canonical(
     parts = outcome(kernel.split_singles, data, bounds, publisher=publisher)
     assert parts == outcome(PURE.split_singles, data, bounds, publisher=publisher)
     for part in kernel.split_singles(data, bounds, publisher=publisher):
-        if isinstance(part, Refusal):
+        if isinstance(part, RefusedEvent):
             assert publisher is not None
             continue
         again = kernel.split_batch(part.sections, 0, len(part.sections), publisher=publisher)
@@ -595,4 +597,4 @@ def test_input_cut_anywhere_is_refused_or_shorter(kernel: Kernel, model: Model) 
             framed(kernel, stored[:cut])
     for cut in range(len(model.encoded)):
         (part,) = kernel.split_singles(model.encoded, [0, cut])
-        assert isinstance(part, Publication | Refusal)
+        assert isinstance(part, Publication | RefusedEvent)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from penstock.amqp import types as t
 from penstock.amqp.message import DataBody, Message, Properties, encode_message
 from penstock.capture.container import SCHEMA
-from penstock.client.values import avro_value, json_of, json_text, to_union
-from penstock.kernels import Maps, Texts
+from penstock.client.values import avro_value, encode_json, json_text, to_avro_union
+from penstock.kernels import MapColumn, TextColumn
 from penstock.kernels._pure import arrow_columns, avro_records
 
 # PENSTOCK_FUZZ_EXAMPLES=5000 for a long run.
@@ -122,7 +122,7 @@ def told(said: dict[str, Any]) -> dict[str, object]:
     return {**key, **said["own"], **fields}
 
 
-def texts(column: Texts) -> list[str | None]:
+def texts(column: TextColumn) -> list[str | None]:
     ends = struct.unpack(f"<{len(column.ends) // 4}i", column.ends)
     return [
         column.data[a:b].decode() if column.valid is None or column.valid[i >> 3] >> (i & 7) & 1
@@ -131,7 +131,7 @@ def texts(column: Texts) -> list[str | None]:
     ]  # fmt: skip
 
 
-def maps(column: Maps) -> list[dict[str | None, str | None]]:
+def maps(column: MapColumn) -> list[dict[str | None, str | None]]:
     ends = struct.unpack(f"<{len(column.ends) // 4}i", column.ends)
     pairs = list(zip(texts(column.names), texts(column.values), strict=True))
     return [dict(pairs[a:b]) for a, b in itertools.pairwise(ends)]
@@ -155,10 +155,10 @@ def test_columns_say_what_was_sent(
     assert columns.enqueued_us == struct.pack(
         f"<{len(said)}q", *(each["time"] * 1000 for each in said)
     )
-    expected = [{name: json_of(v) for name, v in each["properties"].items()} for each in said]
+    expected = [{name: encode_json(v) for name, v in each["properties"].items()} for each in said]
     assert maps(columns.properties) == expected
     assert maps(columns.system) == [
-        {name: json_of(value) for name, value in told(each).items()} for each in said
+        {name: encode_json(value) for name, value in told(each).items()} for each in said
     ]
 
 
@@ -180,12 +180,14 @@ def test_records_say_what_was_sent(
         }
         assert row["SequenceNumber"] == each["number"]
         assert row["Body"] == b"".join(each["body"])
-        assert row["Properties"] == {n: to_union(v) for n, v in each["properties"].items()}
-        assert row["SystemProperties"] == place | {n: to_union(v) for n, v in told(each).items()}
+        assert row["Properties"] == {n: to_avro_union(v) for n, v in each["properties"].items()}
+        assert row["SystemProperties"] == place | {
+            n: to_avro_union(v) for n, v in told(each).items()
+        }
     assert stream.read() == b""
 
 
 def test_uuids_are_text_in_both() -> None:
     number = uuid.UUID(int=7)
-    assert json_of(number) == f'"{number}"'
-    assert to_union(number) == str(number)
+    assert encode_json(number) == f'"{number}"'
+    assert to_avro_union(number) == str(number)

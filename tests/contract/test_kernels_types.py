@@ -17,7 +17,7 @@ from tests.contract.test_kernels import (
     wrapped,
 )
 
-from penstock.kernels import KernelError, Refusal
+from penstock.kernels import KernelError, RefusedEvent
 
 FIELD_NAMES = (
     "message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type",
@@ -61,7 +61,7 @@ def test_properties_field_of_another_type_is_refused_by_name(kernel: Kernel, fie
                 assert single.sections == batch, kind
                 assert kernel.split_batch(batch, 0, len(batch)).sections == batch
                 continue
-            assert isinstance(single, Refusal), kind
+            assert isinstance(single, RefusedEvent), kind
             assert f"the field {field} of properties at byte" in str(single.error)
             assert f"is of type {kind} " in str(single.error)
             assert all(allowed in str(single.error) for allowed in ALLOWED[field])
@@ -117,7 +117,7 @@ def test_publication_has_no_more_elements_than_bytes(
     body = compound(0xC0, 2, zero_width + value, long=True)
     message = b"\x00\x53\x77" + body
     (single,) = kernel.split_singles(message, [0, len(message)])
-    if isinstance(single, Refusal):
+    if isinstance(single, RefusedEvent):
         assert count > 1
         assert f"{count} elements in 1 bytes" in str(single.error)
     else:
@@ -148,9 +148,9 @@ def test_map_with_a_key_of_no_primitive_type_is_refused(kernel: Kernel, place: s
             (single,) = kernel.split_singles(message, [0, len(message)])
             batch = wrapped(message)
             if kind in ("list", "empty list", "map", "array", "described"):
-                assert isinstance(single, Refusal), kind
+                assert isinstance(single, RefusedEvent), kind
                 assert "a map's key at byte" in str(single.error)
                 with pytest.raises(KernelError, match="a primitive type is allowed"):
                     kernel.split_batch(batch, 0, len(batch))
             else:
-                assert not isinstance(single, Refusal), single.error
+                assert not isinstance(single, RefusedEvent), single.error

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.catalog.api import UsageLedger
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.catalog.usage_ledger import MemoryLedger, SqliteLedger
+from penstock.catalog.usage_ledger import MemoryUsageLedger, SqliteUsageLedger
 from penstock.model.names import NamespaceName
 from penstock.model.usage import HOUR_MS, Usage
 
@@ -33,10 +33,10 @@ COUNT = Usage(
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UsageLedger]:
     made: UsageLedger
     if request.param == "memory":
-        made = MemoryLedger()
+        made = MemoryUsageLedger()
     else:
         SqliteCatalog(tmp_path / "catalog.db").close()  # makes the tables
-        made = SqliteLedger(tmp_path / "catalog.db")
+        made = SqliteUsageLedger(tmp_path / "catalog.db")
     yield made
     made.close()
 

@@ -19,7 +19,7 @@ from penstock.model.errors import (
     OperationCancelled,
     PenstockError,
 )
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
 
 HEADER = 64  # what a record costs beside its sections
@@ -126,7 +126,7 @@ def section(body: str) -> bytes:
     return b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message
 
 
-def events(*bodies: str, producer: Producer | None = None) -> EventBatch:
+def events(*bodies: str, producer: ProducerStamp | None = None) -> EventBatch:
     return EventBatch(b"".join(map(section, bodies)), len(bodies), producer=producer)
 
 
@@ -147,7 +147,7 @@ def test_empty_log_is_healthy_and_tells_minus_one(bench: Bench) -> None:
     assert status == PartitionStatus(-1, -1, -1, 0, 0, None)
     assert status.is_empty
     assert bench.partition().read(0, bytes_max=1000) == []
-    assert bench.partition().cached(0) == []
+    assert bench.partition().read_cached(0) == []
 
 
 def test_partition_is_the_same_object_every_time(bench: Bench) -> None:
@@ -260,7 +260,7 @@ def test_nothing_is_readable_before_it_is_committed(bench: Bench) -> None:
     log.append(events("x"), now_ms=NOW, done=outcomes.append)
     assert log.status().is_empty
     assert log.read(0, bytes_max=1000) == []
-    assert log.cached(0) == []
+    assert log.read_cached(0) == []
     bench.owner.turn(lambda: bool(outcomes))
     assert log.status().last_sequence == 0
     assert len(log.read(0, bytes_max=1000)) == 1
@@ -310,11 +310,11 @@ def test_read_starts_with_the_batch_that_holds_the_event(bench: Bench) -> None:
     for _ in range(30):
         bench.publish(log, events("a" * 100, "b" * 100, "c" * 100))
     for sequence in range(90):
-        for batches in (log.read(sequence, bytes_max=1), log.cached(sequence)):
+        for batches in (log.read(sequence, bytes_max=1), log.read_cached(sequence)):
             assert batches is not None
             assert batches[0].first_sequence == sequence - sequence % 3
-    assert log.read(90, bytes_max=1) == log.cached(90) == []
-    assert log.read(1000, bytes_max=1) == log.cached(1000) == []
+    assert log.read(90, bytes_max=1) == log.read_cached(90) == []
+    assert log.read(1000, bytes_max=1) == log.read_cached(1000) == []
 
 
 def test_read_takes_at_least_one_batch_and_then_what_fits(bench: Bench) -> None:
@@ -334,7 +334,7 @@ def test_cached_batches_are_those_of_the_disk(bench: Bench) -> None:
     log = bench.partition()
     for number in range(40):
         bench.publish(log, events(*(f"event {number}.{i}" for i in range(number % 4 + 1))))
-    found = log.cached(0)
+    found = log.read_cached(0)
     assert found is not None
     assert found == read_all(log)[: len(found)]
     assert len(found) == 40
@@ -458,12 +458,12 @@ def test_producer_tells_the_newest_stamp_as_soon_as_it_is_appended(bench: Bench)
     assert log.producer(7) is None
     outcomes: list[Receipt | PenstockError] = []
     for first in (0, 1):
-        stamp = Producer(7, 3, first, first)
+        stamp = ProducerStamp(7, 3, first, first)
         log.append(events("x", producer=stamp), now_ms=NOW, done=outcomes.append)
         assert log.producer(7) == stamp
     assert log.producer(8) is None
     bench.owner.turn(lambda: len(outcomes) == 2)
-    assert log.producer(7) == Producer(7, 3, 1, 1)
+    assert log.producer(7) == ProducerStamp(7, 3, 1, 1)
 
 
 def test_producer_silent_longest_is_forgotten(
@@ -472,7 +472,7 @@ def test_producer_silent_longest_is_forgotten(
     monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 3)
     log = bench.partition()
     for producer_id in (1, 2, 3, 1, 4):
-        bench.publish(log, events("x", producer=Producer(producer_id, 0, 0, 0)))
+        bench.publish(log, events("x", producer=ProducerStamp(producer_id, 0, 0, 0)))
     assert [log.producer(n) is not None for n in (1, 2, 3, 4)] == [True, False, True, True]
 
 
@@ -488,7 +488,7 @@ def test_retention_drops_everything_that_is_old_and_keeps_the_numbers(bench: Ben
     bench.settle()
     assert freed == before.size_bytes
     assert log.status() == PartitionStatus(-1, 19, before.last_offset, NOW, 0, None)
-    assert log.read(0, bytes_max=1000) == log.cached(0) == []
+    assert log.read(0, bytes_max=1000) == log.read_cached(0) == []
     assert log.locate(EARLIEST) == log.locate(at(OFFSET, 0, inclusive=True)) == 20
     assert log.locate(at(SEQUENCE, 3, inclusive=True)) == 20
     assert bench.publish(log, events("y"), now_ms=NOW + 2000).first_sequence == 20
@@ -562,7 +562,7 @@ def test_close_commits_what_is_queued_and_says_so(bench: Bench) -> None:
 def test_reopened_log_is_the_same(bench: Bench) -> None:
     log = bench.partition()
     for number in range(50):
-        stamp = Producer(number % 3, 1, number, number) if number % 2 else None
+        stamp = ProducerStamp(number % 3, 1, number, number) if number % 2 else None
         bench.publish(
             log, events(f"{number}", "x" * (number * 13), producer=stamp), now_ms=NOW + number
         )

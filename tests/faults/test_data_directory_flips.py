@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.faults.test_old_data_directory import OldDirectory
 
-from penstock.capture.ledger import Ledger
-from penstock.capture.taken import TakenNames
-from penstock.catalog.metric_store import SqliteHistory
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.taken import FileNameRegistry
+from penstock.catalog.metric_store import SqliteMetricStore
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.catalog.usage_ledger import SqliteLedger
+from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.checkpoints.sqlite_file import CheckpointFile
 from penstock.client import EventData
 from penstock.log.embedded.store import EmbeddedLogStore
@@ -49,7 +49,7 @@ SESSIONS = ("first", "second", "third")
 def read_catalog(data: Path) -> Content:
     catalog = SqliteCatalog(data / "catalog.sqlite")
     try:
-        ledger = SqliteLedger(data / "catalog.sqlite")
+        ledger = SqliteUsageLedger(data / "catalog.sqlite")
         try:
             usage = ledger.usage()
         finally:
@@ -72,13 +72,13 @@ def read_checkpoints(data: Path) -> Content:
         data / "checkpoints.sqlite", now_ms=lambda: 0, new_etag=lambda: "", is_shared=False
     )
     try:
-        return [*file.everything()]
+        return [*file.read_all()]
     finally:
         file.close()
 
 
 def read_history(data: Path) -> Content:
-    store = SqliteHistory(data / "history.sqlite")
+    store = SqliteMetricStore(data / "history.sqlite")
     try:
         return [
             store.read(
@@ -155,13 +155,13 @@ def read_capture(data: Path) -> Content:
     checkpoint that is set aside is rebuilt from the ledger."""
     content: Content = []
     for file in sorted((data / "capture").glob("*/ledger.sqlite")):
-        ledger = Ledger(file, check=True)
+        ledger = CaptureStateFile(file, check=True)
         try:
             content += [ledger.totals(), ledger.places(), ledger.newest(1000), ledger.slots(2**62)]
         finally:
             ledger.close()
     for file in sorted((data / "capture").glob("*.names.sqlite")):
-        TakenNames(file, check=True).close()
+        FileNameRegistry(file, check=True).close()
         with closing(sqlite3.connect(file)) as names:
             content += names.execute("SELECT * FROM taken ORDER BY 1, 2").fetchall()
     for folder in sorted((data / "capture").glob("*/checkpoint")):
@@ -199,9 +199,9 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         portal.revoke(name, issued_ms=NOW_MS - 1, expires_ms=NOW_MS + 60_000, now_ms=NOW_MS)
     # As the capture job does, which the service of this test does not start.
     for file in (old.data / "capture").glob("*/ledger.sqlite"):
-        Ledger(file).close()
+        CaptureStateFile(file).close()
     for file in (old.data / "capture").glob("*.names.sqlite"):
-        TakenNames(file).close()
+        FileNameRegistry(file).close()
 
     async def use() -> None:
         async with old.served() as service, service.producer("readings") as producer:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.faults.test_old_data_directory import OldDirectory
 
-from penstock.capture.ledger import Ledger
-from penstock.capture.taken import TakenNames
-from penstock.cli.spark.capture_job import _alone, _Spark
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.taken import FileNameRegistry
+from penstock.cli.spark.capture_job import _CaptureSpark, _lock_state
 from penstock.client import EventData
 from penstock.spark.capture.job import job_id
 
@@ -43,10 +43,10 @@ async def test_other_users_can_read_nothing_but_certificates(tmp_path: Path, nam
     async with old.served() as service, service.producer("orders") as producer:
         await producer.send_event(EventData("of this version"), partition_id="0")
         for ledger in state.glob("*/ledger.sqlite"):
-            Ledger(ledger).close()
+            CaptureStateFile(ledger).close()
         for names in state.glob("*.names.sqlite"):
-            TakenNames(names).close()
-        with _alone(state), _Spark("local", {}, state):
+            FileNameRegistry(names).close()
+        with _lock_state(state), _CaptureSpark("local", {}, state):
             job_id(state)
         assert _modes(old.data).keys() <= READABLE
     assert _modes(old.data).keys() <= READABLE

@@ -11,9 +11,9 @@ from tests.conftest import Sized
 from tests.faults.test_log_faults import NOW, Bench, FaultyFiles
 
 from penstock.log.embedded.partition import EmbeddedPartition
-from penstock.log.embedded.verify import Finding, verify_directory
+from penstock.log.embedded.verify import LogFinding, verify_directory
 from penstock.model.errors import LogFailed
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 
 SEGMENT_BYTES = 2000
 BODY_BYTES = (10, 600, 30, 900, 8, 300, 1200, 20)
@@ -26,7 +26,7 @@ Events = list[tuple[int, bytes]]
 def batch(number: int) -> EventBatch:
     body = f"event {number} ".encode().ljust(BODY_BYTES[number % len(BODY_BYTES)], b".")
     head = b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big")
-    return EventBatch(head + body, 1, producer=Producer(number % 3, 1, number, number))
+    return EventBatch(head + body, 1, producer=ProducerStamp(number % 3, 1, number, number))
 
 
 class Play:
@@ -80,7 +80,7 @@ def read_every_way(log: EmbeddedPartition) -> Events:
         found: list[StoredBatch] = []
         sequence = 0
         while True:
-            batches = log.cached(sequence, bytes_max=bytes_max) if is_cached else None
+            batches = log.read_cached(sequence, bytes_max=bytes_max) if is_cached else None
             if batches is None:
                 batches = log.read(sequence, bytes_max=bytes_max)
             if not batches:
@@ -110,7 +110,9 @@ def calls_of_a_whole_play(directory: Path) -> list[int]:
 def check_after_restart(directory: Path, acknowledged: Events) -> None:
     """Nothing acknowledged is lost or renumbered; the log goes on, also over one more restart."""
     assert [
-        item for item in verify_directory(directory) if isinstance(item, Finding) and item.is_loss
+        item
+        for item in verify_directory(directory)
+        if isinstance(item, LogFinding) and item.is_loss
     ] == []
     play = Play(directory, FaultyFiles())
     log = play.bench.partition()

@@ -24,7 +24,7 @@ from penstock.model.errors import (
     LogFailed,
     PenstockError,
 )
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 from penstock.model.positions import EARLIEST
 
 NOW = 1_700_000_000_000
@@ -135,7 +135,7 @@ class Bench:
             return
 
 
-def batch(number: int, producer: Producer | None = None) -> EventBatch:
+def batch(number: int, producer: ProducerStamp | None = None) -> EventBatch:
     body = f"event {number}".encode().ljust(40, b".")
     return EventBatch(b"\x00\x53\x75\xa0" + bytes([len(body)]) + body, 1, producer=producer)
 
@@ -247,7 +247,7 @@ def test_read_that_fails_says_so(bench: Bench, files: FaultyFiles) -> None:
     files.fault = failing("pread", ".log", errno.EIO)
     with pytest.raises(InternalError, match=r"cannot be read: .*Input/output error"):
         bench.partition().read(0, bytes_max=100)
-    assert bench.partition().cached(0) is not None
+    assert bench.partition().read_cached(0) is not None
 
 
 def test_fault_of_our_own_stops_the_partition_and_not_the_committer(
@@ -395,7 +395,7 @@ def test_appends_numbered_before_a_failure_was_known_are_refused_in_their_turn(
 
 def test_stamp_of_a_failed_append_is_forgotten(bench: Bench, files: FaultyFiles) -> None:
     """Else the publisher's retry would look like a repeat and be acknowledged unstored."""
-    kept, lost = Producer(7, 1, 0, 0), Producer(7, 1, 1, 1)
+    kept, lost = ProducerStamp(7, 1, 0, 0), ProducerStamp(7, 1, 1, 1)
     bench.append(batch(0, kept))
     files.fault = failing("fdatasync", "/hub/0/", errno.ENOSPC)
     bench.append(batch(1, lost))
@@ -476,7 +476,7 @@ def test_partition_that_cannot_be_opened_says_so_and_the_others_serve(
     assert "cannot be opened" in failed
     assert again.store.damage == [failed]
     refused = again.store.partition("hub", 0)
-    assert refused.cached(0) is None
+    assert refused.read_cached(0) is None
     assert refused.producer(1) is None
     refused.subscribe(lambda: None)()
     with pytest.raises(LogCorrupt):

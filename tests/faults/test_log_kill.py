@@ -86,7 +86,7 @@ def test_killed_appender_leaves_everything_it_was_told_of(tmp_path: Path, sized:
         assert store.damage == []
         assert log.status().last_sequence >= last
         sequence = 0
-        while batches := log.cached(sequence, bytes_max=1 << 16) or log.read(
+        while batches := log.read_cached(sequence, bytes_max=1 << 16) or log.read(
             sequence, bytes_max=1 << 16
         ):
             for batch in batches:

@@ -18,7 +18,7 @@ from tests.faults.test_log_faults import NOW, FaultyFiles, failing
 
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
 from penstock.log.embedded.segment import SegmentHeader, decode_header, segment_name
-from penstock.log.embedded.verify import Finding, verify_directory
+from penstock.log.embedded.verify import LogFinding, verify_directory
 from penstock.model.errors import LogFailed
 from penstock.model.events import EventBatch, Receipt
 
@@ -200,7 +200,7 @@ def written(directory: Path, *, is_rolled: bool) -> Life:
 
 
 def losses(directory: Path) -> list[str]:
-    found = [item for item in verify_directory(directory) if isinstance(item, Finding)]
+    found = [item for item in verify_directory(directory) if isinstance(item, LogFinding)]
     return [item.text for item in found if item.is_loss]
 
 

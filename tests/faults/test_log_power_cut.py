@@ -22,7 +22,7 @@ from tests.conftest import Sized
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import DataDirectoryError, PenstockError
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 
 NOW = 1_700_000_000_000
 SECTOR = 64  # smaller than any real one, so that small records are torn in several places
@@ -225,7 +225,7 @@ class Session:
         for is_cached in (False, True):
             found: list[StoredBatch] = []
             while True:
-                batches = self.log.cached(len(found), bytes_max=1000) if is_cached else None
+                batches = self.log.read_cached(len(found), bytes_max=1000) if is_cached else None
                 if batches is None:
                     batches = self.log.read(len(found), bytes_max=1000 if is_cached else 1 << 20)
                 if not batches:
@@ -239,7 +239,7 @@ class Session:
 def batch(chance: random.Random, number: int) -> EventBatch:
     size = chance.choice((20, 60, 250, 700, 1400, 2000))  # the last is larger than a segment
     body = f"{number}:{chance.getrandbits(64):x}".encode().ljust(chance.randint(20, size), b"x")
-    stamp = Producer(number % 4, 0, number, number) if chance.random() < 0.3 else None
+    stamp = ProducerStamp(number % 4, 0, number, number) if chance.random() < 0.3 else None
     head = b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big")
     return EventBatch(head + body, 1, producer=stamp)
 

@@ -13,12 +13,12 @@ import pytest
 from penstock.log.embedded import partition_loader
 from penstock.log.embedded.files import OsFiles
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
-from penstock.log.embedded.record import RECORD_HEADER_BYTES, frame
-from penstock.log.embedded.recovery import RECOVERY_TABLE, Act, decide
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, encode_record_header
+from penstock.log.embedded.recovery import RECOVERY_TABLE, RecoveryAction, decide_recovery
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, segment_name
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import DataDirectoryError, LogCorrupt, LogFailed, PenstockError
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 from penstock.model.positions import Position, PositionKind
 
 NOW = 1_700_000_000_000
@@ -74,7 +74,7 @@ class Log:
     def _read_from(self, sequence: int, *, is_cached: bool) -> list[StoredBatch]:
         found: list[StoredBatch] = []
         while True:
-            batches = self.partition.cached(sequence, bytes_max=SIZE) if is_cached else None
+            batches = self.partition.read_cached(sequence, bytes_max=SIZE) if is_cached else None
             if batches is None:
                 batches = self.partition.read(sequence, bytes_max=SIZE if is_cached else 1 << 20)
             if not batches:
@@ -83,7 +83,7 @@ class Log:
             sequence = batches[-1].next_sequence
 
 
-def batch(number: int, *, size: int = 40, producer: Producer | None = None) -> EventBatch:
+def batch(number: int, *, size: int = 40, producer: ProducerStamp | None = None) -> EventBatch:
     bodies = [f"{number}.{i}:".encode().ljust(size, b"x") for i in range(2)]
     sections = b"".join(b"\x00\x53\x75\xa0" + bytes([len(body)]) + body for body in bodies)
     return EventBatch(sections, 2, producer=producer)
@@ -125,7 +125,7 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 
 def rows_after(directory: Path) -> tuple[str, ...]:
     """Which rows of the table hold, found without a store."""
-    return partition_loader.open_partition(
+    return partition_loader.load_partition(
         QuickFiles(), directory / "hub" / "0", 0, new_salt=lambda: 0
     ).rows
 
@@ -135,7 +135,7 @@ def rows_after(directory: Path) -> tuple[str, ...]:
 
 def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
-        decide(left=left, zero=zero, valid=valid, flushed=flushed).label
+        decide_recovery(left=left, zero=zero, valid=valid, flushed=flushed).label
         for left, zero, valid, flushed in itertools.product((False, True), repeat=4)
     }
     assert hit == {row.label for row in RECOVERY_TABLE}
@@ -154,8 +154,8 @@ def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> No
 
 def test_nothing_known_to_be_flushed_is_ever_cut() -> None:
     for left, zero, valid in itertools.product((False, True), repeat=3):
-        row = decide(left=left, zero=zero, valid=valid, flushed=True)
-        assert row.act is not Act.CUT or zero or not valid
+        row = decide_recovery(left=left, zero=zero, valid=valid, flushed=True)
+        assert row.act is not RecoveryAction.CUT or zero or not valid
 
 
 # --- the tail -------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def test_record_planted_in_a_payload_is_not_taken_for_one(tmp_path: Path) -> Non
     log = Log(tmp_path / "planted")
     inner = batch(7)
     at = SIZE + RECORD_HEADER_BYTES + 5  # where the planted bytes come to lie in the log
-    header = frame(
+    header = encode_record_header(
         inner, first_sequence=4, base_offset=at, enqueued_ms=NOW, flushed_offset=at, salt=0
     )
     planted = header + inner.sections
@@ -483,7 +483,7 @@ def test_segment_in_a_place_that_is_not_its_own_is_refused(made: Path, tmp_path:
 def stamped(tmp_path: Path) -> Log:
     log = Log(tmp_path / "stamped", segment_bytes=SEGMENT_HEADER_BYTES + 2 * SIZE)
     for number in range(7):
-        log.append(batch(number, producer=Producer(number % 3, 1, number, number)))
+        log.append(batch(number, producer=ProducerStamp(number % 3, 1, number, number)))
     log.close()
     return log
 
@@ -503,9 +503,9 @@ def test_derived_file_that_is_lost_is_found_again_from_the_records(
             flip(file, file.stat().st_size - 1)
     log = Log(log.directory)
     assert [log.partition.producer(n) for n in range(3)] == [
-        Producer(0, 1, 6, 6),
-        Producer(1, 1, 4, 4),
-        Producer(2, 1, 5, 5),
+        ProducerStamp(0, 1, 6, 6),
+        ProducerStamp(1, 1, 4, 4),
+        ProducerStamp(2, 1, 5, 5),
     ]
     assert log.firsts() == list(range(0, 14, 2))
     for sequence in range(14):
@@ -570,5 +570,5 @@ def test_header_table_removes_only_what_never_held_a_record() -> None:
     assert all(
         row.bare
         for row in partition_loader.HEADER_TABLE
-        if row.act is partition_loader.HeaderAct.REMOVE
+        if row.act is partition_loader.HeaderAction.REMOVE
     )

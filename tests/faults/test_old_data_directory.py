@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.capture.ledger import Ledger
+from penstock.capture.ledger import CaptureStateFile
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.checkpoints.aio import ServiceCheckpointStore
 from penstock.client import (
@@ -179,7 +179,7 @@ def test_state_of_capture_is_read(old: OldDirectory) -> None:
     """Files, events and positions of the run, and that the names of its files are taken."""
     (run,) = (old.data / "capture").glob("*-*/ledger.sqlite")
     files = [*(old.data.parent / "captured").rglob("*.avro")]
-    ledger = Ledger(run)
+    ledger = CaptureStateFile(run)
     try:
         assert ledger.totals().files == 2  # the clean stop came before the second batch's commit
         places = ledger.places()

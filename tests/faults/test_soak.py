@@ -20,7 +20,7 @@ import pytest
 
 from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
-from penstock.client.transfer_frames import publication
+from penstock.client.transfer_frames import encode_publication
 from penstock.model.entities import Secret
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Load:
         connection = await connect(self._endpoint, timeout_s=60)
         await connection.authorise("churn")
         sender = await connection.sender("churn")
-        payload, message_format = publication(100, 1)
+        payload, message_format = encode_publication(100, 1)
         settled = asyncio.get_running_loop().create_future()
         await sender.has_credit()
         sender.send(payload, message_format=message_format, on_settled=settled.set_result)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
     AttachReceived,
     BeginReceived,
     ConnectionFailed,
     Event,
     SaslInitReceived,
-    SaslOffered,
+    SaslMechanismsReceived,
     TransfersReceived,
 )
 from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER, encode_frame, parse_frame_header
@@ -88,7 +88,7 @@ def only(kind: type[E], events: Sequence[object]) -> E:
 class RawPeer:
     """Says whatever a test wants to a server's engine, and hears all it answers."""
 
-    def __init__(self, engine: Connection, *, now_ms: int = 0) -> None:
+    def __init__(self, engine: ConnectionEngine, *, now_ms: int = 0) -> None:
         self.engine = engine
         self.now_ms = now_ms
 
@@ -232,8 +232,8 @@ class Wire:
 
     def __init__(self, client: ConnectionConfig, server: ConnectionConfig) -> None:
         self.now_ms = 0
-        self.client = Connection(client, now_ms=0)
-        self.server = Connection(server, now_ms=0)
+        self.client = ConnectionEngine(client, now_ms=0)
+        self.server = ConnectionEngine(server, now_ms=0)
         self.to_server = b""
         self.to_client = b""
         self.client_events: list[Event] = []
@@ -255,7 +255,7 @@ class Wire:
         data, self.to_client = self.to_client[:count], self.to_client[count:]
         for event in self.client.receive_data(data, now_ms=self.now_ms):
             self.client_events.append(event)
-            if isinstance(event, SaslOffered):
+            if isinstance(event, SaslMechanismsReceived):
                 self.client.init_sasl(self.mechanism, self.response)
 
     def run(self, chunk: int | None = None) -> None:
@@ -301,7 +301,7 @@ def new_peer() -> Callable[..., RawPeer]:
     """`new_peer(**config)`: a raw peer facing a fresh server's engine."""
 
     def make(**fields: Any) -> RawPeer:
-        return RawPeer(Connection(server_config(**fields), now_ms=0))
+        return RawPeer(ConnectionEngine(server_config(**fields), now_ms=0))
 
     return make
 
@@ -316,7 +316,7 @@ def new_client() -> Callable[..., RawPeer]:
     """A raw peer that plays the server to a client's engine."""
 
     def make(**fields: Any) -> RawPeer:
-        return RawPeer(Connection(client_config(**fields), now_ms=0))
+        return RawPeer(ConnectionEngine(client_config(**fields), now_ms=0))
 
     return make
 

@@ -17,11 +17,11 @@ from penstock.amqp.events import (
     EndReceived,
     FlowReceived,
     OpenReceived,
-    SaslDone,
-    SaslOffered,
+    SaslMechanismsReceived,
+    SaslOutcomeReceived,
 )
 from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import (
     Attach,
     Begin,
@@ -70,7 +70,7 @@ def server(new_client: NewClient) -> RawPeer:
     return server
 
 
-def asked(server: RawPeer, role: Role, name: str = "n") -> Link:
+def asked(server: RawPeer, role: LinkRole, name: str = "n") -> Link:
     """A link that the client asked for in a session that the server began."""
     session = server.engine.begin()
     server.say(answer())
@@ -89,7 +89,7 @@ def test_sasl_goes_from_header_to_open(new_client: NewClient) -> None:
     engine.start()
     assert server.hear_bytes() == SASL_HEADER
     (offered,) = server.say(SASL_HEADER, OFFER)
-    assert isinstance(offered, SaslOffered)
+    assert isinstance(offered, SaslMechanismsReceived)
     assert offered.mechanisms == ["MSSBCBS", "PLAIN", "ANONYMOUS"]
     engine.init_sasl("PLAIN", b"\0user\0key")
     init = server.hear_one(SaslInit)
@@ -97,7 +97,7 @@ def test_sasl_goes_from_header_to_open(new_client: NewClient) -> None:
         "PLAIN", b"\0user\0key", "contoso",
     )  # fmt: skip
     (done,) = server.say(SaslOutcome(code=0, additional_data=b"Welcome!"))
-    assert isinstance(done, SaslDone)
+    assert isinstance(done, SaslOutcomeReceived)
     assert done.additional_data == b"Welcome!"
     engine.send_open()
     data = server.hear_bytes()
@@ -188,7 +188,7 @@ def test_a_client_may_say_all_before_it_hears_anything(new_client: NewClient, ki
     engine.start()
     engine.send_open()
     session = engine.begin()
-    link = session.new_link("n", Role.RECEIVER)
+    link = session.new_link("n", LinkRole.RECEIVER)
     link.request(source=Source(address="a"), target=None)
     link.grant(300)
     flow = [sent.body for sent in server.hear()][-1]
@@ -209,7 +209,7 @@ def test_nothing_is_sent_before_the_server_gave_a_window(new_client: NewClient) 
     server = new_client(sasl=False)
     server.engine.start()
     server.engine.send_open()
-    link = server.engine.begin().new_link("n", Role.SENDER)
+    link = server.engine.begin().new_link("n", LinkRole.SENDER)
     link.request(source=None, target=Target(address="b"))
     assert link.sendable_frames == 0
     assert link.send(b"x", settled=True) is None
@@ -237,11 +237,11 @@ def test_a_client_may_close_before_it_is_answered(new_client: NewClient, opened:
 # --- links --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
-def test_a_link_is_asked_for_by_name(server: RawPeer, kit: Kit, role: Role) -> None:
+@pytest.mark.parametrize("role", [LinkRole.SENDER, LinkRole.RECEIVER])
+def test_a_link_is_asked_for_by_name(server: RawPeer, kit: Kit, role: LinkRole) -> None:
     link = asked(server, role, "mine")
     assert not link.is_attached
-    (event,) = server.say(kit.attach(sender=role is Role.RECEIVER, name="mine", handle=9))
+    (event,) = server.say(kit.attach(sender=role is LinkRole.RECEIVER, name="mine", handle=9))
     assert isinstance(event, AttachReceived)
     assert event.link is link
     assert link.is_attached
@@ -252,7 +252,7 @@ def test_a_link_is_asked_for_by_name(server: RawPeer, kit: Kit, role: Role) -> N
 
 def test_request_says_what_the_client_wants(server: RawPeer) -> None:
     session = server.engine.begin()
-    session.new_link("n", Role.RECEIVER).request(
+    session.new_link("n", LinkRole.RECEIVER).request(
         source=Source(address="a"),
         target=Target(address="b"),
         snd_settle_mode=1,
@@ -270,7 +270,7 @@ def test_request_says_what_the_client_wants(server: RawPeer) -> None:
 
 
 def test_a_refusal_is_an_attach_and_a_detach(server: RawPeer, kit: Kit) -> None:
-    link = asked(server, Role.SENDER)
+    link = asked(server, LinkRole.SENDER)
     refusal = Attach(name="n", handle=0, role=True)
     events = server.say(refusal, Detach(handle=0, closed=True, error=REFUSED))
     assert [type(event) for event in events] == [AttachReceived, DetachReceived]
@@ -281,26 +281,26 @@ def test_a_refusal_is_an_attach_and_a_detach(server: RawPeer, kit: Kit) -> None:
 
 
 def test_a_detach_may_overtake_the_servers_answer(server: RawPeer, kit: Kit) -> None:
-    link = asked(server, Role.RECEIVER)
+    link = asked(server, LinkRole.RECEIVER)
     link.detach()
     events = server.say(
         kit.attach(sender=True, name="n"), kit.piece(0, b"late"), Detach(handle=0, closed=True)
     )
     assert [type(event) for event in events] == [DetachReceived]
     assert server.engine.allowance.link_count == 0
-    assert asked(server, Role.RECEIVER, "n").handle == 0
+    assert asked(server, LinkRole.RECEIVER, "n").handle == 0
 
 
 def test_two_links_of_one_name_and_direction_are_told_apart_by_time(
     server: RawPeer, kit: Kit
 ) -> None:
-    first = asked(server, Role.SENDER)
+    first = asked(server, LinkRole.SENDER)
     with pytest.raises(LocalError, match="already"):
-        first.session.new_link("n", Role.SENDER)
-    other = first.session.new_link("n", Role.RECEIVER)  # the other direction is another link
+        first.session.new_link("n", LinkRole.SENDER)
+    other = first.session.new_link("n", LinkRole.RECEIVER)  # the other direction is another link
     assert other is not first
     server.say(kit.attach(sender=False, name="n", handle=0))
-    second = first.session.new_link("n", Role.SENDER)
+    second = first.session.new_link("n", LinkRole.SENDER)
     second.request(source=None, target=None)
     server.say(kit.attach(sender=False, name="n", handle=1))
     assert first.is_attached
@@ -308,15 +308,15 @@ def test_two_links_of_one_name_and_direction_are_told_apart_by_time(
 
 
 def test_an_answer_on_a_handle_in_use_is_refused(server: RawPeer, kit: Kit) -> None:
-    first = asked(server, Role.SENDER)
+    first = asked(server, LinkRole.SENDER)
     server.say(kit.attach(sender=False, name="n", handle=0))
-    first.session.new_link("m", Role.SENDER).request(source=None, target=None)
+    first.session.new_link("m", LinkRole.SENDER).request(source=None, target=None)
     attach = kit.attach(sender=False, name="m", handle=0)
     assert server.failure(attach) == "amqp:session:handle-in-use"
 
 
 def test_a_link_of_the_servers_own_can_be_refused(server: RawPeer, kit: Kit) -> None:
-    asked(server, Role.SENDER)
+    asked(server, LinkRole.SENDER)
     (event,) = server.say(kit.attach(sender=True, name="uninvited", handle=5))
     assert isinstance(event, AttachReceived)
     event.link.refuse(REFUSED)
@@ -324,7 +324,7 @@ def test_a_link_of_the_servers_own_can_be_refused(server: RawPeer, kit: Kit) -> 
 
 
 def test_the_end_of_a_session_ends_links_that_were_never_answered(server: RawPeer) -> None:
-    link = asked(server, Role.SENDER)
+    link = asked(server, LinkRole.SENDER)
     (event,) = server.say(End(error=REFUSED))
     assert isinstance(event, EndReceived)
     assert event.error == REFUSED
@@ -334,7 +334,7 @@ def test_the_end_of_a_session_ends_links_that_were_never_answered(server: RawPee
 
 
 def test_drain_and_echo_can_be_asked_for(server: RawPeer, kit: Kit) -> None:
-    link = asked(server, Role.RECEIVER)
+    link = asked(server, LinkRole.RECEIVER)
     server.say(kit.attach(sender=True, name="n"))
     link.grant(10, drain=True, echo=True)
     flow = server.hear_one(Flow)
@@ -393,9 +393,9 @@ def test_more_sessions_than_the_server_takes_are_our_own_fault(server: RawPeer) 
 def test_more_links_than_the_server_takes_are_our_own_fault(server: RawPeer) -> None:
     session = server.engine.begin()
     server.say(answer(handle_max=0))
-    session.new_link("a", Role.SENDER)
+    session.new_link("a", LinkRole.SENDER)
     with pytest.raises(LocalError, match="handles up to 0"):
-        session.new_link("b", Role.SENDER)
+        session.new_link("b", LinkRole.SENDER)
     assert server.engine.allowance.link_count == 1
 
 
@@ -404,9 +404,9 @@ def test_more_links_than_we_allow_are_our_own_fault(new_client: NewClient) -> No
     server.engine.start()
     server.engine.send_open()
     session = server.engine.begin()
-    session.new_link("a", Role.SENDER)
+    session.new_link("a", LinkRole.SENDER)
     with pytest.raises(LocalError, match="at most 1"):
-        session.new_link("b", Role.SENDER)
+        session.new_link("b", LinkRole.SENDER)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_more_links_than_we_allow_are_our_own_fault(new_client: NewClient) -> No
 def test_a_callers_mistake_raises_and_says_nothing_to_the_peer(
     server: RawPeer, kit: Kit, mistake: Callable[[Link], object]
 ) -> None:
-    link = asked(server, Role.SENDER)
+    link = asked(server, LinkRole.SENDER)
     server.say(kit.attach(sender=False, name="n"))
     assert link.is_attached
     with pytest.raises(LocalError):
@@ -444,14 +444,14 @@ def test_our_own_mistake_is_not_blamed_on_the_peer(new_client: NewClient) -> Non
 
 @pytest.mark.skipif(not __debug__, reason="an assertion of ours, off with -O")
 def test_credit_that_was_not_given_cannot_be_spent(server: RawPeer, kit: Kit) -> None:
-    link = asked(server, Role.SENDER)
+    link = asked(server, LinkRole.SENDER)
     server.say(kit.attach(sender=False, name="n"))
     with pytest.raises(AssertionError):
         link.sent_frames(b"frame", deliveries=1, frames=1)
 
 
 def test_reprs_are_short_and_plain(server: RawPeer) -> None:
-    link = asked(server, Role.SENDER, "ü" * 1000)
+    link = asked(server, LinkRole.SENDER, "ü" * 1000)
     assert repr(server.engine) == "<Connection 'client' OPENED>"
     assert repr(link.session) == "<Session 0/0 MAPPED>"
     assert repr(link).isascii()

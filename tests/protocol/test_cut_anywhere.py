@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp.config import ConnectionConfig
-from penstock.amqp.connection import Connection
+from penstock.amqp.connection import ConnectionEngine
 from penstock.amqp.events import (
     AttachReceived,
     ConnectionFailed,
@@ -24,12 +24,12 @@ from penstock.amqp.events import (
     Event,
     FlowReceived,
     SaslInitReceived,
-    SaslOffered,
+    SaslMechanismsReceived,
     TransferOversized,
     TransfersReceived,
 )
 from penstock.amqp.frames import EMPTY_FRAME, encode_frame
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import (
     Accepted,
     Attach,
@@ -64,7 +64,7 @@ class Side:
             max_frame_size=512,
             incoming_window=8,
         )
-        self.engine = Connection(config, now_ms=0)
+        self.engine = ConnectionEngine(config, now_ms=0)
         self.links: dict[str, Link] = {}
         self.told: list[tuple[object, ...]] = []
 
@@ -74,7 +74,7 @@ class Side:
             self.answer(event)
 
     def answer(self, event: Event) -> None:
-        if isinstance(event, SaslOffered):
+        if isinstance(event, SaslMechanismsReceived):
             self.engine.init_sasl("PLAIN", b"\0policy\0key")
         elif isinstance(event, SaslInitReceived):
             self.engine.answer_sasl(ok=event.initial_response != b"wrong")
@@ -86,7 +86,7 @@ class Side:
             elif self.server:
                 link.accept(source=Source(), target=Target(), max_message_size=420)
 
-    def ask(self, name: str, role: Role, channel: int = 0) -> Link:
+    def ask(self, name: str, role: LinkRole, channel: int = 0) -> Link:
         session = self.engine._by_channel[channel]
         link = self.links[name] = session.new_link(name, role)
         link.request(source=Source(address=name), target=Target())
@@ -127,9 +127,9 @@ Step = Callable[[Side], object]
 
 def _ask_all(side: Side) -> None:
     side.engine.begin()
-    side.ask("up", Role.SENDER)
-    side.ask("down", Role.RECEIVER).grant(20)
-    side.ask("refused", Role.SENDER)
+    side.ask("up", LinkRole.SENDER)
+    side.ask("down", LinkRole.RECEIVER).grant(20)
+    side.ask("refused", LinkRole.SENDER)
 
 
 def _send(name: str, *sizes: int, settled: bool = True) -> Step:
@@ -152,7 +152,7 @@ LIFE: list[tuple[bool, Step]] = [
     (False, lambda side: side.links["up"].settle(3, 3, Rejected(error=GONE))),
     (False, _send("down", 1, 2, 409)),
     (True, lambda side: side.links["down"].grant(5, drain=True)),
-    (False, lambda side: side.links["down"].drained()),
+    (False, lambda side: side.links["down"].complete_drain()),
     (True, lambda side: side.links["up"].session.send_flow(side.links["up"], echo=True)),
     (True, lambda side: side.engine.queue(EMPTY_FRAME)),
     (False, lambda side: side.links["down"].detach(GONE)),

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.amqp.config import ConnectionConfig
-from penstock.amqp.connection import Connection
+from penstock.amqp.connection import ConnectionEngine
 from penstock.amqp.events import (
     AttachReceived,
     CloseReceived,
@@ -28,13 +28,13 @@ from penstock.amqp.events import (
     Event,
     FlowReceived,
     OpenReceived,
-    SaslDone,
     SaslInitReceived,
-    SaslOffered,
+    SaslMechanismsReceived,
+    SaslOutcomeReceived,
     TransferOversized,
     TransfersReceived,
 )
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import Accepted, Error, Rejected, Source, Target
 from penstock.amqp.serial import serial_distance
 from penstock.amqp.session import Session
@@ -46,7 +46,7 @@ NewWire = Callable[..., "Wire"]
 GONE = Error(condition="amqp:link:detach-forced", description="gone")
 
 
-def linked(wire: Wire, role: Role, name: str = "n") -> tuple[Link, Link]:
+def linked(wire: Wire, role: LinkRole, name: str = "n") -> tuple[Link, Link]:
     """A link in a session of its own: the client's end, the server's end."""
     session = wire.client.begin()
     ours = session.new_link(name, role)
@@ -78,12 +78,12 @@ def test_every_mechanism_leads_to_an_open_connection(
     wire.mechanism, wire.response = mechanism, response
     wire.client.start()
     wire.run(chunk)
-    offered = kit.only(SaslOffered, wire.client_events)
+    offered = kit.only(SaslMechanismsReceived, wire.client_events)
     assert offered.mechanisms == ["MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"]
     init = kit.only(SaslInitReceived, wire.server_events)
     assert (init.mechanism, init.initial_response) == (mechanism, response or b"")
     assert init.hostname == "contoso"
-    assert kit.only(SaslDone, wire.client_events).additional_data == b"Welcome!"
+    assert kit.only(SaslOutcomeReceived, wire.client_events).additional_data == b"Welcome!"
     wire.client.send_open()
     wire.run(chunk)
     assert kit.only(OpenReceived, wire.server_events).open.container_id == "client"
@@ -117,7 +117,7 @@ def test_without_sasl_two_engines_open_too(new_wire: NewWire) -> None:
 
 def test_events_go_up_and_are_settled(wire: Wire, kit: Kit) -> None:
     wire.opened()
-    ours, theirs = linked(wire, Role.SENDER)
+    ours, theirs = linked(wire, LinkRole.SENDER)
     theirs.grant(10)
     wire.run()
     assert ours.credit == 10
@@ -138,7 +138,7 @@ def test_events_go_up_and_are_settled(wire: Wire, kit: Kit) -> None:
 
 def test_events_come_down_within_credit(wire: Wire, kit: Kit) -> None:
     wire.opened()
-    ours, theirs = linked(wire, Role.RECEIVER)
+    ours, theirs = linked(wire, LinkRole.RECEIVER)
     assert theirs.send(b"too early", settled=True) is None
     ours.grant(3)
     wire.run()
@@ -148,22 +148,22 @@ def test_events_come_down_within_credit(wire: Wire, kit: Kit) -> None:
     assert ours.credit == theirs.credit == 0
 
 
-@pytest.mark.parametrize("role", [Role.SENDER, Role.RECEIVER])
+@pytest.mark.parametrize("role", [LinkRole.SENDER, LinkRole.RECEIVER])
 @pytest.mark.parametrize("frame_size", [512, 4096, 65_536])
 def test_long_deliveries_arrive_whole_both_ways(
-    new_wire: NewWire, kit: Kit, role: Role, frame_size: int
+    new_wire: NewWire, kit: Kit, role: LinkRole, frame_size: int
 ) -> None:
     wire = new_wire({"max_frame_size": frame_size}).opened()
     ends = linked(wire, role)
-    sender = next(end for end in ends if end.role is Role.SENDER)
-    receiver = next(end for end in ends if end.role is Role.RECEIVER)
+    sender = next(end for end in ends if end.role is LinkRole.SENDER)
+    receiver = next(end for end in ends if end.role is LinkRole.RECEIVER)
     receiver.grant(10)
     wire.run()
     sent = [bytes(range(256)) * 700, b"", b"short", bytes(70_000)]
     for payload in sent:
         assert sender.send(payload, settled=True, message_format=7) is not None
     wire.run()
-    events = wire.server_events if role is Role.SENDER else wire.client_events
+    events = wire.server_events if role is LinkRole.SENDER else wire.client_events
     assert kit.payloads(events) == sent
     assert {each.message_format for each in kit.deliveries(events)} == {7}
     assert sender.delivery_count == receiver.delivery_count == 4
@@ -172,7 +172,7 @@ def test_long_deliveries_arrive_whole_both_ways(
 def test_too_long_a_delivery_is_told_and_the_next_one_arrives(wire: Wire, kit: Kit) -> None:
     wire.max_message_size = 1000
     wire.opened()
-    ours, theirs = linked(wire, Role.SENDER)
+    ours, theirs = linked(wire, LinkRole.SENDER)
     assert ours.attach is not None
     assert ours.attach.max_message_size == 1000
     theirs.grant(10)
@@ -189,12 +189,12 @@ def test_too_long_a_delivery_is_told_and_the_next_one_arrives(wire: Wire, kit: K
 
 def test_drain_brings_credit_to_nothing_on_both_sides(wire: Wire) -> None:
     wire.opened()
-    ours, theirs = linked(wire, Role.RECEIVER)
+    ours, theirs = linked(wire, LinkRole.RECEIVER)
     ours.grant(10, drain=True)
     wire.run()
     assert theirs.drain
     theirs.send(b"last", settled=True)
-    theirs.drained()
+    theirs.complete_drain()
     wire.run()
     assert ours.credit == theirs.credit == 0
     assert ours.delivery_count == theirs.delivery_count == 10
@@ -202,7 +202,7 @@ def test_drain_brings_credit_to_nothing_on_both_sides(wire: Wire) -> None:
 
 def test_echo_brings_back_the_other_sides_state(wire: Wire) -> None:
     wire.opened()
-    ours, theirs = linked(wire, Role.SENDER)
+    ours, theirs = linked(wire, LinkRole.SENDER)
     theirs.grant(10)
     wire.run()
     before = len(wire.client_events)
@@ -217,7 +217,7 @@ def test_echo_brings_back_the_other_sides_state(wire: Wire) -> None:
 @pytest.mark.parametrize("by_client", [True, False])
 def test_links_sessions_and_connections_end_by_either_side(wire: Wire, by_client: bool) -> None:
     wire.opened()
-    ours, theirs = linked(wire, Role.SENDER)
+    ours, theirs = linked(wire, LinkRole.SENDER)
     events = wire.server_events if by_client else wire.client_events
     (ours if by_client else theirs).detach(GONE)
     wire.run()
@@ -240,7 +240,7 @@ def test_links_sessions_and_connections_end_by_either_side(wire: Wire, by_client
 
 def test_both_sides_may_say_everything_at_once(wire: Wire) -> None:
     wire.opened()
-    ours, theirs = linked(wire, Role.SENDER)
+    ours, theirs = linked(wire, LinkRole.SENDER)
     for end in (ours, theirs):
         end.detach()
         end.session.end()
@@ -254,7 +254,7 @@ def test_both_sides_may_say_everything_at_once(wire: Wire) -> None:
 
 def test_many_sessions_and_links_live_beside_each_other(wire: Wire, kit: Kit) -> None:
     wire.opened()
-    ends = [linked(wire, Role.SENDER, f"link {i}") for i in range(30)]
+    ends = [linked(wire, LinkRole.SENDER, f"link {i}") for i in range(30)]
     for _, theirs in ends:
         theirs.grant(5)
     wire.run()
@@ -293,13 +293,13 @@ class Lives(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         small: dict[str, Any] = {"max_frame_size": 512, "incoming_window": 20}
-        self.client = Connection(
+        self.client = ConnectionEngine(
             ConnectionConfig(container_id="client", server=False, sasl=False, **small), now_ms=0
         )
-        self.server = Connection(ConnectionConfig(container_id="server", **small), now_ms=0)
+        self.server = ConnectionEngine(ConnectionConfig(container_id="server", **small), now_ms=0)
         self.way = {self.client: b"", self.server: b""}  # bytes on the way to
         self.sessions: list[Session] = []
-        self.ends: dict[str, dict[Connection, End]] = {}
+        self.ends: dict[str, dict[ConnectionEngine, End]] = {}
         self.closing = False
 
     @initialize()
@@ -316,14 +316,14 @@ class Lives(RuleBasedStateMachine):
         self.way[self.server] += self.client.bytes_to_send(now_ms=0)
         self.way[self.client] += self.server.bytes_to_send(now_ms=0)
 
-    def carry(self, to: Connection, count: int) -> None:
+    def carry(self, to: ConnectionEngine, count: int) -> None:
         self.collect()
         data, self.way[to] = self.way[to][:count], self.way[to][count:]
         for event in to.receive_data(data, now_ms=0):
             self.told(to, event)
         self.collect()
 
-    def told(self, by: Connection, event: Event) -> None:
+    def told(self, by: ConnectionEngine, event: Event) -> None:
         assert not isinstance(event, ConnectionFailed), event.error
         assert not isinstance(event, TransferOversized)
         if isinstance(event, AttachReceived):
@@ -336,7 +336,7 @@ class Lives(RuleBasedStateMachine):
             for i in range(0, len(event.bounds), 2):
                 end.got.append(event.data[event.bounds[i] : event.bounds[i + 1]])
         elif isinstance(event, FlowReceived) and event.link is not None and event.link.drain:
-            event.link.drained()
+            event.link.complete_drain()
 
     def settle(self) -> None:
         self.collect()
@@ -344,7 +344,7 @@ class Lives(RuleBasedStateMachine):
             self.carry(self.server, 10**6)
             self.carry(self.client, 10**6)
 
-    def live(self, role: Role | None = None) -> list[End]:
+    def live(self, role: LinkRole | None = None) -> list[End]:
         return [
             end
             for ends in self.ends.values()
@@ -368,8 +368,8 @@ class Lives(RuleBasedStateMachine):
         self.sessions.append(self.client.begin())
 
     @precondition(lambda self: not self.closing and self.sessions)
-    @rule(role=st.sampled_from(Role), which=st.integers(0, 5), credit=st.integers(0, 30))
-    def client_attaches(self, role: Role, which: int, credit: int) -> None:
+    @rule(role=st.sampled_from(LinkRole), which=st.integers(0, 5), credit=st.integers(0, 30))
+    def client_attaches(self, role: LinkRole, which: int, credit: int) -> None:
         session = self.sessions[which % len(self.sessions)]
         if session.state.name not in ("MAPPED", "BEGIN_SENT"):
             return
@@ -377,12 +377,12 @@ class Lives(RuleBasedStateMachine):
         self.ends[name] = {}
         link = session.new_link(name, role)
         link.request(source=Source(), target=Target())
-        if role is Role.RECEIVER and credit:
+        if role is LinkRole.RECEIVER and credit:
             link.grant(credit)  # pipelined
 
     @rule(which=st.integers(0, 50), size=SIZES, settled=st.booleans())
     def somebody_sends(self, which: int, size: int, settled: bool) -> None:
-        ends = self.live(Role.SENDER)
+        ends = self.live(LinkRole.SENDER)
         if ends and not self.closing:
             end = ends[which % len(ends)]
             payload = bytes([len(end.sent) % 256]) * size
@@ -391,13 +391,13 @@ class Lives(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 50), credit=st.integers(0, 40), drain=st.booleans())
     def somebody_grants(self, which: int, credit: int, drain: bool) -> None:
-        ends = self.live(Role.RECEIVER)
+        ends = self.live(LinkRole.RECEIVER)
         if ends:
             ends[which % len(ends)].link.grant(credit, drain=drain, echo=drain)
 
     @rule(which=st.integers(0, 50))
     def somebody_settles(self, which: int) -> None:
-        ends = self.live(Role.RECEIVER)
+        ends = self.live(LinkRole.RECEIVER)
         if ends:
             ends[which % len(ends)].link.settle(0, 2**32 - 1, Accepted())
 

@@ -537,7 +537,7 @@ def test_drain_is_answered_when_nothing_is_left_to_send(peer: RawPeer) -> None:
     assert link.drain
     assert peer.hear() == []  # the application may have something yet
     assert link.send(b"x", settled=True) == 0
-    link.drained()
+    link.complete_drain()
     answer = peer.hear()[-1].body
     assert (answer.delivery_count, answer.link_credit, answer.drain) == (5, 0, True)
     assert not link.drain

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
     AttachReceived,
     ConnectionFailed,
@@ -113,7 +113,9 @@ def answer(events: list[Any], verdicts: list[bool]) -> None:
 def test_no_order_of_frames_raises_or_grows(
     spoken: list[tuple[Any, int, int]], verdicts: list[bool], data: bytes
 ) -> None:
-    engine = Connection(ConnectionConfig(container_id="c", links_max=5, sessions_max=3), now_ms=0)
+    engine = ConnectionEngine(
+        ConnectionConfig(container_id="c", links_max=5, sessions_max=3), now_ms=0
+    )
     engine.receive_data(AMQP_HEADER + encode_frame(0, encode_performative(OPEN)), now_ms=0)
     waiting = b""
     for body, channel, turn in spoken:
@@ -146,7 +148,7 @@ def test_no_order_of_frames_raises_or_grows(
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=200), start=st.sampled_from(["nothing", "sasl", "amqp", "open"]))
 def test_no_bytes_raise(data: bytes, start: str) -> None:
-    engine = Connection(ConnectionConfig(container_id="c"), now_ms=0)
+    engine = ConnectionEngine(ConnectionConfig(container_id="c"), now_ms=0)
     begin = {
         "nothing": b"",
         "sasl": SASL_HEADER,
@@ -163,7 +165,7 @@ def test_no_bytes_raise(data: bytes, start: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(index=st.integers(0, 400), flipped=st.integers(1, 255), cut=st.integers(0, 400))
 def test_no_flipped_byte_raises(index: int, flipped: int, cut: int) -> None:
-    engine = Connection(ConnectionConfig(container_id="c"), now_ms=0)
+    engine = ConnectionEngine(ConnectionConfig(container_id="c"), now_ms=0)
     frames = (
         OPEN, BEGIN, Attach(name="n", handle=0, role=False, source=Source(address="a")),
         Transfer(handle=0, delivery_id=0, delivery_tag=b"tag", message_format=0, settled=True),

@@ -117,7 +117,7 @@ def life(new_peer: NewPeer, kit: Kit) -> list[bytes]:
     peer.say(kit.frame(credit_of(8, 50), channel=3))
     reader.send(b"event", settled=True)
     reader.send(bytes(100_000), settled=False)
-    reader.drained()
+    reader.complete_drain()
     reader.session.send_flow()
     reader.session.send(Disposition(role=False, first=0, settled=True, state=Accepted()))
     reader.detach(NOT_FOUND)
@@ -434,7 +434,7 @@ def test_drained_says_what_was_not_used(peer: RawPeer) -> None:
     link = peer.receiver()
     give_credit(peer, 5)
     link.send(b"x", settled=True)
-    link.drained()
+    link.complete_drain()
     flow = written(peer)[-1]
     assert flow.code == FLOW
     assert flow.fields[4:] == [0, 5, 0, None, True, False, None]

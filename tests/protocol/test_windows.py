@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import AttachReceived
 from penstock.amqp.frames import AMQP_HEADER, encode_frame
 from penstock.amqp.link import Link
@@ -149,7 +149,7 @@ def frame(body: Performative) -> bytes:
 
 def reading_link() -> Link:
     """A link on which we send, without a fixture: Hypothesis makes many."""
-    engine = Connection(ConnectionConfig(container_id="c"), now_ms=0)
+    engine = ConnectionEngine(ConnectionConfig(container_id="c"), now_ms=0)
     spoken = AMQP_HEADER + frame(Open(container_id="peer"))
     spoken += frame(Begin(next_outgoing_id=0, incoming_window=0, outgoing_window=0))
     spoken += frame(Attach(name="n", handle=0, role=True, source=Source(), target=Target()))

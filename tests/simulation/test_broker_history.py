@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from penstock.broker import ALREADY_STORED, Broker, Fetched, ProducerLink, Reader, ReadState
+from penstock.broker import ALREADY_STORED, Broker, FetchResult, ProducerLink, Reader, ReadState
 from penstock.catalog.memory import MemoryCatalog
 from penstock.log.api import AppendDone, LogHealth, PartitionLog, PartitionStatus, Unsubscribe
 from penstock.log.memory import MemoryLogStore
@@ -28,7 +28,7 @@ from penstock.model.errors import (
     QuotaExceeded,
     ServerBusy,
 )
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 from penstock.model.names import GroupName, HubName, NamespaceName
 from penstock.model.partitioner import partition_for_key
 from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
@@ -62,11 +62,11 @@ class ColdLog:
     def locate(self, position: Position) -> int:
         return self._inner.locate(position)
 
-    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
+    def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         last = self._inner.status().last_sequence
         if sequence <= last - self._warm_events:
             return None
-        return self._inner.cached(sequence, bytes_max=bytes_max)
+        return self._inner.read_cached(sequence, bytes_max=bytes_max)
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         return self._inner.read(sequence, bytes_max=min(bytes_max, 100))
@@ -74,7 +74,7 @@ class ColdLog:
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         return self._inner.subscribe(on_commit)
 
-    def producer(self, producer_id: int) -> Producer | None:
+    def producer(self, producer_id: int) -> ProducerStamp | None:
         return self._inner.producer(producer_id)
 
 
@@ -113,7 +113,7 @@ class SimulatedReader:
         self.ended: list[PenstockError] = []
         self.closed = False
         self.runnable = True
-        self.fetching: Fetched | None = None
+        self.fetching: FetchResult | None = None
         self.taken: list[Event] = []
         self.reader: Reader
 
@@ -132,7 +132,7 @@ class SimulatedReader:
     def pump(self, credit: int, *, fetch_later: bool) -> None:
         """Take up to `credit` events; with `fetch_later` the disk's answer comes another time."""
         if self.fetching is not None:
-            self.reader.fetched(self.fetching)
+            self.reader.accept_fetch(self.fetching)
             self.fetching = None
         while credit > 0 and self.alive:
             state = self.reader.state()
@@ -144,7 +144,7 @@ class SimulatedReader:
                 if fetch_later:
                     self.fetching = result
                     return
-                self.reader.fetched(result)
+                self.reader.accept_fetch(result)
                 continue
             credit -= self._take_one()
 
@@ -407,7 +407,7 @@ class Simulation:
 
     def _send(self, client: IdempotentClient, link: ProducerLink, first: int, size: int) -> None:
         bodies = [client.body(first + index) for index in range(size)]
-        stamp = Producer(link.id, link.epoch, first, first + size - 1)
+        stamp = ProducerStamp(link.id, link.epoch, first, first + size - 1)
         sections = b"".join(map(section, bodies))
 
         def done(outcome: Receipt | PenstockError) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client.errors import ClientError
 from penstock.gateway.amqp import connection
-from penstock.spark.eventhubs.options import Options, WriteOptions
+from penstock.spark.eventhubs.options import EventHubsOptions, WriteOptions
 from penstock.spark.eventhubs.sink import producer_id, publish
 from penstock.testing import broker as in_process
 
@@ -28,7 +28,7 @@ class Killed(Exception):
 
 
 def options_of(hub: TestHub, **more: str) -> WriteOptions:
-    return Options(hub.options | more).write()
+    return EventHubsOptions(hub.options | more).write()
 
 
 def batches(rows: list[Row], *, die: bool = False) -> Iterator[pa.RecordBatch]:
@@ -111,7 +111,7 @@ def test_a_policy_that_may_only_send_leaves_out_by_order(make_hub: MakeHub) -> N
         management.put_rule(namespace, hub.name, "sender", ["Send"])
         key = management.keys(namespace, hub.name, "sender").primary_key
     text = hub.server.connection_string(policy="sender", key=key) + f";EntityPath={hub.name}"
-    options = Options({"connectionString": text}).write()
+    options = EventHubsOptions({"connectionString": text}).write()
     rows = unkeyed(1500)
     with pytest.raises(Killed):
         publish(batches(rows[:1400], die=True), options, ("query", 1))
@@ -160,7 +160,7 @@ def test_a_service_that_does_not_call_itself_penstock_gets_plain_events(
 ) -> None:
     with in_process(hubs={"events": 2}) as small:
         text = f"{small.emulator_connection_string.rstrip(';')};EntityPath=events"
-        options = Options({"connectionString": text}).write()
+        options = EventHubsOptions({"connectionString": text}).write()
         publish(batches(keyed(20)), options, ("query", 1))
         publish(batches(keyed(20)), options, ("query", 1))
         assert len(small.published()) == 20
@@ -171,4 +171,4 @@ def test_a_service_that_does_not_call_itself_penstock_gets_plain_events(
 
 def test_a_task_without_rows_connects_to_nobody() -> None:
     nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;EntityPath=h"
-    assert publish(iter(()), Options({"connectionString": nowhere}).write(), ("q",)) == 0
+    assert publish(iter(()), EventHubsOptions({"connectionString": nowhere}).write(), ("q",)) == 0

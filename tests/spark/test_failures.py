@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.client import ClientThrottled, EventData, EventHubProducerClient
-from penstock.spark.eventhubs.options import Options
+from penstock.spark.eventhubs.options import EventHubsOptions
 from penstock.spark.eventhubs.sink import publish
 from penstock.testing import InProcessBroker, ManualClock
 from penstock.testing import broker as in_process
@@ -240,10 +240,10 @@ def test_a_busy_service_is_waited_for(small: InProcessBroker) -> None:
     rows = pa.record_batch([pa.array(numbered(0, 100))], names=["body"])
     small.faults.server_busy(times=1)
     given = {"connectionString": cs(small), "retryBackoff": "1ms"}
-    assert publish(iter([rows]), Options(given).write(), ("query", 1)) == 100
+    assert publish(iter([rows]), EventHubsOptions(given).write(), ("query", 1)) == 100
     assert len(small.published()) == 100
     small.faults.server_busy(times=None)
-    failing = Options(given | {"throttling": "fail", "maxRetries": "0"}).write()
+    failing = EventHubsOptions(given | {"throttling": "fail", "maxRetries": "0"}).write()
     with pytest.raises(ClientThrottled):
         publish(iter([rows]), failing, ("query", 2))
     assert len(small.published()) == 100

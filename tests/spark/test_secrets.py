@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
-from penstock.spark.eventhubs.options import Options
+from penstock.spark.eventhubs.options import EventHubsOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,6 +135,8 @@ def test_nothing_that_is_printed_holds_a_key() -> None:
     given = {"connectionString": text}
     source = EventHubsDataSource(given)
     reader = source.reader(source.schema())
-    written = Options(given).write()
-    assert key not in repr((source, vars(source), reader, vars(reader), written, Options(given)))
-    assert pickle.loads(pickle.dumps(Options(given).read())).target.eventhub_name == "hub"
+    written = EventHubsOptions(given).write()
+    assert key not in repr(
+        (source, vars(source), reader, vars(reader), written, EventHubsOptions(given))
+    )
+    assert pickle.loads(pickle.dumps(EventHubsOptions(given).read())).target.eventhub_name == "hub"

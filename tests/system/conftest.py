@@ -25,10 +25,15 @@ from typing import Any
 
 import pytest
 
-from penstock.amqp.connection import Connection, ConnectionConfig
-from penstock.amqp.events import DispositionReceived, Event, SaslOffered, TransfersReceived
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
+from penstock.amqp.events import (
+    DispositionReceived,
+    Event,
+    SaslMechanismsReceived,
+    TransfersReceived,
+)
 from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER, encode_frame, parse_frame_header
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import DataBody, Message, decode_message, encode_message
 from penstock.amqp.performatives import (
     Accepted,
@@ -56,7 +61,7 @@ class Normal:
         self.raw = raw
         self.events: list[Event] = []
         self._response = f"\0{POLICY}\0{key}".encode()
-        self.engine = Connection(
+        self.engine = ConnectionEngine(
             ConnectionConfig(container_id="normal", hostname="localhost", server=False), now_ms=0
         )
         self.engine.start()
@@ -65,7 +70,7 @@ class Normal:
         self.session = self.engine.begin()
         self.until(lambda: self.session.is_mapped)
 
-    def attach(self, address: str, role: Role) -> Link:
+    def attach(self, address: str, role: LinkRole) -> Link:
         link = self.session.new_link(os.urandom(8).hex(), role)
         link.request(source=Source(address=address), target=Target(address=address))
         self.until(lambda: link.is_attached)
@@ -77,7 +82,7 @@ class Normal:
 
     def publish_bodies(self, bodies: list[bytes], *, partition: int = 0) -> None:
         """Until each of them is acknowledged."""
-        link = self.attach(f"events/Partitions/{partition}", Role.SENDER)
+        link = self.attach(f"events/Partitions/{partition}", LinkRole.SENDER)
         before = self._accepted()
         for body in bodies:
             self.until(lambda: link.credit > 0)
@@ -90,7 +95,9 @@ class Normal:
     def read(self, count: int, *, partition: int = 0) -> list[bytes]:
         """The bodies of the first so many events of the partition."""
         self.events.clear()
-        link = self.attach(f"events/ConsumerGroups/$Default/Partitions/{partition}", Role.RECEIVER)
+        link = self.attach(
+            f"events/ConsumerGroups/$Default/Partitions/{partition}", LinkRole.RECEIVER
+        )
         link.grant(count)
         self.until(lambda: self._received() >= count)
         found = [each for each in self.events if isinstance(each, TransfersReceived)]
@@ -112,7 +119,7 @@ class Normal:
             assert incoming, "the service hung up on a normal client"
             for event in self.engine.receive_data(incoming, now_ms=0):
                 self.events.append(event)
-                if isinstance(event, SaslOffered):
+                if isinstance(event, SaslMechanismsReceived):
                     self.engine.init_sasl("PLAIN", self._response)
 
     def close(self) -> None:

@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from penstock.amqp import types as t
-from penstock.cli.records import shown_time
-from penstock.cli.sections import Copy, Sections, copies, encode_annotations, encode_fields
+from penstock.cli.records import format_enqueued_time
+from penstock.cli.sections import (
+    EventCopy,
+    EventSections,
+    copy_events,
+    encode_annotations,
+    encode_fields,
+)
 from penstock.cli.sections import encode_properties as properties
 from penstock.client import EventHubConsumerClient, EventHubProducerClient
 from penstock.testing import InProcessBroker, ManualClock, broker
@@ -209,7 +215,7 @@ def test_get_prints_one_event_raw_or_whole(shell: Shell) -> None:
 # --- copies ---------------------------------------------------------------------------------------
 
 
-def interesting() -> list[Copy]:
+def interesting() -> list[EventCopy]:
     """Every kind of value that an AMQP client may put into an event, and every kind of body."""
     values: list[object] = [None, True, t.Ubyte(1), t.Ushort(2), t.Uint(3), t.Ulong(2**64 - 1)]
     values += [t.Byte(-1), t.Short(-2), t.Int(-3), -(2**63), t.Float(1.5), 0.1, t.Char("ß")]
@@ -223,23 +229,23 @@ def interesting() -> list[Copy]:
     values += [t.Described(t.Symbol("com.microsoft:timespan"), 36_000_000_000)]
     fields = {"content-type": "x/y", "message-id": t.Ulong(7), "correlation-id": uuid.UUID(int=9)}
     fields |= {"user-id": b"\xff", "subject": "s", "creation-time": 5, "group-sequence": 6}
-    whole = Sections(
+    whole = EventSections(
         properties({f"p{number}": value for number, value in enumerate(values)}),
         encode_fields(fields),
         encode_annotations({"iothub-connection-device-id": "d7", "own": t.Uint(1)}),
     )
-    plain = Sections()
+    plain = EventSections()
     return [
-        Copy(HOSTILE, whole, key="d7", partition="1"),
-        Copy(b"text", Sections(properties({"a": "b"})), partition="0"),
-        Copy(b"", plain, partition="1"),
-        Copy(b"\x00\x53\x77" + b"\xa1\x02hi", plain, kind=0x77, partition="0"),
-        Copy(b"\x00\x53\x76" + b"\xc0\x03\x01\x54\x05", plain, kind=0x76, partition="1"),
-        *(Copy(b"%d" % n, plain, key=f"key {n % 5}", partition="0") for n in range(40)),
+        EventCopy(HOSTILE, whole, key="d7", partition="1"),
+        EventCopy(b"text", EventSections(properties({"a": "b"})), partition="0"),
+        EventCopy(b"", plain, partition="1"),
+        EventCopy(b"\x00\x53\x77" + b"\xa1\x02hi", plain, kind=0x77, partition="0"),
+        EventCopy(b"\x00\x53\x76" + b"\xc0\x03\x01\x54\x05", plain, kind=0x76, partition="1"),
+        *(EventCopy(b"%d" % n, plain, key=f"key {n % 5}", partition="0") for n in range(40)),
     ]
 
 
-async def publish(it: InProcessBroker, hub: str, events: list[Copy]) -> None:
+async def publish(it: InProcessBroker, hub: str, events: list[EventCopy]) -> None:
     async with EventHubProducerClient(it.connection_string, eventhub_name=hub) as producer:
         for event in events:
             await producer.send_batch([event], partition_id=event.partition)
@@ -251,7 +257,7 @@ async def content(it: InProcessBroker, hub: str) -> list[tuple[object, ...]]:
     async with EventHubConsumerClient(it.connection_string, eventhub_name=hub) as consumer:
         for partition in await consumer.get_partition_ids():
             async for columns in consumer.read_range(partition, 0, 2**40):
-                for copy in copies(columns, partition):
+                for copy in copy_events(columns, partition):
                     out = bytearray()
                     copy.append_to(out, b"")
                     found.append((copy.partition_key or "", bytes(out), copy.partition))
@@ -303,11 +309,11 @@ async def test_replay_takes_a_range_of_times_at_its_speed(tmp_path: Path, forker
     async with broker(clock=clock, hubs={"events": 2, "copy": 2}) as it:
         shell = Shell(it, tmp_path, forker)
         for number in range(6):
-            body = Copy(b"%d" % number, Sections(), partition=str(number % 2))
+            body = EventCopy(b"%d" % number, EventSections(), partition=str(number % 2))
             await publish(it, "events", [body])
             it.advance(timedelta(seconds=10))
         times = [each.enqueued_ms for each in it.published("events", 0)]
-        iso = ["--from", shown_time(times[1]), "--to", shown_time(times[2])]
+        iso = ["--from", format_enqueued_time(times[1]), "--to", format_enqueued_time(times[2])]
         shell("replay", "events", "--into", "copy", *iso, "--speed", "1000x", "-q")
         assert [each.text for each in it.published("copy", 0)] == ["2"]
         assert [each.text for each in it.published("copy", 1)] == ["3"]

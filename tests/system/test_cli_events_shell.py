@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.sections import Copy, Sections
+from penstock.cli.sections import EventCopy, EventSections
 from penstock.client import EventHubProducerClient
 from penstock.testing import InProcessBroker, broker
 
@@ -42,7 +42,7 @@ def environ(it: InProcessBroker) -> dict[str, str]:
 
 async def publish(it: InProcessBroker, hub: str, body: bytes, partition: str = "0") -> None:
     async with EventHubProducerClient(it.connection_string, eventhub_name=hub) as producer:
-        await producer.send_event(Copy(body, Sections()), partition_id=partition)
+        await producer.send_event(EventCopy(body, EventSections()), partition_id=partition)
 
 
 @contextlib.contextmanager

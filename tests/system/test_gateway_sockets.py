@@ -24,23 +24,23 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
     CloseReceived,
     DispositionReceived,
     Event,
-    SaslOffered,
+    SaslMechanismsReceived,
     TransfersReceived,
 )
 from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import DataBody, Message, decode_message, encode_message
 from penstock.amqp.performatives import Accepted, Source, Target
 from penstock.client.endpoint import Endpoint, parse_connection_string
 from penstock.gateway.amqp.context import Deadlines
 from penstock.service import wiring
 from penstock.service.config.settings import Settings
-from penstock.service.runtime_description import Facts
+from penstock.service.runtime_description import RuntimeDescription
 
 TIMEOUT_S = 10.0
 HEADER_MS = 400
@@ -52,7 +52,7 @@ class Service:
     """Penstock in a thread, on uvloop as `serve` runs it."""
 
     def __init__(self, data: Path) -> None:
-        self.facts: Facts
+        self.facts: RuntimeDescription
         self._loop = uvloop.new_event_loop()
         self._started = threading.Event()
         self._stop = asyncio.Event()
@@ -184,7 +184,7 @@ class Talk:
         self.pipe = pipe
         self.events: list[Event] = []
         self._response = f"\0{endpoint.key_name}\0{endpoint.key.reveal()}".encode()
-        self.engine = Connection(
+        self.engine = ConnectionEngine(
             ConnectionConfig(container_id="talk", hostname="localhost", server=False),
             now_ms=0,
         )
@@ -194,14 +194,14 @@ class Talk:
         self.session = self.engine.begin()
         self._until(lambda: self.session.is_mapped)
 
-    def attach(self, address: str, role: Role) -> Link:
+    def attach(self, address: str, role: LinkRole) -> Link:
         link = self.session.new_link(f"link-{os.urandom(4).hex()}", role)
         link.request(source=Source(address=address), target=Target(address=address))
         self._until(lambda: link.is_attached)
         return link
 
     def publish(self, body: bytes) -> None:
-        link = self.attach("events/Partitions/0", Role.SENDER)
+        link = self.attach("events/Partitions/0", LinkRole.SENDER)
         self._until(lambda: link.credit > 0)
         link.send(encode_message(Message(body=DataBody([body]))), settled=False)
         before = len(self._outcomes())
@@ -209,7 +209,7 @@ class Talk:
         assert isinstance(self._outcomes()[-1].disposition.state, Accepted)
 
     def read_until(self, body: bytes) -> None:
-        link = self.attach(READER, Role.RECEIVER)
+        link = self.attach(READER, LinkRole.RECEIVER)
         link.grant(100_000)
         self._until(lambda: body in self._bodies())
 
@@ -256,7 +256,7 @@ class Talk:
                 raise ConnectionResetError("the service hung up")
             for event in self.engine.receive_data(incoming, now_ms=0):
                 self.events.append(event)
-                if isinstance(event, SaslOffered):
+                if isinstance(event, SaslMechanismsReceived):
                     self.engine.init_sasl("PLAIN", self._response)
 
 
@@ -442,7 +442,7 @@ def test_reader_that_grants_everything_and_reads_nothing_takes_little(service: S
     greedy = [service.talk(service.tcp()) for _ in range(5)]
     before = rss_bytes()
     for talk in greedy:
-        link = talk.attach(READER, Role.RECEIVER)
+        link = talk.attach(READER, LinkRole.RECEIVER)
         link.grant(2**32 - 1)
         talk.pipe.send(talk.engine.bytes_to_send(now_ms=0))
     for _ in range(5):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.amqp.connection import Connection, ConnectionConfig
-from penstock.amqp.events import DetachReceived, DispositionReceived, Event, SaslOffered
-from penstock.amqp.link import Link, Role
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
+from penstock.amqp.events import DetachReceived, DispositionReceived, Event, SaslMechanismsReceived
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import DataBody, Message, encode_message
 from penstock.amqp.performatives import Accepted, Source, Target
 from penstock.management.client import ManagementClient
@@ -39,7 +39,7 @@ class Peer:
         self._response = f"\0{policy}\0{key}".encode()
         self._accepted = 0
         self._ended: dict[Link, str] = {}
-        self.engine = Connection(
+        self.engine = ConnectionEngine(
             ConnectionConfig(container_id="a-peer", hostname="localhost", server=False), now_ms=0
         )
         self.engine.start()
@@ -48,7 +48,7 @@ class Peer:
         self._session = self.engine.begin()
         self._until(lambda: self._session.is_mapped)
 
-    def attach(self, address: str, role: Role) -> Link:
+    def attach(self, address: str, role: LinkRole) -> Link:
         link = self._session.new_link(f"{role.name}-{address}", role)
         link.request(source=Source(address=address), target=Target(address=address))
         self._until(lambda: link.is_attached)
@@ -89,7 +89,7 @@ class Peer:
                 self._heard(event)
 
     def _heard(self, event: Event) -> None:
-        if isinstance(event, SaslOffered):
+        if isinstance(event, SaslMechanismsReceived):
             self.engine.init_sasl("PLAIN", self._response)
         elif isinstance(event, DispositionReceived):
             self._accepted += isinstance(event.disposition.state, Accepted)
@@ -109,10 +109,10 @@ class Scene:
         client.put_rule(NAMESPACE, None, hub, ["Send", "Listen"])  # the peer's own
         key = client.keys(NAMESPACE, None, hub).primary_key
         self.peer = Peer(port, hub, key)
-        self.sender = self.peer.attach(f"{hub}/Partitions/0", Role.SENDER)
-        self.publisher = self.peer.attach(f"{hub}/Publishers/device", Role.SENDER)
+        self.sender = self.peer.attach(f"{hub}/Partitions/0", LinkRole.SENDER)
+        self.publisher = self.peer.attach(f"{hub}/Publishers/device", LinkRole.SENDER)
         self.receiver = self.peer.attach(
-            f"{hub}/ConsumerGroups/readers/Partitions/1", Role.RECEIVER
+            f"{hub}/ConsumerGroups/readers/Partitions/1", LinkRole.RECEIVER
         )
         self.peer.publish(self.sender)
 
@@ -232,10 +232,12 @@ def test_open_links_hear_of_it(scene: Scene, what: str) -> None:
 def test_hub_that_is_enabled_again_says_so_to_who_stayed(scene: Scene) -> None:
     status("SendDisabled")(scene.client, scene.hub)
     assert scene.peer.end_of(scene.receiver) == UPDATED
-    again = scene.peer.attach(f"{scene.hub}/ConsumerGroups/$Default/Partitions/0", Role.RECEIVER)
+    again = scene.peer.attach(
+        f"{scene.hub}/ConsumerGroups/$Default/Partitions/0", LinkRole.RECEIVER
+    )
     status("Active")(scene.client, scene.hub)
     assert scene.peer.end_of(again) == UPDATED
-    scene.peer.publish(scene.peer.attach(f"{scene.hub}/Partitions/1", Role.SENDER))
+    scene.peer.publish(scene.peer.attach(f"{scene.hub}/Partitions/1", LinkRole.SENDER))
 
 
 def test_deleted_policy_ends_every_link_of_its_own(
@@ -245,8 +247,8 @@ def test_deleted_policy_ends_every_link_of_its_own(
     client.put_rule(NAMESPACE, None, "fleeting", ["Send", "Listen"])
     key = client.keys(NAMESPACE, None, "fleeting").secondary_key
     peer = Peer(server.port("amqp"), "fleeting", key)
-    sender = peer.attach("policies/Partitions/0", Role.SENDER)
-    receiver = peer.attach("policies/ConsumerGroups/$Default/Partitions/0", Role.RECEIVER)
+    sender = peer.attach("policies/Partitions/0", LinkRole.SENDER)
+    receiver = peer.attach("policies/ConsumerGroups/$Default/Partitions/0", LinkRole.RECEIVER)
     client.delete_rule(NAMESPACE, None, "fleeting")
     assert [peer.end_of(sender), peer.end_of(receiver)] == [UNAUTHORIZED, UNAUTHORIZED]
     peer.close()
@@ -260,8 +262,8 @@ def test_deleted_namespace_ends_its_links_alone(
     client.put_rule("fleeting-one", None, "theirs", ["Send", "Listen"])
     key = client.keys("fleeting-one", None, "theirs").primary_key
     peer = Peer(server.port("amqp"), "theirs", key)
-    sender = peer.attach("events/Partitions/0", Role.SENDER)
-    receiver = peer.attach("events/ConsumerGroups/$Default/Partitions/0", Role.RECEIVER)
+    sender = peer.attach("events/Partitions/0", LinkRole.SENDER)
+    receiver = peer.attach("events/ConsumerGroups/$Default/Partitions/0", LinkRole.RECEIVER)
     peer.publish(sender)
     client.delete_namespace("fleeting-one")
     assert {peer.end_of(sender), peer.end_of(receiver)} <= {NOT_FOUND, UNAUTHORIZED}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
-from penstock.client.transfer_frames import publication
+from penstock.client.transfer_frames import encode_publication
 from penstock.model.entities import Secret
 from penstock.model.flush_times import FLUSH_BOUNDS_S
 from penstock.service.metrics import HUB_COUNTERS
@@ -31,7 +31,7 @@ async def publish(connection_string: str, batches: int) -> None:
     connection = await connect(parse_connection_string(connection_string))
     await connection.authorise("events")
     sender = await connection.sender("events/Partitions/1")
-    payload, message_format = publication(10, 5)
+    payload, message_format = encode_publication(10, 5)
     for _ in range(batches):
         settled = asyncio.get_running_loop().create_future()
         await sender.has_credit()

@@ -22,8 +22,8 @@ import pytest
 from penstock.amqp.events import TransfersReceived
 from penstock.amqp.performatives import Error
 from penstock.client import Connection, Sender, connect, parse_connection_string
-from penstock.client.load.producer import Load, publish
-from penstock.client.transfer_frames import publication
+from penstock.client.load.producer import LoadProfile, publish
+from penstock.client.transfer_frames import encode_publication
 from penstock.management.client import ManagementClient
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Press(Timed):
         self.size = size
         self._batch = batch
         self._per_s = per_s / batch
-        self._payload, self._format = publication(size, batch)
+        self._payload, self._format = encode_publication(size, batch)
         self._sent = 0
         self._heard = 0
         self._is_over = False
@@ -244,7 +244,7 @@ def stored(server: Server, namespace: str = "penstock") -> int:
 
 def flood(server: Server, seconds: float) -> None:
     """As much as two units may read in so many seconds, while none are held."""
-    load = Load(
+    load = LoadProfile(
         hub="events",
         size=Reading.SIZE,
         batch=20,
@@ -340,10 +340,10 @@ def test_refusal_comes_at_once_and_the_same_send_is_taken_a_moment_later(
         sender = await connection.sender("events/Partitions/0")
         refused = 0
         async with asyncio.timeout(DEADLINE_S):
-            payload, message_format = publication(10, 5_000)
+            payload, message_format = encode_publication(10, 5_000)
             assert await sender.deliver(payload, message_format=message_format) is None
             started_s = time.perf_counter()
-            payload, message_format = publication(10, 1)
+            payload, message_format = encode_publication(10, 1)
             while error := await sender.deliver(payload, message_format=message_format):
                 assert error.condition == "com.microsoft:server-busy"
                 if refused == 0:
@@ -388,7 +388,7 @@ def test_auto_inflate_raises_units_under_load_and_keeps_them(start_server: Serve
         connection = await connect(parse_connection_string(server.connection_string()))
         await connection.authorise("events")
         sender = await connection.sender("events")
-        payload, message_format = publication(10, 1_000)
+        payload, message_format = encode_publication(10, 1_000)
         async with asyncio.timeout(DEADLINE_S):
             while await asyncio.to_thread(metric, server, limit) < 3:
                 for _ in range(20):

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.catalog.usage_ledger import SqliteLedger
+from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.client import connect, parse_connection_string
-from penstock.client.load.measurements import Result
-from penstock.client.load.producer import Load, publish, receive
-from penstock.client.transfer_frames import publication
+from penstock.client.load.measurements import LoadResult
+from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.client.transfer_frames import encode_publication
 from penstock.management.client import ManagementClient
 from penstock.model.errors import PenstockError
 from penstock.model.names import NamespaceName
@@ -80,8 +80,8 @@ def until_written(data: Path, column: str, count: int) -> None:
     pytest.fail(f"{column} is {found} after {WRITTEN_S} s, not {count}")
 
 
-def published(server: Server, events: int, *, size: int = 100, batch: int = 10) -> Result:
-    load = Load(
+def published(server: Server, events: int, *, size: int = 100, batch: int = 10) -> LoadResult:
+    load = LoadProfile(
         hub="events", size=size, batch=batch, in_flight=4, events_max=events, duration_s=30.0
     )
     endpoint = parse_connection_string(server["emulator_connection_string"])
@@ -114,7 +114,7 @@ def test_usage_is_told_beside_the_running_service_and_after_it(
     until_written(server.data, "ingress_messages", 500)
     server.stop()
     assert total(server.data, "ingress_events") == 500
-    size, message_format = len(publication(100, 10)[0]), publication(100, 10)[1]
+    size, message_format = len(encode_publication(100, 10)[0]), encode_publication(100, 10)[1]
     assert message_format != 0
     assert total(server.data, "ingress_bytes") == 50 * size
     assert total(server.data, "egress_bytes") == 50 * size
@@ -192,7 +192,7 @@ async def _until_killed(server: Server, *, after_s: float) -> int:
     connection = await connect(parse_connection_string(server["emulator_connection_string"]))
     await connection.authorise("events")
     sender = await connection.sender("events")
-    payload, message_format = publication(100, 1)
+    payload, message_format = encode_publication(100, 1)
     loop = asyncio.get_running_loop()
     acknowledged = 0
     before = _in_ledger(server.data)
@@ -283,7 +283,7 @@ def ledger(tmp_path: Path) -> Path:
     data.mkdir()
     SqliteCatalog(data / "catalog.sqlite").close()
     start_ms = int(datetime(2026, 1, 31, 22, tzinfo=UTC).timestamp() * 1000)
-    ledger = SqliteLedger(data / "catalog.sqlite")
+    ledger = SqliteUsageLedger(data / "catalog.sqlite")
     ledger.record(
         [
             Usage(

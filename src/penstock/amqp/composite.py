@@ -25,7 +25,13 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 import msgspec
 
 from penstock.amqp import types as t
-from penstock.amqp.decoder import Budget, build_string, build_symbol, cut_short, read_value
+from penstock.amqp.decoder import (
+    DecodeBudget,
+    build_string,
+    build_symbol,
+    read_value,
+    truncated_error,
+)
 from penstock.amqp.encoder import (
     close_compound,
     open_compound,
@@ -36,12 +42,12 @@ from penstock.amqp.encoder import (
     write_ulong,
     write_value,
 )
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 
 # (data, pos, end, budget) -> (value, next position). A reader may look at bytes behind `end` but
 # still within `data`: its caller compares the position with `end` before it believes the value.
 # IndexError and struct.error mean that `data` itself ended.
-Reader = Callable[[bytes, int, int, Budget], tuple[Any, int]]
+Reader = Callable[[bytes, int, int, DecodeBudget], tuple[Any, int]]
 # Any: a writer gets what the field's annotation promises.
 FieldWriter = Callable[[bytearray, Any], None]
 
@@ -49,7 +55,7 @@ _u32_at: Final = struct.Struct(">I").unpack_from
 _u64_at: Final = struct.Struct(">Q").unpack_from
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FieldCodec(msgspec.Struct, frozen=True):
     """How one type of field is read and written; null is handled by the composite."""
 
     name: str
@@ -57,20 +63,20 @@ class Kind(msgspec.Struct, frozen=True):
     write: FieldWriter
 
 
-class Field(msgspec.Struct, frozen=True):
+class CompositeField(msgspec.Struct, frozen=True):
     name: str
-    kind: Kind
+    kind: FieldCodec
     mandatory: bool
 
 
-class Spec(msgspec.Struct, frozen=True):
+class CompositeType(msgspec.Struct, frozen=True):
     """One composite type: what `composite` derived from its class."""
 
     name: str  # as the specification writes it: "sasl-init"
     symbol: str
     code: int
     cls: type[Composite]
-    fields: tuple[Field, ...]
+    fields: tuple[CompositeField, ...]
     empty_as_list0: bool
     # The same, laid out for the two loops that every frame goes through.
     head: bytes  # descriptor: 00 53 <code>
@@ -85,9 +91,9 @@ class Composite(msgspec.Struct, gc=False):
 
 C = TypeVar("C", bound=Composite)
 
-SPECS: Final[dict[type[Composite], Spec]] = {}
+SPECS: Final[dict[type[Composite], CompositeType]] = {}
 # The two forms a descriptor has on the wire: ulong code and symbol.
-SPECS_BY_DESCRIPTOR: Final[dict[int | str, Spec]] = {}
+SPECS_BY_DESCRIPTOR: Final[dict[int | str, CompositeType]] = {}
 
 
 def composite(
@@ -100,7 +106,7 @@ def composite(
 
     def derive(cls: type[C]) -> type[C]:
         fields = tuple(_field(info) for info in msgspec.structs.fields(cls))
-        spec = Spec(
+        spec = CompositeType(
             name=symbol.removeprefix("amqp:").removesuffix(":list"),
             symbol=symbol,
             code=code,
@@ -119,11 +125,11 @@ def composite(
     return derive
 
 
-def _field(info: msgspec.structs.FieldInfo) -> Field:
-    kinds = [part for part in _annotation_parts(info.type) if isinstance(part, Kind)]
+def _field(info: msgspec.structs.FieldInfo) -> CompositeField:
+    kinds = [part for part in _annotation_parts(info.type) if isinstance(part, FieldCodec)]
     if len(kinds) != 1:
         raise TypeError(f"{info.name} needs exactly one wire kind")
-    return Field(info.name, kinds[0], info.required)
+    return CompositeField(info.name, kinds[0], info.required)
 
 
 def _annotation_parts(hint: Any) -> list[object]:
@@ -170,7 +176,7 @@ def write_composite(out: bytearray, value: Composite) -> None:
 def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str | None, int]:
     """The descriptor of the described value at `pos`; None if it is neither ulong nor symbol."""
     if data[pos] != t.DESCRIBED:
-        raise DecodeError(f"constructor {data[pos]:#04x} where a described list must be")
+        raise AmqpDecodeError(f"constructor {data[pos]:#04x} where a described list must be")
     code = data[pos + 1]
     if code == t.SMALL_ULONG:
         return data[pos + 2], pos + 3
@@ -182,12 +188,12 @@ def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str | None, 
 
 
 def read_composite(
-    spec: Spec, data: bytes, pos: int, end: int, budget: Budget
+    spec: CompositeType, data: bytes, pos: int, end: int, budget: DecodeBudget
 ) -> tuple[Composite, int]:
     """The list after the descriptor of a `spec`."""
     pos, stop, count = _list_header(data, pos, end)
     if count > len(spec.fields):
-        raise DecodeError(f"{spec.name} has {len(spec.fields)} fields, {count} came")
+        raise AmqpDecodeError(f"{spec.name} has {len(spec.fields)} fields, {count} came")
     values: dict[str, Any] = {}
     name = spec.name
     try:
@@ -196,15 +202,15 @@ def read_composite(
                 pos += 1
             else:
                 values[name], pos = read(data, pos, stop, budget)
-    except DecodeError as error:
-        raise DecodeError(f"{spec.name}.{name}: {error}") from None
+    except AmqpDecodeError as error:
+        raise AmqpDecodeError(f"{spec.name}.{name}: {error}") from None
     except (IndexError, struct.error):
-        raise DecodeError(f"{spec.name}.{name}: cut short") from None
+        raise AmqpDecodeError(f"{spec.name}.{name}: cut short") from None
     if pos != stop:
-        raise DecodeError(f"{spec.name} ends at position {stop}, its fields at {pos}")
+        raise AmqpDecodeError(f"{spec.name} ends at position {stop}, its fields at {pos}")
     for name in spec.mandatory:
         if name not in values:
-            raise DecodeError(f"{spec.name}.{name} is mandatory and absent")
+            raise AmqpDecodeError(f"{spec.name}.{name} is mandatory and absent")
     return spec.cls(**values), stop
 
 
@@ -219,11 +225,11 @@ def _list_header(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     elif code == t.LIST_0:
         start, stop, count = pos + 1, pos + 1, 0
     else:
-        raise DecodeError(f"constructor {code:#04x} where a list must be")
+        raise AmqpDecodeError(f"constructor {code:#04x} where a list must be")
     if stop > end:
-        raise DecodeError(f"list declares to end at position {stop}, the data ends at {end}")
+        raise AmqpDecodeError(f"list declares to end at position {stop}, the data ends at {end}")
     if start > stop:
-        raise DecodeError(f"list at position {pos} is too short for its count")
+        raise AmqpDecodeError(f"list at position {pos} is too short for its count")
     return start, stop, count
 
 
@@ -254,14 +260,14 @@ def _read_integer(data: bytes, pos: int, name: str, maximum: int) -> tuple[int, 
         raise _wrong_type(data, pos, name)
     start, stop = pos + 1, pos + 1 + form[0]
     if stop > len(data):
-        raise cut_short(pos)
+        raise truncated_error(pos)
     value = int.from_bytes(data[start:stop], "big", signed=form[1])
     if not 0 <= value <= maximum:
-        raise DecodeError(f"{value} does not fit {name}")
+        raise AmqpDecodeError(f"{value} does not fit {name}")
     return value, stop
 
 
-def _read_uint(data: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+def _read_uint(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[int, int]:
     code = data[pos]
     if code == t.SMALL_UINT:
         return data[pos + 1], pos + 2
@@ -273,7 +279,7 @@ def _read_uint(data: bytes, pos: int, end: int, budget: Budget) -> tuple[int, in
 
 
 def _integer_reader(name: str, maximum: int) -> Reader:
-    def read(data: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+    def read(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[int, int]:
         return _read_integer(data, pos, name, maximum)
 
     return read
@@ -292,7 +298,7 @@ def _fixed_writer(code: int, name: str, width: int) -> FieldWriter:
 # --- kinds: the other scalars ----------------------------------------------------------------
 
 
-def _read_boolean(data: bytes, pos: int, end: int, budget: Budget) -> tuple[bool, int]:
+def _read_boolean(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[bool, int]:
     code = data[pos]
     if code == t.TRUE:
         return True, pos + 1
@@ -312,7 +318,7 @@ def _write_boolean(out: bytearray, value: bool) -> None:
         raise TypeError
 
 
-def _read_timestamp(data: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
+def _read_timestamp(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[int, int]:
     if data[pos] != t.TIMESTAMP:
         raise _wrong_type(data, pos, "timestamp")
     stop = pos + 9
@@ -339,37 +345,37 @@ def _chunk(
     else:
         raise _wrong_type(data, pos, name)
     if stop > end:
-        raise cut_short(pos)
+        raise truncated_error(pos)
     return data[start:stop], stop
 
 
-def _read_binary(data: bytes, pos: int, end: int, budget: Budget) -> tuple[bytes, int]:
+def _read_binary(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[bytes, int]:
     return _chunk(data, pos, end, t.BINARY_8, t.BINARY_32, "binary")
 
 
-def _read_string(data: bytes, pos: int, end: int, budget: Budget) -> tuple[str, int]:
+def _read_string(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[str, int]:
     chunk, pos = _chunk(data, pos, end, t.STRING_8, t.STRING_32, "string")
     return build_string(chunk), pos
 
 
-def _read_symbol(data: bytes, pos: int, end: int, budget: Budget | None) -> tuple[str, int]:
+def _read_symbol(data: bytes, pos: int, end: int, budget: DecodeBudget | None) -> tuple[str, int]:
     chunk, pos = _chunk(data, pos, end, t.SYMBOL_8, t.SYMBOL_32, "symbol")
     return build_symbol(chunk), pos
 
 
-def _wrong_type(data: bytes, pos: int, name: str) -> DecodeError:
-    return DecodeError(f"constructor {data[pos]:#04x} where {name} must be")
+def _wrong_type(data: bytes, pos: int, name: str) -> AmqpDecodeError:
+    return AmqpDecodeError(f"constructor {data[pos]:#04x} where {name} must be")
 
 
 # --- kinds: symbols, maps, anything ----------------------------------------------------------
 
 
-def _read_symbols(data: bytes, pos: int, end: int, budget: Budget) -> tuple[list[str], int]:
+def _read_symbols(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[list[str], int]:
     """A `multiple` field (AMQP 1.4): one symbol alone, or an array; a list is forgiven."""
     value, pos = read_value(data, pos, end, budget)
     values = value if isinstance(value, list) else [value]
     if any(type(each) is not t.Symbol for each in values):
-        raise DecodeError("something else where symbols must be")
+        raise AmqpDecodeError("something else where symbols must be")
     return [str(each) for each in values], pos
 
 
@@ -382,7 +388,9 @@ def _write_symbols(out: bytearray, value: list[str]) -> None:
     write_value(out, t.Array([_as_symbol(each) for each in value]), 0)
 
 
-def _read_map(data: bytes, pos: int, end: int, budget: Budget) -> tuple[dict[Any, object], int]:
+def _read_map(
+    data: bytes, pos: int, end: int, budget: DecodeBudget
+) -> tuple[dict[Any, object], int]:
     if data[pos] != t.MAP_8 and data[pos] != t.MAP_32:
         raise _wrong_type(data, pos, "map")
     value, pos = read_value(data, pos, end, budget)
@@ -397,11 +405,11 @@ def _write_map(out: bytearray, value: dict[object, object]) -> None:
 
 
 def _read_symbol_map(
-    data: bytes, pos: int, end: int, budget: Budget
+    data: bytes, pos: int, end: int, budget: DecodeBudget
 ) -> tuple[dict[str, object], int]:
     value, pos = _read_map(data, pos, end, budget)
     if not all(isinstance(key, str) for key in value):
-        raise DecodeError("map key that is no symbol")
+        raise AmqpDecodeError("map key that is no symbol")
     return value, pos
 
 
@@ -415,18 +423,18 @@ def _as_symbol(text: str) -> t.Symbol:
     return t.Symbol(text)
 
 
-def one_of(*classes: type[Composite], name: str, or_described: bool = False) -> Kind:
+def choice_codec(*classes: type[Composite], name: str, or_described: bool = False) -> FieldCodec:
     """A field that holds one of these composites; another described value if `or_described`."""
     allowed = {SPECS[cls].code for cls in classes}
 
-    def read(data: bytes, pos: int, end: int, budget: Budget) -> tuple[object, int]:
+    def read(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[object, int]:
         descriptor, start = read_descriptor(data, pos, end)
         spec = None if descriptor is None else SPECS_BY_DESCRIPTOR.get(descriptor)
         if spec is not None and spec.code in allowed:
             return read_composite(spec, data, start, end, budget)
         if or_described:
             return read_value(data, pos, end, budget)
-        raise DecodeError(f"another described type where {name} must be")
+        raise AmqpDecodeError(f"another described type where {name} must be")
 
     def write(out: bytearray, value: object) -> None:
         if isinstance(value, classes):
@@ -436,25 +444,27 @@ def one_of(*classes: type[Composite], name: str, or_described: bool = False) -> 
         else:
             raise TypeError
 
-    return Kind(name, read, write)
+    return FieldCodec(name, read, write)
 
 
 # --- the kinds by name, and the annotations that carry them ----------------------------------
 
-UBYTE: Final = Kind("ubyte", _integer_reader("ubyte", 0xFF), _fixed_writer(t.UBYTE, "ubyte", 1))
-USHORT: Final = Kind(
+UBYTE: Final = FieldCodec(
+    "ubyte", _integer_reader("ubyte", 0xFF), _fixed_writer(t.UBYTE, "ubyte", 1)
+)
+USHORT: Final = FieldCodec(
     "ushort", _integer_reader("ushort", 0xFFFF), _fixed_writer(t.USHORT, "ushort", 2)
 )
-UINT: Final = Kind("uint", _read_uint, write_uint)
-ULONG: Final = Kind("ulong", _integer_reader("ulong", 0xFFFF_FFFF_FFFF_FFFF), write_ulong)
-BOOLEAN: Final = Kind("boolean", _read_boolean, _write_boolean)
-TIMESTAMP: Final = Kind("timestamp", _read_timestamp, _write_timestamp)
-BINARY: Final = Kind("binary", _read_binary, write_binary)
-STRING: Final = Kind("string", _read_string, write_string)
-SYMBOL: Final = Kind("symbol", _read_symbol, write_symbol)
-SYMBOLS: Final = Kind("symbols", _read_symbols, _write_symbols)
-MAP: Final = Kind("map", _read_map, _write_map)
-SYMBOL_MAP: Final = Kind("map with symbol keys", _read_symbol_map, _write_symbol_map)
+UINT: Final = FieldCodec("uint", _read_uint, write_uint)
+ULONG: Final = FieldCodec("ulong", _integer_reader("ulong", 0xFFFF_FFFF_FFFF_FFFF), write_ulong)
+BOOLEAN: Final = FieldCodec("boolean", _read_boolean, _write_boolean)
+TIMESTAMP: Final = FieldCodec("timestamp", _read_timestamp, _write_timestamp)
+BINARY: Final = FieldCodec("binary", _read_binary, write_binary)
+STRING: Final = FieldCodec("string", _read_string, write_string)
+SYMBOL: Final = FieldCodec("symbol", _read_symbol, write_symbol)
+SYMBOLS: Final = FieldCodec("symbols", _read_symbols, _write_symbols)
+MAP: Final = FieldCodec("map", _read_map, _write_map)
+SYMBOL_MAP: Final = FieldCodec("map with symbol keys", _read_symbol_map, _write_symbol_map)
 
 Ubyte = Annotated[int, UBYTE]
 Ushort = Annotated[int, USHORT]

@@ -9,7 +9,7 @@ import msgspec
 from penstock.amqp.errors import AmqpError
 
 
-class ResourceLimit(AmqpError):
+class ResourceLimitExceeded(AmqpError):
     """More sessions, links or bytes than one connection may have."""
 
     condition = "amqp:resource-limit-exceeded"
@@ -46,7 +46,7 @@ class ConnectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, object] | None = None
 
 
-class Allowance:
+class PeerAllowance:
     """What the peer makes us keep, counted against the config; above it ResourceLimit is raised."""
 
     __slots__ = ("_config", "link_count", "link_text", "unfinished", "unfinished_bytes")
@@ -61,7 +61,7 @@ class Allowance:
 
     def add_link(self) -> None:
         if self.link_count >= self._config.links_max:
-            raise ResourceLimit(
+            raise ResourceLimitExceeded(
                 f"This connection has {self.link_count} links: "
                 f"at most {self._config.links_max} are allowed."
             )
@@ -70,7 +70,7 @@ class Allowance:
     def add_text(self, count: int) -> None:
         self.link_text += count
         if self.link_text > self._config.link_text_max:
-            raise ResourceLimit(
+            raise ResourceLimitExceeded(
                 f"The names and addresses of this connection's links have {self.link_text} "
                 f"characters: at most {self._config.link_text_max} are allowed."
             )
@@ -87,7 +87,7 @@ class Allowance:
         self.unfinished[link] = now_ms
         self.unfinished_bytes += size
         if self.unfinished_bytes > self._config.unfinished_bytes_max:
-            raise ResourceLimit(
+            raise ResourceLimitExceeded(
                 f"Unfinished deliveries of this connection have {self.unfinished_bytes} bytes: "
                 f"at most {self._config.unfinished_bytes_max} are allowed."
             )

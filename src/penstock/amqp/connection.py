@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from penstock.amqp.config import Allowance, ConnectionConfig, ResourceLimit
+from penstock.amqp.config import ConnectionConfig, PeerAllowance, ResourceLimitExceeded
 from penstock.amqp.decoder import SMALL
 from penstock.amqp.errors import (
     AmqpError,
+    AmqpNotAllowed,
     ConnectionTimedOut,
     FramingError,
     LocalError,
-    NotAllowed,
     SaslFailed,
 )
 from penstock.amqp.events import (
@@ -30,11 +30,11 @@ from penstock.amqp.events import (
     ConnectionFailed,
     Event,
     OpenReceived,
-    SaslDone,
     SaslInitReceived,
-    SaslOffered,
+    SaslMechanismsReceived,
+    SaslOutcomeReceived,
 )
-from penstock.amqp.fitting import fitted_frame
+from penstock.amqp.fitting import encode_fitting_frame
 from penstock.amqp.frames import (
     AMQP_HEADER,
     EMPTY_FRAME,
@@ -74,7 +74,13 @@ from penstock.amqp.states import (
 )
 from penstock.amqp.transfer_scanner import scan_transfers
 
-__all__ = ["Connection", "ConnectionConfig", "ConnectionTimedOut", "NotAllowed", "SaslFailed"]
+__all__ = [
+    "AmqpNotAllowed",
+    "ConnectionConfig",
+    "ConnectionEngine",
+    "ConnectionTimedOut",
+    "SaslFailed",
+]
 
 HEADER_SIZE = 8
 FRAME_BYTES_MIN = 512  # AMQP 2.8.11: every peer takes frames of this size
@@ -84,7 +90,7 @@ _ENDED_CHANNELS_KEPT = 64
 _HEARTBEAT_MS_MIN = 100  # a peer that wants more is not worth a busy loop
 
 
-class Connection:
+class ConnectionEngine:
     """One AMQP connection's whole state. `open` is what is kept of the peer's open once it came."""
 
     __slots__ = (
@@ -115,7 +121,7 @@ class Connection:
         self.state = ConnectionState.START
         self.sasl_state = SaslState.START
         self.open: Open | None = None
-        self.allowance = Allowance(config)
+        self.allowance = PeerAllowance(config)
         self.sessions: dict[int, Session] = {}  # by the peer's channel
         self._by_channel: dict[int, Session] = {}  # by ours
         self._free_channels: list[int] = []  # a heap: below the highest in use
@@ -315,7 +321,7 @@ class Connection:
         CONNECTION.after(self.state, ConnectionInput.SEND_FRAME)
         try:
             session = self._new_session()
-        except ResourceLimit as error:
+        except ResourceLimitExceeded as error:
             raise LocalError(str(error)) from None
         session.begin()
         return session
@@ -339,7 +345,7 @@ class Connection:
 
     def send(self, channel: int, performative: Performative) -> None:
         limit = self.frame_bytes_max_out
-        self.queue(fitted_frame(channel, performative, frame_bytes_max=limit))
+        self.queue(encode_fitting_frame(channel, performative, frame_bytes_max=limit))
 
     def forget_session(self, session: Session) -> None:
         assert session.remote_channel is not None
@@ -355,7 +361,7 @@ class Connection:
     def _check_patience(self, size: int) -> None:
         """What comes behind sasl-init waits for its judgement, but not without bound."""
         if self.sasl_state is SaslState.INIT_RECEIVED and size > self.config.max_frame_size:
-            raise ResourceLimit(
+            raise ResourceLimitExceeded(
                 f"{size} bytes came before SASL was over: at most {self.config.max_frame_size} "
                 "are kept."
             )
@@ -476,7 +482,7 @@ class Connection:
         elif isinstance(performative, Close):
             self._on_close(performative, events)
         else:
-            raise NotAllowed(f"{kind.__name__} has no place outside SASL.")
+            raise AmqpNotAllowed(f"{kind.__name__} has no place outside SASL.")
 
     def _on_sasl(self, performative: Performative) -> Event:
         if isinstance(performative, SaslInit):
@@ -488,7 +494,7 @@ class Connection:
             )
         if isinstance(performative, SaslMechanisms):
             self.sasl_state = SASL.after(self.sasl_state, SaslInput.RECV_MECHANISMS)
-            return SaslOffered(performative.sasl_server_mechanisms)
+            return SaslMechanismsReceived(performative.sasl_server_mechanisms)
         if isinstance(performative, SaslOutcome):
             ok = performative.code == 0
             given = SaslInput.RECV_OK if ok else SaslInput.RECV_FAILURE
@@ -497,7 +503,7 @@ class Connection:
             if not ok:
                 raise SaslFailed(f"The server refused us: SASL outcome code {performative.code}.")
             self._send_header()
-            return SaslDone(performative.additional_data or b"")
+            return SaslOutcomeReceived(performative.additional_data or b"")
         raise IllegalState(f"{type(performative).__name__} has no place in this SASL exchange.")
 
     def _on_open(self, opened: Open, events: list[Event]) -> None:
@@ -542,14 +548,14 @@ class Connection:
 
     def _new_session(self) -> Session:
         if len(self._by_channel) >= self.config.sessions_max:
-            raise ResourceLimit(
+            raise ResourceLimitExceeded(
                 f"This connection has {len(self._by_channel)} sessions: "
                 f"at most {self.config.sessions_max} are allowed."
             )
         # Channels in use and freed ones fill 0..n-1 without a gap.
         channel = self._free_channels[0] if self._free_channels else len(self._by_channel)
         if self.open is not None and channel > self.open.channel_max:
-            raise ResourceLimit(
+            raise ResourceLimitExceeded(
                 f"The peer takes channels up to {self.open.channel_max}: none is free."
             )
         if self._free_channels:

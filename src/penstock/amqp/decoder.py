@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from penstock.amqp import types as t
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 
 # Decoding recurses two Python calls per level: this keeps far from the interpreter's own limit.
 _DEPTH_LIMIT: Final = 128
@@ -44,7 +44,7 @@ DEFAULT: Final = DecodeLimits()
 SMALL: Final = DecodeLimits(count_max=512, elements_max=512)
 
 
-class Budget:
+class DecodeBudget:
     """What is left of the limits during one call."""
 
     __slots__ = ("count_max", "depth_max", "elements", "uuid_keys")
@@ -57,19 +57,21 @@ class Budget:
 
     def take(self, count: int) -> None:
         if count > self.count_max:
-            raise DecodeError(f"compound of {count} elements; at most {self.count_max} are allowed")
+            raise AmqpDecodeError(
+                f"compound of {count} elements; at most {self.count_max} are allowed"
+            )
         self.elements -= count
         if self.elements < 0:
-            raise DecodeError("value has more elements in all than are allowed")
+            raise AmqpDecodeError("value has more elements in all than are allowed")
 
     def take_uuid_key(self) -> None:
         self.uuid_keys -= 1
         if self.uuid_keys < 0:
-            raise DecodeError("value has more uuid map keys than are allowed")
+            raise AmqpDecodeError("value has more uuid map keys than are allowed")
 
     def enter(self, depth: int) -> int:
         if depth >= self.depth_max:
-            raise DecodeError(f"value is nested deeper than {self.depth_max}")
+            raise AmqpDecodeError(f"value is nested deeper than {self.depth_max}")
         return depth + 1
 
 
@@ -81,7 +83,7 @@ def decode(
     >>> decode(bytes.fromhex("c0 08 03 40 41 a1 03 68 75 62"))
     ([None, True, 'hub'], 10)
     """
-    return read_value(data, start, span_end(data, start, end), Budget(limits), 0)
+    return read_value(data, start, span_end(data, start, end), DecodeBudget(limits), 0)
 
 
 def skip(
@@ -89,7 +91,7 @@ def skip(
 ) -> int:
     """The position after the value at `start`: lengths, depth and counts are checked as `decode`
     does, contents (UTF-8, map keys) are not; nothing is built."""
-    return _skip_value(data, start, span_end(data, start, end), Budget(limits), 0)
+    return _skip_value(data, start, span_end(data, start, end), DecodeBudget(limits), 0)
 
 
 def span_end(data: bytes, start: int, end: int | None) -> int:
@@ -103,10 +105,10 @@ def span_end(data: bytes, start: int, end: int | None) -> int:
 
 
 def read_value(
-    data: bytes, pos: int, end: int, budget: Budget, depth: int = 0
+    data: bytes, pos: int, end: int, budget: DecodeBudget, depth: int = 0
 ) -> tuple[object, int]:
     if pos >= end:
-        raise cut_short(pos)
+        raise truncated_error(pos)
     code = data[pos]
     if code != t.DESCRIBED:
         return _read_body(data, pos + 1, end, code, budget, depth)
@@ -118,7 +120,7 @@ def read_value(
 
 
 def _read_body(
-    data: bytes, pos: int, end: int, code: int, budget: Budget, depth: int
+    data: bytes, pos: int, end: int, code: int, budget: DecodeBudget, depth: int
 ) -> tuple[object, int]:
     """What follows a constructor; in an array also what follows the constructor they share."""
     fixed = _FIXED.get(code)
@@ -126,48 +128,50 @@ def _read_body(
         width, build = fixed
         stop = pos + width
         if stop > end:
-            raise cut_short(pos)
+            raise truncated_error(pos)
         return build(data[pos:stop]), stop
     width = _length_width(code, pos)
-    start, stop = _sized(data, pos, end, width)
+    start, stop = _read_length(data, pos, end, width)
     build_variable = _VARIABLE.get(code)
     if build_variable is not None:
         return build_variable(data[start:stop]), stop
     deeper = budget.enter(depth)
-    count, start = _count(data, start, stop, width, budget)
+    count, start = _read_count(data, start, stop, width, budget)
     return _COMPOUND[code](data, start, stop, count, budget, deeper), stop
 
 
 def _length_width(code: int, pos: int) -> int:
     """Bytes of the length field after `code`, the constructor before `pos`."""
     if code not in _VARIABLE and code not in _COMPOUND:
-        raise DecodeError(f"unknown constructor {code:#04x} before position {pos}")
+        raise AmqpDecodeError(f"unknown constructor {code:#04x} before position {pos}")
     return 4 if code & 0x10 else 1  # Ax, Cx, Ex are narrow; Bx, Dx, Fx wide
 
 
-def _sized(data: bytes, pos: int, end: int, width: int) -> tuple[int, int]:
+def _read_length(data: bytes, pos: int, end: int, width: int) -> tuple[int, int]:
     """The span that a length of `width` bytes at `pos` declares."""
     start = pos + width
     if start > end:
-        raise cut_short(pos)
+        raise truncated_error(pos)
     stop = start + int.from_bytes(data[pos:start], "big")
     if stop > end:
-        raise DecodeError(
+        raise AmqpDecodeError(
             f"length at position {pos} declares {stop - start} bytes, {end - start} are there"
         )
     return start, stop
 
 
-def _count(data: bytes, pos: int, stop: int, width: int, budget: Budget) -> tuple[int, int]:
+def _read_count(
+    data: bytes, pos: int, stop: int, width: int, budget: DecodeBudget
+) -> tuple[int, int]:
     """The count of a compound, taken from the budget; and the position after it."""
     start = pos + width
     if start > stop:
-        raise DecodeError(f"compound at position {pos} is too short for its count")
+        raise AmqpDecodeError(f"compound at position {pos} is too short for its count")
     count = int.from_bytes(data[pos:start], "big")
     # Array elements may have zero width: ten bytes could declare an array of 65,535 nulls.
     present = 1 + width + stop - pos  # constructor, size, contents
     if count > present:
-        raise DecodeError(
+        raise AmqpDecodeError(
             f"compound of {present} bytes at position {pos} declares {count} elements: at most "
             "one element per byte is allowed"
         )
@@ -176,7 +180,7 @@ def _count(data: bytes, pos: int, stop: int, width: int, budget: Budget) -> tupl
 
 
 def _read_list(
-    data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int
+    data: bytes, pos: int, stop: int, count: int, budget: DecodeBudget, depth: int
 ) -> list[object]:
     _check_room(pos, stop, count)
     values: list[object] = []
@@ -188,7 +192,7 @@ def _read_list(
 
 
 def _read_map(
-    data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int
+    data: bytes, pos: int, stop: int, count: int, budget: DecodeBudget, depth: int
 ) -> dict[object, object]:
     _check_room(pos, stop, count)
     _check_even(count)
@@ -202,19 +206,19 @@ def _read_map(
     return pairs
 
 
-def _check_key(key: object, pairs: dict[object, object], budget: Budget) -> None:
+def _check_key(key: object, pairs: dict[object, object], budget: DecodeBudget) -> None:
     if type(key) is uuid.UUID:
         budget.take_uuid_key()
     try:
         duplicate = key in pairs
     except TypeError:
-        raise DecodeError(f"{type(key).__name__} as a map key is not supported") from None
+        raise AmqpDecodeError(f"{type(key).__name__} as a map key is not supported") from None
     if duplicate:  # AMQP 1.6.23: a map with two identical keys is invalid
-        raise DecodeError(f"map has the same {type(key).__name__} key twice")
+        raise AmqpDecodeError(f"map has the same {type(key).__name__} key twice")
 
 
 def _read_array(
-    data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int
+    data: bytes, pos: int, stop: int, count: int, budget: DecodeBudget, depth: int
 ) -> t.Array:
     descriptors: list[object] = []
     code, pos = _code_at(data, pos, stop)
@@ -234,7 +238,7 @@ def _read_array(
 
 def _code_at(data: bytes, pos: int, stop: int) -> tuple[int, int]:
     if pos >= stop:
-        raise cut_short(pos)
+        raise truncated_error(pos)
     return data[pos], pos + 1
 
 
@@ -244,14 +248,14 @@ def _code_at(data: bytes, pos: int, stop: int) -> tuple[int, int]:
 def _check_room(pos: int, stop: int, count: int) -> None:
     # Outside arrays every value has at least its constructor byte.
     if count > stop - pos:
-        raise DecodeError(
+        raise AmqpDecodeError(
             f"compound at position {pos} declares {count} elements in {stop - pos} bytes"
         )
 
 
 def _check_even(count: int) -> None:
     if count % 2:
-        raise DecodeError(f"map has a key without a value: count {count} is odd")
+        raise AmqpDecodeError(f"map has a key without a value: count {count} is odd")
 
 
 def _check_array_room(pos: int, stop: int, count: int, code: int) -> None:
@@ -260,26 +264,26 @@ def _check_array_room(pos: int, stop: int, count: int, code: int) -> None:
     needed = count * (fixed[0] if fixed is not None else _length_width(code, pos))
     present = stop - pos
     if needed > present or (fixed is not None and needed != present):
-        raise DecodeError(
+        raise AmqpDecodeError(
             f"array of {count} elements {code:#04x} needs {needed} bytes, {present} are there"
         )
 
 
 def _check_consumed(pos: int, stop: int) -> None:
     if pos != stop:
-        raise DecodeError(f"compound ends at position {stop}, its elements at {pos}")
+        raise AmqpDecodeError(f"compound ends at position {stop}, its elements at {pos}")
 
 
-def cut_short(pos: int) -> DecodeError:
-    return DecodeError(f"value is cut short at position {pos}")
+def truncated_error(pos: int) -> AmqpDecodeError:
+    return AmqpDecodeError(f"value is cut short at position {pos}")
 
 
 # --- skipping --------------------------------------------------------------------------------
 
 
-def _skip_value(data: bytes, pos: int, end: int, budget: Budget, depth: int) -> int:
+def _skip_value(data: bytes, pos: int, end: int, budget: DecodeBudget, depth: int) -> int:
     if pos >= end:
-        raise cut_short(pos)
+        raise truncated_error(pos)
     code = data[pos]
     if code != t.DESCRIBED:
         return _skip_body(data, pos + 1, end, code, budget, depth)
@@ -289,18 +293,18 @@ def _skip_value(data: bytes, pos: int, end: int, budget: Budget, depth: int) -> 
     return _skip_value(data, pos, end, budget, deeper)
 
 
-def _skip_body(data: bytes, pos: int, end: int, code: int, budget: Budget, depth: int) -> int:
+def _skip_body(data: bytes, pos: int, end: int, code: int, budget: DecodeBudget, depth: int) -> int:
     fixed = _FIXED.get(code)
     if fixed is not None:
         if pos + fixed[0] > end:
-            raise cut_short(pos)
+            raise truncated_error(pos)
         return pos + fixed[0]
     width = _length_width(code, pos)
-    start, stop = _sized(data, pos, end, width)
+    start, stop = _read_length(data, pos, end, width)
     if code in _VARIABLE:
         return stop
     deeper = budget.enter(depth)
-    count, start = _count(data, start, stop, width, budget)
+    count, start = _read_count(data, start, stop, width, budget)
     if code in (t.ARRAY_8, t.ARRAY_32):
         start = _skip_elements(data, start, stop, count, budget, deeper)
     else:
@@ -313,7 +317,9 @@ def _skip_body(data: bytes, pos: int, end: int, code: int, budget: Budget, depth
     return stop
 
 
-def _skip_elements(data: bytes, pos: int, stop: int, count: int, budget: Budget, depth: int) -> int:
+def _skip_elements(
+    data: bytes, pos: int, stop: int, count: int, budget: DecodeBudget, depth: int
+) -> int:
     code, pos = _code_at(data, pos, stop)
     while code == t.DESCRIBED:
         depth = budget.enter(depth)
@@ -350,7 +356,7 @@ def _new_list(chunk: bytes) -> object:
 
 def _boolean(chunk: bytes) -> bool:
     if chunk[0] > 1:
-        raise DecodeError(f"boolean of value {chunk[0]}; only 0 and 1 are defined")
+        raise AmqpDecodeError(f"boolean of value {chunk[0]}; only 0 and 1 are defined")
     return chunk[0] == 1
 
 
@@ -365,7 +371,7 @@ def _double(chunk: bytes) -> object:
 def _char(chunk: bytes) -> t.Char:
     code_point = int.from_bytes(chunk, "big")
     if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
-        raise DecodeError(f"char {code_point:#x} is no Unicode scalar value")
+        raise AmqpDecodeError(f"char {code_point:#x} is no Unicode scalar value")
     return t.Char(chr(code_point))
 
 
@@ -378,14 +384,14 @@ def build_string(chunk: bytes) -> str:
         return chunk.decode()
     except UnicodeDecodeError as error:
         # `from None`: the cause would carry the whole string.
-        raise DecodeError(f"string is not UTF-8 at its byte {error.start}") from None
+        raise AmqpDecodeError(f"string is not UTF-8 at its byte {error.start}") from None
 
 
 def build_symbol(chunk: bytes) -> str:
     try:
         return chunk.decode("ascii")
     except UnicodeDecodeError as error:
-        raise DecodeError(f"symbol is not ASCII at its byte {error.start}") from None
+        raise AmqpDecodeError(f"symbol is not ASCII at its byte {error.start}") from None
 
 
 def _symbol(chunk: bytes) -> t.Symbol:
@@ -435,7 +441,7 @@ _VARIABLE: Final[dict[int, Callable[[bytes], object]]] = {
     t.SYMBOL_32: _symbol,
 }
 
-_CompoundReader = Callable[[bytes, int, int, int, Budget, int], object]
+_CompoundReader = Callable[[bytes, int, int, int, DecodeBudget, int], object]
 
 _COMPOUND: Final[dict[int, _CompoundReader]] = {
     t.LIST_8: _read_list,

@@ -224,7 +224,7 @@ def _ascii(value: str) -> bytes:
         raise LocalError("symbol holds a character outside ASCII") from None
 
 
-def _bytes(value: bytes) -> bytes:
+def _identity_bytes(value: bytes) -> bytes:
     return value
 
 
@@ -413,10 +413,10 @@ _ELEMENT_WRITERS: Final[dict[int, Writer]] = {
     t.DECIMAL64: _decimal(8),
     t.DECIMAL128: _decimal(16),
     t.UUID: _write_uuid,
-    t.BINARY_8: _variable(1, _bytes),
+    t.BINARY_8: _variable(1, _identity_bytes),
     t.STRING_8: _variable(1, _utf8),
     t.SYMBOL_8: _variable(1, _ascii),
-    t.BINARY_32: _variable(4, _bytes),
+    t.BINARY_32: _variable(4, _identity_bytes),
     t.STRING_32: _variable(4, _utf8),
     t.SYMBOL_32: _variable(4, _ascii),
     t.LIST_8: _compound(1, list, _append_all),

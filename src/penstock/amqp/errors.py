@@ -15,7 +15,7 @@ class AmqpError(Exception):
     condition: ClassVar[str] = "amqp:internal-error"
 
 
-class DecodeError(AmqpError):
+class AmqpDecodeError(AmqpError):
     """The peer's bytes are not a valid AMQP value, or exceed what we are ready to decode."""
 
     condition = "amqp:decode-error"
@@ -37,7 +37,7 @@ class ConnectionTimedOut(AmqpError):
     condition = "amqp:connection:forced"
 
 
-class NotAllowed(AmqpError):
+class AmqpNotAllowed(AmqpError):
     condition = "amqp:not-allowed"
 
 

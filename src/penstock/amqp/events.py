@@ -25,13 +25,13 @@ class SaslInitReceived(msgspec.Struct):
         return f"SaslInitReceived(mechanism={self.mechanism!r}, initial_response=***)"
 
 
-class SaslOffered(msgspec.Struct):
+class SaslMechanismsReceived(msgspec.Struct):
     """Client: what the server offers; answer with `init_sasl`."""
 
     mechanisms: list[str]
 
 
-class SaslDone(msgspec.Struct):
+class SaslOutcomeReceived(msgspec.Struct):
     """Client: the server accepted us; its additional data."""
 
     additional_data: bytes
@@ -107,8 +107,8 @@ class ConnectionFailed(msgspec.Struct):
 
 Event: TypeAlias = (
     SaslInitReceived
-    | SaslOffered
-    | SaslDone
+    | SaslMechanismsReceived
+    | SaslOutcomeReceived
     | OpenReceived
     | BeginReceived
     | AttachReceived

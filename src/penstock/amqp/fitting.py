@@ -17,7 +17,9 @@ from penstock.amqp.performatives import (
 )
 
 
-def fitted_frame(channel: int, performative: Performative, *, frame_bytes_max: int) -> bytes:
+def encode_fitting_frame(
+    channel: int, performative: Performative, *, frame_bytes_max: int
+) -> bytes:
     """One frame of at most `frame_bytes_max` (512 or more) bytes.
 
     Only the text of an error is cut. Nothing else that we send can be as long as 512 bytes but an
@@ -26,19 +28,22 @@ def fitted_frame(channel: int, performative: Performative, *, frame_bytes_max: i
     frame = encode_frame(channel, encode_performative(performative))
     surplus = len(frame) - frame_bytes_max
     if surplus > 0:
-        frame = encode_frame(channel, encode_performative(_shortened(performative, surplus)))
+        frame = encode_frame(channel, encode_performative(_shorten_error(performative, surplus)))
     return frame
 
 
-def _shortened(performative: Performative, surplus: int) -> Performative:
+def _shorten_error(performative: Performative, surplus: int) -> Performative:
     if isinstance(performative, Detach | End | Close):
-        return replace(performative, error=_cut(performative.error, surplus))
+        return replace(performative, error=_truncate_description(performative.error, surplus))
     if isinstance(performative, Disposition) and isinstance(performative.state, Rejected):
-        return replace(performative, state=Rejected(error=_cut(performative.state.error, surplus)))
+        return replace(
+            performative,
+            state=Rejected(error=_truncate_description(performative.state.error, surplus)),
+        )
     return performative
 
 
-def _cut(error: Error | None, surplus: int) -> Error | None:
+def _truncate_description(error: Error | None, surplus: int) -> Error | None:
     if error is None or error.description is None:
         return error
     text = error.description.encode()

@@ -35,7 +35,7 @@ TRANSFER_OVERHEAD = 8 + 96
 _NAME_SHOWN_MAX = 64
 
 
-class Role(IntEnum):
+class LinkRole(IntEnum):
     """The value of `attach.role` (AMQP 2.8.1)."""
 
     SENDER = 0
@@ -48,7 +48,7 @@ class RemoteLinkError(AmqpError):
     condition = "amqp:not-allowed"
 
 
-class _Unfinished:
+class _PartialDelivery:
     """A delivery of which some frames are still to come."""
 
     __slots__ = ("data", "delivery_id", "message_format", "settled", "size", "too_large")
@@ -83,7 +83,7 @@ class Link:
         "weight",
     )
 
-    def __init__(self, session: Session, name: str, role: Role, handle: int) -> None:
+    def __init__(self, session: Session, name: str, role: LinkRole, handle: int) -> None:
         self.session = session
         self.name = name
         self.role = role
@@ -97,11 +97,14 @@ class Link:
         self.delivery_count = 0
         self.credit = 0
         self.weight = 0  # bytes of text that the peer makes us keep
-        self._unfinished: _Unfinished | None = None
+        self._unfinished: _PartialDelivery | None = None
         self._answer_closed = True  # how the peer's detach is to be answered
 
     def __repr__(self) -> str:
-        return f"<Link {shown(self.name)} {self.role.name} {self.state.name} credit={self.credit}>"
+        return (
+            f"<Link {quote_peer_text(self.name)} {self.role.name} {self.state.name} "
+            f"credit={self.credit}>"
+        )
 
     @property
     def is_attached(self) -> bool:
@@ -137,7 +140,7 @@ class Link:
                 rcv_settle_mode=rcv_settle_mode,
                 source=source,
                 target=target,
-                initial_delivery_count=0 if self.role is Role.SENDER else None,
+                initial_delivery_count=0 if self.role is LinkRole.SENDER else None,
                 max_message_size=max_message_size,
                 desired_capabilities=desired_capabilities,
                 properties=properties,
@@ -169,23 +172,23 @@ class Link:
             rcv_settle_mode=asked.rcv_settle_mode,
             source=source,
             target=target,
-            initial_delivery_count=0 if self.role is Role.SENDER else None,  # E5
+            initial_delivery_count=0 if self.role is LinkRole.SENDER else None,  # E5
             max_message_size=max_message_size,  # E6
             offered_capabilities=offered_capabilities,
             properties=properties,
         )
         frame = self.session.frame(encode_performative(reply))
         if len(frame) > self.session.frame_bytes_max:
-            self.refuse(_too_small(len(frame), self.session.frame_bytes_max))
+            self.refuse(_frame_too_small_error(len(frame), self.session.frame_bytes_max))
             return
         # The smaller of the two limits holds (protocol.md 4.2).
         self.max_message_size = min(max_message_size, asked.max_message_size or UNLIMITED)
         self._answer(frame)
-        _slim(asked)
+        _strip_attach(asked)
         if self.state is LinkState.DETACH_RECEIVED:
             self._send_detach(None)
         elif self.drain and self.credit == 0:
-            self.drained()
+            self.complete_drain()
 
     def refuse(self, error: Error) -> None:
         """Server: attach reply without source and target and without flow, then detach (E15)."""
@@ -199,7 +202,7 @@ class Link:
             role=bool(self.role),
             snd_settle_mode=asked.snd_settle_mode,
             rcv_settle_mode=asked.rcv_settle_mode,
-            initial_delivery_count=0 if self.role is Role.SENDER else None,
+            initial_delivery_count=0 if self.role is LinkRole.SENDER else None,
         )
         self._answer(self.session.frame(encode_performative(reply)))
         self.attach = None
@@ -217,13 +220,13 @@ class Link:
     def _send_detach(self, error: Error | None) -> None:
         self.state = LINK.after(self.state, LinkInput.SEND_DETACH)
         self.session.send(Detach(handle=self.handle, closed=self._answer_closed, error=error))
-        self._detached()
+        self._on_detached()
 
     def on_attach(self, attach: Attach) -> None:
         self.state = LINK.after(self.state, LinkInput.RECV_ATTACH)
         self.attach = attach
         self.remote_handle = attach.handle
-        if self.role is Role.RECEIVER:
+        if self.role is LinkRole.RECEIVER:
             self.delivery_count = attach.initial_delivery_count or 0
         if self.state is LinkState.ATTACH_RECEIVED and attach.max_message_size:
             self.max_message_size = min(self.max_message_size, attach.max_message_size)
@@ -236,14 +239,14 @@ class Link:
         if self.state is LinkState.DETACH_RECEIVED:
             self._send_detach(None)
         else:
-            self._detached()
+            self._on_detached()
 
     def session_over(self) -> None:
         """The session ended, and this link with it."""
         self.state = LINK.after(self.state, LinkInput.SESSION_OVER)
-        self._detached()
+        self._on_detached()
 
-    def _detached(self) -> None:
+    def _on_detached(self) -> None:
         self.drop_unfinished()
         self.credit = 0
         if self.state is LinkState.CLOSED:
@@ -253,7 +256,7 @@ class Link:
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Set the credit that the peer has from now on. The flow carries everything (E10)."""
-        assert self.role is Role.RECEIVER
+        assert self.role is LinkRole.RECEIVER
         if LINK.allows(self.state, LinkInput.SEND_FLOW):
             self.credit = credit
             self.session.send_flow(self, drain=drain, echo=echo)
@@ -281,7 +284,7 @@ class Link:
         if self.max_message_size < self.session.connection.config.max_frame_size:
             self._judge_sizes(run, data, events)
         else:
-            events.append(self._received(run, data, 0, run.count))
+            events.append(self._transfers_event(run, data, 0, run.count))
 
     def _judge_sizes(self, run: TransferRun, data: bytes, events: list[Event]) -> None:
         """One frame can be too large for this link: part the run at those that are."""
@@ -290,14 +293,14 @@ class Link:
             size = run.bounds[2 * i + 1] - run.bounds[2 * i]
             if size > self.max_message_size:
                 if i > first:
-                    events.append(self._received(run, data, first, i))
+                    events.append(self._transfers_event(run, data, first, i))
                 delivery_id = serial_add(run.first_delivery_id, i)
                 events.append(TransferOversized(self, delivery_id, size, run.settled))
                 first = i + 1
         if first < run.count:
-            events.append(self._received(run, data, first, run.count))
+            events.append(self._transfers_event(run, data, first, run.count))
 
-    def _received(self, run: TransferRun, data: bytes, first: int, stop: int) -> Event:
+    def _transfers_event(self, run: TransferRun, data: bytes, first: int, stop: int) -> Event:
         whole = stop - first == run.count
         return TransfersReceived(
             self,
@@ -318,14 +321,15 @@ class Link:
         if unfinished is None:
             if transfer.delivery_id is None:
                 raise RemoteLinkError(
-                    f"The first transfer of a delivery on link {shown(self.name)} has no "
+                    f"The first transfer of a delivery on link {quote_peer_text(self.name)} has no "
                     "delivery-id."
                 )
-            unfinished = _Unfinished(transfer.delivery_id, transfer.message_format or 0)
+            unfinished = _PartialDelivery(transfer.delivery_id, transfer.message_format or 0)
         elif transfer.delivery_id not in (None, unfinished.delivery_id):
             # Some clients repeat the id on every piece (E20), none may change it (AMQP 2.7.5).
             raise RemoteLinkError(
-                f"Delivery {transfer.delivery_id} arrived on link {shown(self.name)} before "
+                f"Delivery {transfer.delivery_id} arrived on link "
+                f"{quote_peer_text(self.name)} before "
                 f"delivery {unfinished.delivery_id} was complete."
             )
         unfinished.size += len(payload)
@@ -338,7 +342,7 @@ class Link:
         else:
             self._complete(unfinished, payload, events)
 
-    def _keep(self, unfinished: _Unfinished, payload: bytes) -> None:
+    def _keep(self, unfinished: _PartialDelivery, payload: bytes) -> None:
         self._unfinished = unfinished
         if unfinished.too_large:
             self._discard(unfinished)  # count on, keep nothing
@@ -347,7 +351,7 @@ class Link:
         connection = self.session.connection
         connection.allowance.hold(self, len(payload), connection.received_ms)
 
-    def _complete(self, unfinished: _Unfinished, payload: bytes, events: list[Event]) -> None:
+    def _complete(self, unfinished: _PartialDelivery, payload: bytes, events: list[Event]) -> None:
         self._count(1)
         data = payload
         if self._unfinished is not None:
@@ -376,9 +380,12 @@ class Link:
         self.credit = max(0, self.credit - deliveries)  # some send without credit (E19)
 
     def _check_may_receive(self) -> None:
-        if self.role is not Role.RECEIVER or not LINK.allows(self.state, LinkInput.RECV_TRANSFER):
+        if self.role is not LinkRole.RECEIVER or not LINK.allows(
+            self.state, LinkInput.RECV_TRANSFER
+        ):
             raise RemoteLinkError(
-                f"A transfer arrived on link {shown(self.name)} (we are {self.role.name}, "
+                f"A transfer arrived on link {quote_peer_text(self.name)} (we are "
+                f"{self.role.name}, "
                 f"{self.state.name}) where none is allowed."
             )
 
@@ -389,7 +396,7 @@ class Link:
             self._unfinished = None
             self.session.connection.allowance.unfinished.pop(self, None)
 
-    def _discard(self, unfinished: _Unfinished) -> None:
+    def _discard(self, unfinished: _PartialDelivery) -> None:
         self.session.connection.allowance.release(len(unfinished.data))
         unfinished.data = bytearray()
 
@@ -399,7 +406,7 @@ class Link:
         self.state = LINK.after(self.state, LinkInput.RECV_FLOW)
         if self.state is LinkState.DETACH_SENT:
             return
-        if self.role is Role.RECEIVER:
+        if self.role is LinkRole.RECEIVER:
             self._on_senders_flow(flow)
             return
         if flow.link_credit is not None:
@@ -410,7 +417,7 @@ class Link:
             self.credit = max(0, flow.link_credit - unseen)
         self.drain = flow.drain
         if self.drain and self.credit == 0:
-            self.drained()
+            self.complete_drain()
 
     def _on_senders_flow(self, flow: Flow) -> None:
         """Only its delivery-count matters to us: a sender that was drained skipped ahead."""
@@ -426,13 +433,13 @@ class Link:
 
     def sent_frames(self, data: bytes, *, deliveries: int, frames: int) -> None:
         """Queue transfers that a kernel framed for this link, and account for them."""
-        assert self.role is Role.SENDER
+        assert self.role is LinkRole.SENDER
         assert deliveries <= self.credit
         self.delivery_count = serial_add(self.delivery_count, deliveries)
         self.credit -= deliveries
         self.session.sent_frames(data, deliveries=deliveries, frames=frames)
         if self.drain and self.credit == 0:
-            self.drained()
+            self.complete_drain()
 
     def send(
         self,
@@ -446,7 +453,7 @@ class Link:
 
         An unsettled delivery without a tag gets its delivery-id for one.
         """
-        assert self.role is Role.SENDER
+        assert self.role is LinkRole.SENDER
         if not LINK.allows(self.state, LinkInput.SEND_TRANSFER):
             raise LocalError(f"The link is {self.state.name}: nothing can be sent.")
         if len(delivery_tag) > DELIVERY_TAG_BYTES_MAX:
@@ -477,9 +484,9 @@ class Link:
         self.sent_frames(b"".join(out), deliveries=1, frames=pieces)
         return delivery_id
 
-    def drained(self) -> None:
+    def complete_drain(self) -> None:
         """Nothing more to send: use up the credit and say so (AMQP 2.6.7, protocol.md 5.5)."""
-        assert self.role is Role.SENDER
+        assert self.role is LinkRole.SENDER
         if not LINK.allows(self.state, LinkInput.SEND_FLOW):
             return
         self.delivery_count = serial_add(self.delivery_count, self.credit)
@@ -488,12 +495,12 @@ class Link:
         self.session.send_flow(self, drain=True)
 
 
-def shown(name: str) -> str:
+def quote_peer_text(name: str) -> str:
     """A peer's text in our own: short and plain, so that every frame can carry it."""
     return ascii(name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + "...")
 
 
-def _slim(attach: Attach) -> None:
+def _strip_attach(attach: Attach) -> None:
     """Forget what was only for the moment: peers may keep thousands of links."""
     attach.unsettled = attach.properties = None
     attach.offered_capabilities = attach.desired_capabilities = None
@@ -502,7 +509,7 @@ def _slim(attach: Attach) -> None:
         attach.target = Target(address=attach.target.address)
 
 
-def _too_small(needed: int, allowed: int) -> Error:
+def _frame_too_small_error(needed: int, allowed: int) -> Error:
     return Error(
         condition="amqp:frame-size-too-small",
         description=f"The attach takes a frame of {needed} bytes: the peer takes {allowed}.",

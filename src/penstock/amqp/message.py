@@ -17,7 +17,7 @@ from penstock.amqp.composite import (
     SPECS,
     Binary,
     Composite,
-    Kind,
+    FieldCodec,
     String,
     SymbolText,
     Timestamp,
@@ -27,19 +27,21 @@ from penstock.amqp.composite import (
     read_descriptor,
     write_composite,
 )
-from penstock.amqp.decoder import DEFAULT, Budget, DecodeLimits, read_value
+from penstock.amqp.decoder import DEFAULT, DecodeBudget, DecodeLimits, read_value
 from penstock.amqp.encoder import write_binary, write_ulong, write_value
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 
 # What a message-id may be. The AMQP type stays with the value (a ulong is a types.Ulong), so that
 # a request's message-id becomes the answer's correlation-id with its type (protocol.md E16).
 MessageId: TypeAlias = int | str | bytes | uuid.UUID
 
 
-def _read_message_id(data: bytes, pos: int, end: int, budget: Budget) -> tuple[MessageId, int]:
+def _read_message_id(
+    data: bytes, pos: int, end: int, budget: DecodeBudget
+) -> tuple[MessageId, int]:
     value, pos = read_value(data, pos, end, budget)
     if isinstance(value, bool) or not isinstance(value, int | str | bytes | uuid.UUID):
-        raise DecodeError(f"{type(value).__name__} where ulong, uuid, binary or string must be")
+        raise AmqpDecodeError(f"{type(value).__name__} where ulong, uuid, binary or string must be")
     return value, pos
 
 
@@ -52,7 +54,7 @@ def _write_message_id(out: bytearray, value: MessageId) -> None:
         write_value(out, value, 0)
 
 
-MessageIdField = Annotated[MessageId, Kind("message-id", _read_message_id, _write_message_id)]
+MessageIdField = Annotated[MessageId, FieldCodec("message-id", _read_message_id, _write_message_id)]
 
 
 @composite("amqp:properties:list", 0x73)
@@ -160,7 +162,7 @@ def encode_message(message: Message) -> bytes:
     if message.properties is not None:
         write_composite(out, message.properties)
     if message.application_properties is not None:
-        _append(out, _APPLICATION_PROPERTIES, _named(message.application_properties))
+        _append(out, _APPLICATION_PROPERTIES, _check_property_names(message.application_properties))
     _append_body(out, message.body)
     _append_annotations(out, _FOOTER, message.footer)
     return bytes(out)
@@ -178,7 +180,7 @@ def _append_annotations(out: bytearray, code: int, value: dict[Any, object] | No
     _append(out, code, keyed)
 
 
-def _named(pairs: dict[str, object]) -> dict[str, object]:
+def _check_property_names(pairs: dict[str, object]) -> dict[str, object]:
     if not all(isinstance(key, str) for key in pairs):
         raise LocalError("application-properties: every key must be a str")
     return {str(key): value for key, value in pairs.items()}
@@ -207,7 +209,7 @@ def decode_message(data: bytes, *, limits: DecodeLimits = DEFAULT) -> Message:
     A section that comes twice is refused, but for data and sequence; so is a mixed body. The limits
     bound all sections together.
     """
-    budget = Budget(limits)
+    budget = DecodeBudget(limits)
     message = Message()
     pos, end = 0, len(data)
     while pos < end:
@@ -215,10 +217,10 @@ def decode_message(data: bytes, *, limits: DecodeLimits = DEFAULT) -> Message:
         budget.take(1)  # data and sequence sections may repeat
         try:
             pos = _READERS[code](message, data, pos, end, code, budget)
-        except DecodeError as error:
-            raise DecodeError(f"section {_SECTIONS[code][1]}: {error}") from None
+        except AmqpDecodeError as error:
+            raise AmqpDecodeError(f"section {_SECTIONS[code][1]}: {error}") from None
         except (IndexError, struct.error):
-            raise DecodeError(f"section {_SECTIONS[code][1]} is cut short") from None
+            raise AmqpDecodeError(f"section {_SECTIONS[code][1]} is cut short") from None
     return message
 
 
@@ -226,17 +228,19 @@ def _read_section_code(data: bytes, pos: int) -> tuple[int, int]:
     try:
         descriptor, next_pos = read_descriptor(data, pos, len(data))
     except (IndexError, struct.error):
-        raise DecodeError(f"section at position {pos} is cut short") from None
+        raise AmqpDecodeError(f"section at position {pos} is cut short") from None
     code = _CODES.get(descriptor) if isinstance(descriptor, str) else descriptor
     if code not in _SECTIONS:
-        raise DecodeError(f"no message section at position {pos}")
+        raise AmqpDecodeError(f"no message section at position {pos}")
     return code, next_pos
 
 
-def _read_once(message: Message, data: bytes, pos: int, end: int, code: int, budget: Budget) -> int:
+def _read_once(
+    message: Message, data: bytes, pos: int, end: int, code: int, budget: DecodeBudget
+) -> int:
     attribute = _SECTIONS[code][0]
     if getattr(message, attribute) is not None:
-        raise DecodeError("comes twice, or beside another kind of body")
+        raise AmqpDecodeError("comes twice, or beside another kind of body")
     value: object
     if code == _PROPERTIES:
         value, pos = read_composite(SPECS[Properties], data, pos, end, budget)
@@ -247,47 +251,49 @@ def _read_once(message: Message, data: bytes, pos: int, end: int, code: int, bud
     return pos
 
 
-def _read_data(message: Message, data: bytes, pos: int, end: int, code: int, budget: Budget) -> int:
+def _read_data(
+    message: Message, data: bytes, pos: int, end: int, code: int, budget: DecodeBudget
+) -> int:
     chunk, pos = read_value(data, pos, end, budget)
     if type(chunk) is not bytes:
-        raise DecodeError(f"{type(chunk).__name__} where binary must be")
+        raise AmqpDecodeError(f"{type(chunk).__name__} where binary must be")
     if message.body is None:
         message.body = DataBody([])
     if not isinstance(message.body, DataBody):
-        raise DecodeError("comes beside another kind of body")
+        raise AmqpDecodeError("comes beside another kind of body")
     message.body.chunks.append(chunk)
     return pos
 
 
 def _read_sequence(
-    message: Message, data: bytes, pos: int, end: int, code: int, budget: Budget
+    message: Message, data: bytes, pos: int, end: int, code: int, budget: DecodeBudget
 ) -> int:
     value, pos = read_value(data, pos, end, budget)
     values = _as_list(value)
     if message.body is None:
         message.body = SequenceBody([])
     if not isinstance(message.body, SequenceBody):
-        raise DecodeError("comes beside another kind of body")
+        raise AmqpDecodeError("comes beside another kind of body")
     message.body.lists.append(values)
     return pos
 
 
 def _as_list(value: object) -> list[object]:
     if type(value) is not list:
-        raise DecodeError(f"{type(value).__name__} where a list must be")
+        raise AmqpDecodeError(f"{type(value).__name__} where a list must be")
     return value
 
 
 def _as_map(value: object) -> dict[object, object]:
     if type(value) is not dict:
-        raise DecodeError(f"{type(value).__name__} where a map must be")
+        raise AmqpDecodeError(f"{type(value).__name__} where a map must be")
     return value
 
 
 def _as_named_map(value: object) -> dict[object, object]:
     pairs = _as_map(value)
     if not all(isinstance(key, str) for key in pairs):
-        raise DecodeError("key that is no string")
+        raise AmqpDecodeError("key that is no string")
     return pairs
 
 

@@ -24,14 +24,14 @@ from penstock.amqp.composite import (
     Uint,
     Ulong,
     Ushort,
+    choice_codec,
     composite,
-    one_of,
     read_composite,
     read_descriptor,
     write_composite,
 )
-from penstock.amqp.decoder import DEFAULT, Budget, DecodeLimits, span_end
-from penstock.amqp.errors import DecodeError
+from penstock.amqp.decoder import DEFAULT, DecodeBudget, DecodeLimits, span_end
+from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.types import Described
 
 UINT_MAX: Final = 0xFFFFFFFF
@@ -50,7 +50,7 @@ class Error(Composite, kw_only=True):
     info: SymbolMap | None = None
 
 
-ErrorField = Annotated[Error, one_of(Error, name="error")]
+ErrorField = Annotated[Error, choice_codec(Error, name="error")]
 
 
 @composite("amqp:received:list", 0x23)
@@ -84,7 +84,7 @@ class Modified(Composite, kw_only=True):
 # A state that we do not know (transactional, vendor's own) stays a Described value.
 DeliveryState: TypeAlias = Received | Accepted | Rejected | Released | Modified | Described
 
-_STATE: Final = one_of(
+_STATE: Final = choice_codec(
     Received, Accepted, Rejected, Released, Modified, name="delivery state", or_described=True
 )
 StateField = Annotated[DeliveryState, _STATE]
@@ -126,8 +126,8 @@ class Coordinator(Composite, kw_only=True):
     capabilities: Symbols | None = None
 
 
-SourceField = Annotated[Source, one_of(Source, name="source")]
-TargetField = Annotated[Target | Coordinator, one_of(Target, Coordinator, name="target")]
+SourceField = Annotated[Source, choice_codec(Source, name="source")]
+TargetField = Annotated[Target | Coordinator, choice_codec(Target, Coordinator, name="target")]
 
 
 # --- performatives ---------------------------------------------------------------------------
@@ -322,10 +322,10 @@ def decode_performative(
         descriptor, pos = read_descriptor(data, start, end)
         spec = None if descriptor is None else SPECS_BY_DESCRIPTOR.get(descriptor)
         if spec is None or spec.code not in _PERFORMATIVE_CODES:
-            raise DecodeError("descriptor of no performative")
-        performative, pos = read_composite(spec, data, pos, end, Budget(limits))
+            raise AmqpDecodeError("descriptor of no performative")
+        performative, pos = read_composite(spec, data, pos, end, DecodeBudget(limits))
     except (IndexError, struct.error):
-        raise DecodeError("frame body is cut short") from None
+        raise AmqpDecodeError("frame body is cut short") from None
     return cast(Performative, performative), pos
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from penstock.amqp.config import ResourceLimit
+from penstock.amqp.config import ResourceLimitExceeded
 from penstock.amqp.errors import AmqpError, FramingError, LocalError
 from penstock.amqp.events import (
     AttachReceived,
@@ -21,7 +21,7 @@ from penstock.amqp.events import (
     FlowReceived,
 )
 from penstock.amqp.frames import encode_frame
-from penstock.amqp.link import Link, Role, shown
+from penstock.amqp.link import Link, LinkRole, quote_peer_text
 from penstock.amqp.performatives import (
     Attach,
     Begin,
@@ -39,7 +39,7 @@ from penstock.amqp.states import LINK, SESSION, LinkInput, LinkState, SessionInp
 from penstock.amqp.transfer_run import TransferRun
 
 if TYPE_CHECKING:
-    from penstock.amqp.connection import Connection
+    from penstock.amqp.connection import ConnectionEngine
 
 FIRST_OUTGOING_ID = 1  # as the real service (protocol.md 13)
 
@@ -74,7 +74,7 @@ class Session:
         "state",
     )
 
-    def __init__(self, connection: Connection, channel: int) -> None:
+    def __init__(self, connection: ConnectionEngine, channel: int) -> None:
         self.connection = connection
         self.channel = channel
         self.remote_channel: int | None = None
@@ -150,7 +150,7 @@ class Session:
         )
         if link is not None:
             flow.handle = link.handle
-            if link.role is Role.SENDER or link.attach is not None:
+            if link.role is LinkRole.SENDER or link.attach is not None:
                 flow.delivery_count = link.delivery_count
             flow.link_credit = link.credit
             flow.drain = drain
@@ -178,14 +178,14 @@ class Session:
         self.connection.send(self.channel, End(error=error))
         self.close_links()
 
-    def new_link(self, name: str, role: Role) -> Link:
+    def new_link(self, name: str, role: LinkRole) -> Link:
         """Client: a link that `request` will ask for."""
         key = (name, bool(role))
         if key in self._requested:
-            raise LocalError(f"A link {shown(name)} is being attached already.")
+            raise LocalError(f"A link {quote_peer_text(name)} is being attached already.")
         try:
             link = self._add_link(name, role)
-        except ResourceLimit as error:
+        except ResourceLimitExceeded as error:
             raise LocalError(str(error)) from None
         self._requested[key] = link
         return link
@@ -207,11 +207,11 @@ class Session:
         for link in list(self._by_handle.values()):
             link.session_over()
 
-    def _add_link(self, name: str, role: Role) -> Link:
+    def _add_link(self, name: str, role: LinkRole) -> Link:
         # Handles in use and freed ones fill 0..n-1 without a gap.
         handle = self._free_handles[0] if self._free_handles else len(self._by_handle)
         if handle > self._remote_handle_max:
-            raise ResourceLimit(
+            raise ResourceLimitExceeded(
                 f"The peer takes handles up to {self._remote_handle_max}: none is free."
             )
         self.connection.allowance.add_link()
@@ -255,10 +255,10 @@ class Session:
         """
         self.state = SESSION.after(self.state, SessionInput.RECV_FRAME)
         if self.state is SessionState.MAPPED:
-            link = self._attached(run.handle)
+            link = self._find_attached_link(run.handle)
             if link.has_unfinished:
                 return False
-            self._received(run.count)
+            self._count_received_frames(run.count)
             link.on_run(run, data, events)
         return True
 
@@ -269,7 +269,7 @@ class Session:
         self.connection.forget_session(self)
         return EndReceived(self, end.error)
 
-    def _received(self, frames: int) -> None:
+    def _count_received_frames(self, frames: int) -> None:
         # The peer's window is not enforced (E20), only kept open: our flow says how far we read.
         self._next_incoming_id = serial_add(self._next_incoming_id, frames)
         self._frames_since_flow += frames
@@ -277,8 +277,8 @@ class Session:
             self.send_flow()
 
     def _on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
-        link = self._attached(transfer.handle)
-        self._received(1)
+        link = self._find_attached_link(transfer.handle)
+        self._count_received_frames(1)
         link.on_transfer(transfer, payload, events)
 
     def _on_flow(self, flow: Flow, events: list[Event]) -> None:
@@ -289,7 +289,7 @@ class Session:
         self._remote_window = max(0, flow.incoming_window - unseen)
         link = None
         if flow.handle is not None:
-            link = self._attached(flow.handle)
+            link = self._find_attached_link(flow.handle)
             link.on_flow(flow)
         if flow.echo:  # AMQP 2.7.4: the peer asks for our state
             known = link is not None and LINK.allows(link.state, LinkInput.SEND_FLOW)
@@ -304,7 +304,7 @@ class Session:
             )
         if attach.handle in self.links:
             raise HandleInUse(f"The handle {attach.handle} is attached already.")
-        role = Role.SENDER if attach.role else Role.RECEIVER
+        role = LinkRole.SENDER if attach.role else LinkRole.RECEIVER
         link = self._requested.pop((attach.name, bool(role)), None)
         if link is None:
             link = self._add_link(attach.name, role)
@@ -321,7 +321,7 @@ class Session:
             link.on_detach(detach)
             events.append(DetachReceived(link, detach.error))
 
-    def _attached(self, handle: int) -> Link:
+    def _find_attached_link(self, handle: int) -> Link:
         link = self.links.get(handle)
         if link is None:
             raise RemoteSessionError(

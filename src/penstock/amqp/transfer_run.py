@@ -85,7 +85,7 @@ def scan_transfers(
     )
 
 
-class _Frame(msgspec.Struct, frozen=True):
+class _PlainTransfer(msgspec.Struct, frozen=True):
     """A plain transfer and where its parts stand."""
 
     start: int
@@ -100,7 +100,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 def _follow(
     buffer: bytes,
-    frame: _Frame,
+    frame: _PlainTransfer,
     end: int,
     frame_bytes_max: int,
     bounds_max: int,
@@ -140,7 +140,9 @@ def _shape(
     return shape.unpack_from, shape.size
 
 
-def _plain_transfer(buffer: bytes, start: int, end: int, frame_bytes_max: int) -> _Frame | None:
+def _plain_transfer(
+    buffer: bytes, start: int, end: int, frame_bytes_max: int
+) -> _PlainTransfer | None:
     if start + _FRAME_HEADER_BYTES > end:
         return None
     size, plain, channel = _FRAME(buffer, start)
@@ -151,15 +153,15 @@ def _plain_transfer(buffer: bytes, start: int, end: int, frame_bytes_max: int) -
         return None
     try:
         return _fields(buffer, start, stop, channel)
-    except (_Unusual, IndexError, struct.error):
+    except (_NotPlain, IndexError, struct.error):
         return None
 
 
-class _Unusual(Exception):
+class _NotPlain(Exception):
     """The frame is the engine's to decode."""
 
 
-def _fields(buffer: bytes, start: int, stop: int, channel: int) -> _Frame:
+def _fields(buffer: bytes, start: int, stop: int, channel: int) -> _PlainTransfer:
     position = start + _FRAME_HEADER_BYTES + len(_TRANSFER)
     code = buffer[position]
     if code == _LIST8:
@@ -169,9 +171,9 @@ def _fields(buffer: bytes, start: int, stop: int, channel: int) -> _Frame:
         payload, count = position + 5 + _U32(buffer, position + 1)[0], _U32(buffer, position + 5)[0]
         position += 9
     else:
-        raise _Unusual
+        raise _NotPlain
     if payload > stop or not _FIELDS_MIN <= count <= _FIELDS_MAX:
-        raise _Unusual
+        raise _NotPlain
     handle, id_start = _uint(buffer, position)
     delivery_id, tag_start = _uint(buffer, id_start)
     tag_stop = _tag_stop(buffer, tag_start)
@@ -185,13 +187,13 @@ def _fields(buffer: bytes, start: int, stop: int, channel: int) -> _Frame:
     for index in range(_SETTLED, count):
         flag, position = _flag(buffer, position)
         if flag not in _FLAGS[index]:
-            raise _Unusual
+            raise _NotPlain
         if index == _SETTLED:
             settled = flag is True
     if position != payload:
-        raise _Unusual
+        raise _NotPlain
     link = (channel, handle, settled, message_format)
-    return _Frame(start, link, delivery_id, id_start, tag_start, tag_stop, payload, stop)
+    return _PlainTransfer(start, link, delivery_id, id_start, tag_start, tag_stop, payload, stop)
 
 
 def _uint(buffer: bytes, position: int) -> tuple[int, int]:
@@ -202,7 +204,7 @@ def _uint(buffer: bytes, position: int) -> tuple[int, int]:
         return buffer[position + 1], position + 2
     if code == _UINT32:
         return _U32(buffer, position + 1)[0], position + 5
-    raise _Unusual
+    raise _NotPlain
 
 
 def _tag_stop(buffer: bytes, position: int) -> int:
@@ -211,9 +213,9 @@ def _tag_stop(buffer: bytes, position: int) -> int:
     elif buffer[position] == _BINARY32:
         length, head = _U32(buffer, position + 1)[0], 5
     else:
-        raise _Unusual
+        raise _NotPlain
     if length > _TAG_BYTES_MAX:
-        raise _Unusual
+        raise _NotPlain
     return position + head + length
 
 
@@ -222,5 +224,5 @@ def _flag(buffer: bytes, position: int) -> tuple[bool | None, int]:
     if code == _BOOLEAN and buffer[position + 1] <= 1:
         return buffer[position + 1] == 1, position + 2
     if code not in (_NULL, _TRUE, _FALSE):
-        raise _Unusual
+        raise _NotPlain
     return None if code == _NULL else code == _TRUE, position + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.auth.grant import Grant, missing_claim_text
 from penstock.auth.resource import Resource, parse_resource, path_covers
 from penstock.auth.sas import SasToken, parse_token, sign
-from penstock.auth.verify import Authority, grant_from_key, renewed, verify
+from penstock.auth.verify import Authority, grant_from_key, revalidate_grant, verify_sas_token
 
 __all__ = [
     "Authority",
@@ -21,7 +21,7 @@ __all__ = [
     "parse_resource",
     "parse_token",
     "path_covers",
-    "renewed",
+    "revalidate_grant",
     "sign",
-    "verify",
+    "verify_sas_token",
 ]

@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.auth.resource import (
     Path,
-    canonical,
+    canonical_path,
     names_publisher,
     scope_covers,
     sends_to,
@@ -35,7 +35,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     def covers(self, path: Path) -> bool:
         """Whether the path, any spelling of case, lies in the grant."""
-        own = canonical(path)
+        own = canonical_path(path)
         if self.hub is not None and not within_hub(self.hub, own):
             return False
         return scope_covers(self.scope, own) and scope_covers(self.audience, own)

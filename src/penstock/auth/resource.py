@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.model import limits
 from penstock.model.errors import AuthFailed
-from penstock.model.names import shown
+from penstock.model.names import quote_text
 
 Path = tuple[str, ...]
 
@@ -57,14 +57,14 @@ def read_resource(uri: str, *, fault: str) -> Resource:
             f"{fault}: The resource has {len(uri)} characters, "
             f"{limits.SAS_TOKEN_BYTES_MAX} are allowed."
         )
-    text = unescaped(uri)
+    text = percent_decode(uri)
     if not text or not text.isprintable():  # NUL, control characters, lone surrogates, bad escapes
-        raise AuthFailed(f"{fault}: The resource '{shown(uri)}' cannot be read.")
+        raise AuthFailed(f"{fault}: The resource '{quote_text(uri)}' cannot be read.")
     authority, path = _authority_and_path(text)
     host = None if authority is None else _host(authority)
     segments = _segments(path)
     if host == "" or segments is None:
-        raise AuthFailed(f"{fault}: The resource '{shown(uri)}' cannot be read.")
+        raise AuthFailed(f"{fault}: The resource '{quote_text(uri)}' cannot be read.")
     return Resource(host, segments)
 
 
@@ -113,22 +113,22 @@ def hub_length(path: Path) -> int:
 
 def within_hub(hub: str, path: Path) -> bool:
     """Whether the path is the hub or a part of it; hub `a/b` is no part of hub `a`."""
-    own = canonical((hub,))
+    own = canonical_path((hub,))
     return path_covers(own, path) and (len(path) == len(own) or path[len(own)] in WORDS_BELOW_HUB)
 
 
-def canonical(path: Path) -> Path:
+def canonical_path(path: Path) -> Path:
     """A door's path in the spelling of `Resource.path`: a slash inside a segment divides it."""
-    return tuple(fold("/".join(path)).split("/")) if path else ()
+    return tuple(fold_case("/".join(path)).split("/")) if path else ()
 
 
-def fold(text: str) -> str:
+def fold_case(text: str) -> str:
     """Lower-case in ASCII alone: entity names are ASCII, and Unicode folding would make different
     publishers equal (KELVIN SIGN and k)."""
     return text.lower() if text.isascii() else text.translate(_ASCII_LOWER)
 
 
-def unescaped(text: str) -> str:
+def percent_decode(text: str) -> str:
     """Percent-decoded once; empty when an escape is broken or its bytes are not UTF-8."""
     if "%" not in text:
         return text
@@ -167,7 +167,7 @@ def _host(authority: str) -> str:
 def _segments(path: str) -> Path | None:
     if not path:
         return ()
-    segments = tuple(fold(path.removesuffix("/")).split("/"))
+    segments = tuple(fold_case(path.removesuffix("/")).split("/"))
     if "" in segments or "." in segments or ".." in segments:
         return None
     return _with_publishers(segments)

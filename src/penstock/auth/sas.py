@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.auth.resource import unescaped
+from penstock.auth.resource import percent_decode
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentOutOfRange, AuthFailed, UnsupportedTokenType
@@ -59,12 +59,12 @@ def parse_token(text: str) -> SasToken:
     fields = _fields(text)
     missing = _FIELDS - fields.keys()
     if missing:
-        raise _malformed(f"'{min(missing)}' is missing")
+        raise _malformed_token_error(f"'{min(missing)}' is missing")
     resource = _form_decoded(fields["sr"])
     if not resource:
-        raise _malformed("'sr' is not an escaped resource URI")
+        raise _malformed_token_error("'sr' is not an escaped resource URI")
     if _NEEDLESS_ESCAPE.search(resource) is not None:
-        raise _malformed(
+        raise _malformed_token_error(
             "'sr' escapes letters or digits of a publisher's name; escape a '%' of the name as %25"
         )
     return SasToken(
@@ -94,43 +94,45 @@ def signature(key: Secret, string_to_sign: bytes) -> bytes:
 
 def _fields(text: str) -> dict[str, str]:
     if len(text) > limits.SAS_TOKEN_BYTES_MAX:
-        raise _malformed(f"it has {len(text)} characters, {limits.SAS_TOKEN_BYTES_MAX} are allowed")
+        raise _malformed_token_error(
+            f"it has {len(text)} characters, {limits.SAS_TOKEN_BYTES_MAX} are allowed"
+        )
     if not (text.isascii() and text.isprintable()):
-        raise _malformed("it holds characters that must be escaped")
+        raise _malformed_token_error("it holds characters that must be escaped")
     scheme, _, rest = text.strip().partition(" ")
     if scheme.lower() != _PREFIX:
-        raise _not_sas(scheme)
+        raise _unsupported_scheme_error(scheme)
     pairs = rest.lstrip().split("&", _FIELDS_MAX)
     if len(pairs) > _FIELDS_MAX:
-        raise _malformed(f"it has more than {_FIELDS_MAX} parameters")
+        raise _malformed_token_error(f"it has more than {_FIELDS_MAX} parameters")
     fields: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name in fields:
             # Two readers could pick different ones; no honest client sends both.
-            raise _malformed("a parameter is given twice")
+            raise _malformed_token_error("a parameter is given twice")
         fields[name] = value
     return fields
 
 
 def _signature(raw: str) -> bytes:
     # Base64 holds no space: one stands for a plus that was not escaped.
-    decoded = unescaped(raw).replace(" ", "+")
+    decoded = percent_decode(raw).replace(" ", "+")
     try:
         sig = b64decode(decoded, validate=True)
     except ValueError:
         sig = b""
     if not sig:
-        raise _malformed("'sig' is not escaped base64")
+        raise _malformed_token_error("'sig' is not escaped base64")
     return sig
 
 
 def _expiry_s(raw: str) -> int:
     if not (raw.isascii() and raw.isdigit() and len(raw) <= _EXPIRY_DIGITS_MAX):
-        raise _malformed("'se' is not a decimal number of seconds since 1970")
+        raise _malformed_token_error("'se' is not a decimal number of seconds since 1970")
     expiry_s = int(raw)
     if expiry_s > EXPIRY_S_MAX:
-        raise _malformed(f"'se' is above {EXPIRY_S_MAX}")
+        raise _malformed_token_error(f"'se' is above {EXPIRY_S_MAX}")
     return expiry_s
 
 
@@ -138,24 +140,24 @@ def _key_name(raw: str) -> str:
     """Unescaped twice, as the Python SDK escapes it; a policy's name holds no `%` or `+`."""
     name = _form_decoded(_form_decoded(raw))
     if not name:
-        raise _malformed("'skn' is not the name of a policy")
+        raise _malformed_token_error("'skn' is not the name of a policy")
     return name
 
 
 def _form_decoded(raw: str) -> str:
     # Python, Java and Go write a space as a plus in a token; a true plus is always escaped there.
-    return unescaped(raw.replace("+", " "))
+    return percent_decode(raw.replace("+", " "))
 
 
-def _malformed(why: str) -> AuthFailed:
+def _malformed_token_error(why: str) -> AuthFailed:
     return AuthFailed(f"MalformedToken: The token is malformed: {why}.")
 
 
-def _not_sas(scheme: str) -> AuthFailed:
+def _unsupported_scheme_error(scheme: str) -> AuthFailed:
     looks_like_jwt = scheme.lower() == "bearer" or scheme.count(".") == 2
     if looks_like_jwt:
         return UnsupportedTokenType(
             "MalformedToken: The token is malformed: it looks like a JWT, and only "
             "SharedAccessSignature is accepted here."
         )
-    return _malformed("it does not begin with 'SharedAccessSignature '")
+    return _malformed_token_error("it does not begin with 'SharedAccessSignature '")

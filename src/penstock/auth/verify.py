@@ -14,7 +14,7 @@ from penstock.auth.sas import SasToken, parse_token, signature
 from penstock.model import limits
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.errors import AuthFailed
-from penstock.model.names import HubName, NamespaceName, RuleName, key, shown
+from penstock.model.names import HubName, NamespaceName, RuleName, fold_name, quote_text
 
 _HUB_SEGMENTS_MAX = limits.HUB_NAME_MAX // 2 + 1  # "a/a/a…": more can be no hub's name
 
@@ -38,7 +38,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         """A host name, or the namespace's bare name (`sr=contoso`, protocol.md 2.5)."""
         if not host:
             return False
-        return host in self.hosts or host == key(self.namespace) or self.is_reached_by(host)
+        return host in self.hosts or host == fold_name(self.namespace) or self.is_reached_by(host)
 
     def hub_of(self, path: Path) -> HubName | None:
         """The existing hub with the longest name that the path begins with."""
@@ -49,7 +49,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class _Match(msgspec.Struct, frozen=True):
+class _MatchedRule(msgspec.Struct, frozen=True):
     authority: Authority
     hub_exists: bool
     rule: AuthorizationRule
@@ -77,7 +77,7 @@ _NO_AUTHORITY = Authority(
 )
 
 
-def verify(
+def verify_sas_token(
     token_text: str, *, audience: str, authorities: Sequence[Authority], now_s: int
 ) -> Grant:
     """Turn a token into a grant for the audience, or raise AuthFailed.
@@ -94,11 +94,12 @@ def verify(
         if authority.answers_to(source.host)
         and (target.host is None or authority.answers_to(target.host))
     ]
-    match = _signer(token, target.path, reached or (_NO_AUTHORITY,))
+    match = _find_signing_rule(token, target.path, reached or (_NO_AUTHORITY,))
     if not reached:
         raise AuthFailed(
-            f"InvalidAudience: The token for '{shown(source.uri)}' names no host of the namespace "
-            f"that '{shown(audience)}' belongs to."
+            f"InvalidAudience: The token for '{quote_text(source.uri)}' names no host of the "
+            "namespace "
+            f"that '{quote_text(audience)}' belongs to."
         )
     if match is None:
         raise AuthFailed("InvalidSignature: The token has an invalid signature.")
@@ -109,8 +110,8 @@ def verify(
         )
     if not scope_covers(source.path, target.path):
         raise AuthFailed(
-            f"InvalidAudience: The token is for '{shown(source.uri)}', "
-            f"which does not cover '{shown(audience)}'."
+            f"InvalidAudience: The token is for '{quote_text(source.uri)}', "
+            f"which does not cover '{quote_text(audience)}'."
         )
     return _grant(match, scope=source.path, audience=target.path, expires_ms=token.expiry_s * 1000)
 
@@ -125,7 +126,7 @@ def grant_from_key(
     given. Raises AuthFailed.
     """
     reached = parse_resource(f"//{host}").host if host else None
-    match: _Match | None = None
+    match: _MatchedRule | None = None
     shown_key = password.encode("utf-8", "surrogatepass")
     for authority in authorities:
         if reached is not None and not authority.answers_to(reached):
@@ -136,16 +137,16 @@ def grant_from_key(
             for secret in _keys(rule or _NO_RULE):
                 same = hmac.compare_digest(secret.reveal().encode(), shown_key)
                 if same and rule is not None and match is None:
-                    match = _Match(authority, hub is not None, rule, secret)
+                    match = _MatchedRule(authority, hub is not None, rule, secret)
     if match is None:
         raise AuthFailed("InvalidSignature: The policy name or its key is not valid.")
     return _grant(match, scope=(), audience=(), expires_ms=None)
 
 
-def renewed(grant: Grant, authorities: Iterable[Authority]) -> Grant | None:
+def revalidate_grant(grant: Grant, authorities: Iterable[Authority]) -> Grant | None:
     """The grant as the policies stand now; None when its rule or its key is gone."""
     for authority in authorities:
-        if key(authority.namespace) != key(grant.namespace):
+        if fold_name(authority.namespace) != fold_name(grant.namespace):
             continue
         rule = authority.rule(grant.hub, grant.rule_name)
         if rule is not None and matches_key(rule, grant.key):
@@ -154,10 +155,12 @@ def renewed(grant: Grant, authorities: Iterable[Authority]) -> Grant | None:
     return None
 
 
-def _signer(token: SasToken, path: Path, reached: Sequence[Authority]) -> _Match | None:
+def _find_signing_rule(
+    token: SasToken, path: Path, reached: Sequence[Authority]
+) -> _MatchedRule | None:
     """Who signed the token. Four signatures per authority are computed, whatever is found."""
     string_to_sign = token.string_to_sign
-    matches: list[_Match] = []
+    matches: list[_MatchedRule] = []
     for authority in reached:
         hub = authority.hub_of(path)
         # The hub's own rule comes before the namespace's of the same name (protocol.md 2.5).
@@ -166,7 +169,7 @@ def _signer(token: SasToken, path: Path, reached: Sequence[Authority]) -> _Match
             for secret in _keys(rule or _NO_RULE):
                 digest = signature(secret, string_to_sign)
                 if hmac.compare_digest(digest, token.signature) and rule is not None:
-                    matches.append(_Match(authority, hub is not None, rule, secret))
+                    matches.append(_MatchedRule(authority, hub is not None, rule, secret))
     # Two namespaces may share a key: the one that has the hub is meant.
     return next((match for match in matches if match.hub_exists), matches[0] if matches else None)
 
@@ -175,7 +178,7 @@ def _keys(rule: AuthorizationRule) -> tuple[Secret, Secret]:
     return rule.primary_key, rule.secondary_key
 
 
-def _grant(match: _Match, *, scope: Path, audience: Path, expires_ms: int | None) -> Grant:
+def _grant(match: _MatchedRule, *, scope: Path, audience: Path, expires_ms: int | None) -> Grant:
     return Grant(
         namespace=match.authority.namespace,
         rule_name=match.rule.name,

@@ -9,9 +9,9 @@ from penstock.broker.broker import Broker
 from penstock.broker.counters import LATENCY_BOUNDS_MS, HubCounters
 from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
 from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
-from penstock.broker.reader import Fetched, OnEnd, OnReady, Reader, ReadState
+from penstock.broker.reader import FetchResult, OnEnd, OnReady, Reader, ReadState
 from penstock.broker.reader_registry import ReaderIdentity
-from penstock.broker.throttle import BUSY_TEXT, Ingress, Throttle
+from penstock.broker.throttle import BUSY_TEXT, IngressCounts, Throttle
 
 __all__ = [
     "ALREADY_STORED",
@@ -20,10 +20,10 @@ __all__ = [
     "Account",
     "Accounts",
     "Broker",
-    "Fetched",
+    "FetchResult",
     "HubCounters",
     "HubRuntime",
-    "Ingress",
+    "IngressCounts",
     "OnEnd",
     "OnReady",
     "ProducerLink",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 
-from penstock.broker.egress import Egress, Later
+from penstock.broker.egress import EgressLimiter, Later
 from penstock.broker.throttle import Throttle
-from penstock.broker.usage_meter import Meter
+from penstock.broker.usage_meter import UsageMeter
 from penstock.model.clock import Clock
 from penstock.model.entities import Namespace, Tier
-from penstock.model.names import NamespaceName, key
+from penstock.model.names import NamespaceName, fold_name
 from penstock.model.usage import Usage
 
-Counts = list[tuple[Meter, list[Usage]]]
+Counts = list[tuple[UsageMeter, list[Usage]]]
 
 
 class Account:
@@ -35,7 +35,7 @@ class Account:
         self._on_short = on_short
         self._is_asking = False
         units = enforced_units(namespace)
-        self.meter = Meter(
+        self.meter = UsageMeter(
             namespace.name,
             _metered_units(namespace),
             now_ms=clock.now_ms(),
@@ -43,7 +43,9 @@ class Account:
             on_change=on_change,
         )
         self.throttle = Throttle(units, on_short=self._short)
-        self.egress = Egress(units, self.meter, clock=clock, later=later, on_short=self._short)
+        self.egress = EgressLimiter(
+            units, self.meter, clock=clock, later=later, on_short=self._short
+        )
 
     @property
     def namespace(self) -> NamespaceName:
@@ -55,7 +57,7 @@ class Account:
         self.throttle.units = self.egress.units = enforced_units(namespace)
         self.meter.hold(_metered_units(namespace), now_ms)
 
-    def answered(self) -> None:
+    def end_request(self) -> None:
         """Whether it got more units or not: it may ask again."""
         self._is_asking = False
 
@@ -74,19 +76,19 @@ class Accounts:
     the ledger and raises units: without anybody numbers are counted and units stay."""
 
     def __init__(self, clock: Clock, *, later: Later | None) -> None:
-        self.on_change: Callable[[], None] = _nothing
-        self.on_short: Callable[[Account], None] = _nothing_about
+        self.on_change: Callable[[], None] = _do_nothing
+        self.on_short: Callable[[Account], None] = _ignore_account
         self._clock = clock
         self._later = later
         self._runs = itertools.count(1)
         self._by_name: dict[str, Account] = {}
-        self._gone: list[Meter] = []  # of deleted namespaces, until their counts are written
+        self._gone: list[UsageMeter] = []  # of deleted namespaces, until their counts are written
 
     def of(self, namespace: Namespace) -> Account:
         """The namespace's account, opened if it has none."""
-        account = self._by_name.get(key(namespace.name))
+        account = self._by_name.get(fold_name(namespace.name))
         if account is None:
-            account = self._by_name[key(namespace.name)] = Account(
+            account = self._by_name[fold_name(namespace.name)] = Account(
                 namespace,
                 clock=self._clock,
                 later=self._later,
@@ -97,12 +99,12 @@ class Accounts:
         return account
 
     def find(self, namespace: str) -> Account | None:
-        return self._by_name.get(key(namespace))
+        return self._by_name.get(fold_name(namespace))
 
     def follow(self, namespaces: Iterable[Namespace]) -> None:
         """These are all that there are now."""
         now_ms = self._clock.now_ms()
-        living = {key(namespace.name): namespace for namespace in namespaces}
+        living = {fold_name(namespace.name): namespace for namespace in namespaces}
         for name in self._by_name.keys() - living.keys():
             self._gone.append(self._by_name.pop(name).meter)
         for namespace in living.values():
@@ -122,15 +124,15 @@ class Accounts:
         changed = [meter for meter in meters if meter.is_changed]
         return [(meter, meter.counts()) for meter in (*changed, *self._gone)]
 
-    def written(self, counts: Counts) -> None:
+    def confirm_written(self, counts: Counts) -> None:
         for meter, usages in counts:
-            meter.written(usages)
+            meter.confirm_written(usages)
         done = [meter for meter, _ in counts]
         self._gone = [meter for meter in self._gone if meter not in done]
 
-    def not_written(self, counts: Counts) -> None:
+    def retain_unwritten(self, counts: Counts) -> None:
         for meter, _ in counts:
-            meter.not_written()
+            meter.retain_unwritten()
 
 
 def enforced_units(namespace: Namespace) -> int | None:
@@ -142,9 +144,9 @@ def _metered_units(namespace: Namespace) -> int | None:
     return 0 if namespace.tier is Tier.DEDICATED else namespace.throughput_units
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
-def _nothing_about(account: Account) -> None:
+def _ignore_account(account: Account) -> None:
     pass

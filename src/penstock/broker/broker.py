@@ -8,12 +8,12 @@ from penstock.broker import error_messages
 from penstock.broker.accounts import Accounts
 from penstock.broker.egress import Later
 from penstock.broker.hub import HubRuntime, ReaderView
-from penstock.broker.throttle import Ingress
+from penstock.broker.throttle import IngressCounts
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.log.api import LogStore
 from penstock.model.clock import Clock
 from penstock.model.entities import ConsumerGroup, Hub, Namespace, RevokedPublisher
-from penstock.model.names import HubName, NamespaceName, key
+from penstock.model.names import HubName, NamespaceName, fold_name
 
 _HOUR_MS = 3_600_000
 PARTITIONS_PER_TURN = 256  # of hubs that follow a change or the deletion of their namespace
@@ -47,8 +47,8 @@ class Broker:
         # Hubs whose namespace changed or was deleted, in order; True: the hub was deleted with it.
         self._outdated: dict[str, bool] = {}
         self._is_updating = False  # whether a later turn goes on with them
-        self._hub_ids: set[str] = set(self._living())
-        self._unsubscribe = catalog.subscribe(self._catalog_changed)
+        self._hub_ids: set[str] = set(self._existing_hubs())
+        self._unsubscribe = catalog.subscribe(self._on_catalog_change)
 
     def hub(self, namespace: str, name: str) -> HubRuntime:
         """The hub at work, the same object while the entity lives; or NotFound."""
@@ -82,7 +82,7 @@ class Broker:
 
     def hub_entities(self) -> list[Hub]:
         """Every hub of the catalog, open or not."""
-        return [hub for _, hub in self._living().values()]
+        return [hub for _, hub in self._existing_hubs().values()]
 
     def enforce_hub_retention(self, hub: Hub) -> int:
         """Drop the segments of one hub that are older than its retention; return the bytes freed.
@@ -112,13 +112,15 @@ class Broker:
             for index, reason in runtime.failed_partitions()
         ]
 
-    def ingress(self, namespace: str) -> Ingress:
+    def ingress(self, namespace: str) -> IngressCounts:
         """What was published to the namespace since the broker was made, and what was refused."""
         hubs = [
-            hub for hub in self._runtimes.values() if key(hub.entity.namespace) == key(namespace)
+            hub
+            for hub in self._runtimes.values()
+            if fold_name(hub.entity.namespace) == fold_name(namespace)
         ]
         counters = [hub.counters for hub in hubs]
-        return Ingress(
+        return IngressCounts(
             sum(each.successful_requests for each in counters),
             sum(each.incoming_messages for each in counters),
             sum(each.incoming_bytes for each in counters),
@@ -130,19 +132,19 @@ class Broker:
         owner's to close."""
         self._unsubscribe()
 
-    def _living(self) -> dict[str, tuple[Namespace, Hub]]:
+    def _existing_hubs(self) -> dict[str, tuple[Namespace, Hub]]:
         return {
             hub.id: (namespace, hub)
             for namespace in self._catalog.namespaces()
             for hub in self._catalog.hubs(namespace.name)
         }
 
-    def _catalog_changed(self, change: CatalogChange) -> None:
+    def _on_catalog_change(self, change: CatalogChange) -> None:
         entity = change.entity
         if isinstance(entity, Namespace):
             self.accounts.follow(self._catalog.namespaces())
             if change.after is None:
-                self._defer(self._hub_ids - self._living().keys(), is_deleted=True)
+                self._defer(self._hub_ids - self._existing_hubs().keys(), is_deleted=True)
             elif change.before is not None:
                 self._defer(self._open_hubs(entity.name), is_deleted=False)
         elif isinstance(entity, Hub):
@@ -159,7 +161,7 @@ class Broker:
     def _drop_hub(self, hub_id: str) -> None:
         runtime = self._runtimes.pop(hub_id, None)
         if runtime is not None:
-            runtime.deleted()
+            runtime.end_all()
         self._logs.drop(hub_id)
         self._hub_ids.discard(hub_id)
         self._outdated.pop(hub_id, None)
@@ -176,14 +178,14 @@ class Broker:
             return  # deleted in the meantime
         if hub.partition_count != runtime.partition_count:
             del self._runtimes[hub_id]
-        runtime.changed(namespace, hub)
+        runtime.update_entity(namespace, hub)
 
     def _open_hubs(self, namespace: str) -> list[str]:
-        wanted = key(namespace)
+        wanted = fold_name(namespace)
         return [
             hub_id
             for hub_id, runtime in self._runtimes.items()
-            if key(runtime.entity.namespace) == wanted
+            if fold_name(runtime.entity.namespace) == wanted
         ]
 
     def _defer(self, hub_ids: Iterable[str], *, is_deleted: bool) -> None:

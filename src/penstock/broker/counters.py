@@ -9,7 +9,7 @@ LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_00
 FAST_MS = 64
 
 
-class Latencies:
+class LatencyHistogram:
     """A histogram of milliseconds. `fast` has those below FAST_MS, one by one: adding to it there
     is all that the usual publication costs."""
 
@@ -73,7 +73,7 @@ class HubCounters:
         self.throttled_requests = 0
         self.user_errors = 0
         self.server_errors = 0
-        self.publish_latency = Latencies()
+        self.publish_latency = LatencyHistogram()
 
     @property
     def successful_requests(self) -> int:

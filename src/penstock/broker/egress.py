@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.broker.usage_meter import Meter
+from penstock.broker.usage_meter import UsageMeter
 from penstock.model import limits
 from penstock.model.clock import Clock
 
@@ -19,12 +19,12 @@ _TURN_MS = 10  # one reader's turn, in the namespace's rate: small enough that a
 _SCALE = 1000  # tokens are thousandths of a byte: rate x milliseconds stays an integer
 
 
-class Waiter(Protocol):
+class EgressWaiter(Protocol):
     def resume(self) -> None:
         """Its turn has come: it may ask again now."""
 
 
-class Egress:
+class EgressLimiter:
     """The egress of one namespace, metered and, where units are enforced, paced.
 
     `later` None: nobody can wake a reader that waits, so none is made to.
@@ -52,7 +52,7 @@ class Egress:
     def __init__(
         self,
         units: int | None,
-        meter: Meter,
+        meter: UsageMeter,
         *,
         clock: Clock,
         later: Later | None,
@@ -62,9 +62,11 @@ class Egress:
         self._clock = clock
         self._later = later
         self._on_short = on_short
-        self._waiting: dict[Waiter, None] = {}
-        self._overdrawn: dict[Waiter, int] = {}  # bytes by which a turn's last event went beyond
-        self._served: Waiter | None = None  # whose turn it is
+        self._waiting: dict[EgressWaiter, None] = {}
+        self._overdrawn: dict[
+            EgressWaiter, int
+        ] = {}  # bytes by which a turn's last event went beyond
+        self._served: EgressWaiter | None = None  # whose turn it is
         self._granted = 0  # bytes, to whoever asked last
         self._timer: object | None = None  # what the timer that counts was set with
         self._filled_ms = clock.monotonic_ms()
@@ -90,7 +92,7 @@ class Egress:
         if self._waiting:
             self._serve()
 
-    def allowance(self, reader: Waiter, bytes_max: int) -> int:
+    def allowance(self, reader: EgressWaiter, bytes_max: int) -> int:
         """How many bytes the reader may send now. 0: it waits, and `resume()` tells when to ask
         again. The last event may go beyond: it is paid for later."""
         if not self.is_paced:
@@ -106,7 +108,7 @@ class Egress:
         self._arm()
         return 0
 
-    def spent(self, reader: Waiter, size: int) -> None:
+    def spent(self, reader: EgressWaiter, size: int) -> None:
         """The reader, which asked just now, sent so many bytes of events."""
         if self._rate > 0:
             self._tokens -= size * _SCALE
@@ -115,7 +117,7 @@ class Egress:
                 self._overdrawn[reader] = self._overdrawn.get(reader, 0) + beyond
         self._meter.egress(size, self._clock.now_ms())
 
-    def leave(self, reader: Waiter) -> None:
+    def leave(self, reader: EgressWaiter) -> None:
         """The reader is gone."""
         self._waiting.pop(reader, None)
         self._overdrawn.pop(reader, None)

@@ -13,7 +13,7 @@ from penstock.model.errors import (
     NotFound,
     PublisherRevoked,
 )
-from penstock.model.names import shown
+from penstock.model.names import quote_text
 
 
 def authority(namespace: Namespace) -> str:
@@ -22,11 +22,13 @@ def authority(namespace: Namespace) -> str:
 
 
 def hub_not_found(authority: str, hub: str) -> NotFound:
-    return _not_found(f"sb://{shown(authority)}/{shown(hub)}")
+    return _not_found(f"sb://{quote_text(authority)}/{quote_text(hub)}")
 
 
 def group_not_found(authority: str, hub: str, group: str) -> NotFound:
-    return _not_found(f"sb://{shown(authority)}/{shown(hub)}/ConsumerGroups/{shown(group)}")
+    return _not_found(
+        f"sb://{quote_text(authority)}/{quote_text(hub)}/ConsumerGroups/{quote_text(group)}"
+    )
 
 
 def _not_found(path: str) -> NotFound:
@@ -36,26 +38,28 @@ def _not_found(path: str) -> NotFound:
     )
 
 
-def disabled(hub: Hub, act: str) -> EntityDisabled:
+def entity_disabled(hub: Hub, act: str) -> EntityDisabled:
     return EntityDisabled(
         f"The messaging entity '{hub.name}' is currently disabled for {act}: its status is "
         f"'{hub.status.value}'. Set it to 'Active' and try again."
     )
 
 
-def updated() -> EntityUpdated:
+def entity_updated() -> EntityUpdated:
     return EntityUpdated("Entity was updated.")  # protocol.md 13
 
 
 def publisher_revoked(hub: Hub, publisher: str) -> PublisherRevoked:
     return PublisherRevoked(
-        f"The publisher '{shown(publisher)}' of the event hub '{hub.name}' was revoked and may "
+        f"The publisher '{quote_text(publisher)}' of the event hub '{hub.name}' was revoked "
+        "and may "
         "not send. An operator can resume it."
     )
 
 
 def partition_out_of_range(seen: str, partition_count: int) -> ArgumentOutOfRange:
     return ArgumentOutOfRange(
-        f"The specified partition '{shown(seen)}' is invalid for an EventHub partition sender or "
+        f"The specified partition '{quote_text(seen)}' is invalid for an EventHub partition "
+        "sender or "
         f"receiver. It should be between 0 and {partition_count - 1}."
     )

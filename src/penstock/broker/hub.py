@@ -10,20 +10,20 @@ import msgspec
 from penstock.broker import error_messages
 from penstock.broker.accounts import Account
 from penstock.broker.counters import FAST_MS, HubCounters
-from penstock.broker.idempotent_producers import ProducerLink, Producers
+from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
 from penstock.broker.reader import OnEnd, OnReady, Reader
-from penstock.broker.reader_registry import Ownership, ReaderIdentity
+from penstock.broker.reader_registry import ReaderIdentity, ReaderRegistry
 from penstock.broker.routing import RoundRobin
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
-from penstock.kernels import count_steps
+from penstock.kernels import count_metered_events
 from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
 from penstock.model import limits, slow_operations
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
-from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, key
+from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, fold_name
 from penstock.model.partitioner import partition_for_key
 from penstock.model.positions import Position
 
@@ -79,7 +79,7 @@ def _nothing(_: object) -> None:
     """The link has gone."""
 
 
-class _Partition:
+class _PartitionRuntime:
     """One partition's log with everybody who is attached to it."""
 
     __slots__ = ("index", "log", "ownerships", "producers", "throttle")
@@ -88,8 +88,8 @@ class _Partition:
         self.index = index
         self.log = log
         self.throttle = throttle
-        self.ownerships: dict[str, Ownership[Reader]] = {}  # by the group's key
-        self.producers: Producers | None = None  # made for the first idempotent producer
+        self.ownerships: dict[str, ReaderRegistry[Reader]] = {}  # by the group's key
+        self.producers: IdempotentProducers | None = None  # made for the first idempotent producer
 
     def readers(self) -> list[Reader]:
         return [
@@ -122,7 +122,7 @@ class HubRuntime:
         self._catalog = catalog
         self._clock = clock
         self._now_ms = clock.now_ms
-        self._finish = HubRuntime._finished  # not bound: to bind it each time costs more
+        self._finish = HubRuntime._on_append_done  # not bound: to bind it each time costs more
         self._producer_ids = producer_ids
         self._account = account
         self._meter = account.meter
@@ -132,7 +132,7 @@ class HubRuntime:
         self._deleted = False
         self._indexes = {text: index for index, text in enumerate(self.partition_ids)}
         self._partitions = [
-            _Partition(
+            _PartitionRuntime(
                 index,
                 logs.partition(entity.id, index),
                 Throttle(_partition_units(account.throttle), parent=account.throttle),
@@ -165,7 +165,7 @@ class HubRuntime:
 
     def enqueued_ms(self, index: int, sequence: int) -> int | None:
         """When that event was enqueued, if memory has it. Never blocks."""
-        batches = self._partition(index).log.cached(sequence)
+        batches = self._partition(index).log.read_cached(sequence)
         return batches[0].enqueued_ms if batches else None
 
     def read_enqueued_ms(self, index: int, sequence: int) -> int | None:
@@ -176,7 +176,7 @@ class HubRuntime:
     def group(self, name: str) -> GroupName:
         """The consumer group's name as it was given at creation, or NotFound. A hub that is
         captured has one more, which nobody made."""
-        if key(name) == key(CAPTURE_GROUP) and self._is_captured and not self._deleted:
+        if fold_name(name) == fold_name(CAPTURE_GROUP) and self._is_captured and not self._deleted:
             return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
@@ -284,7 +284,7 @@ class HubRuntime:
                 counted = partial(self._finish, self, batch, size_bytes, done)
                 self._append(home, batch, size_bytes, counted, link)
 
-            home.producers = Producers(home.log, append, self._producer_ids)
+            home.producers = IdempotentProducers(home.log, append, self._producer_ids)
         return home.producers.attach(
             producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
         )
@@ -299,11 +299,11 @@ class HubRuntime:
         self, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
     ) -> None:
         partition = self._partitions[self._round_robin.next()]
-        done = self._or_elsewhere(partition, batch, done, self.partition_count - 1)
+        done = self._publish_to_other_partition(partition, batch, done, self.partition_count - 1)
         self._append(partition, batch, size_bytes, done, sender)
 
-    def _or_elsewhere(
-        self, partition: _Partition, batch: EventBatch, done: AppendDone, others: int
+    def _publish_to_other_partition(
+        self, partition: _PartitionRuntime, batch: EventBatch, done: AppendDone, others: int
     ) -> AppendDone:
         """Nobody cares which partition it is, so one whose log fails is passed over for a while
         and its batch goes to another, each of them tried once."""
@@ -317,7 +317,7 @@ class HubRuntime:
             if others == 0 or other.index in self._passed_over:
                 done(outcome)
                 return
-            again = self._or_elsewhere(other, batch, done, others - 1)
+            again = self._publish_to_other_partition(other, batch, done, others - 1)
             # Not by way of the throttle: it was metered when it came.
             other.log.append(batch, now_ms=self._clock.now_ms(), done=again)
 
@@ -325,7 +325,7 @@ class HubRuntime:
 
     def _append(
         self,
-        partition: _Partition,
+        partition: _PartitionRuntime,
         batch: EventBatch,
         size_bytes: int,
         done: AppendDone,
@@ -347,7 +347,7 @@ class HubRuntime:
                 raise
         partition.log.append(batch, now_ms=self._now_ms(), done=done)
 
-    def _finished(
+    def _on_append_done(
         self,
         batch: EventBatch,
         size_bytes: int,
@@ -368,14 +368,16 @@ class HubRuntime:
         counters.incoming_messages += batch.count
         counters.incoming_bytes += size_bytes
         if size_bytes > _STEP_BYTES:
-            counters.incoming_steps += count_steps(batch.sections, _STEP_BYTES) - batch.count
+            counters.incoming_steps += (
+                count_metered_events(batch.sections, _STEP_BYTES) - batch.count
+            )
         latency_ms = now_ms - outcome.enqueued_ms
         if 0 <= latency_ms < FAST_MS:
             self._fast_latencies[latency_ms] += 1
         else:
             counters.publish_latency.observe(latency_ms)
             entity = self.entity
-            slow_operations.took(
+            slow_operations.warn_if_slow(
                 "commit",
                 latency_ms,
                 namespace=entity.namespace,
@@ -428,22 +430,22 @@ class HubRuntime:
             on_close=self._reader_closed,
             egress=self._account.egress if is_metered else None,
         )
-        ownership = home.ownerships.setdefault(key(group_name), Ownership())
+        ownership = home.ownerships.setdefault(fold_name(group_name), ReaderRegistry())
         for displaced in ownership.admit(identity, reader).displaced:
             displaced.reader.end(displaced.error)
         return reader
 
     def _reader_closed(self, reader: Reader) -> None:
         ownerships = self._partitions[reader.partition].ownerships
-        ownership = ownerships.get(key(reader.group))
+        ownership = ownerships.get(fold_name(reader.group))
         if ownership is not None:
             ownership.release(reader)
             if not ownership:
-                del ownerships[key(reader.group)]
+                del ownerships[fold_name(reader.group)]
 
     # --- Changes of the entity (called by Broker) -----------------------------------------------
 
-    def changed(self, namespace: Namespace, entity: Hub) -> None:
+    def update_entity(self, namespace: Namespace, entity: Hub) -> None:
         """The catalog has a new version of this hub, or of what is above or below it. With
         another partition count this runtime is done for; the next one is made for the new."""
         old = self.entity
@@ -453,12 +455,12 @@ class HubRuntime:
             partition.throttle.units = _partition_units(partition.throttle.parent)
         if entity.status is not old.status or entity.partition_count != old.partition_count:
             self._set_refusals()
-            self._end_senders(self._send_refusal or error_messages.updated)
-            self._end_readers(self._receive_refusal or error_messages.updated)
+            self._end_senders(self._send_refusal or error_messages.entity_updated)
+            self._end_readers(self._receive_refusal or error_messages.entity_updated)
         self._end_readers_of_gone_groups()
         self._end_revoked_senders()
 
-    def deleted(self) -> None:
+    def end_all(self) -> None:
         """The hub is gone: everybody attached hears so, and nobody attaches again."""
         self._deleted = True
         self._meter.leave(self.counters)
@@ -479,7 +481,7 @@ class HubRuntime:
             self._send_refusal = self._receive_refusal = self._not_found
             return
         if self.entity.partition_count != self.partition_count:
-            self._send_refusal = self._receive_refusal = error_messages.updated
+            self._send_refusal = self._receive_refusal = error_messages.entity_updated
             return
         status = self.entity.status
         self._send_refusal = self._sending_disabled if status in _SENDING_STOPS else None
@@ -491,10 +493,10 @@ class HubRuntime:
         )
 
     def _sending_disabled(self) -> PenstockError:
-        return error_messages.disabled(self.entity, "sending")
+        return error_messages.entity_disabled(self.entity, "sending")
 
     def _receiving_disabled(self) -> PenstockError:
-        return error_messages.disabled(self.entity, "receiving")
+        return error_messages.entity_disabled(self.entity, "receiving")
 
     def _end_senders(self, why: Refusal) -> None:
         for partition in self._partitions:
@@ -516,21 +518,21 @@ class HubRuntime:
 
     def _end_readers_of_gone_groups(self) -> None:
         groups = {
-            key(group.name)
+            fold_name(group.name)
             for group in self._catalog.groups(self.entity.namespace, self.entity.name)
         }
         if self._is_captured:
-            groups.add(key(CAPTURE_GROUP))
+            groups.add(fold_name(CAPTURE_GROUP))
         for partition in self._partitions:
             for reader in partition.readers():
-                if key(reader.group) not in groups:
+                if fold_name(reader.group) not in groups:
                     reader.end(
                         error_messages.group_not_found(
                             error_messages.authority(self.namespace), self.entity.name, reader.group
                         )
                     )
 
-    def _partition(self, index: int) -> _Partition:
+    def _partition(self, index: int) -> _PartitionRuntime:
         if not 0 <= index < self.partition_count:
             raise error_messages.partition_out_of_range(str(index), self.partition_count)
         return self._partitions[index]

@@ -23,7 +23,7 @@ from penstock.model.errors import (
     PenstockError,
     ProducerEpochStolen,
 )
-from penstock.model.events import EventBatch, Producer, Receipt
+from penstock.model.events import EventBatch, ProducerStamp, Receipt
 
 PRODUCER_ID_MAX = 2**63 - 1  # AMQP long
 EPOCH_MAX = 2**15 - 1  # AMQP short
@@ -37,7 +37,7 @@ Append = Callable[[EventBatch, int, AppendDone, "ProducerLink"], None]
 """(batch, size in bytes, done, who sends): into the partition by way of its throttle."""
 
 
-class Follows(IntEnum):
+class SequenceCheck(IntEnum):
     """How a batch stands to what was published last."""
 
     NEXT = 0
@@ -45,15 +45,15 @@ class Follows(IntEnum):
     GAP = 2
 
 
-def following(first: int, last: int, published: int) -> Follows:
+def check_sequence(first: int, last: int, published: int) -> SequenceCheck:
     """Numbers run 0 … 2147483647 and then from 0 again; what lies less than half a cycle behind
     counts as past. A batch that is half known and half new is no duplicate and leaves a gap."""
     if first == (published + 1) % _CYCLE:
-        return Follows.NEXT
+        return SequenceCheck.NEXT
     half = _CYCLE // 2
     if (published - last) % _CYCLE < half and (published - first) % _CYCLE < half:
-        return Follows.DUPLICATE
-    return Follows.GAP
+        return SequenceCheck.DUPLICATE
+    return SequenceCheck.GAP
 
 
 def _nothing(_: object) -> None:
@@ -68,7 +68,7 @@ class ProducerLink:
 
     def __init__(
         self,
-        producers: Producers,
+        producers: IdempotentProducers,
         *,
         producer_id: int,
         epoch: int,
@@ -92,18 +92,20 @@ class ProducerLink:
             # A fresh one each time: an exception raised twice drags its old traceback along.
             raise type(self._ended)(*self._ended.args)
         stamp = self._checked_stamp(batch)
-        published = self._producers.published(self.id)
+        published = self._producers.last_stamp(self.id)
         if published is not None and (published.epoch == self.epoch or self._continues):
-            follows = following(stamp.first_sequence, stamp.last_sequence, published.last_sequence)
+            follows = check_sequence(
+                stamp.first_sequence, stamp.last_sequence, published.last_sequence
+            )
             last = published.last_sequence
         else:
-            follows = following(stamp.first_sequence, stamp.last_sequence, self.sequence)
+            follows = check_sequence(stamp.first_sequence, stamp.last_sequence, self.sequence)
             last = self.sequence
-            if follows is Follows.DUPLICATE:  # the client says so; the log does not know it
-                follows = Follows.GAP
-        if follows is Follows.NEXT:
+            if follows is SequenceCheck.DUPLICATE:  # the client says so; the log does not know it
+                follows = SequenceCheck.GAP
+        if follows is SequenceCheck.NEXT:
             self._producers.append(self, batch, stamp, size_bytes, done)
-        elif follows is Follows.DUPLICATE and not self._producers.has_lost(self.id):
+        elif follows is SequenceCheck.DUPLICATE and not self._producers.has_lost(self.id):
             self._producers.acknowledge(self.id, done)
         else:
             raise OutOfOrderSequence(
@@ -117,17 +119,17 @@ class ProducerLink:
         if self._ended is None:
             self._ended = OperationCancelled("The producer's link is closed.")
             self._on_end = _nothing  # refers to the link, which refers to this
-            self._producers.detached(self)
+            self._producers.remove_link(self)
 
     def end(self, error: PenstockError) -> None:
         """The service takes the link away and says why."""
         if self._ended is None:
             on_end, self._on_end = self._on_end, _nothing
             self._ended = error
-            self._producers.detached(self)
+            self._producers.remove_link(self)
             on_end(error)
 
-    def _checked_stamp(self, batch: EventBatch) -> Producer:
+    def _checked_stamp(self, batch: EventBatch) -> ProducerStamp:
         stamp = batch.producer
         if stamp is None:
             raise ArgumentError(
@@ -152,7 +154,7 @@ class ProducerLink:
         return stamp
 
 
-class _InFlight:
+class _PendingBatch:
     """An append on its way to the disk, and the duplicates of it that came meanwhile."""
 
     __slots__ = ("duplicates",)
@@ -161,7 +163,7 @@ class _InFlight:
         self.duplicates: list[AppendDone] = []
 
 
-class Producers:
+class IdempotentProducers:
     """The idempotent producers of one partition."""
 
     def __init__(self, log: PartitionLog, append: Append, producer_ids: Callable[[], int]) -> None:
@@ -169,7 +171,7 @@ class Producers:
         self._append = append
         self._producer_ids = producer_ids
         self._links: dict[int, ProducerLink] = {}
-        self._in_flight: dict[int, deque[_InFlight]] = {}
+        self._in_flight: dict[int, deque[_PendingBatch]] = {}
         # Producers one of whose appends failed, and its first number: the log may still name it
         # as published, so nothing is taken for a duplicate until that number was stored after
         # all. The log forgets producers at the same count.
@@ -228,22 +230,22 @@ class Producers:
             )
         return link
 
-    def _check_not_behind(self, published: Producer, sequence: int | None) -> None:
+    def _check_not_behind(self, published: ProducerStamp, sequence: int | None) -> None:
         # After a failed append the log may name a number that was never stored.
         if sequence is None or sequence == published.last_sequence or self.has_lost(published.id):
             return
-        if following(sequence, sequence, published.last_sequence) is Follows.DUPLICATE:
+        if check_sequence(sequence, sequence, published.last_sequence) is SequenceCheck.DUPLICATE:
             raise OutOfOrderSequence(
                 f"The producer '{published.id}' with epoch '{published.epoch}' states "
                 f"{sequence} as its last sequence number, but {published.last_sequence} was "
                 "published: state that number, none, or a higher epoch."
             )
 
-    def detached(self, link: ProducerLink) -> None:
+    def remove_link(self, link: ProducerLink) -> None:
         if self._links.get(link.id) is link:
             del self._links[link.id]
 
-    def published(self, producer_id: int) -> Producer | None:
+    def last_stamp(self, producer_id: int) -> ProducerStamp | None:
         return self._log.producer(producer_id)
 
     def has_lost(self, producer_id: int) -> bool:
@@ -253,14 +255,14 @@ class Producers:
         self,
         link: ProducerLink,
         batch: EventBatch,
-        stamp: Producer,
+        stamp: ProducerStamp,
         size_bytes: int,
         done: AppendDone,
     ) -> None:
-        entry = _InFlight()
+        entry = _PendingBatch()
 
         def finished(outcome: Receipt | PenstockError) -> None:
-            self._finished(link.id, entry)
+            self._remove_pending(link.id, entry)
             if isinstance(outcome, PenstockError):
                 self._mark_lost(link.id, stamp.first_sequence)
             else:
@@ -282,7 +284,7 @@ class Producers:
         else:
             done(ALREADY_STORED)
 
-    def _finished(self, producer_id: int, entry: _InFlight) -> None:
+    def _remove_pending(self, producer_id: int, entry: _PendingBatch) -> None:
         in_flight = self._in_flight[producer_id]
         in_flight.remove(entry)  # the first one: the log finishes appends in their order
         if not in_flight:
@@ -297,7 +299,7 @@ class Producers:
 def _chosen_epoch(
     producer_id: int,
     epoch: int | None,
-    published: Producer | None,
+    published: ProducerStamp | None,
     current: ProducerLink | None,
 ) -> int:
     known = max(

@@ -16,10 +16,10 @@ from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.catalog.api import Catalog
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import PenstockError
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 
-class Checkpoints(Protocol):
+class CheckpointReader(Protocol):
     """What the service keeps of event processors, by the hub's id and the group's name."""
 
     def ownerships(self, hub_id: str, group: str) -> list[Ownership]: ...
@@ -48,7 +48,7 @@ class LagRow(msgspec.Struct, frozen=True, kw_only=True):
 def lag_rows(
     broker: Broker,
     catalog: Catalog,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointReader,
     *,
     now_ms: int,
     namespace: str | None = None,
@@ -59,16 +59,16 @@ def lag_rows(
     rows: list[LagRow] = []
     for runtime in broker.hubs():
         entity = runtime.entity
-        if namespace is not None and key(entity.namespace) != key(namespace):
+        if namespace is not None and fold_name(entity.namespace) != fold_name(namespace):
             continue
-        if hub is not None and key(entity.name) != key(hub):
+        if hub is not None and fold_name(entity.name) != fold_name(hub):
             continue
         rows += hub_rows(runtime, catalog, checkpoints, now_ms=now_ms)
     return rows
 
 
 def hub_rows(
-    runtime: HubRuntime, catalog: Catalog, checkpoints: Checkpoints, *, now_ms: int
+    runtime: HubRuntime, catalog: Catalog, checkpoints: CheckpointReader, *, now_ms: int
 ) -> list[LagRow]:
     """Of one hub."""
     rows: list[LagRow] = []
@@ -79,26 +79,28 @@ def hub_rows(
         saved = {each.partition_id: each for each in checkpoints.checkpoints(entity.id, group.name)}
         for index, partition in enumerate(runtime.partition_ids):
             rows.append(
-                _row(
+                _build_lag_row(
                     runtime,
                     group.name,
                     index,
                     owned.get(partition),
                     saved.get(partition),
-                    readers.get((key(group.name), index), []),
+                    readers.get((fold_name(group.name), index), []),
                     now_ms,
                 )
             )
     return rows
 
 
-def with_seconds(rows: Iterable[LagRow], broker: Broker, *, now_ms: int) -> list[LagRow]:
+def add_lag_seconds(rows: Iterable[LagRow], broker: Broker, *, now_ms: int) -> list[LagRow]:
     """The same with every age that can be known. Reads the disk: any thread that may wait."""
-    hubs = {_name(each.entity.namespace, each.entity.name): each for each in broker.hubs()}
-    return [_aged(row, hubs.get(_name(row.namespace, row.hub)), now_ms) for row in rows]
+    hubs = {_hub_key(each.entity.namespace, each.entity.name): each for each in broker.hubs()}
+    return [
+        _read_lag_seconds(row, hubs.get(_hub_key(row.namespace, row.hub)), now_ms) for row in rows
+    ]
 
 
-def _row(
+def _build_lag_row(
     hub: HubRuntime,
     group: str,
     index: int,
@@ -124,45 +126,47 @@ def _row(
         last_sequence_number=status.last_sequence,
         checkpoint_sequence_number=done,
         lag_events=lag_events,
-        lag_bytes=_bytes(checkpoint, lag_events, status.last_offset),
+        lag_bytes=_lag_bytes(checkpoint, lag_events, status.last_offset),
         lag_seconds=0.0 if lag_events == 0 else None,
         owner=None if ownership is None else ownership.owner_id or None,
         epoch=next((reader.epoch for reader in readers if reader.epoch is not None), None),
         readers=len(readers),
-        last_seen_ms=now_ms if readers else _last_told_ms(ownership, checkpoint),
+        last_seen_ms=now_ms if readers else _last_report_ms(ownership, checkpoint),
     )
     if not lag_events:
         return row
-    return _with_age(row, hub.enqueued_ms(index, _oldest_waiting(row)), now_ms)
+    return _set_lag_seconds(row, hub.enqueued_ms(index, _oldest_unread_sequence(row)), now_ms)
 
 
-def _last_told_ms(ownership: Ownership | None, checkpoint: Checkpoint | None) -> int | None:
+def _last_report_ms(ownership: Ownership | None, checkpoint: Checkpoint | None) -> int | None:
     told = [each.modified_ms for each in (ownership, checkpoint) if each is not None]
     return max(told, default=0) or None
 
 
-def _aged(row: LagRow, hub: HubRuntime | None, now_ms: int) -> LagRow:
+def _read_lag_seconds(row: LagRow, hub: HubRuntime | None, now_ms: int) -> LagRow:
     if hub is None or row.lag_seconds is not None or not row.lag_events:
         return row
     try:
-        enqueued_ms = hub.read_enqueued_ms(int(row.partition), _oldest_waiting(row))
+        enqueued_ms = hub.read_enqueued_ms(int(row.partition), _oldest_unread_sequence(row))
     except PenstockError:
         return row  # unreadable: the events are counted, their age is not known
-    return _with_age(row, enqueued_ms, now_ms)
+    return _set_lag_seconds(row, enqueued_ms, now_ms)
 
 
-def _with_age(row: LagRow, enqueued_ms: int | None, now_ms: int) -> LagRow:
+def _set_lag_seconds(row: LagRow, enqueued_ms: int | None, now_ms: int) -> LagRow:
     if enqueued_ms is None:
         return row
     return msgspec.structs.replace(row, lag_seconds=max(0, now_ms - enqueued_ms) / 1000)
 
 
-def _oldest_waiting(row: LagRow) -> int:
+def _oldest_unread_sequence(row: LagRow) -> int:
     assert row.lag_events is not None
     return row.last_sequence_number + 1 - row.lag_events
 
 
-def _bytes(checkpoint: Checkpoint | None, lag_events: int | None, last_offset: int) -> int | None:
+def _lag_bytes(
+    checkpoint: Checkpoint | None, lag_events: int | None, last_offset: int
+) -> int | None:
     """Offsets are byte positions, so their distance is what lies between, record heads included.
     Other stores' processors may write offsets of another form."""
     if lag_events == 0:
@@ -177,9 +181,9 @@ def _by_group_and_partition(
 ) -> dict[tuple[str, int], list[ReaderView]]:
     places: dict[tuple[str, int], list[ReaderView]] = {}
     for reader in readers:
-        places.setdefault((key(reader.group), reader.partition), []).append(reader)
+        places.setdefault((fold_name(reader.group), reader.partition), []).append(reader)
     return places
 
 
-def _name(namespace: str, hub: str) -> tuple[str, str]:
-    return key(namespace), key(hub)
+def _hub_key(namespace: str, hub: str) -> tuple[str, str]:
+    return fold_name(namespace), fold_name(hub)

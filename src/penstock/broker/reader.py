@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import msgspec
 
-from penstock.broker.egress import Egress
+from penstock.broker.egress import EgressLimiter
 from penstock.broker.reader_registry import ReaderIdentity
 from penstock.log.api import PartitionLog, PartitionStatus, Unsubscribe
 from penstock.model import limits
@@ -40,7 +40,7 @@ class ReadState(IntEnum):
     NEEDS_DISK = 2  # fetch() must be run, on a thread that may block
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class FetchResult(msgspec.Struct, frozen=True):
     """What fetch() found: batches from the one that holds `sequence` on."""
 
     sequence: int
@@ -84,7 +84,7 @@ class Reader:
         on_end: OnEnd,
         on_ready: OnReady,
         on_close: Callable[[Reader], None],
-        egress: Egress | None = None,
+        egress: EgressLimiter | None = None,
     ) -> None:
         """`egress` None: the service reads for itself; it is neither slowed nor counted."""
         self.group = group
@@ -122,7 +122,7 @@ class Reader:
         return self._ahead[self._ahead_next - 1 : self._ahead_next + _RUN_BATCHES_MAX]
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._closed
 
     @property
@@ -145,7 +145,7 @@ class Reader:
             return ReadState.AT_END
         if self._fetching or self._start is not None:
             return ReadState.NEEDS_DISK
-        batches = self._log.cached(self.sequence, bytes_max=self._ahead_bytes)
+        batches = self._log.read_cached(self.sequence, bytes_max=self._ahead_bytes)
         if batches is None:
             return ReadState.NEEDS_DISK
         if batches:
@@ -186,7 +186,7 @@ class Reader:
         if self.remaining == 0:
             self._next_batch()
 
-    def fetch(self) -> Fetched:
+    def fetch(self) -> FetchResult:
         """Locate the start if need be, and read from the disk. Blocks; any thread; one at a time.
         Raises ArgumentError for a start beyond the end, LogCorrupt, or another PenstockError."""
         assert not self._fetching
@@ -198,12 +198,12 @@ class Reader:
                 sequence = self._log.locate(start)
             # What retention has dropped meanwhile is left out: reading goes on at the oldest.
             batches = self._log.read(sequence, bytes_max=self._ahead_bytes)
-            return Fetched(sequence, batches)
+            return FetchResult(sequence, batches)
         except BaseException:
             self._fetching = False
             raise
 
-    def fetched(self, result: Fetched) -> None:
+    def accept_fetch(self, result: FetchResult) -> None:
         """What fetch() returned, back on the owner's thread; ignored once closed."""
         if self._closed:
             return
@@ -289,10 +289,10 @@ class Reader:
 
     def _wait(self) -> None:
         if self._unsubscribe is None:
-            self._unsubscribe = self._log.subscribe(self._committed)
+            self._unsubscribe = self._log.subscribe(self._on_commit)
         self._waiting = True
 
-    def _committed(self) -> None:
+    def _on_commit(self) -> None:
         if self._waiting:
             self._waiting = False
             self._on_ready()

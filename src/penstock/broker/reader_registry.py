@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.model import limits
 from penstock.model.errors import LinkStolen, QuotaExceeded
-from penstock.model.names import shown
+from penstock.model.names import quote_text
 
 R = TypeVar("R")
 
@@ -25,7 +25,7 @@ class ReaderIdentity(msgspec.Struct, frozen=True, gc=False):
     epoch: int | None
 
 
-class Existing(IntEnum):
+class RegisteredReaders(IntEnum):
     """Who reads already."""
 
     NOBODY = 0
@@ -34,7 +34,7 @@ class Existing(IntEnum):
     EPOCH = 3
 
 
-class Asking(IntEnum):
+class NewReaderKind(IntEnum):
     """What the new reader is, measured against an epoch reader that is there."""
 
     SHARED = 0
@@ -42,7 +42,7 @@ class Asking(IntEnum):
     EPOCH_NOT_LOWER = 2  # equal, higher, or nobody there to compare with
 
 
-class Ruling(IntEnum):
+class RegistrationDecision(IntEnum):
     ADMIT = 0
     ADMIT_AND_DISPLACE = 1
     REFUSE_FULL = 2
@@ -53,40 +53,57 @@ class Ruling(IntEnum):
 # (row, who is there, who asks, what happens). One reader is never both; (nobody or shared, lower)
 # cannot arise, since there is no epoch to be lower than.
 DECISIONS = (
-    ("A1", Existing.NOBODY, Asking.SHARED, Ruling.ADMIT),
-    ("A2", Existing.NOBODY, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT),
+    ("A1", RegisteredReaders.NOBODY, NewReaderKind.SHARED, RegistrationDecision.ADMIT),
+    ("A2", RegisteredReaders.NOBODY, NewReaderKind.EPOCH_NOT_LOWER, RegistrationDecision.ADMIT),
     # Shared readers are competing consumers; the documents bound them at five.
-    ("B1", Existing.SHARED, Asking.SHARED, Ruling.ADMIT),
-    ("B2", Existing.SHARED_FULL, Asking.SHARED, Ruling.REFUSE_FULL),
+    ("B1", RegisteredReaders.SHARED, NewReaderKind.SHARED, RegistrationDecision.ADMIT),
+    ("B2", RegisteredReaders.SHARED_FULL, NewReaderKind.SHARED, RegistrationDecision.REFUSE_FULL),
     # An epoch reader wants the partition for itself, so all the shared ones leave.
-    ("C1", Existing.SHARED, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT_AND_DISPLACE),
-    ("C2", Existing.SHARED_FULL, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT_AND_DISPLACE),
+    (
+        "C1",
+        RegisteredReaders.SHARED,
+        NewReaderKind.EPOCH_NOT_LOWER,
+        RegistrationDecision.ADMIT_AND_DISPLACE,
+    ),
+    (
+        "C2",
+        RegisteredReaders.SHARED_FULL,
+        NewReaderKind.EPOCH_NOT_LOWER,
+        RegistrationDecision.ADMIT_AND_DISPLACE,
+    ),
     # Event processors all attach with epoch 0: an equal epoch must win or none could take over.
-    ("D1", Existing.EPOCH, Asking.EPOCH_NOT_LOWER, Ruling.ADMIT_AND_DISPLACE),
-    ("D2", Existing.EPOCH, Asking.EPOCH_LOWER, Ruling.REFUSE_LOWER),
-    ("D3", Existing.EPOCH, Asking.SHARED, Ruling.REFUSE_SHARED),
+    (
+        "D1",
+        RegisteredReaders.EPOCH,
+        NewReaderKind.EPOCH_NOT_LOWER,
+        RegistrationDecision.ADMIT_AND_DISPLACE,
+    ),
+    ("D2", RegisteredReaders.EPOCH, NewReaderKind.EPOCH_LOWER, RegistrationDecision.REFUSE_LOWER),
+    ("D3", RegisteredReaders.EPOCH, NewReaderKind.SHARED, RegistrationDecision.REFUSE_SHARED),
 )
 
-_RULINGS: list[list[Ruling | None]] = [[None] * len(Asking) for _ in Existing]
+_RULINGS: list[list[RegistrationDecision | None]] = [
+    [None] * len(NewReaderKind) for _ in RegisteredReaders
+]
 for _row, _existing, _asking, _ruling in DECISIONS:
     assert _RULINGS[_existing][_asking] is None, _row
     _RULINGS[_existing][_asking] = _ruling
 
 
-class Displaced(msgspec.Struct, Generic[R], frozen=True):
+class DisplacedReader(msgspec.Struct, Generic[R], frozen=True):
     """A reader that lost its place, and what it is to be told."""
 
     reader: R
     error: LinkStolen
 
 
-class Admission(msgspec.Struct, Generic[R], frozen=True):
+class Registration(msgspec.Struct, Generic[R], frozen=True):
     """The new reader is in; these are out."""
 
-    displaced: list[Displaced[R]]
+    displaced: list[DisplacedReader[R]]
 
 
-class Ownership(Generic[R]):
+class ReaderRegistry(Generic[R]):
     """The readers of one partition in one consumer group."""
 
     __slots__ = ("_readers",)
@@ -101,42 +118,42 @@ class Ownership(Generic[R]):
         """Who reads now, in the order of arrival."""
         return list(self._readers)
 
-    def admit(self, new: ReaderIdentity, reader: R) -> Admission[R]:
+    def admit(self, new: ReaderIdentity, reader: R) -> Registration[R]:
         """Seat the new reader and say who loses its seat to it; or raise QuotaExceeded or
         LinkStolen, and nothing has changed."""
         current = self._epoch_reader()
-        ruling = _RULINGS[self._existing(current)][_asking_of(new, current)]
+        ruling = _RULINGS[self._registered_readers(current)][_asking_of(new, current)]
         assert ruling is not None
-        if ruling is Ruling.REFUSE_FULL:
+        if ruling is RegistrationDecision.REFUSE_FULL:
             raise QuotaExceeded(_full_text([identity.name for identity, _ in self._readers]))
-        if ruling is Ruling.REFUSE_SHARED:
+        if ruling is RegistrationDecision.REFUSE_SHARED:
             assert current is not None
             raise LinkStolen(_shared_refused_text(current))
-        if ruling is Ruling.REFUSE_LOWER:
+        if ruling is RegistrationDecision.REFUSE_LOWER:
             assert current is not None
             raise LinkStolen(_lower_refused_text(new, current))
-        displaced: list[Displaced[R]] = []
-        if ruling is Ruling.ADMIT_AND_DISPLACE:
+        displaced: list[DisplacedReader[R]] = []
+        if ruling is RegistrationDecision.ADMIT_AND_DISPLACE:
             displaced = [
-                Displaced(old, LinkStolen(_displaced_text(new, identity)))
+                DisplacedReader(old, LinkStolen(_displaced_text(new, identity)))
                 for identity, old in self._readers
             ]
             self._readers.clear()
         self._readers.append((new, reader))
-        return Admission(displaced)
+        return Registration(displaced)
 
     def release(self, reader: R) -> None:
         """The reader has gone; one that was displaced before is not here any more."""
         self._readers = [seat for seat in self._readers if seat[1] is not reader]
 
-    def _existing(self, current: ReaderIdentity | None) -> Existing:
+    def _registered_readers(self, current: ReaderIdentity | None) -> RegisteredReaders:
         if current is not None:
-            return Existing.EPOCH
+            return RegisteredReaders.EPOCH
         if not self._readers:
-            return Existing.NOBODY
+            return RegisteredReaders.NOBODY
         if len(self._readers) < limits.SHARED_READERS_MAX:
-            return Existing.SHARED
-        return Existing.SHARED_FULL
+            return RegisteredReaders.SHARED
+        return RegisteredReaders.SHARED_FULL
 
     def _epoch_reader(self) -> ReaderIdentity | None:
         """An epoch reader is alone, so looking at the first is enough."""
@@ -146,12 +163,12 @@ class Ownership(Generic[R]):
         return None
 
 
-def _asking_of(new: ReaderIdentity, current: ReaderIdentity | None) -> Asking:
+def _asking_of(new: ReaderIdentity, current: ReaderIdentity | None) -> NewReaderKind:
     if new.epoch is None:
-        return Asking.SHARED
+        return NewReaderKind.SHARED
     if current is not None and current.epoch is not None and new.epoch < current.epoch:
-        return Asking.EPOCH_LOWER
-    return Asking.EPOCH_NOT_LOWER
+        return NewReaderKind.EPOCH_LOWER
+    return NewReaderKind.EPOCH_NOT_LOWER
 
 
 # The service's own words: SDKs and users' tools match on them (protocol.md 5.6, 13).
@@ -161,7 +178,7 @@ def _full_text(names: list[str | None]) -> str:
     return (
         "Exceeded the maximum number of allowed receivers per partition in a consumer group "
         f"which is {limits.SHARED_READERS_MAX}. "
-        f"List of connected receivers - {', '.join(map(_name, names))}."
+        f"List of connected receivers - {', '.join(map(_format_reader_name, names))}."
     )
 
 
@@ -175,8 +192,10 @@ def _shared_refused_text(current: ReaderIdentity) -> str:
 
 def _lower_refused_text(new: ReaderIdentity, current: ReaderIdentity) -> str:
     return (
-        f"Receiver '{_name(current.name)}' with a higher epoch '{current.epoch}' already exists. "
-        f"Receiver '{_name(new.name)}' with epoch {new.epoch} cannot be created. Make sure you "
+        f"Receiver '{_format_reader_name(current.name)}' with a higher epoch "
+        f"'{current.epoch}' already exists. "
+        f"Receiver '{_format_reader_name(new.name)}' with epoch {new.epoch} cannot be "
+        "created. Make sure you "
         "are creating receiver with increasing epoch value to ensure connectivity, or ensure all "
         "old epoch receivers are closed or disconnected."
     )
@@ -186,11 +205,13 @@ def _displaced_text(new: ReaderIdentity, old: ReaderIdentity) -> str:
     # A shared reader's epoch is printed as '' (protocol.md 13, recorded on the real service).
     epoch = "" if old.epoch is None else old.epoch
     return (
-        f"New receiver '{_name(new.name)}' with higher epoch of '{new.epoch}' is created hence "
-        f"current receiver '{_name(old.name)}' with epoch '{epoch}' is getting disconnected. "
+        f"New receiver '{_format_reader_name(new.name)}' with higher epoch of '{new.epoch}' "
+        "is created hence "
+        f"current receiver '{_format_reader_name(old.name)}' with epoch '{epoch}' is getting "
+        "disconnected. "
         "If you are recreating the receiver, make sure a higher epoch is used."
     )
 
 
-def _name(name: str | None) -> str:
-    return "nil" if name is None else shown(name)
+def _format_reader_name(name: str | None) -> str:
+    return "nil" if name is None else quote_text(name)

@@ -19,13 +19,13 @@ _DATA8, _DATA32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 _HEAD8, _HEAD32 = 5, 8  # bytes (model/events.py)
 
 
-def checkpoint_before(
+def checkpoint_for_position(
     log: PartitionLog, status: PartitionStatus, partition_id: str, position: Position
 ) -> Checkpoint:
     """The checkpoint after which `position` comes next; `status` is the log's, taken before.
     Raises ArgumentOutOfRange for a sequence number beyond the next one to come, LogCorrupt and
     InternalError where the disk fails. May read the disk: any thread."""
-    following = _located(log, status, partition_id, position)
+    following = _locate_next_event(log, status, partition_id, position)
     done = following - 1
     if done == status.last_sequence:
         offset = str(status.last_offset)
@@ -36,7 +36,7 @@ def checkpoint_before(
     return Checkpoint(partition_id=partition_id, offset=offset, sequence_number=done)
 
 
-def _located(
+def _locate_next_event(
     log: PartitionLog, status: PartitionStatus, partition_id: str, position: Position
 ) -> int:
     """The next event that the group shall see."""

@@ -23,7 +23,7 @@ _PICKS_MAX = 32  # of one deal, beyond one for each share; what is left then wai
 _STEPS = 8  # in so many a sender's pot is filled beyond the publication that it waits for
 
 
-class Share:
+class SenderShare:
     """One sender: what it was given in all, what of it is saved, and what it was refused last. In
     the meter's tokens."""
 
@@ -42,13 +42,13 @@ class Share:
         return cost - own
 
 
-class Shares:
+class FairShares:
     """Everybody who sends, from a refusal on until nobody was refused for a while."""
 
     __slots__ = ("_by_sender", "_given", "_refused_ms", "_undealt")
 
     def __init__(self) -> None:
-        self._by_sender: dict[object, Share] = {}
+        self._by_sender: dict[object, SenderShare] = {}
         self._refused_ms = 0
         self._given = [0, 0]  # to whoever had least of those who could hold more
         self._undealt = [0, 0]
@@ -59,13 +59,13 @@ class Shares:
     def __len__(self) -> int:
         return len(self._by_sender)
 
-    def of(self, sender: object, now_ms: int) -> Share:
+    def of(self, sender: object, now_ms: int) -> SenderShare:
         """The sender's share, made if it has none: it begins where the others are."""
         share = self._by_sender.get(sender)
         if share is None:
             if len(self._by_sender) >= _SENDERS_MAX:
                 sender = None
-            share = self._by_sender.setdefault(sender, Share(self._given.copy(), now_ms))
+            share = self._by_sender.setdefault(sender, SenderShare(self._given.copy(), now_ms))
         share.seen_ms = now_ms
         return share
 
@@ -78,7 +78,7 @@ class Shares:
         """Whether enough time has passed to deal out what came in."""
         return elapsed_ms * _DEALT_PER_MS >= len(self._by_sender)
 
-    def saved(self, dimension: int) -> int:
+    def sum_saved(self, dimension: int) -> int:
         """By everybody, with what is still to be dealt out."""
         saved = sum(share.saved[dimension] for share in self._by_sender.values())
         return saved + self._undealt[dimension]
@@ -93,11 +93,11 @@ class Shares:
         while amount > 0 and queue and picks > 0:
             picks -= 1
             _, number, share = queue[0]
-            give = min(amount, _missing(share, dimension, part))
+            give = min(amount, _missing_share(share, dimension, part))
             share.saved[dimension] += give
             share.given[dimension] += give
             amount -= give
-            if _missing(share, dimension, part) > 0:
+            if _missing_share(share, dimension, part) > 0:
                 heapreplace(queue, (_finish(share, dimension), number, share))
             else:
                 heappop(queue)
@@ -120,27 +120,27 @@ class Shares:
         if self._refused_ms < earliest_ms:
             return self.dissolve()
         gone = [who for who, share in self._by_sender.items() if share.seen_ms < earliest_ms]
-        return _saved(self._by_sender.pop(sender) for sender in gone)
+        return _sum_saved(self._by_sender.pop(sender) for sender in gone)
 
     def forget(self, sender: object) -> tuple[int, int]:
         """What was saved by one that has left."""
         share = self._by_sender.pop(sender, None)
-        return (0, 0) if share is None else _saved((share,))
+        return (0, 0) if share is None else _sum_saved((share,))
 
     def dissolve(self) -> tuple[int, int]:
-        size, count = _saved(self._by_sender.values())
+        size, count = _sum_saved(self._by_sender.values())
         self._by_sender.clear()
         saved = size + self._undealt[BYTES], count + self._undealt[EVENTS]
         self._undealt = [0, 0]
         return saved
 
-    def _queue(self, dimension: int, part: int) -> list[tuple[int, int, Share]]:
+    def _queue(self, dimension: int, part: int) -> list[tuple[int, int, SenderShare]]:
         """A heap of those who can hold more. Those who cannot go along with the others: who comes
         back after a rest has what it saved, not all that it left to others meanwhile."""
-        hungry: list[Share] = []
-        full: list[Share] = []
+        hungry: list[SenderShare] = []
+        full: list[SenderShare] = []
         for share in self._by_sender.values():
-            (hungry if _missing(share, dimension, part) > 0 else full).append(share)
+            (hungry if _missing_share(share, dimension, part) > 0 else full).append(share)
         if hungry:
             least = self._given[dimension] = min(share.given[dimension] for share in hungry)
             for share in full:
@@ -150,14 +150,14 @@ class Shares:
         return queue
 
 
-def _finish(share: Share, dimension: int) -> int:
+def _finish(share: SenderShare, dimension: int) -> int:
     """When its next publication would be complete if all were served alike, in tokens given."""
     given, saved = share.given[dimension], share.saved[dimension]
     wanted = share.wanted[dimension]
     return given + wanted - (saved if saved < wanted else 0)
 
 
-def _missing(share: Share, dimension: int, part: int) -> int:
+def _missing_share(share: SenderShare, dimension: int, part: int) -> int:
     """Up to the publication it waits for; beyond it a step at a time. Not above 0: it is full."""
     saved, wanted = share.saved[dimension], share.wanted[dimension]
     if saved < wanted:
@@ -165,7 +165,7 @@ def _missing(share: Share, dimension: int, part: int) -> int:
     return min(part - saved, max(wanted, part // _STEPS, 1))
 
 
-def _saved(shares: Iterable[Share]) -> tuple[int, int]:
+def _sum_saved(shares: Iterable[SenderShare]) -> tuple[int, int]:
     size = count = 0
     for share in shares:
         size += share.saved[BYTES]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.broker.shares import BYTES, EVENTS, Shares
+from penstock.broker.shares import BYTES, EVENTS, FairShares
 from penstock.model import limits
 from penstock.model.errors import ServerBusy
 
@@ -26,7 +26,7 @@ _BURST_MS = 250  # a bucket holds a quarter of a second's worth
 _SCALE = 1000  # tokens are thousandths of a byte or event: rate x milliseconds stays an integer
 
 
-class Ingress(msgspec.Struct, frozen=True, gc=False):
+class IngressCounts(msgspec.Struct, frozen=True, gc=False):
     """What a throttle has seen since it was made, enforced or not."""
 
     admitted_publications: int
@@ -78,7 +78,7 @@ class Throttle:
         self._filled_ms: int | None = None  # None: full, whatever the time is
         self._byte_tokens = 0  # below 0: a debt
         self._event_tokens = 0
-        self._shares = Shares()
+        self._shares = FairShares()
         self._set_rates(units)
 
     @property
@@ -101,8 +101,8 @@ class Throttle:
             self._filled_ms = None
 
     @property
-    def ingress(self) -> Ingress:
-        return Ingress(
+    def ingress(self) -> IngressCounts:
+        return IngressCounts(
             self._admitted_publications,
             self._admitted_events,
             self._admitted_bytes,
@@ -214,7 +214,7 @@ class Throttle:
         hold, as far as that and what is saved make one bucket."""
         owed = min(amount, max(0, -tokens))
         left = self._shares.deal(dimension, amount - owed, capacity)
-        room = capacity - self._shares.saved(dimension)
+        room = capacity - self._shares.sum_saved(dimension)
         return max(tokens + owed, min(tokens + owed + left, room))
 
     def _give_back(self, tokens: tuple[int, int]) -> None:

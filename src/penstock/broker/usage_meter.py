@@ -19,7 +19,7 @@ from penstock.model.names import NamespaceName
 from penstock.model.usage import Usage, hour_of
 
 
-class Meter:
+class UsageMeter:
     """One namespace's. Times are wall-clock milliseconds; `runs` numbers runs; `on_change` is told
     when there is something to write for the first time since `counts` was asked.
 
@@ -59,7 +59,7 @@ class Meter:
         self._runs = runs
         self._on_change = on_change
         self._hubs: list[HubCounters] = []
-        self._came = _Came()  # of all hubs, as far as it is in the sums
+        self._came = _IngressTotals()  # of all hubs, as far as it is in the sums
         self._second_came = self._came  # the same when the second began
         self._closed: list[Usage] = []  # of runs that are over, until they are written
         self._open(now_ms)
@@ -76,7 +76,7 @@ class Meter:
             self._hubs.remove(counters)
             self._came = now = self._all_that_came()
             # Of the second that runs it stays counted as well.
-            self._second_came = self._second_came.moved(before, now)
+            self._second_came = self._second_came.rebase(before, now)
 
     def egress(self, size: int, now_ms: int) -> None:
         """So many bytes of events were delivered."""
@@ -87,7 +87,7 @@ class Meter:
         if not self.is_changed:
             self.change()
 
-    def captured(self, hours: int, now_ms: int) -> None:
+    def add_capture_hours(self, hours: int, now_ms: int) -> None:
         """So many event hubs were captured in this hour."""
         self.pass_to(now_ms)
         self._sums.capture_hours += hours
@@ -100,7 +100,7 @@ class Meter:
         if units != self._held:
             self._take_over()
             self._held = units
-            self._sums.units = max(self._sums.units, _least(units))
+            self._sums.units = max(self._sums.units, _lowest_units(units))
             self.change()
 
     def pass_to(self, now_ms: int) -> None:
@@ -127,17 +127,17 @@ class Meter:
         self._take_over()
         return [*self._closed, self._sums.usage(self.namespace, self._run)]
 
-    def written(self, counts: list[Usage]) -> None:
+    def confirm_written(self, counts: list[Usage]) -> None:
         """They are in the ledger: runs that are over, and were so then, are forgotten."""
         self._closed = [count for count in self._closed if count not in counts]
 
-    def not_written(self) -> None:
+    def retain_unwritten(self) -> None:
         """They are not, or nobody knows: they are handed out again."""
         self.is_changed = True
 
     def _open(self, now_ms: int) -> None:
         self._run = str(self._runs())
-        self._sums = _Sums(hour_ms=hour_of(now_ms), units=_least(self._held))
+        self._sums = _HourTotals(hour_ms=hour_of(now_ms), units=_lowest_units(self._held))
         self._begin_second(now_ms)
         self.change()
 
@@ -173,31 +173,31 @@ class Meter:
             )
             sums.units = max(sums.units, needed)
 
-    def _all_that_came(self) -> _Came:
+    def _all_that_came(self) -> _IngressTotals:
         messages = size = steps = 0
         for hub in self._hubs:
             messages += hub.incoming_messages
             size += hub.incoming_bytes
             steps += hub.incoming_steps
-        return _Came(messages, size, steps)
+        return _IngressTotals(messages, size, steps)
 
 
-class _Came(msgspec.Struct, frozen=True, gc=False):
+class _IngressTotals(msgspec.Struct, frozen=True, gc=False):
     """What came in until some moment."""
 
     messages: int = 0
     size: int = 0
     steps: int = 0
 
-    def moved(self, before: _Came, now: _Came) -> _Came:
-        return _Came(
+    def rebase(self, before: _IngressTotals, now: _IngressTotals) -> _IngressTotals:
+        return _IngressTotals(
             self.messages - before.messages + now.messages,
             self.size - before.size + now.size,
             self.steps - before.steps + now.steps,
         )
 
 
-class _Sums(msgspec.Struct, kw_only=True, gc=False):
+class _HourTotals(msgspec.Struct, kw_only=True, gc=False):
     """The run that is being counted."""
 
     hour_ms: int
@@ -212,5 +212,5 @@ class _Sums(msgspec.Struct, kw_only=True, gc=False):
         return Usage(namespace=namespace, run=run, **msgspec.structs.asdict(self))
 
 
-def _least(units: int | None) -> int:
+def _lowest_units(units: int | None) -> int:
     return 1 if units is None else units

@@ -21,7 +21,7 @@ _BLOB = "blob.core.windows.net"
 _EMULATOR = "http://127.0.0.1:10000/devstoreaccount1"  # what UseDevelopmentStorage=true means
 
 
-class Address(msgspec.Struct, frozen=True):
+class DestinationUrl(msgspec.Struct, frozen=True):
     """`host` is the account's, where the URL names one; `container` is empty where the description
     of a hub has to name it."""
 
@@ -42,25 +42,25 @@ class Address(msgspec.Struct, frozen=True):
     def account(self) -> str:
         return self.host.partition(".")[0]
 
-    def added(self, container: str) -> str:
+    def container_suffix(self, container: str) -> str:
         """What a hub's `blobContainer` adds: nothing where the URL names the very same."""
         return "" if not self.is_local and container == self.container else container
 
     def root(self, container: str) -> str:
         """The place of a hub's files in its storage."""
-        pieces = (self.container, self.path, self.added(container))
+        pieces = (self.container, self.path, self.container_suffix(container))
         return "/".join(piece for piece in pieces if piece)
 
 
-def address_of(url: str) -> Address:
+def parse_destination_url(url: str) -> DestinationUrl:
     """Of a URL that `is_addressable`."""
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return Address("file", "", "", unquote(parts.path))
+        return DestinationUrl("file", "", "", unquote(parts.path))
     container, _, host = parts.netloc.rpartition("@")
     if not container:
         container, host = host, ""
-    return Address(parts.scheme, host.lower(), container, parts.path.strip("/"))
+    return DestinationUrl(parts.scheme, host.lower(), container, parts.path.strip("/"))
 
 
 def has_credentials(parts: SplitResult) -> bool:
@@ -70,7 +70,7 @@ def has_credentials(parts: SplitResult) -> bool:
     return bool(own or parts.password or parts.query or parts.fragment)
 
 
-def endpoint_of(address: Address, options: Mapping[str, str]) -> str:
+def storage_endpoint(address: DestinationUrl, options: Mapping[str, str]) -> str:
     """Where the account's blobs are, `https://account.blob.core.windows.net`; empty when neither
     URL nor options tell. Data Lake Gen2's files are blobs too, at the account's other host."""
     if "connection_string" in options:
@@ -93,14 +93,14 @@ def connection_fields(text: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def file_url(address: Address, options: Mapping[str, str], root: str, path: str) -> str:
+def file_url(address: DestinationUrl, options: Mapping[str, str], root: str, path: str) -> str:
     """As Event Grid's `fileUrl` has it: an address that the storage's own clients open."""
     if address.is_local:
         return f"file://{quote(f'{root}/{path}')}"
     whole = quote(f"{root}/{path}")
     if not address.is_azure:
         return f"s3://{whole}"
-    endpoint = endpoint_of(address, options)
+    endpoint = storage_endpoint(address, options)
     return f"{endpoint}/{whole}" if endpoint else f"{address.scheme}://{whole}"
 
 

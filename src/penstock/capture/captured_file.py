@@ -39,29 +39,29 @@ class CapturedFile(msgspec.Struct, frozen=True, kw_only=True):
     written_ms: int = 0  # when it was complete at the destination; 0 in records of 0.1
 
     @property
-    def lost(self) -> int:
+    def lost_count(self) -> int:
         """Events that retention had dropped before they were read."""
         return self.last_sequence - self.first_sequence + 1 - self.count
 
 
-def manifest(
+def build_manifest(
     namespace: str, hub: str, slot_s: int, interval_s: int, files: Sequence[CapturedFile]
 ) -> dict[str, Any]:
     """What says that a slot is complete."""
-    ordered = sorted(files, key=lambda file: (_number(file.partition), file.named_s))
+    ordered = sorted(files, key=lambda file: (partition_order(file.partition), file.named_s))
     return {
         "version": 1,
         "namespace": namespace,
         "eventHub": hub,
         "slot": file_names.slot_name(slot_s),
-        "from": time_text(slot_s * 1000),
-        "to": time_text((slot_s + interval_s) * 1000),
+        "from": format_time(slot_s * 1000),
+        "to": format_time((slot_s + interval_s) * 1000),
         "eventCount": sum(file.count for file in ordered),
         "files": [
             {
                 "path": file.path,
                 "partitionId": file.partition,
-                "closedAt": time_text(file.named_s * 1000),
+                "closedAt": format_time(file.named_s * 1000),
                 "firstSequenceNumber": file.first_sequence if file.count else -1,
                 "lastSequenceNumber": file.last_sequence if file.count else -1,
                 "eventCount": file.count,
@@ -85,7 +85,9 @@ def is_manifest(document: object) -> bool:
     )
 
 
-def with_others(document: dict[str, Any], there: Mapping[str, Any] | None) -> dict[str, Any]:
+def add_files_to_manifest(
+    document: dict[str, Any], there: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Of a manifest that is there already, the files that are not ours: of another run of the same
     hub, whose window closed in the same slot."""
     if there is None or there.get("namespace") != document["namespace"]:
@@ -94,7 +96,7 @@ def with_others(document: dict[str, Any], there: Mapping[str, Any] | None) -> di
     others = [file for file in there.get("files", ()) if file["path"] not in own]
     files = sorted(
         [*document["files"], *others],
-        key=lambda file: (_number(file["partitionId"]), file["closedAt"]),
+        key=lambda file: (partition_order(file["partitionId"]), file["closedAt"]),
     )
     return document | {"files": files, "eventCount": sum(file["eventCount"] for file in files)}
 
@@ -103,13 +105,13 @@ def manifest_bytes(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def created_event(
+def build_file_created_event(
     file: CapturedFile, *, topic: str, hub: str, cloud: bool, kind: str = "AzureBlockBlob"
 ) -> dict[str, Any]:
     """In Event Grid's shape, or in that of CloudEvents 1.0. Its id is made of the file: whoever
     gets it twice knows."""
     event_id = hashlib.sha256(f"{topic}\n{hub}\n{file.url}\n{file.sha256}".encode()).hexdigest()
-    created = time_text(file.named_s * 1000)
+    created = format_time(file.named_s * 1000)
     data = {
         "fileUrl": file.url,
         "fileType": kind,
@@ -118,8 +120,8 @@ def created_event(
         "eventCount": file.count,
         "firstSequenceNumber": file.first_sequence if file.count else -1,
         "lastSequenceNumber": file.last_sequence if file.count else -1,
-        "firstEnqueueTime": time_text(file.first_ms) if file.count else None,
-        "lastEnqueueTime": time_text(file.last_ms) if file.count else None,
+        "firstEnqueueTime": format_time(file.first_ms) if file.count else None,
+        "lastEnqueueTime": format_time(file.last_ms) if file.count else None,
     }
     if cloud:
         return {
@@ -144,10 +146,10 @@ def created_event(
     }
 
 
-def time_text(milliseconds: int) -> str:
+def format_time(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _number(partition: str) -> tuple[int, str]:
+def partition_order(partition: str) -> tuple[int, str]:
     return (int(partition), "") if partition.isdecimal() else (-1, partition)

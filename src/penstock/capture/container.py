@@ -48,11 +48,11 @@ SCHEMA = json.dumps(
 )
 
 
-class DamagedFile(PenstockError):
+class DamagedAvroFile(PenstockError):
     """A captured file that is not what it should be."""
 
 
-def long(value: int) -> bytes:
+def encode_long(value: int) -> bytes:
     """Zigzag, seven bits a byte.
 
     >>> long(-1), long(64)
@@ -71,20 +71,20 @@ def sync_marker(name: str) -> bytes:
     return hashlib.md5(name.encode(), usedforsecurity=False).digest()
 
 
-def header(sync: bytes, *, deflate: bool) -> bytes:
+def encode_header(sync: bytes, *, deflate: bool) -> bytes:
     assert len(sync) == SYNC_BYTES
     codec = b"deflate" if deflate else b"null"
     pairs = ((b"avro.codec", codec), (b"avro.schema", SCHEMA.encode()))
-    body = b"".join(long(len(part)) + part for pair in pairs for part in pair)
-    return MAGIC + long(len(pairs)) + body + long(0) + sync
+    body = b"".join(encode_long(len(part)) + part for pair in pairs for part in pair)
+    return MAGIC + encode_long(len(pairs)) + body + encode_long(0) + sync
 
 
-def block_head(count: int, size: int) -> bytes:
+def encode_block_header(count: int, size: int) -> bytes:
     assert count > 0
-    return long(count) + long(size)
+    return encode_long(count) + encode_long(size)
 
 
-def deflated(records: bytes) -> bytes:
+def deflate(records: bytes) -> bytes:
     """A raw deflate stream; always the same for the same bytes (one library, one level)."""
     from isal import isal_zlib
 
@@ -95,7 +95,7 @@ def deflated(records: bytes) -> bytes:
 # --- reading --------------------------------------------------------------------------------------
 
 
-class Container:
+class AvroContainerReader:
     """A file's header, read; then its blocks, each once. Raises DamagedFile."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -103,27 +103,27 @@ class Container:
         self._held = b""
         self._position = 0
         if self._take(len(MAGIC)) != MAGIC:
-            raise DamagedFile("This is no Avro container file.")
+            raise DamagedAvroFile("This is no Avro container file.")
         self.metadata = self._pairs()
         self._sync = self._take(SYNC_BYTES)
         self.codec = self.metadata.get("avro.codec", b"null").decode("ascii", "replace")
         if self.codec not in ("null", "deflate"):
-            raise DamagedFile(f"The codec '{self.codec[:32]}' is not one of null and deflate.")
+            raise DamagedAvroFile(f"The codec '{self.codec[:32]}' is not one of null and deflate.")
         try:
             self.schema = json.loads(self.metadata.get("avro.schema", b""))
         except (ValueError, RecursionError):
-            raise DamagedFile("The file's schema is no JSON.") from None
+            raise DamagedAvroFile("The file's schema is no JSON.") from None
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
         """How many records, and their bytes."""
         while self._more(1):
             count, size = self._long(), self._long()
             if count < 1 or not 0 < size <= _BLOCK_BYTES_MAX:
-                raise DamagedFile(f"A block of {count} records in {size} bytes.")
+                raise DamagedAvroFile(f"A block of {count} records in {size} bytes.")
             block = self._take(size)
             if self._take(SYNC_BYTES) != self._sync:
-                raise DamagedFile("A block does not end with the file's mark.")
-            yield count, _inflated(block) if self.codec == "deflate" else block
+                raise DamagedAvroFile("A block does not end with the file's mark.")
+            yield count, _inflate(block) if self.codec == "deflate" else block
 
     def _pairs(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
@@ -132,16 +132,16 @@ class Container:
                 count = -count
                 self._long()
             if count > _HEADER_BYTES_MAX:
-                raise DamagedFile(f"A header of {count} entries.")
+                raise DamagedAvroFile(f"A header of {count} entries.")
             for _ in range(count):
-                name = self._sized().decode("utf-8", "replace")
-                found[name] = self._sized()
+                name = self._read_bytes().decode("utf-8", "replace")
+                found[name] = self._read_bytes()
         return found
 
-    def _sized(self) -> bytes:
+    def _read_bytes(self) -> bytes:
         size = self._long()
         if not 0 <= size <= _HEADER_BYTES_MAX:
-            raise DamagedFile(f"A header's entry of {size} bytes.")
+            raise DamagedAvroFile(f"A header's entry of {size} bytes.")
         return self._take(size)
 
     def _long(self) -> int:
@@ -151,11 +151,11 @@ class Container:
             value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
                 return (value >> 1) ^ -(value & 1)
-        raise DamagedFile("A number is longer than 64 bits.")
+        raise DamagedAvroFile("A number is longer than 64 bits.")
 
     def _take(self, size: int) -> bytes:
         if not self._more(size):
-            raise DamagedFile("The file is cut off.")
+            raise DamagedAvroFile("The file is cut off.")
         start = self._position
         self._position += size
         return self._held[start : self._position]
@@ -172,12 +172,12 @@ class Container:
         return len(self._held) - self._position >= size
 
 
-def _inflated(block: bytes) -> bytes:
+def _inflate(block: bytes) -> bytes:
     expand = zlib.decompressobj(-15)
     try:
         data = expand.decompress(block, _BLOCK_BYTES_MAX)
     except zlib.error as error:
-        raise DamagedFile(f"A block cannot be inflated: {error}.") from None
+        raise DamagedAvroFile(f"A block cannot be inflated: {error}.") from None
     if expand.unconsumed_tail or not expand.eof:
-        raise DamagedFile(f"A block is cut off, or has more than {_BLOCK_BYTES_MAX} bytes.")
+        raise DamagedAvroFile(f"A block is cut off, or has more than {_BLOCK_BYTES_MAX} bytes.")
     return data

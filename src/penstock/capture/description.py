@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture.runs import FilesPlace
+from penstock.capture.runs import FileLocation
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
 
@@ -50,7 +50,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9 ._=/-]*")
 Description = Mapping[str, Any]
 
 
-class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A description that is switched on, as Capture itself wants it."""
 
     encoding: str
@@ -62,15 +62,15 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
     name_format: str
 
     @staticmethod
-    def of(given: Description) -> CaptureSettings:
+    def of(given: Description) -> CaptureDescription:
         """Raises ArgumentError, ArgumentOutOfRange."""
-        whole = checked(given)
+        whole = check_description(given)
         properties = whole.get("destination", {}).get("properties", {})
         account = properties.get("storageAccountResourceId") or properties.get(
             "dataLakeAccountName", ""
         )
         container = properties.get("blobContainer") or properties.get("dataLakeFolderPath", "")
-        return CaptureSettings(
+        return CaptureDescription(
             encoding=whole["encoding"],
             interval_s=whole["intervalInSeconds"],
             size_bytes=whole["sizeLimitInBytes"],
@@ -81,8 +81,8 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def place(self) -> FilesPlace:
-        return FilesPlace(
+    def place(self) -> FileLocation:
+        return FileLocation(
             account=self.account, container=self.container, name_format=self.name_format
         )
 
@@ -92,14 +92,14 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True):
         return "parquet" if self.encoding == "Parquet" else "avro"
 
 
-def checked(given: Description) -> dict[str, Any]:
+def check_description(given: Description) -> dict[str, Any]:
     """The description with its defaults filled in; ArgumentError, ArgumentOutOfRange."""
     enabled = _boolean(given, "enabled", default=False)
     encoding = _one_of(
         "captureDescription.encoding", given.get("encoding") or ENCODINGS[0], ENCODINGS
     )
-    interval_s = _number(given, "intervalInSeconds", INTERVAL_S, INTERVAL_S_DEFAULT)
-    size_bytes = _number(given, "sizeLimitInBytes", SIZE_BYTES, SIZE_BYTES_DEFAULT)
+    interval_s = _check_number(given, "intervalInSeconds", INTERVAL_S, INTERVAL_S_DEFAULT)
+    size_bytes = _check_number(given, "sizeLimitInBytes", SIZE_BYTES, SIZE_BYTES_DEFAULT)
     description: dict[str, Any] = {
         "enabled": enabled,
         "encoding": encoding,
@@ -121,7 +121,7 @@ def _destination(given: object) -> dict[str, Any]:
     name = _one_of(f"{where}.name", destination.get("name") or BLOCK_BLOB, DESTINATIONS)
     properties = _object(f"{where}.properties", destination.get("properties") or {})
     kept = {
-        key: _text(f"{where}.properties.{key}", value)
+        key: _check_text(f"{where}.properties.{key}", value)
         for key in _DESTINATION_TEXTS
         if (value := properties.get(key)) is not None
     }
@@ -129,7 +129,7 @@ def _destination(given: object) -> dict[str, Any]:
         for needed in ("storageAccountResourceId", "blobContainer"):
             if not kept.get(needed):
                 raise ArgumentError(f"{where}.properties.{needed} is missing.")
-    kept["archiveNameFormat"] = checked_name_format(
+    kept["archiveNameFormat"] = check_name_format(
         kept.get("archiveNameFormat") or NAME_FORMAT_DEFAULT
     )
     checked_destination: dict[str, Any] = {"name": name, "properties": kept}
@@ -138,7 +138,7 @@ def _destination(given: object) -> dict[str, Any]:
     return checked_destination
 
 
-def checked_name_format(text: str) -> str:
+def check_name_format(text: str) -> str:
     """All nine tokens, in any order, and nothing that leads out of the container."""
     if len(text) > _NAME_FORMAT_MAX:
         raise ArgumentError(
@@ -148,20 +148,20 @@ def checked_name_format(text: str) -> str:
     missing = [token for token in TOKENS if token not in tokens]
     if missing:
         raise ArgumentError(
-            f"archiveNameFormat '{names.shown(text)}' lacks "
+            f"archiveNameFormat '{names.quote_text(text)}' lacks "
             f"{', '.join(f'{{{token}}}' for token in missing)}: all nine tokens are needed."
         )
     unknown = [token for token in tokens if token not in TOKENS]
     rest = _BRACES.sub("", text)
     if unknown or _PLAIN.fullmatch(rest) is None:
         raise ArgumentError(
-            f"archiveNameFormat '{names.shown(text)}' is invalid: beside the nine tokens only "
+            f"archiveNameFormat '{names.quote_text(text)}' is invalid: beside the nine tokens only "
             "letters, digits, space and . _ = / - are allowed."
         )
     segments = text.split("/")
     if text.startswith("/") or "." in segments or ".." in segments or "" in segments:
         raise ArgumentError(
-            f"archiveNameFormat '{names.shown(text)}' is invalid: it is relative, and between "
+            f"archiveNameFormat '{names.quote_text(text)}' is invalid: it is relative, and between "
             "slashes stands a name, not '.' or '..'."
         )
     return text
@@ -176,7 +176,7 @@ def _boolean(given: Description, key: str, *, default: bool) -> bool:
     return value
 
 
-def _number(given: Description, key: str, bounds: tuple[int, int], default: int) -> int:
+def _check_number(given: Description, key: str, bounds: tuple[int, int], default: int) -> int:
     value = given.get(key)
     if value is None:
         return default
@@ -193,7 +193,7 @@ def _number(given: Description, key: str, bounds: tuple[int, int], default: int)
 def _one_of(where: str, value: object, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ArgumentError(
-            f"{where} is '{names.shown(str(value))}': {' and '.join(allowed)} are allowed."
+            f"{where} is '{names.quote_text(str(value))}': {' and '.join(allowed)} are allowed."
         )
     return value
 
@@ -204,7 +204,7 @@ def _object(where: str, value: object) -> Mapping[str, Any]:
     return value
 
 
-def _text(where: str, value: object) -> str:
+def _check_text(where: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > _TEXT_MAX or not value.isprintable():
         raise ArgumentError(f"{where} is no text of at most {_TEXT_MAX} printable characters.")
     return value

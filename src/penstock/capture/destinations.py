@@ -23,13 +23,13 @@ import msgspec
 from penstock.capture.addresses import (
     AZURE,
     SCHEMES,
-    address_of,
     connection_fields,
-    endpoint_of,
     file_url,
     has_credentials,
+    parse_destination_url,
+    storage_endpoint,
 )
-from penstock.capture.file_names import checked_path
+from penstock.capture.file_names import check_path
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ConfigurationError, NotFound, PenstockError
 
@@ -65,12 +65,12 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     iso_time: bool = False  # EnqueuedTimeUtc as ISO 8601 instead of .NET's way
 
     def __repr__(self) -> str:
-        return f"Destination({self.name!r}, {shown_url(self.url)!r})"
+        return f"Destination({self.name!r}, {redact_url(self.url)!r})"
 
     __str__ = __repr__
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class DestinationFolder(msgspec.Struct, frozen=True, kw_only=True):
     """A destination, and the place in it that a hub's files go to."""
 
     destination: Destination
@@ -79,8 +79,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """Without credentials: for people."""
-        scheme, _, rest = shown_url(self.destination.url).partition("://")
-        added = address_of(self.destination.url).added(self.container)
+        scheme, _, rest = redact_url(self.destination.url).partition("://")
+        added = parse_destination_url(self.destination.url).container_suffix(self.container)
         path = "/".join(piece for piece in (rest.rstrip("/"), added) if piece)
         return f"{scheme}://{path}"
 
@@ -88,37 +88,38 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"Target({self.url!r})"
 
 
-def checked_destination(name: str, url: str, options: Mapping[str, str]) -> str:
+def check_destination(name: str, url: str, options: Mapping[str, str]) -> str:
     """The URL, if it can be used with these options; else the sentence that says why not is the
     error's (ConfigurationError)."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise ConfigurationError(
-            f"The destination '{names.shown(name)}' has a URL of scheme "
-            f"'{names.shown(parts.scheme)}': {', '.join(SCHEMES)} are allowed."
+            f"The destination '{names.quote_text(name)}' has a URL of scheme "
+            f"'{names.quote_text(parts.scheme)}': {', '.join(SCHEMES)} are allowed."
         )
     if has_credentials(parts):
         raise ConfigurationError(
-            f"The URL of the destination '{names.shown(name)}' holds credentials or a query: "
+            f"The URL of the destination '{names.quote_text(name)}' holds credentials or a query: "
             "they have keys of their own (account_key, sas_token, connection_string, ...)."
         )
     if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or len(parts.path) < 2):
         raise ConfigurationError(
-            f"The destination '{names.shown(name)}' is no file:///absolute/path."
+            f"The destination '{names.quote_text(name)}' is no file:///absolute/path."
         )
     if any(part == ".." for part in unquote(parts.path).split("/")):
-        raise ConfigurationError(f"The URL of '{names.shown(name)}' has a '..' in its path.")
+        raise ConfigurationError(f"The URL of '{names.quote_text(name)}' has a '..' in its path.")
     allowed = _options_of(parts.scheme)
     for option in options:
         if option not in allowed:
             told = ", ".join(allowed) or "none"
             raise ConfigurationError(
-                f"The destination '{names.shown(name)}' has the option '{names.shown(option)}': "
+                f"The destination '{names.quote_text(name)}' has the option "
+                f"'{names.quote_text(option)}': "
                 f"of a {parts.scheme}:// URL {told} are allowed."
             )
     if sum(option in options for option in _CREDENTIALS) > 1:
         raise ConfigurationError(
-            f"The destination '{names.shown(name)}' has more than one of "
+            f"The destination '{names.quote_text(name)}' has more than one of "
             f"{', '.join(_CREDENTIALS)}: give one."
         )
     return url
@@ -130,7 +131,7 @@ def _options_of(scheme: str) -> tuple[str, ...]:
     return AZURE_OPTIONS if scheme in AZURE else S3_OPTIONS
 
 
-def variable_of(name: str, option: str) -> str:
+def option_variable(name: str, option: str) -> str:
     """Of the environment, for an option that the configuration leaves out.
 
     >>> variable_of("cold-store", "account_key")
@@ -145,45 +146,48 @@ def environment_destination(
     """One that the service names, with credentials of this machine's environment, or with options
     that are given: those that its kind of URL knows."""
     found = {
-        option: environ[variable_of(name, option)]
+        option: environ[option_variable(name, option)]
         for option in (*AZURE_OPTIONS, *S3_OPTIONS)
-        if variable_of(name, option) in environ
+        if option_variable(name, option) in environ
     }
     known = _options_of(urlsplit(url).scheme)
     found |= {option: value for option, value in (options or {}).items() if option in known}
-    checked_destination(name, url, found)
+    check_destination(name, url, found)
     return Destination(name=name, url=url, options=found)
 
 
-def resolve(destinations: Sequence[Destination], account: str, container: str) -> Target:
+def resolve_destination(
+    destinations: Sequence[Destination], account: str, container: str
+) -> DestinationFolder:
     """`account` is a destination's name, or a Resource Manager id that ends in it. Raises
     ArgumentError: nothing that the configuration does not name is written to."""
     wanted = account.rstrip("/").rpartition("/")[2]
     for destination in destinations:
-        if names.key(destination.name) == names.key(wanted):
+        if names.fold_name(destination.name) == names.fold_name(wanted):
             if container:
-                checked_path(container)
+                check_path(container)
             _check_account(destination)
-            return Target(destination=destination, container=container)
+            return DestinationFolder(destination=destination, container=container)
     known = ", ".join(destination.name for destination in destinations) or "none"
     raise ArgumentError(
-        f"Capture's destination '{names.shown(wanted)}' is not configured. Configured: {known}. "
+        f"Capture's destination '{names.quote_text(wanted)}' is not configured. Configured: "
+        f"{known}. "
         "Name it in [capture.destinations.NAME] of the service's configuration."
     )
 
 
 def _check_account(destination: Destination) -> None:
-    address = address_of(destination.url)
+    address = parse_destination_url(destination.url)
     if "connection_string" in destination.options:
         return  # whose account Azure's library finds
-    if address.is_azure and not endpoint_of(address, destination.options):
+    if address.is_azure and not storage_endpoint(address, destination.options):
         raise ArgumentError(
             f"Capture's destination '{destination.name}' names no storage account: give it "
             "account_name, connection_string or abfss://container@account.dfs.core.windows.net."
         )
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """Without what might be a secret: of what stands before an `@` only Azure's container."""
     parts = urlsplit(url)
     before, _, host = parts.netloc.rpartition("@")
@@ -192,12 +196,12 @@ def shown_url(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-class Store:
+class FileStore:
     """A target, opened. Blocks; for one thread. Raises DestinationError."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: DestinationFolder) -> None:
         self.target = target
-        self._address = address_of(target.destination.url)
+        self._address = parse_destination_url(target.destination.url)
         self._is_local = self._address.is_local
         if self._is_local:
             pieces = target.container.split("/")
@@ -219,7 +223,7 @@ class Store:
     def put(self, source: Path, path: str) -> None:
         """Move a finished local file into place; one that is there is replaced. It is gone from
         where it was, or will be when the spool is swept."""
-        with _translated(self, path):
+        with _translate_storage_errors(self, path):
             if self._is_local:
                 self._put_local(source, path)
                 return
@@ -241,7 +245,7 @@ class Store:
 
     def open(self, path: str) -> BinaryIO:
         """To be read and closed. NotFound."""
-        with _translated(self, path):
+        with _translate_storage_errors(self, path):
             if self._is_local:
                 return Path(self._inside(path)).open("rb")
             opened: BinaryIO = self._remote.open(self._full(path), "rb")
@@ -250,7 +254,7 @@ class Store:
     def size(self, path: str) -> int | None:
         """In bytes; None when there is no such file."""
         try:
-            with _translated(self, path):
+            with _translate_storage_errors(self, path):
                 if self._is_local:
                     return Path(self._inside(path)).stat().st_size
                 self._remote.invalidate_cache()
@@ -261,7 +265,7 @@ class Store:
 
     def files(self, prefix: str = "") -> list[tuple[str, int]]:
         """Paths below the target and sizes, in order, of everything under a directory."""
-        with _translated(self, prefix):
+        with _translate_storage_errors(self, prefix):
             if self._is_local:
                 return sorted(self._walk(prefix))
             start = self._full(prefix) if prefix else self.root
@@ -279,7 +283,7 @@ class Store:
 
     def check(self) -> None:
         """Whether the storage answers."""
-        with _translated(self, ""):
+        with _translate_storage_errors(self, ""):
             if self._is_local:
                 Path(self.root).mkdir(parents=True, exist_ok=True)
                 self._inside("x")
@@ -302,7 +306,7 @@ class Store:
             if error.errno != errno.EXDEV:
                 raise
             self._put_across(source, target)
-        _sync_directory(target.parent)
+        fsync_directory(target.parent)
 
     def _make_directories(self, directory: Path) -> None:
         """Those that are new are on disk before a file stands in them."""
@@ -312,7 +316,7 @@ class Store:
             directory = directory.parent
         for each in reversed(missing):
             each.mkdir(exist_ok=True)
-            _sync_directory(each.parent)
+            fsync_directory(each.parent)
 
     def _put_across(self, source: Path, target: Path) -> None:
         """From another file system: by way of a file without a name, so that nobody sees a part."""
@@ -339,12 +343,12 @@ class Store:
 
     def _inside(self, path: str) -> str:
         """The file's real path: no link on the way leads out of the destination."""
-        checked_path(path)
+        check_path(path)
         base = os.path.realpath(self._base)
         real = os.path.realpath(Path(self.root, path).parent)
         if real != base and not real.startswith(base.rstrip("/") + "/"):
             raise ArgumentError(
-                f"'{names.shown(path)}' leads out of the destination "
+                f"'{names.quote_text(path)}' leads out of the destination "
                 f"'{self.target.destination.name}' by a symbolic link."
             )
         return str(Path(real, Path(path).name))
@@ -376,7 +380,7 @@ class Store:
         return self._file_system
 
     def _full(self, path: str) -> str:
-        return f"{self.root}/{checked_path(path)}"
+        return f"{self.root}/{check_path(path)}"
 
     def _make_container(self) -> None:
         told = {}
@@ -390,7 +394,7 @@ class Store:
 def _options(destination: Destination) -> dict[str, Any]:
     """In fsspec's words. Without a credential Azure's own chain of them is asked."""
     given = destination.options
-    if address_of(destination.url).scheme == "s3":
+    if parse_destination_url(destination.url).scheme == "s3":
         return {
             "key": given.get("access_key"),
             "secret": given.get("secret_key"),
@@ -400,9 +404,9 @@ def _options(destination: Destination) -> dict[str, Any]:
         }
     options: dict[str, Any] = {name: given[name] for name in AZURE_OPTIONS if name in given}
     if "connection_string" not in options:
-        address = address_of(destination.url)
+        address = parse_destination_url(destination.url)
         options.setdefault("account_name", address.account)
-        options["account_host"] = endpoint_of(address, given).partition("://")[2]
+        options["account_host"] = storage_endpoint(address, given).partition("://")[2]
     if not any(name in options for name in _CREDENTIALS):
         options["anon"] = False  # DefaultAzureCredential
     options["connection_timeout"] = options["read_timeout"] = _TIMEOUT_S
@@ -433,23 +437,23 @@ def _own_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _translated(store: Store, path: str) -> Iterator[None]:
+def _translate_storage_errors(store: FileStore, path: str) -> Iterator[None]:
     """Every library has errors of its own, some with a URL and a signature in them."""
     try:
         yield
     except PenstockError:
         raise
     except FileNotFoundError:
-        raise NotFound(f"There is no '{names.shown(path)}' at {store.target.url}.") from None
+        raise NotFound(f"There is no '{names.quote_text(path)}' at {store.target.url}.") from None
     except Exception as error:  # noqa: BLE001  # of whatever library
-        text = _redacted(store.target.destination, f"{type(error).__name__}: {error}")
+        text = _redact_secrets(store.target.destination, f"{type(error).__name__}: {error}")
         raise DestinationError(
-            f"{store.target.url} did not take or give '{names.shown(path)}': "
-            f"{names.shown(text.rstrip('.'), most=_SHOWN_MAX)}."
+            f"{store.target.url} did not take or give '{names.quote_text(path)}': "
+            f"{names.quote_text(text.rstrip('.'), most=_SHOWN_MAX)}."
         ) from None
 
 
-def _redacted(destination: Destination, text: str) -> str:
+def _redact_secrets(destination: Destination, text: str) -> str:
     text = text.partition("\n")[0].partition("?")[0]
     for secret in _secrets(destination.options):
         text = text.replace(secret, "***")
@@ -467,7 +471,7 @@ def _secrets(options: Mapping[str, str]) -> Iterator[str]:
     yield from (secret for secret in told if secret)
 
 
-def _sync_directory(directory: Path) -> None:
+def fsync_directory(directory: Path) -> None:
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

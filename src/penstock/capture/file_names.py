@@ -15,7 +15,7 @@ _SECONDS_BACK = 60  # that are looked at: the time in a name is about when the w
 _TOKEN = re.compile(r"\{([A-Za-z]+)\}")
 
 
-def file_path(
+def format_file_path(
     name_format: str, *, namespace: str, hub: str, partition: str, at_s: int, kind: str = "avro"
 ) -> str:
     """The path below the destination, `.avro` and all. A hub that is named like a path
@@ -38,18 +38,18 @@ def file_path(
         "Second": f"{at.second:02}",
     }
     path = _TOKEN.sub(lambda match: values[match.group(1)], name_format) + SUFFIXES[kind]
-    return checked_path(path)
+    return check_path(path)
 
 
-def checked_path(path: str) -> str:
+def check_path(path: str) -> str:
     """Relative, and leading nowhere else. Raises ArgumentError."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in path or not path.isprintable():
-        raise ArgumentError(f"The path '{names.shown(path)}' leads out of its destination.")
+        raise ArgumentError(f"The path '{names.quote_text(path)}' leads out of its destination.")
     return path
 
 
-def free_second(wanted_s: int, *, after_s: int, is_taken: Callable[[int], bool]) -> int:
+def next_free_second(wanted_s: int, *, after_s: int, is_taken: Callable[[int], bool]) -> int:
     """The second that a file is named by, where files of others have names in between: the next
     free one before `wanted_s`, or behind it; always later than `after_s`.
 
@@ -67,7 +67,7 @@ def free_second(wanted_s: int, *, after_s: int, is_taken: Callable[[int], bool])
     return second
 
 
-def slot_of(at_s: int, interval_s: int) -> int:
+def slot_start(at_s: int, interval_s: int) -> int:
     """When the slot began, in seconds: slots are counted from midnight UTC of 1970."""
     return at_s - at_s % interval_s
 
@@ -81,4 +81,4 @@ def slot_name(slot_s: int) -> str:
 
 
 def manifest_path(hub: str, slot_s: int) -> str:
-    return checked_path(f"{MANIFESTS}/{hub}/{slot_name(slot_s)}.json")
+    return check_path(f"{MANIFESTS}/{hub}/{slot_name(slot_s)}.json")

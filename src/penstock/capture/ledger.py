@@ -15,7 +15,7 @@ import msgspec
 from penstock.capture import file_names
 from penstock.capture.captured_file import CapturedFile
 from penstock.capture.notes import open_notes
-from penstock.capture.windows import Place
+from penstock.capture.windows import WindowStart
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
@@ -41,10 +41,10 @@ _KEPT_S = 8 * 24 * 3600  # entries of files are dropped later than the events th
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_file = msgspec.msgpack.Decoder(CapturedFile).decode
-_decode_place = msgspec.msgpack.Decoder(Place).decode
+_decode_place = msgspec.msgpack.Decoder(WindowStart).decode
 
 
-class Closed(msgspec.Struct, frozen=True):
+class ClosedWindow(msgspec.Struct, frozen=True):
     """A window that is over: when its name says that it closed, how long it would have lasted, and
     its file, if it has one."""
 
@@ -53,7 +53,7 @@ class Closed(msgspec.Struct, frozen=True):
     file: CapturedFile | None = None
 
 
-class Slot(msgspec.Struct, frozen=True):
+class ManifestSlot(msgspec.Struct, frozen=True):
     """A manifest's span of time. As long as the interval, and aligned to it; shorter next to
     one of another length, where settings were changed: slots do not overlap."""
 
@@ -61,14 +61,14 @@ class Slot(msgspec.Struct, frozen=True):
     end_s: int
 
 
-class Totals(msgspec.Struct, frozen=True):
+class CaptureTotals(msgspec.Struct, frozen=True):
     files: int
     events: int
     bytes: int
     lost: int  # events that retention dropped first
 
 
-class Ledger:
+class CaptureStateFile:
     """One hub's, in a file. Any process may open it; each act is one transaction."""
 
     def __init__(self, file: Path, *, check: bool = False) -> None:
@@ -78,7 +78,7 @@ class Ledger:
     def close(self) -> None:
         self._database.close()
 
-    def record(self, closed: Iterable[Closed], places: dict[str, Place]) -> None:
+    def record(self, closed: Iterable[ClosedWindow], places: dict[str, WindowStart]) -> None:
         """What a batch closed and wrote, and where the partitions stand behind it."""
         with self._transaction():
             for each in closed:
@@ -90,13 +90,13 @@ class Ledger:
                         "INSERT OR REPLACE INTO places VALUES (?, ?)", (partition, _encode(place))
                     )
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, WindowStart]:
         found = self._database.execute("SELECT partition, place FROM places")
         return {partition: _decode_place(place) for partition, place in found}
 
-    def totals(self) -> Totals:
+    def totals(self) -> CaptureTotals:
         found = self._database.execute("SELECT files, events, bytes, lost FROM totals").fetchone()
-        return Totals(*found)
+        return CaptureTotals(*found)
 
     def newest(self, most: int) -> list[CapturedFile]:
         """The last files, the newest first."""
@@ -105,33 +105,33 @@ class Ledger:
         )
         return [_decode_file(record) for (record,) in found]
 
-    def untold(self, most: int = 100) -> list[CapturedFile]:
+    def unannounced_files(self, most: int = 100) -> list[CapturedFile]:
         """Files that nobody was told of, oldest first."""
         found = self._database.execute(
             "SELECT record FROM files WHERE told = 0 ORDER BY named_s, path LIMIT ?", (most,)
         )
         return [_decode_file(record) for (record,) in found]
 
-    def told(self, paths: Iterable[str]) -> None:
+    def mark_announced(self, paths: Iterable[str]) -> None:
         with self._transaction():
             self._database.executemany(
                 "UPDATE files SET told = 1 WHERE path = ?", [(path,) for path in paths]
             )
 
-    def slots(self, before_s: int, most: int = 100) -> list[Slot]:
+    def slots(self, before_s: int, most: int = 100) -> list[ManifestSlot]:
         """Slots that end by this time and have no manifest that lists all of their files."""
         found = self._database.execute(
             "SELECT slot_s, end_s FROM slots WHERE listed = 0 AND end_s <= ? "
             "ORDER BY slot_s LIMIT ?",
             (before_s, most),
         )
-        return [Slot(*each) for each in found]
+        return [ManifestSlot(*each) for each in found]
 
-    def of_slot(self, slot: Slot) -> list[CapturedFile]:
+    def of_slot(self, slot: ManifestSlot) -> list[CapturedFile]:
         found = self._database.execute("SELECT record FROM files WHERE slot_s = ?", (slot.begin_s,))
         return [_decode_file(record) for (record,) in found]
 
-    def listed(self, slot: Slot) -> None:
+    def mark_manifest_written(self, slot: ManifestSlot) -> None:
         """The slot's manifest is in place; what is old enough is forgotten."""
         before_s = slot.begin_s - _KEPT_S
         with self._transaction():
@@ -169,7 +169,7 @@ class Ledger:
             "(SELECT min(slot_s) FROM slots WHERE slot_s > ?)",
             (named_s, named_s),
         ).fetchone()
-        slot_s = file_names.slot_of(named_s, interval_s)
+        slot_s = file_names.slot_start(named_s, interval_s)
         end_s = slot_s + interval_s
         if before_s is not None:
             slot_s = max(slot_s, before_s)
@@ -195,10 +195,10 @@ class Ledger:
         self._database.execute(
             "UPDATE totals SET files = files + 1, events = events + ?, bytes = bytes + ?, "
             "lost = lost + ?",
-            (file.count, file.bytes, file.lost),
+            (file.count, file.bytes, file.lost_count),
         )
 
-    def _place(self, partition: str) -> Place | None:
+    def _place(self, partition: str) -> WindowStart | None:
         found = self._database.execute(
             "SELECT place FROM places WHERE partition = ?", (partition,)
         ).fetchone()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from penstock.capture.container import DamagedFile
+from penstock.capture.container import DamagedAvroFile
 
 Value = int | float | str | bytes
 _DOUBLE = struct.Struct("<d")
@@ -21,24 +21,24 @@ _TIME = "x-opt-enqueued-time"
 _NET = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4}) (\d{1,2}):(\d{2}):(\d{2}) (AM|PM)")
 
 
-class Record:
+class CaptureRecord:
     """One event of a file."""
 
     __slots__ = ("body", "end", "enqueued", "offset", "properties", "sequence", "start", "system")
 
     def __init__(self, block: bytes, start: int) -> None:
         self.start = start
-        self.sequence, at = long_at(block, start)
-        self.offset, at = _text(block, at)
-        self.enqueued, at = _text(block, at)
-        self.system, at = _pairs(block, at)
-        self.properties, at = _pairs(block, at)
-        branch, at = long_at(block, at)
+        self.sequence, at = decode_long(block, start)
+        self.offset, at = _read_text(block, at)
+        self.enqueued, at = _read_text(block, at)
+        self.system, at = _read_map(block, at)
+        self.properties, at = _read_map(block, at)
+        branch, at = decode_long(block, at)
         self.body: bytes | None = None
         if branch == 1:
-            self.body, at = _sized(block, at)
+            self.body, at = _read_bytes(block, at)
         elif branch != 0:
-            raise DamagedFile(f"Branch {branch} of a body.")
+            raise DamagedAvroFile(f"Branch {branch} of a body.")
         self.end = at
 
     @property
@@ -47,18 +47,18 @@ class Record:
         exact = self.system.get(_TIME)
         if isinstance(exact, int):
             return exact * 1000
-        return text_us(self.enqueued)
+        return parse_time_us(self.enqueued)
 
 
-def records(count: int, block: bytes) -> Iterator[Record]:
+def read_capture_records(count: int, block: bytes) -> Iterator[CaptureRecord]:
     """Of one block, which holds so many and nothing else."""
     at = 0
     for _ in range(count):
-        record = Record(block, at)
+        record = CaptureRecord(block, at)
         at = record.end
         yield record
     if at != len(block):
-        raise DamagedFile(f"A block has {len(block) - at} bytes more than its records.")
+        raise DamagedAvroFile(f"A block has {len(block) - at} bytes more than its records.")
 
 
 def is_iso_time(text: str) -> bool:
@@ -72,7 +72,7 @@ def is_iso_time(text: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def text_us(text: str) -> int:
+def parse_time_us(text: str) -> int:
     """Of EnqueuedTimeUtc, in .NET's form or in ISO 8601."""
     match = _NET.fullmatch(text)
     try:
@@ -85,15 +85,15 @@ def text_us(text: str) -> int:
             at = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
             at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     except ValueError:
-        raise DamagedFile("EnqueuedTimeUtc is no time.") from None
+        raise DamagedAvroFile("EnqueuedTimeUtc is no time.") from None
     return (at - _EPOCH) // _US
 
 
-def long_at(block: bytes, at: int) -> tuple[int, int]:
+def decode_long(block: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(block) or shift > 63:
-            raise DamagedFile("A record is cut off.")
+            raise DamagedAvroFile("A record is cut off.")
         byte = block[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -102,53 +102,55 @@ def long_at(block: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _sized(block: bytes, at: int) -> tuple[bytes, int]:
-    size, at = long_at(block, at)
+def _read_bytes(block: bytes, at: int) -> tuple[bytes, int]:
+    size, at = decode_long(block, at)
     if not 0 <= size <= len(block) - at:
-        raise DamagedFile(f"A value of {size} bytes where {len(block) - at} are left.")
+        raise DamagedAvroFile(f"A value of {size} bytes where {len(block) - at} are left.")
     return block[at : at + size], at + size
 
 
-def _text(block: bytes, at: int) -> tuple[str, int]:
-    raw, at = _sized(block, at)
+def _read_text(block: bytes, at: int) -> tuple[str, int]:
+    raw, at = _read_bytes(block, at)
     try:
         return raw.decode(), at
     except UnicodeDecodeError:
-        raise DamagedFile("A text is not UTF-8.") from None
+        raise DamagedAvroFile("A text is not UTF-8.") from None
 
 
-def _pairs(block: bytes, at: int) -> tuple[dict[str, Value], int]:
+def _read_map(block: bytes, at: int) -> tuple[dict[str, Value], int]:
     found: dict[str, Value] = {}
     while True:
-        count, at = long_at(block, at)
+        count, at = decode_long(block, at)
         if count == 0:
             return found, at
         if count < 0:
             count = -count
-            _, at = long_at(block, at)
+            _, at = decode_long(block, at)
         if count > len(block) - at:
-            raise DamagedFile(f"A map of {count} entries where {len(block) - at} bytes are left.")
+            raise DamagedAvroFile(
+                f"A map of {count} entries where {len(block) - at} bytes are left."
+            )
         for _ in range(count):
-            name, at = _text(block, at)
+            name, at = _read_text(block, at)
             found[name], at = _value(block, at)
 
 
 def _value(block: bytes, at: int) -> tuple[Value, int]:
-    branch, at = long_at(block, at)
+    branch, at = decode_long(block, at)
     if branch == 0:
-        return long_at(block, at)
+        return decode_long(block, at)
     if branch == 1:
         if len(block) - at < 8:
-            raise DamagedFile("A number is cut off.")
+            raise DamagedAvroFile("A number is cut off.")
         return float(_DOUBLE.unpack_from(block, at)[0]), at + 8
     if branch == 2:
-        return _text(block, at)
+        return _read_text(block, at)
     if branch == 3:
-        return _sized(block, at)
-    raise DamagedFile(f"Branch {branch} of a union of four.")
+        return _read_bytes(block, at)
+    raise DamagedAvroFile(f"Branch {branch} of a union of four.")
 
 
-def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+def to_ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Runs of numbers that follow each other, first and behind the last.
 
     >>> ranges_of([1, 2, 3, 7])

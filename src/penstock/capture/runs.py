@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture.windows import UNKNOWN, Place
+from penstock.capture.windows import UNKNOWN, WindowStart
 
 RUNS_MAX = 64  # that are not finished yet
 SPANS_MAX = 256  # of one partition that are captured, with gaps between; the oldest makes room
@@ -22,7 +22,7 @@ PLACES_MAX = 16  # where files were put before settings were changed
 Span = tuple[int, int]  # from the first event to before the second
 
 
-class Reached(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class RunProgress(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How far a run is in one partition, as its job reported: enough for a job that has lost
     everything to cut the windows behind it as they would have been cut."""
 
@@ -32,11 +32,11 @@ class Reached(msgspec.Struct, frozen=True, gc=False, array_like=True):
     window: int
 
     @property
-    def place(self) -> Place:
-        return Place(self.sequence, UNKNOWN, self.opened_ms, self.named_s, self.window)
+    def place(self) -> WindowStart:
+        return WindowStart(self.sequence, UNKNOWN, self.opened_ms, self.named_s, self.window)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CaptureRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`starts` is the first event of each partition that is wanted, `stops` the first that is not
     any more. Names of its files are later than `named_s`. `description` is the captureDescription
     of a run that is over; one that goes on has the hub's."""
@@ -49,14 +49,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stops: dict[str, int] | None = None
     is_backfill: bool = False  # of events from before: names in between may be taken
     description: dict[str, Any] | None = None
-    reached: dict[str, Reached] = {}
+    reached: dict[str, RunProgress] = {}
 
     @property
     def is_over(self) -> bool:
         return self.stops is not None
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CaptureHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All runs that are over and done: what they wrote, and which events are in those files."""
 
     files: int = 0
@@ -67,7 +67,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     covered: dict[str, list[Span]] = {}
 
 
-class FilesPlace(msgspec.Struct, frozen=True, kw_only=True):
+class FileLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where a hub's files were put under some settings, and what they are called there."""
 
     account: str
@@ -75,40 +75,40 @@ class FilesPlace(msgspec.Struct, frozen=True, kw_only=True):
     name_format: str
 
 
-def runs_of(kept: object) -> list[Run]:
+def load_runs(kept: object) -> list[CaptureRun]:
     """Of what the catalog keeps."""
-    return msgspec.convert(kept or [], list[Run])
+    return msgspec.convert(kept or [], list[CaptureRun])
 
 
-def kept_of(runs: Sequence[Run]) -> object:
-    return _plain(list(runs))
+def dump_runs(runs: Sequence[CaptureRun]) -> object:
+    return _to_builtins(list(runs))
 
 
-def switched_on(
-    runs: Sequence[Run],
+def start_run(
+    runs: Sequence[CaptureRun],
     ends: Mapping[str, int],
     *,
     run_id: str,
     at_ms: int,
     created_ms: int = 0,
-    past: Past | None = None,
-) -> list[Run]:
+    past: CaptureHistory | None = None,
+) -> list[CaptureRun]:
     """`ends` is the next event of each partition. Names are later than the hub's creation, also
     where the clock was set back since (those before it are of a hub that was deleted), and later
     than all that are known of other runs."""
-    named_s = max(at_ms, created_ms, (past or Past()).last_file_ms) // 1000
+    named_s = max(at_ms, created_ms, (past or CaptureHistory()).last_file_ms) // 1000
     reached_s = [each.named_s for run in runs for each in run.reached.values()]
-    new = Run(id=run_id, on_ms=at_ms, starts=dict(ends), named_s=max(named_s, *reached_s, 0))
+    new = CaptureRun(id=run_id, on_ms=at_ms, starts=dict(ends), named_s=max(named_s, *reached_s, 0))
     return [*runs, new]
 
 
-def switched_off(
-    runs: Sequence[Run],
+def end_run(
+    runs: Sequence[CaptureRun],
     ends: Mapping[str, int],
     *,
     at_ms: int,
     description: Mapping[str, Any] | None = None,
-) -> list[Run]:
+) -> list[CaptureRun]:
     """What came before that moment is still captured, as the description said until then."""
     over = [
         run
@@ -126,15 +126,15 @@ def switched_off(
     ]
 
 
-def backfilled(
-    runs: Sequence[Run],
-    past: Past,
+def plan_backfill(
+    runs: Sequence[CaptureRun],
+    past: CaptureHistory,
     starts: Mapping[str, int],
     *,
     new_id: Callable[[], str],
     at_ms: int,
     created_ms: int = 0,
-) -> list[Run]:
+) -> list[CaptureRun]:
     """Runs of what lies before the running one and in none of the others, those that are done
     included: in each partition one gap after the other. None when there is nothing, or no running
     one."""
@@ -145,8 +145,8 @@ def backfilled(
     for key, first in starts.items():
         end = current.starts.get(key, first)
         own = [(run.starts.get(key, 0), (run.stops or {}).get(key, 0)) for run in runs]
-        taken = merged([*past.covered.get(key, ()), *own])
-        gaps[key] = list(_between(min(first, end), end, taken))
+        taken = merge_ranges([*past.covered.get(key, ()), *own])
+        gaps[key] = list(_gaps_between(min(first, end), end, taken))
     made = []
     for index in range(max(map(len, gaps.values()), default=0)):
         spans = {
@@ -154,7 +154,7 @@ def backfilled(
             for key, those in gaps.items()
         }
         made.append(
-            Run(
+            CaptureRun(
                 id=new_id(),
                 on_ms=at_ms,
                 starts={key: first for key, (first, _) in spans.items()},
@@ -168,19 +168,21 @@ def backfilled(
     return made
 
 
-def finished(runs: Sequence[Run], run_id: str) -> tuple[list[Run], Run | None]:
+def remove_finished_run(
+    runs: Sequence[CaptureRun], run_id: str
+) -> tuple[list[CaptureRun], CaptureRun | None]:
     """Without one that is over and done; and that one."""
     done = next((run for run in runs if run.id == run_id and run.is_over), None)
     return [run for run in runs if run is not done], done
 
 
-def past_of(kept: object) -> Past:
-    return msgspec.convert(kept or {}, Past)
+def load_history(kept: object) -> CaptureHistory:
+    return msgspec.convert(kept or {}, CaptureHistory)
 
 
-def with_done(
-    past: Past,
-    run: Run,
+def add_to_history(
+    past: CaptureHistory,
+    run: CaptureRun,
     *,
     files: int = 0,
     events: int = 0,
@@ -192,10 +194,10 @@ def with_done(
     covered = {key: list(spans) for key, spans in past.covered.items()}
     for key, end in (run.stops or {}).items():
         spans = [*covered.get(key, ()), (run.starts.get(key, end), end)]
-        covered[key] = merged(spans)[-SPANS_MAX:]
+        covered[key] = merge_ranges(spans)[-SPANS_MAX:]
     newest = max((past.last_file_ms, past.last_file), (last_file_ms, last_file))
-    return _plain(
-        Past(
+    return _to_builtins(
+        CaptureHistory(
             files=past.files + files,
             events=past.events + events,
             lost=past.lost + lost,
@@ -206,17 +208,17 @@ def with_done(
     )
 
 
-def places_of(kept: object) -> list[FilesPlace]:
-    return msgspec.convert(kept or [], list[FilesPlace])
+def load_locations(kept: object) -> list[FileLocation]:
+    return msgspec.convert(kept or [], list[FileLocation])
 
 
-def with_place(kept: object, place: FilesPlace) -> object:
+def add_location(kept: object, place: FileLocation) -> object:
     """What the catalog keeps of places that are left, with one more, each once."""
-    others = [each for each in places_of(kept) if each != place]
+    others = [each for each in load_locations(kept) if each != place]
     return msgspec.to_builtins([*others, place][-PLACES_MAX:])
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merge_ranges(spans: Iterable[Span]) -> list[Span]:
     """
     >>> merged([(5, 9), (0, 3), (3, 4), (7, 12), (2, 2)])
     [(0, 4), (5, 12)]
@@ -232,7 +234,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-def _between(first: int, end: int, taken: Sequence[Span]) -> Iterable[Span]:
+def _gaps_between(first: int, end: int, taken: Sequence[Span]) -> Iterable[Span]:
     """What of a range is in none of the spans, which are merged."""
     for start, behind in taken:
         if first < min(start, end):
@@ -242,7 +244,7 @@ def _between(first: int, end: int, taken: Sequence[Span]) -> Iterable[Span]:
         yield first, end
 
 
-def _plain(value: object) -> object:
+def _to_builtins(value: object) -> object:
     """As JSON has it: the catalog keeps nothing else, no tuple either."""
     return msgspec.json.decode(msgspec.json.encode(value))
 

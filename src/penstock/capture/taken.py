@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.capture import file_names
 from penstock.capture.notes import open_notes
-from penstock.capture.windows import Cut
+from penstock.capture.windows import ClosedRange
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS taken (
@@ -28,7 +28,7 @@ _KEPT_S = 8 * 24 * 3600  # names are dropped later than the events of their file
 _PRUNE_EVERY = 1000  # names
 
 
-class TakenNames:
+class FileNameRegistry:
     """One hub's, in a file that all of its runs share."""
 
     def __init__(self, file: Path, *, check: bool = False) -> None:
@@ -42,25 +42,25 @@ class TakenNames:
         self,
         run: str,
         partition: str,
-        cuts: Sequence[Cut],
+        cuts: Sequence[ClosedRange],
         *,
         after_s: int,
         is_there: Callable[[int], bool] | None = None,
-    ) -> list[Cut]:
+    ) -> list[ClosedRange]:
         """The windows with names of their own, each later than `after_s` and the one before.
         `is_there` says of events from before whether a file of that name lies there already: they
         take a name before the one they would have, too."""
         named = []
         for cut in cuts:
-            after_s = self._taken(run, partition, cut, after_s, is_there)
+            after_s = self._register_name(run, partition, cut, after_s, is_there)
             named.append(msgspec.structs.replace(cut, named_s=after_s))
         return named
 
-    def _taken(
+    def _register_name(
         self,
         run: str,
         partition: str,
-        cut: Cut,
+        cut: ClosedRange,
         after_s: int,
         is_there: Callable[[int], bool] | None,
     ) -> int:
@@ -100,7 +100,7 @@ class TakenNames:
             return found is not None or (is_there is not None and is_there(second))
 
         if is_there is not None:
-            return file_names.free_second(wanted_s, after_s=after_s, is_taken=is_taken)
+            return file_names.next_free_second(wanted_s, after_s=after_s, is_taken=is_taken)
         second = max(wanted_s, after_s + 1)
         while is_taken(second):
             second += 1

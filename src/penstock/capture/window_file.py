@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from penstock.capture import container
-from penstock.capture.destinations import DestinationError, Store
+from penstock.capture.destinations import DestinationError, FileStore
 
 TRIES = 5
 _PAUSE_S = 0.5
@@ -40,10 +40,10 @@ class AvroFile:
         self._digest = hashlib.sha256()
         self._bytes = 0
         self._file: BinaryIO = path.open("wb")
-        self._write(container.header(self._sync, deflate=deflate))
+        self._write(container.encode_header(self._sync, deflate=deflate))
 
     def add(self, count: int, block: bytes) -> None:
-        self._write(container.block_head(count, len(block)))
+        self._write(container.encode_block_header(count, len(block)))
         self._write(block)
         self._write(self._sync)
 
@@ -63,8 +63,8 @@ class AvroFile:
         self._bytes += len(piece)
 
 
-def put(
-    store: Store,
+def upload_file(
+    store: FileStore,
     source: Path,
     path: str,
     *,
@@ -90,7 +90,7 @@ def spool_directory(wanted: Path) -> Path:
     return wanted
 
 
-def sweep(spool: Path) -> int:
+def remove_stale_spools(spool: Path) -> int:
     """Remove what a killed job left; how many files that were."""
     if not spool.is_dir():
         return 0

@@ -19,7 +19,7 @@ from penstock.model.entities import (
     Namespace,
     RevokedPublisher,
 )
-from penstock.model.metrics import Sample, Series
+from penstock.model.metrics import MetricSample, MetricSeries
 from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind, Usage
 
 Unsubscribe = Callable[[], None]
@@ -148,7 +148,7 @@ class MetricStore(Protocol):
     """Numbers over time at falling resolution (model/metrics.py). One thread at a time, whichever.
     Raises DataDirectoryError."""
 
-    def record(self, at_ms: int, samples: Sequence[Sample]) -> None:
+    def record(self, at_ms: int, samples: Sequence[MetricSample]) -> None:
         """Add what was counted in the step that began at `at_ms`, to every resolution, all of it
         or nothing; what has grown too old goes. The last seconds may be lost in a power cut."""
         ...
@@ -163,7 +163,7 @@ class MetricStore(Protocol):
         until_ms: int,
         points: int,
         now_ms: int,
-    ) -> Series:
+    ) -> MetricSeries:
         """At most `points` steps of since_ms <= t < until_ms, in the finest resolution that is
         kept for so long; of a hub also the lag of each of its groups."""
         ...

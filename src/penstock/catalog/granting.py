@@ -29,7 +29,7 @@ def check_granted(
     )
 
 
-def granted(grant: QuotaGrant) -> AuditEntry:
+def grant_audit_entry(grant: QuotaGrant) -> AuditEntry:
     note = f" ({grant.note})" if grant.note else ""
     return AuditEntry(
         at_ms=grant.granted_ms,
@@ -39,7 +39,7 @@ def granted(grant: QuotaGrant) -> AuditEntry:
     )
 
 
-def withdrawn(grant: QuotaGrant, *, by: str, now_ms: int) -> AuditEntry:
+def withdrawal_audit_entry(grant: QuotaGrant, *, by: str, now_ms: int) -> AuditEntry:
     return AuditEntry(
         at_ms=now_ms,
         who=by,

@@ -22,7 +22,7 @@ from penstock.model.entities import (
     RevokedPublisher,
 )
 from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
-from penstock.model.names import DEFAULT_GROUP, key, shown
+from penstock.model.names import DEFAULT_GROUP, fold_name, quote_text
 from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 
 Record = Entity | AuditEntry
@@ -33,7 +33,7 @@ _R = TypeVar("_R", Namespace, Hub, ConsumerGroup, AuthorizationRule, RevokedPubl
 _Level = tuple[str, str | None]  # keys of namespace and hub; None: the namespace's own
 
 
-class Store(Protocol):
+class CatalogStorage(Protocol):
     """Each call is one transaction: durable when it returns, without a trace when it raises."""
 
     def put(self, records: tuple[Record, ...]) -> None:
@@ -57,7 +57,7 @@ class CatalogIndex:
     The spelling of a name is settled when it is created: later writes and children follow it.
     """
 
-    def __init__(self, store: Store, records: Iterable[Record] = ()) -> None:
+    def __init__(self, store: CatalogStorage, records: Iterable[Record] = ()) -> None:
         self._store = store
         self._namespaces: dict[str, Namespace] = {}
         self._hubs: dict[str, dict[str, Hub]] = {}
@@ -74,10 +74,10 @@ class CatalogIndex:
     # --- namespaces -----------------------------------------------------------------------------
 
     def namespaces(self) -> list[Namespace]:
-        return _sorted(self._namespaces)
+        return _sort_by_name(self._namespaces)
 
     def namespace(self, name: str) -> Namespace | None:
-        return self._namespaces.get(key(name))
+        return self._namespaces.get(fold_name(name))
 
     def put_namespace(self, namespace: Namespace, *, audit: AuditEntry | None = None) -> None:
         validation.check_namespace(namespace)
@@ -99,25 +99,25 @@ class CatalogIndex:
         self._store.delete(namespace)
         for hub in self.hubs(name):
             self._forget_hub(hub)
-        self._hubs.pop(key(name), None)
-        self._rules.pop((key(name), None), None)
-        self._grants.pop(key(name), None)
-        del self._namespaces[key(name)]
+        self._hubs.pop(fold_name(name), None)
+        self._rules.pop((fold_name(name), None), None)
+        self._grants.pop(fold_name(name), None)
+        del self._namespaces[fold_name(name)]
         self._notify(CatalogChange(namespace, None))
 
     # --- hubs -----------------------------------------------------------------------------------
 
     def hubs(self, namespace: str) -> list[Hub]:
-        return _sorted(self._hubs.get(key(namespace), {}))
+        return _sort_by_name(self._hubs.get(fold_name(namespace), {}))
 
     def hub(self, namespace: str, name: str) -> Hub | None:
-        return self._hubs.get(key(namespace), {}).get(key(name))
+        return self._hubs.get(fold_name(namespace), {}).get(fold_name(name))
 
     def put_hub(self, hub: Hub) -> None:
         namespace = self._parent_namespace(hub.namespace)
         old = self.hub(hub.namespace, hub.name)
         if old is None:
-            reason = self._reserved.get((key(hub.namespace), key(hub.name)))
+            reason = self._reserved.get((fold_name(hub.namespace), fold_name(hub.name)))
             if reason is not None:
                 raise AlreadyExists(f"The event hub '{hub.name}' cannot be created. {reason}")
             validation.check_hub(hub)
@@ -153,10 +153,10 @@ class CatalogIndex:
     # --- consumer groups ------------------------------------------------------------------------
 
     def groups(self, namespace: str, hub: str) -> list[ConsumerGroup]:
-        return _sorted(self._groups.get(_level(namespace, hub), {}))
+        return _sort_by_name(self._groups.get(_level(namespace, hub), {}))
 
     def group(self, namespace: str, hub: str, name: str) -> ConsumerGroup | None:
-        return self._groups.get(_level(namespace, hub), {}).get(key(name))
+        return self._groups.get(_level(namespace, hub), {}).get(fold_name(name))
 
     def put_group(self, group: ConsumerGroup) -> None:
         validation.check_group(group)
@@ -179,16 +179,16 @@ class CatalogIndex:
         if group.name == DEFAULT_GROUP:
             raise NotAllowed(f"The consumer group {DEFAULT_GROUP} cannot be deleted.")
         self._store.delete(group)
-        del self._groups[_level(namespace, hub)][key(name)]
+        del self._groups[_level(namespace, hub)][fold_name(name)]
         self._notify(CatalogChange(group, None))
 
     # --- authorization rules --------------------------------------------------------------------
 
     def rules(self, namespace: str, hub: str | None = None) -> list[AuthorizationRule]:
-        return _sorted(self._rules.get(_level(namespace, hub), {}))
+        return _sort_by_name(self._rules.get(_level(namespace, hub), {}))
 
     def rule(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule | None:
-        return self._rules.get(_level(namespace, hub), {}).get(key(name))
+        return self._rules.get(_level(namespace, hub), {}).get(fold_name(name))
 
     def put_rule(self, rule: AuthorizationRule) -> None:
         validation.check_rule(rule)
@@ -212,16 +212,16 @@ class CatalogIndex:
         if rule is None:
             raise _not_found("authorization rule", name)
         self._store.delete(rule)
-        del self._rules[_level(namespace, hub)][key(name)]
+        del self._rules[_level(namespace, hub)][fold_name(name)]
         self._notify(CatalogChange(rule, None))
 
     # --- revoked publishers ---------------------------------------------------------------------
 
     def revoked_publishers(self, namespace: str, hub: str) -> list[RevokedPublisher]:
-        return _sorted(self._revoked.get(_level(namespace, hub), {}))
+        return _sort_by_name(self._revoked.get(_level(namespace, hub), {}))
 
     def revoked_publisher(self, namespace: str, hub: str, name: str) -> RevokedPublisher | None:
-        return self._revoked.get(_level(namespace, hub), {}).get(key(name))
+        return self._revoked.get(_level(namespace, hub), {}).get(fold_name(name))
 
     def put_revoked_publisher(self, publisher: RevokedPublisher) -> None:
         validation.check_revoked_publisher(publisher)
@@ -244,33 +244,33 @@ class CatalogIndex:
         if publisher is None:
             raise _not_found("revoked publisher", name)
         self._store.delete(publisher)
-        del self._revoked[_level(namespace, hub)][key(name)]
+        del self._revoked[_level(namespace, hub)][fold_name(name)]
         self._notify(CatalogChange(publisher, None))
 
     # --- grants and the audit log ---------------------------------------------------------------
 
     def quota_grants(self, namespace: str) -> list[QuotaGrant]:
-        grants = self._grants.get(key(namespace), {})
+        grants = self._grants.get(fold_name(namespace), {})
         return [grants[kind] for kind in sorted(grants)]
 
     def quota_grant(self, namespace: str, kind: QuotaKind) -> QuotaGrant | None:
-        return self._grants.get(key(namespace), {}).get(kind)
+        return self._grants.get(fold_name(namespace), {}).get(kind)
 
     def put_quota_grant(self, grant: QuotaGrant) -> None:
         validation.check_quota_grant(grant)
         namespace = self._parent_namespace(grant.namespace)
         grant = msgspec.structs.replace(grant, namespace=namespace.name)
-        self._put(grant, granting.granted(grant))
+        self._put(grant, granting.grant_audit_entry(grant))
 
     def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
         self._parent_namespace(namespace)
         grant = self.quota_grant(namespace, kind)
         if grant is None:
             raise _not_found("grant", f"{kind} of {namespace}")
-        entry = granting.withdrawn(grant, by=by, now_ms=now_ms)
+        entry = granting.withdrawal_audit_entry(grant, by=by, now_ms=now_ms)
         validation.check_audit(entry)
         self._store.delete(grant, entry)
-        del self._grants[key(namespace)][kind]
+        del self._grants[fold_name(namespace)][kind]
         self._notify(CatalogChange(grant, None))
 
     def append_audit(self, entry: AuditEntry) -> None:
@@ -330,21 +330,23 @@ class CatalogIndex:
     def _apply(self, record: Record) -> None:
         match record:
             case Namespace():
-                self._namespaces[key(record.name)] = record
+                self._namespaces[fold_name(record.name)] = record
             case Hub():
-                self._hubs.setdefault(key(record.namespace), {})[key(record.name)] = record
+                self._hubs.setdefault(fold_name(record.namespace), {})[fold_name(record.name)] = (
+                    record
+                )
                 self._hub_ids.add(record.id)
             case ConsumerGroup():
                 groups = self._groups.setdefault(_level(record.namespace, record.hub), {})
-                groups[key(record.name)] = record
+                groups[fold_name(record.name)] = record
             case AuthorizationRule():
                 rules = self._rules.setdefault(_level(record.namespace, record.hub), {})
-                rules[key(record.name)] = record
+                rules[fold_name(record.name)] = record
             case RevokedPublisher():
                 revoked = self._revoked.setdefault(_level(record.namespace, record.hub), {})
-                revoked[key(record.name)] = record
+                revoked[fold_name(record.name)] = record
             case QuotaGrant():
-                self._grants.setdefault(key(record.namespace), {})[record.kind] = record
+                self._grants.setdefault(fold_name(record.namespace), {})[record.kind] = record
             case AuditEntry():
                 pass  # kept by the store alone
 
@@ -354,7 +356,7 @@ class CatalogIndex:
         self._rules.pop(level, None)
         self._revoked.pop(level, None)
         self._hub_ids.discard(hub.id)
-        del self._hubs[key(hub.namespace)][key(hub.name)]
+        del self._hubs[fold_name(hub.namespace)][fold_name(hub.name)]
 
     def _parent_namespace(self, name: str) -> Namespace:
         namespace = self.namespace(name)
@@ -375,10 +377,10 @@ class CatalogIndex:
 
 
 def _level(namespace: str, hub: str | None) -> _Level:
-    return key(namespace), None if hub is None else key(hub)
+    return fold_name(namespace), None if hub is None else fold_name(hub)
 
 
-def _sorted(records: dict[str, _R]) -> list[_R]:
+def _sort_by_name(records: dict[str, _R]) -> list[_R]:
     return [records[name] for name in sorted(records)]
 
 
@@ -393,4 +395,4 @@ def _default_group(hub: Hub) -> ConsumerGroup:
 
 
 def _not_found(what: str, name: str) -> NotFound:
-    return NotFound(f"The {what} '{shown(name)}' does not exist.")
+    return NotFound(f"The {what} '{quote_text(name)}' does not exist.")

@@ -14,10 +14,10 @@ class MemoryCatalog(CatalogIndex):
     """`catalog.api.Catalog` without durability."""
 
     def __init__(self) -> None:
-        super().__init__(_NoStore())
+        super().__init__(_NoStorage())
 
 
-class _NoStore:
+class _NoStorage:
     def __init__(self) -> None:
         self._audit: deque[AuditEntry] = deque(maxlen=_AUDIT_MAX)
 

@@ -28,11 +28,11 @@ from penstock.model.metrics import (
     NAMES,
     POINTS_MAX,
     SUBJECTS_MAX,
-    Sample,
-    Series,
-    Subject,
+    MetricSample,
+    MetricSeries,
+    MetricSubject,
 )
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 _log = logging.getLogger(__name__)
 
@@ -113,30 +113,30 @@ _FORGET_SUBJECTS = """
 """
 
 
-class SqliteHistory:
+class SqliteMetricStore:
     """`catalog.api.MetricStore` in a file. One that cannot be used as it is, is put aside; one of
     a newer Penstock is left alone, and this run's numbers end with it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._subjects: dict[Subject, int] = {}
+        self._subjects: dict[MetricSubject, int] = {}
         self._records = 0
         self._check: _BackgroundCheck | None = None
         try:
-            self._connection = _opened(path)
+            self._connection = _open_database(path)
         except (DatabaseInaccessible, sqlite3.OperationalError) as error:
             _log.warning("no metric history is kept beyond this run: %s: %s", path, error)
-            self._connection = _opened(None)
+            self._connection = _open_database(None)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             aside = path.with_name(f"{path.name}.damaged")
             _log.warning("%s is damaged, and put aside as %s: %s", path, aside.name, error)
-            self._connection = _begun_anew(path, aside)
+            self._connection = _recreate_database(path, aside)
         else:
             if path.stat().st_size > CHECKED_AT_START_BYTES:
                 self._check = _BackgroundCheck(path)
 
-    def record(self, at_ms: int, samples: Sequence[Sample]) -> None:
-        with self._translated(), transaction(self._connection):
+    def record(self, at_ms: int, samples: Sequence[MetricSample]) -> None:
+        with self._translate_errors(), transaction(self._connection):
             named = [(self._subject(each.subject), each) for each in samples[:SUBJECTS_MAX]]
             for level in LEVELS:
                 place = (level.step_ms, at_ms - at_ms % level.step_ms)
@@ -157,7 +157,7 @@ class SqliteHistory:
         until_ms: int,
         points: int,
         now_ms: int,
-    ) -> Series:
+    ) -> MetricSeries:
         assert set(names) <= set(NAMES)
         assert 1 <= points <= POINTS_MAX
         since_ms = max(since_ms, now_ms - KEPT_MS)
@@ -170,13 +170,17 @@ class SqliteHistory:
             step += kept
         first = since_ms - since_ms % step
         window = {"step": step, "kept": kept, "since": first, "until": until_ms}
-        with self._translated():
-            whole = self._window(Subject(key(namespace), key(hub or "")), window, len(times))
+        with self._translate_errors():
+            whole = self._window(
+                MetricSubject(fold_name(namespace), fold_name(hub or "")), window, len(times)
+            )
             groups: dict[str, list[int | None]] = {}
             if hub is not None:
-                groups = self._lag_by_group(key(namespace), key(hub), window, len(times))
+                groups = self._lag_by_group(
+                    fold_name(namespace), fold_name(hub), window, len(times)
+                )
         values = {name: whole[NAMES.index(name)] for name in names}
-        return Series(step_ms=step, at_ms=list(times), values=values, lag_by_group=groups)
+        return MetricSeries(step_ms=step, at_ms=list(times), values=values, lag_by_group=groups)
 
     def close(self) -> None:
         if self._check is not None:
@@ -184,7 +188,7 @@ class SqliteHistory:
         self._connection.close()
 
     def _window(
-        self, subject: Subject, window: dict[str, int], count: int
+        self, subject: MetricSubject, window: dict[str, int], count: int
     ) -> list[list[int | None]]:
         """A list for each of NAMES."""
         made: list[list[int | None]] = [[None] * count for _ in NAMES]
@@ -204,13 +208,13 @@ class SqliteHistory:
         found = self._connection.execute(_GROUPS, (namespace, hub)).fetchall()
         lag = NAMES.index("lag_events")
         groups = {
-            group: self._window(Subject(namespace, hub, group), window, count)[lag]
+            group: self._window(MetricSubject(namespace, hub, group), window, count)[lag]
             for _, group in found
             if group
         }
-        return {group: numbers for group, numbers in groups.items() if _is_known(numbers)}
+        return {group: numbers for group, numbers in groups.items() if _is_finite(numbers)}
 
-    def _subject(self, subject: Subject) -> int:
+    def _subject(self, subject: MetricSubject) -> int:
         known = self._subjects.get(subject)
         if known is not None:
             return known
@@ -234,7 +238,7 @@ class SqliteHistory:
             self._subjects.clear()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -274,22 +278,22 @@ class _BackgroundCheck:
             _log.warning("metric history is damaged: file=%s reason=%s", self._path, damage)
 
 
-def _is_known(numbers: Sequence[int | None]) -> bool:
+def _is_finite(numbers: Sequence[int | None]) -> bool:
     return any(number is not None for number in numbers)
 
 
-def _begun_anew(path: Path, aside: Path) -> sqlite3.Connection:
+def _recreate_database(path: Path, aside: Path) -> sqlite3.Connection:
     try:
         path.replace(aside)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        return _opened(path)
+        return _open_database(path)
     except (OSError, sqlite3.Error) as error:
         _log.warning("no metric history is kept beyond this run: %s", error)
-        return _opened(None)
+        return _open_database(None)
 
 
-def _opened(path: Path | None) -> sqlite3.Connection:
+def _open_database(path: Path | None) -> sqlite3.Connection:
     """In memory without a path. Raises DatabaseUnusable and other errors of SQLite."""
     is_small = path is None or not path.exists() or path.stat().st_size <= CHECKED_AT_START_BYTES
     connection = open_database(path, _FORMAT, busy_s=_BUSY_S, check_content=is_small)

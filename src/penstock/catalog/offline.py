@@ -22,11 +22,13 @@ _HUB_NAMES = """
 """
 
 
-def usage(data: Path, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list[Usage]:
+def read_usage_offline(
+    data: Path, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX
+) -> list[Usage]:
     """The ledger's hours, runs added up. Nothing is written, whatever state the file is in."""
-    file = _existing(data)
+    file = _find_catalog_file(data)
     try:
-        return _read(file, "mode=ro", since_ms, until_ms)
+        return _read_usage_rows(file, "mode=ro", since_ms, until_ms)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             raise DataDirectoryError(
@@ -39,7 +41,7 @@ def usage(data: Path, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list
         raise _unusable(file, error) from error
     try:
         # A directory that cannot be written: without a write-ahead log the file itself is whole.
-        return _read(file, "immutable=1", since_ms, until_ms)
+        return _read_usage_rows(file, "immutable=1", since_ms, until_ms)
     except sqlite3.Error as error:
         raise _unusable(file, error) from error
 
@@ -62,23 +64,23 @@ def hub_names(data: Path) -> dict[str, str]:
     return {}
 
 
-def grant(data: Path, given: QuotaGrant) -> None:
+def store_grant_offline(data: Path, given: QuotaGrant) -> None:
     """Record a grant. No service may run on the directory: it would not see it."""
-    catalog = SqliteCatalog(_existing(data))
+    catalog = SqliteCatalog(_find_catalog_file(data))
     try:
         catalog.put_quota_grant(given)
     finally:
         catalog.close()
 
 
-def _existing(data: Path) -> Path:
+def _find_catalog_file(data: Path) -> Path:
     file = data / FILE
     if not file.is_file():
         raise NotFound(f"There is no catalog in {data}: `penstock serve --data {data}` makes one.")
     return file
 
 
-def _read(file: Path, mode: str, since_ms: int, until_ms: int) -> list[Usage]:
+def _read_usage_rows(file: Path, mode: str, since_ms: int, until_ms: int) -> list[Usage]:
     connection = sqlite3.connect(_uri(file, mode), uri=True, timeout=_BUSY_S)
     try:
         return read_usage(connection, since_ms=since_ms, until_ms=until_ms)

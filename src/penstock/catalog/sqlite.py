@@ -34,7 +34,7 @@ class SqliteCatalog(CatalogIndex):
     """
 
     def __init__(self, path: Path) -> None:
-        store = _SqliteStore(path)
+        store = _SqliteStorage(path)
         try:
             super().__init__(store, store.load())
         except BaseException:
@@ -51,10 +51,10 @@ class SqliteCatalog(CatalogIndex):
         self._sqlite.forget_deleted_hubs(ids)
 
 
-class _SqliteStore:
+class _SqliteStorage:
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._translated():
+        with self._translate_errors():
             self._connection = open_database(path, _format(), busy_s=_BUSY_S)
             try:
                 empty_log(self._connection)
@@ -63,7 +63,7 @@ class _SqliteStore:
                 raise
 
     def put(self, records: tuple[Record, ...]) -> None:
-        with self._translated():
+        with self._translate_errors():
             with transaction(self._connection):
                 for record in records:
                     statement, values = sqlite_rows.put_statement(record)
@@ -71,7 +71,7 @@ class _SqliteStore:
             empty_log(self._connection)
 
     def delete(self, record: Entity, *audit: AuditEntry) -> None:
-        with self._translated():
+        with self._translate_errors():
             with transaction(self._connection):
                 statement, values = sqlite_rows.delete_statement(record)
                 self._connection.execute(statement, values)  # children go by ON DELETE CASCADE
@@ -80,15 +80,15 @@ class _SqliteStore:
             empty_log(self._connection)
 
     def audit(self, newest: int) -> list[AuditEntry]:
-        with self._translated():
+        with self._translate_errors():
             return sqlite_rows.load_audit(self._connection, newest)
 
     def deleted_hubs(self) -> list[str]:
-        with self._translated():
+        with self._translate_errors():
             return [row[0] for row in self._connection.execute("SELECT id FROM deleted_hubs")]
 
     def forget_deleted_hubs(self, ids: Collection[str]) -> None:
-        with self._translated():
+        with self._translate_errors():
             with transaction(self._connection):
                 statement = "DELETE FROM deleted_hubs WHERE id = ?"
                 self._connection.executemany(statement, [(each,) for each in ids])
@@ -96,14 +96,14 @@ class _SqliteStore:
 
     def load(self) -> list[Record]:
         """Everything, parents before children."""
-        with self._translated():
-            return sqlite_rows.load(self._connection)
+        with self._translate_errors():
+            return sqlite_rows.load_entities(self._connection)
 
     def close(self) -> None:
         self._connection.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """SQLite's errors, and values that no longer fit their type, name the file."""
         try:
             yield

@@ -26,7 +26,7 @@ from penstock.model.names import (
     NamespaceName,
     PublisherName,
     RuleName,
-    key,
+    fold_name,
 )
 from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
 
@@ -119,33 +119,52 @@ def put_statement(record: Record) -> tuple[str, Values]:
         case Namespace() as n:
             hosts = msgspec.json.encode(n.hosts).decode()
             return _PUT_NAMESPACE, (
-                *(key(n.name), n.name, n.created_ms, n.updated_ms),
+                *(fold_name(n.name), n.name, n.created_ms, n.updated_ms),
                 *(hosts, n.tier.value, n.throughput_units, n.maximum_throughput_units),
                 *(_json(n.metadata), n.limits.value),
             )
         case Hub() as h:
             return _PUT_HUB, (
-                *(key(h.namespace), key(h.name), h.id, h.name, h.partition_count),
+                *(fold_name(h.namespace), fold_name(h.name), h.id, h.name, h.partition_count),
                 *(h.created_ms, h.updated_ms, h.retention_hours, h.status.value, h.user_metadata),
                 _json(h.metadata),
             )
         case ConsumerGroup() as g:
             return _PUT_GROUP, (
-                *(key(g.namespace), key(g.hub), key(g.name), g.name),
+                *(fold_name(g.namespace), fold_name(g.hub), fold_name(g.name), g.name),
                 *(g.created_ms, g.updated_ms, g.user_metadata),
             )
         case AuthorizationRule() as r:
             return _PUT_RULE, (
-                *(key(r.namespace), _key_or_none(r.hub), key(r.name), r.name, int(r.rights)),
+                *(
+                    fold_name(r.namespace),
+                    _key_or_none(r.hub),
+                    fold_name(r.name),
+                    r.name,
+                    int(r.rights),
+                ),
                 *(r.primary_key.reveal(), r.secondary_key.reveal(), r.created_ms, r.updated_ms),
             )
         case RevokedPublisher() as p:
             return _PUT_REVOKED_PUBLISHER, (
-                *(key(p.namespace), key(p.hub), key(p.name), p.name, p.revoked_ms),
+                *(
+                    fold_name(p.namespace),
+                    fold_name(p.hub),
+                    fold_name(p.name),
+                    p.name,
+                    p.revoked_ms,
+                ),
             )
         case QuotaGrant() as q:
             return _PUT_QUOTA_GRANT, (
-                *(key(q.namespace), q.kind.value, q.value, q.granted_by, q.granted_ms, q.note),
+                *(
+                    fold_name(q.namespace),
+                    q.kind.value,
+                    q.value,
+                    q.granted_by,
+                    q.granted_ms,
+                    q.note,
+                ),
             )
         case AuditEntry() as a:
             return _PUT_AUDIT, (a.at_ms, a.who, a.what, a.detail)
@@ -154,43 +173,43 @@ def put_statement(record: Record) -> tuple[str, Values]:
 def delete_statement(record: Entity) -> tuple[str, Values]:
     match record:
         case Namespace() as n:
-            return "DELETE FROM namespaces WHERE key = ?", (key(n.name),)
+            return "DELETE FROM namespaces WHERE key = ?", (fold_name(n.name),)
         case Hub() as h:
             return (
                 "DELETE FROM hubs WHERE namespace_key = ? AND key = ?",
-                (key(h.namespace), key(h.name)),
+                (fold_name(h.namespace), fold_name(h.name)),
             )
         case ConsumerGroup() as g:
             return (
                 "DELETE FROM groups WHERE namespace_key = ? AND hub_key = ? AND key = ?",
-                (key(g.namespace), key(g.hub), key(g.name)),
+                (fold_name(g.namespace), fold_name(g.hub), fold_name(g.name)),
             )
         case AuthorizationRule() as r:
             return (
                 "DELETE FROM rules WHERE namespace_key = ? AND hub_key IS ? AND key = ?",
-                (key(r.namespace), _key_or_none(r.hub), key(r.name)),
+                (fold_name(r.namespace), _key_or_none(r.hub), fold_name(r.name)),
             )
         case RevokedPublisher() as p:
             return (
                 "DELETE FROM revoked_publishers "
                 "WHERE namespace_key = ? AND hub_key = ? AND key = ?",
-                (key(p.namespace), key(p.hub), key(p.name)),
+                (fold_name(p.namespace), fold_name(p.hub), fold_name(p.name)),
             )
         case QuotaGrant() as q:
             return (
                 "DELETE FROM quota_grants WHERE namespace_key = ? AND kind = ?",
-                (key(q.namespace), q.kind.value),
+                (fold_name(q.namespace), q.kind.value),
             )
 
 
-def load(connection: sqlite3.Connection) -> list[Record]:
+def load_entities(connection: sqlite3.Connection) -> list[Record]:
     """Everything there is, parents before children. ValueError when a value fits no type."""
     run = connection.execute
     return [
-        *(_namespace(*row) for row in run(_LOAD_NAMESPACES)),
-        *(_hub(*row) for row in run(_LOAD_HUBS)),
-        *(_group(*row) for row in run(_LOAD_GROUPS)),
-        *(_rule(*row) for row in run(_LOAD_RULES)),
+        *(_namespace_from_row(*row) for row in run(_LOAD_NAMESPACES)),
+        *(_hub_from_row(*row) for row in run(_LOAD_HUBS)),
+        *(_group_from_row(*row) for row in run(_LOAD_GROUPS)),
+        *(_rule_from_row(*row) for row in run(_LOAD_RULES)),
         *(_revoked_publisher(*row) for row in run(_LOAD_REVOKED_PUBLISHERS)),
         *(_quota_grant(*row) for row in run(_LOAD_QUOTA_GRANTS)),
     ]
@@ -208,10 +227,10 @@ def _json(metadata: dict[str, Any]) -> str:
 
 
 def _key_or_none(name: str | None) -> str | None:
-    return None if name is None else key(name)
+    return None if name is None else fold_name(name)
 
 
-def _namespace(
+def _namespace_from_row(
     name: str,
     created_ms: int,
     updated_ms: int,
@@ -235,7 +254,7 @@ def _namespace(
     )
 
 
-def _hub(
+def _hub_from_row(
     namespace: str,
     hub_id: str,
     name: str,
@@ -261,7 +280,7 @@ def _hub(
     )
 
 
-def _group(
+def _group_from_row(
     namespace: str, hub: str, name: str, created_ms: int, updated_ms: int, user_metadata: str
 ) -> ConsumerGroup:
     return ConsumerGroup(
@@ -274,7 +293,7 @@ def _group(
     )
 
 
-def _rule(
+def _rule_from_row(
     namespace: str,
     hub: str | None,
     name: str,

@@ -15,7 +15,7 @@ import msgspec
 from penstock.catalog.sqlite import empty_log
 from penstock.io.sqlite import register_row_sum, transaction
 from penstock.model.errors import DataDirectoryError
-from penstock.model.names import NamespaceName, key
+from penstock.model.names import NamespaceName, fold_name
 from penstock.model.usage import Usage
 
 TIME_MS_MAX = 2**63 - 1
@@ -43,11 +43,11 @@ _READ = f"""
 """  # noqa: S608 - the names stand above
 
 
-def added_up(counts: Iterable[Usage]) -> list[Usage]:
+def sum_usage(counts: Iterable[Usage]) -> list[Usage]:
     """Runs of one namespace and hour as one, in the order in which each first came."""
     hours: dict[tuple[int, str], Usage] = {}
     for count in counts:
-        place = (count.hour_ms, key(count.namespace))
+        place = (count.hour_ms, fold_name(count.namespace))
         known = hours.get(place)
         if known is None:
             hours[place] = msgspec.structs.replace(count, run="")
@@ -58,7 +58,7 @@ def added_up(counts: Iterable[Usage]) -> list[Usage]:
     return list(hours.values())
 
 
-class MemoryLedger:
+class MemoryUsageLedger:
     """`catalog.api.UsageLedger` without durability."""
 
     def __init__(self) -> None:
@@ -66,20 +66,20 @@ class MemoryLedger:
 
     def record(self, counts: Sequence[Usage]) -> None:
         for count in counts:
-            place = (count.hour_ms, key(count.namespace), count.run)
+            place = (count.hour_ms, fold_name(count.namespace), count.run)
             known = self._counts.get(place, count)
             largest = {name: max(getattr(known, name), getattr(count, name)) for name in _COLUMNS}
             self._counts[place] = msgspec.structs.replace(known, **largest)
 
     def usage(self, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list[Usage]:
         places = sorted(place for place in self._counts if since_ms <= place[0] < until_ms)
-        return added_up(self._counts[place] for place in places)
+        return sum_usage(self._counts[place] for place in places)
 
     def close(self) -> None:
         pass
 
 
-class SqliteLedger:
+class SqliteUsageLedger:
     """`catalog.api.UsageLedger` in a catalog's file, beside a catalog that has it open: its own
     connection lets it wait for the disk on a thread of its own. Raises DataDirectoryError."""
 
@@ -120,12 +120,12 @@ def read_usage(
     connection: sqlite3.Connection, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX
 ) -> list[Usage]:
     """`usage` of any connection to a catalog's file. Raises sqlite3.Error."""
-    return added_up(_usage(*row) for row in connection.execute(_READ, (since_ms, until_ms)))
+    return sum_usage(_usage(*row) for row in connection.execute(_READ, (since_ms, until_ms)))
 
 
 def _values(count: Usage) -> tuple[str | int, ...]:
     return (
-        *(count.hour_ms, key(count.namespace), count.run, count.namespace),
+        *(count.hour_ms, fold_name(count.namespace), count.run, count.namespace),
         *(getattr(count, name) for name in _COLUMNS),
     )
 

@@ -49,7 +49,7 @@ def check_namespace(namespace: Namespace) -> None:
         _check_range("length of a host name", len(host), 1, limits.HOST_NAME_MAX)
         if _HOST.fullmatch(host) is None:
             raise ArgumentError(
-                f"The host name '{names.shown(host)}' is invalid: "
+                f"The host name '{names.quote_text(host)}' is invalid: "
                 "lower-case letters, digits, . - _ and, for IPv6, : are allowed."
             )
 
@@ -60,7 +60,7 @@ def check_hub(hub: Hub) -> None:
     _check_hub_segments(hub.name)
     if _HUB_ID.fullmatch(hub.id) is None:
         raise ArgumentError(
-            f"The hub id '{names.shown(hub.id)}' is invalid: "
+            f"The hub id '{names.quote_text(hub.id)}' is invalid: "
             "1 to 64 letters, digits, - and _ are allowed."
         )
     _check_times(hub)
@@ -118,7 +118,7 @@ def check_quota_grant(grant: QuotaGrant) -> None:
     if grant.kind is QuotaKind.PARTITIONS:
         least, most = limits.PARTITION_COUNT_MAX + 1, limits.PARTITION_COUNT_GRANTED_MAX
         _check_range("number of partitions to grant", grant.value, least, most)
-    elif grant.value <= limits.THROUGHPUT_UNITS_MAX or not quotas.is_on_ladder(grant.value):
+    elif grant.value <= limits.THROUGHPUT_UNITS_MAX or not quotas.is_allowed_units(grant.value):
         raise ArgumentOutOfRange(
             f"The throughput units to grant are {grant.value}: 40, 60, 80, 100 and blocks of 100 "
             f"up to {limits.THROUGHPUT_UNITS_GRANTED_MAX} are allowed."
@@ -136,15 +136,16 @@ def check_audit(entry: AuditEntry) -> None:
 
 
 def _check_units(what: str, held: int | None) -> None:
-    if held is not None and not quotas.is_on_ladder(held):
+    if held is not None and not quotas.is_allowed_units(held):
         raise ArgumentOutOfRange(f"The {what} are {held}: {quotas.LADDER_TEXT} are allowed.")
 
 
 def _check_hub_segments(name: str) -> None:
-    segments = names.key(name).split("/")
+    segments = names.fold_name(name).split("/")
     if not _NO_SEGMENTS.isdisjoint(segments) or not _WORDS_BELOW_HUB.isdisjoint(segments[1:]):
         raise ArgumentError(
-            f"The event hub name '{names.shown(name)}' is invalid: between slashes stands a name, "
+            f"The event hub name '{names.quote_text(name)}' is invalid: between slashes "
+            "stands a name, "
             "not '.' or '..', and after the first slash not Partitions, ConsumerGroups, "
             "Publishers, RevokedPublishers or Messages, which have a meaning in addresses."
         )

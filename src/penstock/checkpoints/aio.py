@@ -13,10 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
-from penstock.checkpoints.backends import Backend, FileBackend
+from penstock.checkpoints.backends import CheckpointBackend, SqliteBackend
 from penstock.checkpoints.official import base_class
-from penstock.checkpoints.records import Names, Record, checkpoint_of, claims_by_group, names_of
-from penstock.checkpoints.service_client import RemoteBackend
+from penstock.checkpoints.records import (
+    GroupNames,
+    Record,
+    claims_by_group,
+    group_names,
+    parse_checkpoint,
+)
+from penstock.checkpoints.service_client import ServiceBackend
 
 __all__ = ["ServiceCheckpointStore", "SqliteCheckpointStore"]
 
@@ -26,10 +32,10 @@ _Official: Any = base_class("azure.eventhub.aio")
 _THREADS = 4  # its own: the loop's default ones may all be busy with the program's work
 
 
-class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
+class _AsyncStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
     """As `penstock.checkpoints.stores` has it."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: CheckpointBackend) -> None:
         self._backend = backend
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-checkpoints")
 
@@ -40,7 +46,7 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
         consumer_group: str,
         **options: Any,
     ) -> list[Record]:
-        names = Names(fully_qualified_namespace, eventhub_name, consumer_group)
+        names = GroupNames(fully_qualified_namespace, eventhub_name, consumer_group)
         return names.records_of(await self._call(self._backend.ownerships, names))
 
     async def claim_ownership(
@@ -54,7 +60,7 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
 
     async def update_checkpoint(self, checkpoint: Mapping[str, Any], **options: Any) -> None:
         """The last one written counts; it is on disk when this returns."""
-        await self._call(self._backend.save, names_of(checkpoint), checkpoint_of(checkpoint))
+        await self._call(self._backend.save, group_names(checkpoint), parse_checkpoint(checkpoint))
 
     async def list_checkpoints(
         self,
@@ -63,7 +69,7 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
         consumer_group: str,
         **options: Any,
     ) -> list[Record]:
-        names = Names(fully_qualified_namespace, eventhub_name, consumer_group)
+        names = GroupNames(fully_qualified_namespace, eventhub_name, consumer_group)
         return names.checkpoint_records_of(await self._call(self._backend.checkpoints, names))
 
     async def close(self) -> None:
@@ -82,14 +88,14 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
 
 
-class SqliteCheckpointStore(_Store):
+class SqliteCheckpointStore(_AsyncStore):
     """In a file that processes of one machine share; see `penstock.checkpoints`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(FileBackend(Path(path)))
+        super().__init__(SqliteBackend(Path(path)))
 
 
-class ServiceCheckpointStore(_Store):
+class ServiceCheckpointStore(_AsyncStore):
     """Kept by the service, over HTTPS; see `penstock.checkpoints`."""
 
     def __init__(
@@ -99,4 +105,4 @@ class ServiceCheckpointStore(_Store):
         https_url: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(RemoteBackend.of(connection_string, https_url=https_url, ca_file=ca_file))
+        super().__init__(ServiceBackend.of(connection_string, https_url=https_url, ca_file=ca_file))

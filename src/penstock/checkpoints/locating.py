@@ -22,7 +22,7 @@ _AMQP_PORT = 5672
 _RUNTIME_BYTES_MAX = 64 * limits.KB
 
 
-class Service(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Where to ask, and with what. Either a key and its policy, or a signature that was given."""
 
     host: str
@@ -39,7 +39,7 @@ def locate_service(
     *,
     https_url: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
-) -> Service:
+) -> ServiceEndpoint:
     """As design.md 7 orders it. Raises ArgumentError, which never quotes the connection string."""
     parts = _parts(connection_string)
     endpoint = urlsplit(parts.get("endpoint", ""))
@@ -53,7 +53,7 @@ def locate_service(
         )
     plain = parts.get("usedevelopmentemulator", "").casefold() == "true"
     amqp_port = _port(endpoint) or (_AMQP_PORT if plain else _AMQPS_PORT)
-    runtime = _runtime(endpoint.hostname, amqp_port)
+    runtime = read_runtime(endpoint.hostname, amqp_port)
     told = str(runtime.get("https", "")) or _default_url(endpoint.hostname)
     url = https_url or os.environ.get("PENSTOCK_HTTPS_URL") or told
     where = urlsplit(url)
@@ -62,7 +62,7 @@ def locate_service(
     port = _port(where) or 443
     known_ca = runtime.get("ca_file") if _is_same(where.hostname, port, told) else None
     ca = os.fspath(ca_file) if ca_file is not None else known_ca
-    return Service(
+    return ServiceEndpoint(
         host=where.hostname,
         port=port,
         namespace_host=endpoint.hostname,
@@ -100,13 +100,13 @@ def _is_same(host: str, port: int, url: str) -> bool:
     return host_key(host) == host_key(other.hostname or "") and port == (other.port or 443)
 
 
-def _runtime(host: str, amqp_port: int) -> dict[str, Any]:
+def read_runtime(host: str, amqp_port: int) -> dict[str, Any]:
     """What the service tells that runs on the data directory here, if it is the one that the
     connection string means; a file that nobody holds is what a crash left behind."""
     file = Path(os.environ.get("PENSTOCK_DATA", "penstock-data")) / "runtime.json"
     try:
         with file.open("rb") as opened:
-            if _nobody_holds(opened.fileno()):
+            if is_stale(opened.fileno()):
                 return {}
             facts = json.loads(opened.read(_RUNTIME_BYTES_MAX))
     except (OSError, ValueError):
@@ -121,7 +121,7 @@ def _runtime(host: str, amqp_port: int) -> dict[str, Any]:
     return facts if meant else {}
 
 
-def _nobody_holds(opened: int) -> bool:
+def is_stale(opened: int) -> bool:
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.errors import ArgumentError
-from penstock.model.names import key, shown
+from penstock.model.names import fold_name, quote_text
 
 Record = dict[str, Any]
 
@@ -27,7 +27,7 @@ _AUTHORITY = re.compile(
 )
 
 
-class Names(NamedTuple):
+class GroupNames(NamedTuple):
     """Of a consumer group, as a caller spells them."""
 
     namespace: str
@@ -37,7 +37,7 @@ class Names(NamedTuple):
     def records_of(self, owned: Iterable[Ownership]) -> list[Record]:
         """Fresh dicts: the SDK writes into them."""
         return [
-            self._identified(each.partition_id)
+            self._with_names(each.partition_id)
             | {
                 "owner_id": each.owner_id,
                 "last_modified_time": each.modified_ms / 1000,
@@ -48,12 +48,12 @@ class Names(NamedTuple):
 
     def checkpoint_records_of(self, saved: Iterable[Checkpoint]) -> list[Record]:
         return [
-            self._identified(each.partition_id)
+            self._with_names(each.partition_id)
             | {"offset": each.offset, "sequence_number": each.sequence_number}
             for each in saved
         ]
 
-    def _identified(self, partition_id: str) -> Record:
+    def _with_names(self, partition_id: str) -> Record:
         return {
             NAMESPACE: self.namespace,
             HUB: self.hub,
@@ -72,56 +72,60 @@ def namespace_key(fully_qualified_namespace: str) -> str:
     match = _AUTHORITY.fullmatch(fully_qualified_namespace)
     if match is None:
         raise ArgumentError(
-            f"'{shown(fully_qualified_namespace)}' is not the host name of a namespace."
+            f"'{quote_text(fully_qualified_namespace)}' is not the host name of a namespace."
         )
     return host_key(match[1] or match[2])
 
 
 def host_key(host: str) -> str:
     """Of a host without port and brackets."""
-    return "localhost" if key(host) in _LOOPBACK else key(host)
+    return "localhost" if fold_name(host) in _LOOPBACK else fold_name(host)
 
 
-def names_of(record: Mapping[str, Any]) -> Names:
-    return Names(_text(record, NAMESPACE), _text(record, HUB), _text(record, GROUP))
+def group_names(record: Mapping[str, Any]) -> GroupNames:
+    return GroupNames(
+        _require_text(record, NAMESPACE), _require_text(record, HUB), _require_text(record, GROUP)
+    )
 
 
-def claims_by_group(ownership_list: Iterable[Mapping[str, Any]]) -> dict[Names, list[Claim]]:
+def claims_by_group(ownership_list: Iterable[Mapping[str, Any]]) -> dict[GroupNames, list[Claim]]:
     """The claims of each consumer group; usually there is one. Raises ArgumentError."""
-    groups: dict[Names, list[Claim]] = {}
+    groups: dict[GroupNames, list[Claim]] = {}
     for record in ownership_list:
         etag = record.get("etag")
         claim = Claim(
-            partition_id=_text(record, "partition_id"),
-            owner_id=_text(record, "owner_id", empty=True),
-            etag=None if etag is None else _text(record, "etag"),
+            partition_id=_require_text(record, "partition_id"),
+            owner_id=_require_text(record, "owner_id", empty=True),
+            etag=None if etag is None else _require_text(record, "etag"),
         )
-        groups.setdefault(names_of(record), []).append(claim)
+        groups.setdefault(group_names(record), []).append(claim)
     return groups
 
 
-def checkpoint_of(record: Mapping[str, Any]) -> Checkpoint:
+def parse_checkpoint(record: Mapping[str, Any]) -> Checkpoint:
     """An offset may be a number as well, as other languages keep it. Raises ArgumentError."""
     number = record.get("sequence_number")
     if not isinstance(number, int) or not -1 <= number <= SEQUENCE_NUMBER_MAX:
         raise ArgumentError(
-            f"A checkpoint's sequence_number is {shown(repr(number))}: a whole number is needed."
+            f"A checkpoint's sequence_number is {quote_text(repr(number))}: a whole number "
+            "is needed."
         )
     offset = record.get("offset")
     if isinstance(offset, int):
         offset = str(offset)
     return Checkpoint(
-        partition_id=_text(record, "partition_id"),
-        offset=_text({"offset": offset}, "offset"),
+        partition_id=_require_text(record, "partition_id"),
+        offset=_require_text({"offset": offset}, "offset"),
         sequence_number=number,
     )
 
 
-def _text(record: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
+def _require_text(record: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not (value or empty):
         raise ArgumentError(
-            f"The record's {name} is {shown(repr(value))}: {'' if empty else 'non-empty '}text is "
+            f"The record's {name} is {quote_text(repr(value))}: "
+            f"{'' if empty else 'non-empty '}text is "
             "needed."
         )
     if len(value) > limits.CHECKPOINT_TEXT_MAX:

@@ -12,18 +12,23 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from penstock.checkpoints.backends import new_etag
-from penstock.checkpoints.sqlite_file import CheckpointFile, Place, Work, Written
+from penstock.checkpoints.sqlite_file import (
+    CheckpointFile,
+    CheckpointWrite,
+    CheckpointWriteResult,
+    GroupKey,
+)
 from penstock.io.threads import StartedThreads
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.errors import OperationCancelled, ServerBusy
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 _NAMESPACE = ""  # a hub's id is unique by itself
 _WORKS_MAX = 1_000  # of one transaction
 
 
-class _Group:
+class _GroupRecords:
     """What is committed of one consumer group, by partition id."""
 
     __slots__ = ("checkpoints", "ownerships")
@@ -39,7 +44,7 @@ class _Group:
             self.checkpoints[record.partition_id] = record
 
 
-class CheckpointKeeper:
+class ServerCheckpointStore:
     """Groups are named by their hub's id and their own name: a hub that was deleted and made again
     begins without checkpoints. Everything runs on the loop's thread but the writing itself."""
 
@@ -49,36 +54,40 @@ class CheckpointKeeper:
         self._loop = loop
         self._file = CheckpointFile(path, now_ms=now_ms, new_etag=new_etag, is_shared=False)
         self._thread = StartedThreads(1, "penstock-checkpoints")
-        self._groups: dict[Place, _Group] = {}
-        self._waiting: list[tuple[Work, asyncio.Future[Written]]] = []
-        self._taken: list[Work] = []  # what the disk is busy with
+        self._groups: dict[GroupKey, _GroupRecords] = {}
+        self._waiting: list[tuple[CheckpointWrite, asyncio.Future[CheckpointWriteResult]]] = []
+        self._taken: list[CheckpointWrite] = []  # what the disk is busy with
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
-        for place, record in self._file.everything():
-            self._groups.setdefault(place, _Group()).put(record)
+        for place, record in self._file.read_all():
+            self._groups.setdefault(place, _GroupRecords()).put(record)
 
     def ownerships(self, hub_id: str, group: str) -> list[Ownership]:
         """What is committed, in the order of first claims."""
-        known = self._groups.get(_place(hub_id, group))
+        known = self._groups.get(_service_group_key(hub_id, group))
         return [] if known is None else list(known.ownerships.values())
 
     def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]:
-        known = self._groups.get(_place(hub_id, group))
+        known = self._groups.get(_service_group_key(hub_id, group))
         return [] if known is None else list(known.checkpoints.values())
 
     async def claim(self, hub_id: str, group: str, claims: Sequence[Claim]) -> list[Ownership]:
         """The claims that won, durable on return. Raises ServerBusy, CheckpointStoreUnavailable."""
-        written = await self._write(Work(_place(hub_id, group), claims=claims))
+        written = await self._write(
+            CheckpointWrite(_service_group_key(hub_id, group), claims=claims)
+        )
         return written.ownerships
 
     async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None:
         """Durable on return. Raises as `claim` does."""
-        await self._write(Work(_place(hub_id, group), checkpoints=checkpoints))
+        await self._write(
+            CheckpointWrite(_service_group_key(hub_id, group), checkpoints=checkpoints)
+        )
 
     def keep_only(self, living: Collection[tuple[str, str]]) -> None:
         """Forget groups that are not among the living (hub id, name). Done again at the next
         start, if the disk does not take it now."""
-        wanted = {_place(*group) for group in living}
+        wanted = {_service_group_key(*group) for group in living}
         self._forget([place for place in self._stored_places() if place not in wanted])
 
     def forget_hub(self, hub_id: str) -> None:
@@ -87,19 +96,19 @@ class CheckpointKeeper:
 
     def forget_group(self, hub_id: str, group: str) -> None:
         """Forget a group that was deleted."""
-        place = _place(hub_id, group)
+        place = _service_group_key(hub_id, group)
         if place in self._stored_places():
             self._forget([place])
 
-    def _stored_places(self) -> set[Place]:
+    def _stored_places(self) -> set[GroupKey]:
         """Of what is committed, and of what is on its way to the disk."""
         coming = [*self._taken, *(work for work, _ in self._waiting)]
         return {*self._groups, *(work.place for work in coming if not work.forget)}
 
-    def _forget(self, places: Collection[Place]) -> None:
+    def _forget(self, places: Collection[GroupKey]) -> None:
         for place in places:
             self._groups.pop(place, None)
-            self._put(Work(place, forget=True))
+            self._put(CheckpointWrite(place, forget=True))
 
     async def close(self) -> None:
         """What waits is written; then nothing more is taken."""
@@ -109,7 +118,7 @@ class CheckpointKeeper:
         self._thread.shutdown()
         self._file.close()
 
-    async def _write(self, work: Work) -> Written:
+    async def _write(self, work: CheckpointWrite) -> CheckpointWriteResult:
         if len(self._waiting) >= limits.CHECKPOINT_WAITING_MAX:
             raise ServerBusy(
                 f"The server is busy: {len(self._waiting)} writes of checkpoints wait for the "
@@ -118,11 +127,11 @@ class CheckpointKeeper:
         # Shielded: a caller that leaves takes only its own wait away.
         return await asyncio.shield(self._put(work))
 
-    def _put(self, work: Work) -> asyncio.Future[Written]:
+    def _put(self, work: CheckpointWrite) -> asyncio.Future[CheckpointWriteResult]:
         if self._closed:
             raise OperationCancelled("The service is stopping.")
-        done: asyncio.Future[Written] = self._loop.create_future()
-        done.add_done_callback(_seen)
+        done: asyncio.Future[CheckpointWriteResult] = self._loop.create_future()
+        done.add_done_callback(_consume_exception)
         self._waiting.append((work, done))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write_all())
@@ -136,7 +145,7 @@ class CheckpointKeeper:
             try:
                 written = await self._loop.run_in_executor(self._thread, self._file.write, works)
                 for (work, done), each in zip(taken, written, strict=True):
-                    self._committed(work, each)
+                    self._apply_write(work, each)
                     done.set_result(each)
             except BaseException as error:
                 self._fail(taken, error)
@@ -151,7 +160,9 @@ class CheckpointKeeper:
         return task is not None and task.cancelling() > 0
 
     def _fail(
-        self, taken: Sequence[tuple[Work, asyncio.Future[Written]]], error: BaseException
+        self,
+        taken: Sequence[tuple[CheckpointWrite, asyncio.Future[CheckpointWriteResult]]],
+        error: BaseException,
     ) -> None:
         if isinstance(error, asyncio.CancelledError):
             error = OperationCancelled("Writing checkpoints was canceled.")
@@ -159,22 +170,22 @@ class CheckpointKeeper:
             if not done.done():
                 done.set_exception(error)
 
-    def _committed(self, work: Work, written: Written) -> None:
+    def _apply_write(self, work: CheckpointWrite, written: CheckpointWriteResult) -> None:
         if work.forget:
             self._groups.pop(work.place, None)
         if written.ownerships or written.checkpoints:
-            group = self._groups.setdefault(work.place, _Group())
+            group = self._groups.setdefault(work.place, _GroupRecords())
             for ownership in written.ownerships:
                 group.put(ownership)
             for checkpoint in written.checkpoints:
                 group.put(checkpoint)
 
 
-def _place(hub_id: str, group: str) -> Place:
-    return Place(_NAMESPACE, hub_id, key(group))
+def _service_group_key(hub_id: str, group: str) -> GroupKey:
+    return GroupKey(_NAMESPACE, hub_id, fold_name(group))
 
 
-def _seen(done: asyncio.Future[Written]) -> None:
+def _consume_exception(done: asyncio.Future[CheckpointWriteResult]) -> None:
     """Nobody may wait any more; that its error is not looked at is no fault then."""
     if not done.cancelled():
         done.exception()

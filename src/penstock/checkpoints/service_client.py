@@ -17,12 +17,12 @@ import msgspec
 
 from penstock.auth import sign
 from penstock.checkpoints.errors import CheckpointStoreUnavailable
-from penstock.checkpoints.locating import Service, locate_service
-from penstock.checkpoints.records import Names
+from penstock.checkpoints.locating import ServiceEndpoint, locate_service
+from penstock.checkpoints.records import GroupNames
 from penstock.model import errors, limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.errors import PenstockError
-from penstock.model.names import key, shown
+from penstock.model.names import fold_name, quote_text
 
 _T = TypeVar("_T")
 PREFIX = "/$penstock/checkpoints"
@@ -45,19 +45,19 @@ _ERRORS: dict[int, type[PenstockError]] = {
 }
 
 
-class _Ownerships(msgspec.Struct):
+class OwnershipList(msgspec.Struct):
     ownerships: list[Ownership]
 
 
-class _Checkpoints(msgspec.Struct):
+class CheckpointList(msgspec.Struct):
     checkpoints: list[Checkpoint]
 
 
-class _Claims(msgspec.Struct):
+class ClaimList(msgspec.Struct):
     claims: Sequence[Claim]
 
 
-class RemoteBackend:
+class ServiceBackend:
     """`backends.Backend` over the service. The namespace is the one of the connection string,
     whatever a caller calls it."""
 
@@ -67,14 +67,14 @@ class RemoteBackend:
         *,
         https_url: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
-    ) -> RemoteBackend:
-        return RemoteBackend(
+    ) -> ServiceBackend:
+        return ServiceBackend(
             locate_service(connection_string, https_url=https_url, ca_file=ca_file)
         )
 
     def __init__(
         self,
-        service: Service,
+        service: ServiceEndpoint,
         *,
         now_s: Callable[[], float] = time.time,
         wait: Callable[[float], None] = time.sleep,
@@ -88,23 +88,23 @@ class RemoteBackend:
         self._idle: list[http.client.HTTPSConnection] = []
         self._tokens: dict[str, tuple[float, str]] = {}
 
-    def ownerships(self, names: Names) -> list[Ownership]:
+    def ownerships(self, names: GroupNames) -> list[Ownership]:
         answer = self._call("GET", names, "ownership")
-        return _decoded(answer, _Ownerships).ownerships
+        return _decode_response(answer, OwnershipList).ownerships
 
-    def checkpoints(self, names: Names) -> list[Checkpoint]:
+    def checkpoints(self, names: GroupNames) -> list[Checkpoint]:
         answer = self._call("GET", names, "checkpoints")
-        return _decoded(answer, _Checkpoints).checkpoints
+        return _decode_response(answer, CheckpointList).checkpoints
 
-    def claim(self, names: Names, claims: Sequence[Claim]) -> list[Ownership]:
+    def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
         """Not tried again: whether the first try was taken cannot be told, and the next round of
         balancing lists what is so."""
-        body = msgspec.json.encode(_Claims(claims))
+        body = msgspec.json.encode(ClaimList(claims))
         answer = self._call("POST", names, "ownership", body, again=False)
-        return _decoded(answer, _Ownerships).ownerships
+        return _decode_response(answer, OwnershipList).ownerships
 
-    def save(self, names: Names, checkpoint: Checkpoint) -> None:
-        body = msgspec.json.encode(_Checkpoints([checkpoint]))
+    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None:
+        body = msgspec.json.encode(CheckpointList([checkpoint]))
         self._call("POST", names, "checkpoints", body)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class RemoteBackend:
             connection.close()
 
     def _call(
-        self, method: str, names: Names, what: str, body: bytes = b"", *, again: bool = True
+        self, method: str, names: GroupNames, what: str, body: bytes = b"", *, again: bool = True
     ) -> bytes:
         path = f"{PREFIX}/{quote(names.hub, safe='')}/{quote(names.group, safe='')}/{what}"
         for wait_s in (*_WAITS_S, None) if again else (None,):
@@ -136,7 +136,7 @@ class RemoteBackend:
                 content = response.read(_ANSWER_BYTES_MAX + 1)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                if is_used and _was_closed(error):
+                if is_used and _is_connection_closed(error):
                     # The service ended an idle connection; this request never reached it.
                     connection, is_used = self._new_connection(), False
                     continue
@@ -158,7 +158,7 @@ class RemoteBackend:
         if service.signature is not None:
             return service.signature.reveal()
         with self._lock:
-            expires_s, token = self._tokens.get(key(hub), (0.0, ""))
+            expires_s, token = self._tokens.get(fold_name(hub), (0.0, ""))
             if now_s < expires_s - _TOKEN_LASTS_S / 2:
                 return token
             expires_s = int(now_s) + _TOKEN_LASTS_S
@@ -168,7 +168,7 @@ class RemoteBackend:
             token = sign(resource, service.key_name, service.key, expires_s=int(expires_s))
             if len(self._tokens) >= _TOKENS_MAX:
                 self._tokens.clear()
-            self._tokens[key(hub)] = (expires_s, token)
+            self._tokens[fold_name(hub)] = (expires_s, token)
             return token
 
     def _connection(self) -> tuple[http.client.HTTPSConnection, bool]:
@@ -212,7 +212,7 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
         raise errors.ArgumentError(f"The ca_file {ca_file} cannot be read: {error}") from error
 
 
-def _was_closed(error: Exception) -> bool:
+def _is_connection_closed(error: Exception) -> bool:
     return isinstance(error, ConnectionError | http.client.RemoteDisconnected | ssl.SSLEOFError)
 
 
@@ -222,10 +222,10 @@ def _refusal(status: int, content: bytes) -> PenstockError:
     kind = _ERRORS.get(status)
     if kind is None:
         kind = CheckpointStoreUnavailable if status >= 500 or status == 408 else PenstockError
-    return kind(f"The service answered {status}: {shown(text, most=500)}")
+    return kind(f"The service answered {status}: {quote_text(text, most=500)}")
 
 
-def _decoded(content: bytes, kind: type[_T]) -> _T:
+def _decode_response(content: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:

@@ -90,7 +90,7 @@ _FORGET = (
 )
 
 
-class Place(NamedTuple):
+class GroupKey(NamedTuple):
     """A consumer group by its keys: two spellings of one name are one place."""
 
     namespace: str
@@ -98,16 +98,16 @@ class Place(NamedTuple):
     group: str
 
 
-class Work(NamedTuple):
+class CheckpointWrite(NamedTuple):
     """What is to be written of one place, in this order."""
 
-    place: Place
+    place: GroupKey
     forget: bool = False
     claims: Sequence[Claim] = ()
     checkpoints: Sequence[Checkpoint] = ()
 
 
-class Written(NamedTuple):
+class CheckpointWriteResult(NamedTuple):
     """What was: claims that lost are left out."""
 
     ownerships: list[Ownership]
@@ -135,32 +135,32 @@ class CheckpointFile:
         self._process = 0
         self._connection: sqlite3.Connection | None = None
         self._is_log_checked = is_shared
-        with self._connected():
+        with self._connection_locked():
             pass  # what cannot be opened is said at once
 
-    def write(self, works: Sequence[Work]) -> list[Written]:
+    def write(self, works: Sequence[CheckpointWrite]) -> list[CheckpointWriteResult]:
         """All in one transaction, durable on return; when it raises, nothing was written."""
-        with self._connected() as connection, transaction(connection):
+        with self._connection_locked() as connection, transaction(connection):
             now_ms = self._now_ms()
             return [self._write(connection, work, now_ms) for work in works]
 
-    def ownerships(self, place: Place) -> list[Ownership]:
-        with self._connected() as connection:
+    def ownerships(self, place: GroupKey) -> list[Ownership]:
+        with self._connection_locked() as connection:
             rows = connection.execute(_OWNED + _PLACE, place).fetchall()
         return [_ownership(*row[3:]) for row in rows]
 
-    def checkpoints(self, place: Place) -> list[Checkpoint]:
-        with self._connected() as connection:
+    def checkpoints(self, place: GroupKey) -> list[Checkpoint]:
+        with self._connection_locked() as connection:
             rows = connection.execute(_SAVED + _PLACE, place).fetchall()
         return [_checkpoint(*row[3:]) for row in rows]
 
-    def everything(self) -> list[tuple[Place, Ownership | Checkpoint]]:
-        with self._connected() as connection:
+    def read_all(self) -> list[tuple[GroupKey, Ownership | Checkpoint]]:
+        with self._connection_locked() as connection:
             owned = connection.execute(_OWNED).fetchall()
             saved = connection.execute(_SAVED).fetchall()
         return [
-            *((Place(*row[:3]), _ownership(*row[3:])) for row in owned),
-            *((Place(*row[:3]), _checkpoint(*row[3:])) for row in saved),
+            *((GroupKey(*row[:3]), _ownership(*row[3:])) for row in owned),
+            *((GroupKey(*row[:3]), _checkpoint(*row[3:])) for row in saved),
         ]
 
     def close(self) -> None:
@@ -169,7 +169,9 @@ class CheckpointFile:
                 self._connection.close()
             self._connection = None
 
-    def _write(self, connection: sqlite3.Connection, work: Work, now_ms: int) -> Written:
+    def _write(
+        self, connection: sqlite3.Connection, work: CheckpointWrite, now_ms: int
+    ) -> CheckpointWriteResult:
         if work.forget:
             for statement in _FORGET:
                 connection.execute(statement, work.place)
@@ -188,10 +190,10 @@ class CheckpointFile:
             row = (*work.place, each.partition_id, each.offset, each.sequence_number, now_ms)
             connection.execute(_SAVE, row)
             saved.append(_checkpoint(*row[3:]))
-        return Written(won, saved)
+        return CheckpointWriteResult(won, saved)
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _connection_locked(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 if self._connection is None or self._process != os.getpid():
@@ -224,7 +226,9 @@ class CheckpointFile:
                 return connection
 
 
-def _has_won(connection: sqlite3.Connection, place: Place, claim: Claim, record: Ownership) -> bool:
+def _has_won(
+    connection: sqlite3.Connection, place: GroupKey, claim: Claim, record: Ownership
+) -> bool:
     new = (record.owner_id, record.etag, record.modified_ms)
     if claim.etag is None:
         done = connection.execute(_CREATE, (*place, claim.partition_id, *new))

@@ -7,19 +7,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.checkpoints.backends import Backend, FileBackend
+from penstock.checkpoints.backends import CheckpointBackend, SqliteBackend
 from penstock.checkpoints.official import base_class
-from penstock.checkpoints.records import Names, Record, checkpoint_of, claims_by_group, names_of
-from penstock.checkpoints.service_client import RemoteBackend
+from penstock.checkpoints.records import (
+    GroupNames,
+    Record,
+    claims_by_group,
+    group_names,
+    parse_checkpoint,
+)
+from penstock.checkpoints.service_client import ServiceBackend
 
 _Official: Any = base_class("azure.eventhub")
 
 
-class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
+class _BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
     """The official interface over a backend. Options are taken and not looked at: the official
     interface lets callers pass some that other stores have."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: CheckpointBackend) -> None:
         self._backend = backend
 
     def list_ownership(
@@ -29,7 +35,7 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
         consumer_group: str,
         **options: Any,
     ) -> list[Record]:
-        names = Names(fully_qualified_namespace, eventhub_name, consumer_group)
+        names = GroupNames(fully_qualified_namespace, eventhub_name, consumer_group)
         return names.records_of(self._backend.ownerships(names))
 
     def claim_ownership(
@@ -43,7 +49,7 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
 
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **options: Any) -> None:
         """The last one written counts; it is on disk when this returns."""
-        self._backend.save(names_of(checkpoint), checkpoint_of(checkpoint))
+        self._backend.save(group_names(checkpoint), parse_checkpoint(checkpoint))
 
     def list_checkpoints(
         self,
@@ -52,7 +58,7 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
         consumer_group: str,
         **options: Any,
     ) -> list[Record]:
-        names = Names(fully_qualified_namespace, eventhub_name, consumer_group)
+        names = GroupNames(fully_qualified_namespace, eventhub_name, consumer_group)
         return names.checkpoint_records_of(self._backend.checkpoints(names))
 
     def close(self) -> None:
@@ -66,15 +72,15 @@ class _Store(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not b
         self.close()
 
 
-class SqliteCheckpointStore(_Store):
+class SqliteCheckpointStore(_BlockingStore):
     """In a file that processes of one machine share; made if it is not there. Not on a network
     file system, where SQLite's write-ahead log does not work."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(FileBackend(Path(path)))
+        super().__init__(SqliteBackend(Path(path)))
 
 
-class ServiceCheckpointStore(_Store):
+class ServiceCheckpointStore(_BlockingStore):
     """Kept by the service that the connection string names, over HTTPS; its policy needs the
     Listen right. Without `https_url`: PENSTOCK_HTTPS_URL, else what the data directory's
     runtime.json says, else port 8443 of the host. `ca_file` verifies the service's certificate;
@@ -87,4 +93,4 @@ class ServiceCheckpointStore(_Store):
         https_url: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(RemoteBackend.of(connection_string, https_url=https_url, ca_file=ca_file))
+        super().__init__(ServiceBackend.of(connection_string, https_url=https_url, ca_file=ca_file))

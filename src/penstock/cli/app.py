@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli.command_tree import CONTEXT_SETTINGS, Entry, RootGroup
+from penstock.cli.command_tree import CONTEXT_SETTINGS, CommandEntry, RootGroup
 from penstock.model import errors
 
 DONE, FAILED, USAGE, NOT_FOUND, DENIED, THROTTLED, TIMED_OUT = range(7)
@@ -34,9 +34,10 @@ _VERBOSE = ("-v", "--verbose")
 _PASSED_ON = ("spark",)  # its arguments belong to Spark's own programs
 
 
-def _section(title: str, *commands: tuple[str, str, str]) -> list[Entry]:
+def _section(title: str, *commands: tuple[str, str, str]) -> list[CommandEntry]:
     return [
-        Entry(name, f"penstock.cli.{where}", summary, title) for name, where, summary in commands
+        CommandEntry(name, f"penstock.cli.{where}", summary, title)
+        for name, where, summary in commands
     ]
 
 

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from penstock.cli.sections import BadEvent
+from penstock.cli.sections import InvalidEvent
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -48,7 +48,7 @@ def write_double(out: bytearray, value: float) -> None:
     out += _DOUBLE.pack(value)
 
 
-class Writer:
+class AvroContainerWriter:
     """Puts blocks of encoded records into a file."""
 
     def __init__(self, file: BinaryIO, schema: str, *, deflate: bool) -> None:
@@ -94,11 +94,11 @@ class Reader:
             value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
                 return (value >> 1) ^ -(value & 1)
-        raise BadEvent("an Avro number is longer than 64 bits")
+        raise InvalidEvent("an Avro number is longer than 64 bits")
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= self.left:
-            raise BadEvent(f"an Avro value of {size} bytes where {self.left} are left")
+            raise InvalidEvent(f"an Avro value of {size} bytes where {self.left} are left")
         start = self._position
         self._position += size
         return self._data[start : self._position]
@@ -110,7 +110,7 @@ class Reader:
         try:
             return self.bytes().decode()
         except UnicodeDecodeError:
-            raise BadEvent("an Avro string is not UTF-8") from None
+            raise InvalidEvent("an Avro string is not UTF-8") from None
 
     def double(self) -> float:
         return float(_DOUBLE.unpack(self.take(8))[0])
@@ -122,7 +122,9 @@ class Reader:
                 count = -count
                 self.long()  # the block's size in bytes
             if count > self.left:
-                raise BadEvent(f"an Avro block of {count} items where {self.left} bytes are left")
+                raise InvalidEvent(
+                    f"an Avro block of {count} items where {self.left} bytes are left"
+                )
             for _ in range(count):
                 yield
 
@@ -132,16 +134,16 @@ def read_container(file: BinaryIO) -> tuple[Any, Iterator[tuple[int, bytes]]]:
     head = file.read(_HEADER_BYTES_MAX)
     reader = Reader(head)
     if reader.left < len(_MAGIC) or reader.take(len(_MAGIC)) != _MAGIC:
-        raise BadEvent("this is no Avro container file")
+        raise InvalidEvent("this is no Avro container file")
     metadata = {reader.string(): reader.bytes() for _ in reader.blocks()}
     sync = reader.take(_SYNC_BYTES)
     codec = metadata.get("avro.codec", b"null")
     if codec not in (b"null", b"deflate"):
-        raise BadEvent(f"the Avro codec {codec!r} is not known here: null and deflate are")
+        raise InvalidEvent(f"the Avro codec {codec!r} is not known here: null and deflate are")
     try:
         schema = json.loads(metadata.get("avro.schema", b""))
     except (ValueError, RecursionError):
-        raise BadEvent("the Avro file's schema is no JSON") from None
+        raise InvalidEvent("the Avro file's schema is no JSON") from None
     rest = _Buffered(file, head[len(head) - reader.left :])
     return schema, _blocks(rest, sync, inflate=codec == b"deflate")
 
@@ -150,13 +152,15 @@ def _blocks(rest: _Buffered, sync: bytes, *, inflate: bool) -> Iterator[tuple[in
     while not rest.is_over():
         count, size = rest.long(), rest.long()
         if count < 0 or not 0 <= size <= _BLOCK_BYTES_MAX:
-            raise BadEvent(f"an Avro block of {count} records in {size} bytes")
+            raise InvalidEvent(f"an Avro block of {count} records in {size} bytes")
         block = rest.take(size)
         if rest.take(_SYNC_BYTES) != sync:
-            raise BadEvent("an Avro block does not end with the file's mark: the file is damaged")
+            raise InvalidEvent(
+                "an Avro block does not end with the file's mark: the file is damaged"
+            )
         block = _inflated(block) if inflate else block
         if count > len(block):
-            raise BadEvent(f"an Avro block of {count} records in {len(block)} bytes")
+            raise InvalidEvent(f"an Avro block of {count} records in {len(block)} bytes")
         yield count, block
 
 
@@ -181,7 +185,7 @@ class _Buffered(Reader):
         if len(taken) < size:
             taken += self._file.read(size - len(taken))
         if len(taken) < size:
-            raise BadEvent("the Avro file is cut off")
+            raise InvalidEvent("the Avro file is cut off")
         return taken
 
     def is_over(self) -> bool:
@@ -195,9 +199,9 @@ def _inflated(block: bytes) -> bytes:
     try:
         data = expand.decompress(block, _BLOCK_BYTES_MAX)
     except zlib.error as error:
-        raise BadEvent(f"an Avro block cannot be inflated: {error}") from None
+        raise InvalidEvent(f"an Avro block cannot be inflated: {error}") from None
     if expand.unconsumed_tail:
-        raise BadEvent(f"an Avro block has more than {_BLOCK_BYTES_MAX} bytes")
+        raise InvalidEvent(f"an Avro block has more than {_BLOCK_BYTES_MAX} bytes")
     return data
 
 
@@ -207,14 +211,14 @@ def _inflated(block: bytes) -> bytes:
 def record_reader(schema: Any) -> Callable[[int, bytes], list[dict[str, Any]]]:
     """What makes dictionaries of a block's records, whatever the schema says that they are."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise BadEvent("the Avro file does not hold records")
+        raise InvalidEvent("the Avro file does not hold records")
     read = _reader(schema, {}, 0)
 
     def records(count: int, block: bytes) -> list[dict[str, Any]]:
         reader = Reader(block)
         found = [read(reader) for _ in range(count)]
         if reader.left:
-            raise BadEvent(f"an Avro block has {reader.left} bytes more than its records")
+            raise InvalidEvent(f"an Avro block has {reader.left} bytes more than its records")
         return found
 
     return records
@@ -223,17 +227,17 @@ def record_reader(schema: Any) -> Callable[[int, bytes], list[dict[str, Any]]]:
 def _reader(schema: Any, named: dict[str, Read], depth: int) -> Read:
     """Schemas that name themselves are not known here: events have none."""
     if depth > _DEPTH_MAX:
-        raise BadEvent(f"the Avro schema is nested deeper than {_DEPTH_MAX}")
+        raise InvalidEvent(f"the Avro schema is nested deeper than {_DEPTH_MAX}")
     if isinstance(schema, list):
         branches = [_reader(each, named, depth + 1) for each in schema]
         return lambda reader: _branch(branches, reader)(reader)
     if isinstance(schema, str):
         found = _PRIMITIVES.get(schema) or named.get(schema)
         if found is None:
-            raise BadEvent(f"the Avro type {schema!r} is not known here")
+            raise InvalidEvent(f"the Avro type {schema!r} is not known here")
         return found
     if not isinstance(schema, dict):
-        raise BadEvent("the Avro schema has a type that is none")
+        raise InvalidEvent("the Avro schema has a type that is none")
     return _complex_reader(schema, named, depth + 1)
 
 
@@ -259,7 +263,7 @@ def _complex_reader(schema: dict[str, Any], named: dict[str, Read], depth: int) 
         else:
             return _reader(kind, named, depth)
     except (KeyError, TypeError, ValueError):
-        raise BadEvent(f"the Avro schema has a {kind} that is none") from None
+        raise InvalidEvent(f"the Avro schema has a {kind} that is none") from None
     if isinstance(schema.get("name"), str):
         named[schema["name"]] = read
     return read
@@ -268,7 +272,7 @@ def _complex_reader(schema: dict[str, Any], named: dict[str, Read], depth: int) 
 def _branch(branches: list[Any], reader: Reader) -> Any:
     number = reader.long()
     if not 0 <= number < len(branches):
-        raise BadEvent(f"branch {number} of an Avro union of {len(branches)}")
+        raise InvalidEvent(f"branch {number} of an Avro union of {len(branches)}")
     return branches[number]
 
 

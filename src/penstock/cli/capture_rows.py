@@ -15,15 +15,15 @@ from typing import Any
 
 from penstock.capture.container import SCHEMA
 from penstock.cli.avro import Reader, record_reader, write_bytes, write_double, write_long
-from penstock.cli.records import checked, checked_body
+from penstock.cli.records import check_body, check_sections
 from penstock.cli.sections import (
     BODY_KINDS,
     DATA,
     FIELD_NAMES,
     SERVICE_ANNOTATIONS,
-    BadEvent,
-    Copy,
-    Sections,
+    EventCopy,
+    EventSections,
+    InvalidEvent,
     encode_annotations,
     encode_fields,
     encode_properties,
@@ -31,11 +31,17 @@ from penstock.cli.sections import (
     map_values,
     own_annotations,
 )
-from penstock.client.values import to_union
+from penstock.client.values import to_avro_union
 from penstock.kernels import Columns
 from penstock.model.errors import ArgumentError
 
-__all__ = ["SCHEMA", "encode_rows", "read_row", "read_rows", "rows_reader"]
+__all__ = [
+    "SCHEMA",
+    "capture_record_reader",
+    "encode_capture_records",
+    "read_capture_record",
+    "read_rows",
+]
 
 Value = int | float | str | bytes
 _OWN = "penstock:"
@@ -50,7 +56,7 @@ _KINDS = {name: kind for kind, name in BODY_KINDS.items()}
 _LONG, _DOUBLE, _STRING, _BYTES = b"\x00", b"\x02", b"\x04", b"\x06"
 
 
-def encode_rows(columns: Columns, partition: str) -> bytes:
+def encode_capture_records(columns: Columns, partition: str) -> bytes:
     """The records of an Avro block."""
     out = bytearray()
     end = bytes(1)
@@ -80,17 +86,17 @@ def encode_rows(columns: Columns, partition: str) -> bytes:
     return bytes(out)
 
 
-def rows_reader(schema: Any) -> Callable[[int, bytes], list[Copy]]:
+def capture_record_reader(schema: Any) -> Callable[[int, bytes], list[EventCopy]]:
     """What makes events of a block: quickly for Capture's schema, somehow for one like it."""
     if isinstance(schema, dict) and _shape(schema) == _SHAPE:
         return read_rows
     records = record_reader(schema)
-    return lambda count, block: [read_row(each) for each in records(count, block)]
+    return lambda count, block: [read_capture_record(each) for each in records(count, block)]
 
 
-def read_rows(count: int, block: bytes) -> list[Copy]:
+def read_rows(count: int, block: bytes) -> list[EventCopy]:
     """The events of a block in Capture's schema. What repeats is looked at once."""
-    events: list[Copy] = []
+    events: list[EventCopy] = []
     position = 0
     try:
         for _ in range(count):
@@ -99,7 +105,7 @@ def read_rows(count: int, block: bytes) -> list[Copy]:
             position = _skip_bytes(block, position)  # EnqueuedTimeUtc
             system, position = _read_pairs(block, position)
             own, position = _read_pairs(block, position)
-            sections, key, kind, partition = _known(system, own)
+            sections, key, kind, partition = _parse_properties(system, own)
             body = b""
             if block[position] == 2:
                 length, position = _length(block, position + 1)
@@ -108,14 +114,14 @@ def read_rows(count: int, block: bytes) -> list[Copy]:
             elif block[position] == 0:
                 position += 1
             else:
-                raise BadEvent(f"branch {block[position]} of an Avro union of 2")
+                raise InvalidEvent(f"branch {block[position]} of an Avro union of 2")
             if kind != DATA:
-                checked_body(body, kind)
-            events.append(Copy(body, sections, key=key, kind=kind, partition=partition))
+                check_body(body, kind)
+            events.append(EventCopy(body, sections, key=key, kind=kind, partition=partition))
     except IndexError:
-        raise BadEvent("an Avro record is cut off") from None
+        raise InvalidEvent("an Avro record is cut off") from None
     if position != len(block):
-        raise BadEvent(f"an Avro block of {len(block)} bytes has records of {position}")
+        raise InvalidEvent(f"an Avro block of {len(block)} bytes has records of {position}")
     return events
 
 
@@ -137,7 +143,7 @@ def _read_pairs(block: bytes, position: int) -> tuple[bytes, int]:
             if branch in _SKIPPERS:
                 position = _SKIPPERS[branch](block, position + 1)
             else:
-                raise BadEvent(f"branch {branch // 2} of an Avro union of 4")
+                raise InvalidEvent(f"branch {branch // 2} of an Avro union of 4")
             if head not in _CHANGING:
                 kept.append(block[start:position])
 
@@ -153,14 +159,16 @@ def _long(block: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << place
         place += 7
         if place > 70:
-            raise BadEvent("an Avro number is longer than 64 bits")
+            raise InvalidEvent("an Avro number is longer than 64 bits")
     return (value >> 1) ^ -(value & 1), position + 1
 
 
 def _length(block: bytes, position: int) -> tuple[int, int]:
     length, position = _long(block, position)
     if not 0 <= length <= len(block) - position:
-        raise BadEvent(f"an Avro value of {length} bytes where {len(block) - position} are left")
+        raise InvalidEvent(
+            f"an Avro value of {length} bytes where {len(block) - position} are left"
+        )
     return length, position
 
 
@@ -186,9 +194,11 @@ _SKIPPERS = {0: _skip_long, 2: _skip_double, 4: _skip_bytes, 6: _skip_bytes}
 
 
 @lru_cache(maxsize=4096)
-def _known(system: bytes, own: bytes) -> tuple[Sections, str | None, int, str | None]:
+def _parse_properties(
+    system: bytes, own: bytes
+) -> tuple[EventSections, str | None, int, str | None]:
     """What the pairs of a record say; those of most records are the same."""
-    return _said(_pairs_of(own), _pairs_of(system))
+    return _build_sections(_pairs_of(own), _pairs_of(system))
 
 
 def _pairs_of(encoded: bytes) -> dict[str, Value]:
@@ -213,33 +223,33 @@ def _shape(schema: dict[str, Any]) -> object:
     return [(each.get("name"), each.get("type")) for each in fields]
 
 
-def read_row(row: Mapping[str, Any]) -> Copy:
+def read_capture_record(row: Mapping[str, Any]) -> EventCopy:
     """The event of one record, of ours or of Capture's. Raises BadEvent."""
     body, system = row.get("Body"), row.get("SystemProperties") or {}
     own = row.get("Properties") or {}
     if isinstance(body, str):
         body = body.encode()
     if not isinstance(body, bytes | None) or not isinstance(own, dict):
-        raise BadEvent("the record is not of Event Hubs Capture's schema")
+        raise InvalidEvent("the record is not of Event Hubs Capture's schema")
     if not isinstance(system, dict) or "Body" not in row:
-        raise BadEvent("the record is not of Event Hubs Capture's schema")
-    sections, key, kind, partition = _said(own, system)
-    body = checked_body(body or b"", kind)
-    return Copy(body, sections, key=key, kind=kind, partition=partition)
+        raise InvalidEvent("the record is not of Event Hubs Capture's schema")
+    sections, key, kind, partition = _build_sections(own, system)
+    body = check_body(body or b"", kind)
+    return EventCopy(body, sections, key=key, kind=kind, partition=partition)
 
 
-def _said(
+def _build_sections(
     own: Mapping[str, Any], system: Mapping[str, Any]
-) -> tuple[Sections, str | None, int, str | None]:
+) -> tuple[EventSections, str | None, int, str | None]:
     kind = _KINDS.get(system.get(_BODY_TYPE, "data"))
     key, partition = system.get(_KEY), system.get(_PARTITION)
     if kind is None or not isinstance(key, str | None) or not isinstance(partition, str | None):
-        raise BadEvent("the record has a body type, key or partition that is none")
+        raise InvalidEvent("the record has a body type, key or partition that is none")
     sections = _from_values(own, system)
     raw = [system.get(name, one) for name, one in zip(_RAW, sections, strict=True)]
     if not all(isinstance(one, bytes) for one in raw):
-        raise BadEvent("the record has AMQP sections that are no bytes")
-    return checked(Sections(*raw)), key, kind, partition
+        raise InvalidEvent("the record has AMQP sections that are no bytes")
+    return check_sections(EventSections(*raw)), key, kind, partition
 
 
 @lru_cache(maxsize=1024)
@@ -247,15 +257,17 @@ def _maps(
     properties: bytes, fields: bytes, annotations: bytes, key: str | None, kind: int
 ) -> tuple[bytes, bytes, int]:
     """Properties whole; of the system's those that repeat, and how many."""
-    own = {name: to_union(value) for name, value in map_values(properties).items()}
+    own = {name: to_avro_union(value) for name, value in map_values(properties).items()}
     system: dict[str, Value] = {} if key is None else {_KEY: key}
     told = map_values(annotations) | field_values(fields)
     system |= {
-        name: to_union(value) for name, value in told.items() if name not in SERVICE_ANNOTATIONS
+        name: to_avro_union(value)
+        for name, value in told.items()
+        if name not in SERVICE_ANNOTATIONS
     }
     if kind != DATA:
         system[_BODY_TYPE] = BODY_KINDS[kind]
-    came = Sections(properties, fields, annotations)
+    came = EventSections(properties, fields, annotations)
     again = _from_values(own, system)
     for name, one, other in zip(_RAW, came, again, strict=True):
         if one != other:
@@ -268,7 +280,7 @@ def _maps(
     return bytes(out) + b"\x00", pairs, len(system)
 
 
-def _from_values(properties: Mapping[str, Value], system: Mapping[str, Value]) -> Sections:
+def _from_values(properties: Mapping[str, Value], system: Mapping[str, Value]) -> EventSections:
     fields = {name: each for name, each in system.items() if name in _FIELDS}
     annotations = {
         name: each
@@ -280,11 +292,11 @@ def _from_values(properties: Mapping[str, Value], system: Mapping[str, Value]) -
     except ArgumentError:
         encoded_fields = b""  # Avro has no type for it: the bytes stand beside it, or it is lost
     try:
-        return Sections(
+        return EventSections(
             encode_properties(properties), encoded_fields, encode_annotations(annotations)
         )
     except ArgumentError as error:
-        raise BadEvent(str(error)) from None
+        raise InvalidEvent(str(error)) from None
 
 
 def _pair(name: str, value: Value) -> bytes:

@@ -19,7 +19,7 @@ WHICH_SERVICE = "Which service"
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One command or noun at the top, and where it is written."""
 
     name: str
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     hidden: bool = False
 
 
-class Command(TyperCommand):
+class PenstockCommand(TyperCommand):
     """Help with sections; the options that every command of its kind has come last."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -47,7 +47,7 @@ class Command(TyperCommand):
         _write_sections(formatter, {"Arguments": arguments, **sections})
 
 
-class Noun(typer.Typer):
+class CommandGroup(typer.Typer):
     """What `penstock NOUN VERB` hangs on."""
 
     def __init__(self, summary: str) -> None:
@@ -62,13 +62,15 @@ class Noun(typer.Typer):
     def verb(
         self, name: str | None = None, *, hidden: bool = False
     ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        return self.command(name, cls=Command, hidden=hidden, context_settings=CONTEXT_SETTINGS)
+        return self.command(
+            name, cls=PenstockCommand, hidden=hidden, context_settings=CONTEXT_SETTINGS
+        )
 
 
 class RootGroup(TyperGroup):
     """The top: names and sentences from the table, everything else when it is asked for."""
 
-    entries: Mapping[str, Entry] = {}
+    entries: Mapping[str, CommandEntry] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [entry.name for entry in self.entries.values() if not entry.hidden]
@@ -106,7 +108,7 @@ class RootGroup(TyperGroup):
         ]
 
 
-def load(entry: Entry) -> Any:
+def load(entry: CommandEntry) -> Any:
     """The command, or the group of them, that the entry names."""
     module, _, attribute = entry.where.partition(":")
     found = getattr(importlib.import_module(module), attribute)
@@ -114,7 +116,7 @@ def load(entry: Entry) -> Any:
         command = get_group(found)
     else:
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
-        single.command(entry.name, cls=Command, context_settings=CONTEXT_SETTINGS)(found)
+        single.command(entry.name, cls=PenstockCommand, context_settings=CONTEXT_SETTINGS)(found)
         command = get_command(single)  # type: ignore[assignment]  # one command is no group
     command.name = entry.name
     command.hidden = entry.hidden

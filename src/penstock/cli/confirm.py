@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import talk
+from penstock.cli.output import print_message
 from penstock.model.errors import ConfigurationError
 
 Yes = Annotated[
@@ -22,7 +22,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, 
 def confirm(what: str, name: str, *, yes: bool, dry_run: bool) -> bool:
     """Whether to go on. `what` is a sentence of what is lost; `name` what has to be typed."""
     if dry_run:
-        talk(f"{what} (Dry run: nothing was done.)")
+        print_message(f"{what} (Dry run: nothing was done.)")
         return False
     if yes:
         return True
@@ -30,9 +30,9 @@ def confirm(what: str, name: str, *, yes: bool, dry_run: bool) -> bool:
         raise ConfigurationError(
             f"{what} There is no terminal to ask on: say --yes, or look first with --dry-run."
         )
-    talk(what)
+    print_message(what)
     typed = typer.prompt(f"Type '{name}' to go on", default="", show_default=False, err=True)
     if typed.strip() != name:
-        talk("Nothing was done.")
+        print_message("Nothing was done.")
         raise typer.Exit(1)
     return True

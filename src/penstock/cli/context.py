@@ -9,13 +9,19 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
-from penstock.cli.output import Format, Output, print_record, print_rows, talk
+from penstock.cli.contexts import (
+    ServiceContext,
+    ServiceContexts,
+    contexts_file,
+    read_contexts,
+    write_contexts,
+)
+from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
 from penstock.model.errors import AlreadyExists
 
-app = Noun("Remember services by name.")
+app = CommandGroup("Remember services by name.")
 
 _HIDDEN = "(hidden; --reveal shows it)"
 _SECRETS = ("connection_string", "admin_token")
@@ -59,10 +65,10 @@ def add(
         raise typer.BadParameter("Give --data, --admin-url or --connection-string.")
     if connection_string == admin_token == "-":
         raise typer.BadParameter("stdin holds one of them: give the other by its option.")
-    made = Context(
-        connection_string=_given(connection_string),
+    made = ServiceContext(
+        connection_string=_read_secret_option(connection_string),
         admin_url=admin_url,
-        admin_token=_given(admin_token),
+        admin_token=_read_secret_option(admin_token),
         ca_file=None if ca_file is None else str(ca_file.absolute()),
         data=None if data is None else str(data.absolute()),
         namespace=namespace,
@@ -74,8 +80,8 @@ def add(
     if name in known.contexts and not replace:
         raise AlreadyExists(f"There is a context '{name}' already: --replace puts this in place.")
     current = name if use else known.current
-    write_contexts(file, Contexts(current=current, contexts={**known.contexts, name: made}))
-    talk(f"Context '{name}' is kept in {file}{' and used from now on' if use else ''}.")
+    write_contexts(file, ServiceContexts(current=current, contexts={**known.contexts, name: made}))
+    print_message(f"Context '{name}' is kept in {file}{' and used from now on' if use else ''}.")
 
 
 @app.verb()
@@ -91,11 +97,13 @@ def use(
     if name is not None:
         known.get(name)
     write_contexts(file, msgspec.structs.replace(known, current=name))
-    talk("No context is used." if name is None else f"Context '{name}' is used from now on.")
+    print_message(
+        "No context is used." if name is None else f"Context '{name}' is used from now on."
+    )
 
 
 @app.verb("list")
-def list_(output: Format = Output.TABLE) -> None:
+def list_(output: Format = OutputFormat.TABLE) -> None:
     """Every context, without its secrets."""
     known = read_contexts(contexts_file())
     rows = [
@@ -117,7 +125,7 @@ def show(
         typer.Argument(metavar="NAME", help="[default: the current]", autocompletion=_names),
     ] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show keys and tokens")] = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """One context; keys and tokens only with --reveal."""
     known = read_contexts(contexts_file())
@@ -139,11 +147,11 @@ def delete(name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     if confirm(f"Context '{name}' is forgotten.", name, yes=yes, dry_run=dry_run):
         kept = {each: found for each, found in known.contexts.items() if each != name}
         current = None if known.current == name else known.current
-        write_contexts(file, Contexts(current=current, contexts=kept))
-        talk(f"Context '{name}' is forgotten.")
+        write_contexts(file, ServiceContexts(current=current, contexts=kept))
+        print_message(f"Context '{name}' is forgotten.")
 
 
-def _given(text: str | None) -> str | None:
+def _read_secret_option(text: str | None) -> str | None:
     if text != "-":
         return text
     found = sys.stdin.read(_STDIN_BYTES_MAX).strip()

@@ -17,7 +17,7 @@ from penstock.model.errors import ConfigurationError, NotFound
 _FILE_BYTES_MAX = 1024 * 1024
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ServiceContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one service is reached. A field that is None is looked for elsewhere."""
 
     connection_string: str | None = None
@@ -31,11 +31,11 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"Context(admin_url={self.admin_url!r}, data={self.data!r})"
 
 
-class Contexts(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceContexts(msgspec.Struct, frozen=True, kw_only=True):
     current: str | None = None
-    contexts: dict[str, Context] = {}
+    contexts: dict[str, ServiceContext] = {}
 
-    def get(self, name: str) -> Context:
+    def get(self, name: str) -> ServiceContext:
         found = self.contexts.get(name)
         if found is None:
             known = ", ".join(sorted(self.contexts)) or "none yet"
@@ -52,7 +52,7 @@ def contexts_file(environ: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "penstock" / "contexts.json"
 
 
-def read_contexts(file: Path) -> Contexts:
+def read_contexts(file: Path) -> ServiceContexts:
     """None kept: an empty one. A file that others may read is refused: it holds keys."""
     try:
         with file.open("rb") as opened:
@@ -64,25 +64,25 @@ def read_contexts(file: Path) -> Contexts:
                 )
             content = opened.read(_FILE_BYTES_MAX + 1)
     except FileNotFoundError:
-        return Contexts()
+        return ServiceContexts()
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read ({error.strerror}).") from error
     try:
-        return msgspec.json.decode(content, type=Contexts)
+        return msgspec.json.decode(content, type=ServiceContexts)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(f"{file} holds no contexts: {error}.") from error
 
 
-def write_contexts(file: Path, contexts: Contexts) -> None:
+def write_contexts(file: Path, contexts: ServiceContexts) -> None:
     """Put in place whole, readable by its owner alone."""
-    from penstock.service.data_directory import write_whole
+    from penstock.service.data_directory import write_file_atomically
 
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(contexts), indent=2)
-    write_whole(file, content + b"\n", mode=0o600)
+    write_file_atomically(file, content + b"\n", mode=0o600)
 
 
-def chosen_context(flag: str | None) -> tuple[str, Context] | None:
+def selected_context(flag: str | None) -> tuple[str, ServiceContext] | None:
     """By flag, PENSTOCK_CONTEXT, or the current one; None when nobody chose."""
     file = contexts_file()
     name = flag or os.environ.get("PENSTOCK_CONTEXT")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, Param
 import typer
 
 from penstock.cli.command_tree import WHICH_SERVICE
-from penstock.cli.service_lookup import Where, find_admin, find_connection_string
+from penstock.cli.service_lookup import ServiceFlags, find_admin, find_connection_string
 from penstock.cli.service_options import ContextOption, DataOption
-from penstock.cli.units import seconds
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ _OPTIONS: tuple[tuple[str, Any, Any], ...] = (
 )
 
 
-class Wire(NamedTuple):
+class EventsEndpoint(NamedTuple):
     """How the events of one service are reached."""
 
     connection_string: str
@@ -134,13 +134,13 @@ class Wire(NamedTuple):
 
         tls = parse_connection_string(self.connection_string).tls
         return {
-            "ssl_context": _trusting(self.ca_file) if tls else None,
+            "ssl_context": _tls_context(self.ca_file) if tls else None,
             "timeout_s": self.timeout_s,
             "transport": "websocket" if self.websocket else "amqp",
         }
 
 
-def with_events(function: Callable[Concatenate[Wire, P], None]) -> Callable[..., None]:
+def with_events(function: Callable[Concatenate[EventsEndpoint, P], None]) -> Callable[..., None]:
     """The command gets a Wire as its first argument."""
     act: Callable[..., None] = function
 
@@ -166,13 +166,13 @@ def with_events(function: Callable[Concatenate[Wire, P], None]) -> Callable[...,
     return command
 
 
-def _with_names(error: NotFound, wire: Wire, given: dict[str, Any]) -> NotFound:
+def _with_names(error: NotFound, wire: EventsEndpoint, given: dict[str, Any]) -> NotFound:
     """The same error with the names that exist, where this machine's service is the one asked."""
     hub, group = given.get("hub"), given.get("group") or "$Default"
     if not isinstance(hub, str) or wire.is_given:
         return error
     try:
-        admin = find_admin(Where(data=wire.data, context=wire.context))
+        admin = find_admin(ServiceFlags(data=wire.data, context=wire.context))
         with admin.client(timeout_s=5.0) as client:
             namespace = admin.namespace or ""
             hubs = [each.name for each in client.hubs(namespace)]
@@ -204,25 +204,25 @@ def find_wire(
     ca_file: Path | None = None,
     websocket: bool = False,
     timeout: str = "60s",
-) -> Wire:
+) -> EventsEndpoint:
     text, found = find_connection_string(connection_string, data, context)
-    timeout_s = seconds(timeout, option="--timeout")
+    timeout_s = parse_seconds(timeout, option="--timeout")
     if timeout_s <= 0:
         raise typer.BadParameter("It must be above 0.", param_hint="--timeout")
     trusted = str(ca_file) if ca_file is not None else found
     is_given = bool(connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING"))
-    return Wire(text, trusted, websocket, timeout_s, data, context, is_given)
+    return EventsEndpoint(text, trusted, websocket, timeout_s, data, context, is_given)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Until it is done, on the quickest loop there is."""
-    from penstock.cli.server.serve import loop_factory
+    from penstock.cli.server.serve import event_loop_factory
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(work)
 
 
-async def together(*work: Coroutine[Any, Any, None]) -> None:
+async def run_together(*work: Coroutine[Any, Any, None]) -> None:
     """All of them; the first error ends the others, and is raised when they have ended."""
     tasks = [asyncio.create_task(each) for each in work]
     try:
@@ -234,7 +234,7 @@ async def together(*work: Coroutine[Any, Any, None]) -> None:
 
 
 @functools.cache
-def _trusting(ca_file: str | None) -> ssl.SSLContext:
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Beside the system's authorities: a string for Azure works where a service of ours runs."""
     trusted = ssl.create_default_context()
     if ca_file is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.records import shown_time
+from penstock.cli.records import format_enqueued_time
 from penstock.cli.sections import BODY_KINDS, field_values, map_values
 from penstock.client.values import display_body, to_readable
 from penstock.kernels import Columns
@@ -28,7 +28,7 @@ _DEPTH_MAX = 50
 _LENGTH_MAX = 2000
 
 
-class Event:
+class FilteredEvent:
     """One row; what an expression asks for is looked up, and parsed, when it does."""
 
     __slots__ = ("_body", "_columns", "_json", "_partition", "_row")
@@ -68,7 +68,7 @@ class Event:
 
 
 _UNREAD = object()
-Evaluate = Callable[[Event], Any]
+Evaluate = Callable[[FilteredEvent], Any]
 
 
 def _comparable(value: object) -> object:
@@ -87,7 +87,7 @@ _NAMES: dict[str, Evaluate] = {
     "key": _column("partition_keys"),
     "seq": _column("sequence_numbers"),
     "offset": _column("offsets"),
-    "time": lambda event: shown_time(_column("enqueued_ms")(event)),
+    "time": lambda event: format_enqueued_time(_column("enqueued_ms")(event)),
     "partition": lambda event: event._partition,  # noqa: SLF001  # one module
     "properties": lambda event: event.properties,
     "system": lambda event: field_values(_column("message_properties")(event)),
@@ -100,7 +100,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matches": lambda text, pattern: isinstance(text, str) and re.search(pattern, text) is not None,
     "lower": lambda text: text.lower() if isinstance(text, str) else None,
     "len": lambda value: len(value) if hasattr(value, "__len__") else None,
-    "number": lambda text: _number(text),
+    "number": lambda text: _to_number(text),
 }
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
@@ -116,24 +116,24 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 
 
-def compile_filter(text: str) -> Callable[[Event], bool]:
+def compile_filter(text: str) -> Callable[[FilteredEvent], bool]:
     """Raises typer.BadParameter."""
     if len(text) > _LENGTH_MAX:
-        raise _bad(f"it has {len(text)} characters, {_LENGTH_MAX} are allowed")
+        raise _syntax_error(f"it has {len(text)} characters, {_LENGTH_MAX} are allowed")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _bad(getattr(error, "msg", None) or str(error)) from None
-    evaluate = _compiled(tree.body, 0)
+        raise _syntax_error(getattr(error, "msg", None) or str(error)) from None
+    evaluate = _compile_node(tree.body, 0)
     return lambda event: bool(evaluate(event))
 
 
-def _compiled(node: ast.expr, depth: int) -> Evaluate:
+def _compile_node(node: ast.expr, depth: int) -> Evaluate:
     if depth > _DEPTH_MAX:
-        raise _bad(f"it is nested deeper than {_DEPTH_MAX}")
+        raise _syntax_error(f"it is nested deeper than {_DEPTH_MAX}")
     make = _MAKERS.get(type(node))
     if make is None:
-        raise _bad(f"'{ast.unparse(node)}' is not possible here")
+        raise _syntax_error(f"'{ast.unparse(node)}' is not possible here")
     return make(node, depth + 1)
 
 
@@ -142,55 +142,55 @@ def _constant(node: Any, depth: int) -> Evaluate:
     return lambda event: value
 
 
-def _name(node: Any, depth: int) -> Evaluate:
+def _compile_name(node: Any, depth: int) -> Evaluate:
     if node.id in _CONSTANTS:
         value = _CONSTANTS[node.id]
         return lambda event: value
     found = _NAMES.get(node.id)
     if found is None:
-        raise _bad(f"there is no '{node.id}'; there are {', '.join(_NAMES)}")
+        raise _syntax_error(f"there is no '{node.id}'; there are {', '.join(_NAMES)}")
     return found
 
 
 def _attribute(node: Any, depth: int) -> Evaluate:
     """`json.a.b` and `properties.a` are items, never attributes of a Python object."""
-    inner, name = _compiled(node.value, depth), node.attr
+    inner, name = _compile_node(node.value, depth), node.attr
     return lambda event: _item(inner(event), name)
 
 
 def _subscript(node: Any, depth: int) -> Evaluate:
-    inner, index = _compiled(node.value, depth), _compiled(node.slice, depth)
+    inner, index = _compile_node(node.value, depth), _compile_node(node.slice, depth)
     return lambda event: _item(inner(event), index(event))
 
 
 def _collection(node: Any, depth: int) -> Evaluate:
-    items = [_compiled(each, depth) for each in node.elts]
+    items = [_compile_node(each, depth) for each in node.elts]
     return lambda event: [each(event) for each in items]
 
 
-def _negated(node: Any, depth: int) -> Evaluate:
-    inner = _compiled(node.operand, depth)
+def _compile_negation(node: Any, depth: int) -> Evaluate:
+    inner = _compile_node(node.operand, depth)
     if isinstance(node.op, ast.Not):
         return lambda event: not inner(event)
     number = getattr(node.operand, "value", None)
     if isinstance(node.op, ast.USub) and isinstance(number, int | float):
         value = -number
         return lambda event: value
-    raise _bad(f"'{ast.unparse(node)}' is not possible here")
+    raise _syntax_error(f"'{ast.unparse(node)}' is not possible here")
 
 
-def _combined(node: Any, depth: int) -> Evaluate:
-    parts = [_compiled(each, depth) for each in node.values]
+def _compile_boolean(node: Any, depth: int) -> Evaluate:
+    parts = [_compile_node(each, depth) for each in node.values]
     if isinstance(node.op, ast.And):
         return lambda event: all(each(event) for each in parts)
     return lambda event: any(each(event) for each in parts)
 
 
-def _compared(node: Any, depth: int) -> Evaluate:
-    values = [_compiled(each, depth) for each in (node.left, *node.comparators)]
+def _compile_comparison(node: Any, depth: int) -> Evaluate:
+    values = [_compile_node(each, depth) for each in (node.left, *node.comparators)]
     signs = [_COMPARISONS[type(each)] for each in node.ops]
 
-    def evaluate(event: Event) -> bool:
+    def evaluate(event: FilteredEvent) -> bool:
         left = values[0](event)
         for sign, other in zip(signs, values[1:], strict=True):
             right = other(event)
@@ -205,14 +205,14 @@ def _compared(node: Any, depth: int) -> Evaluate:
     return evaluate
 
 
-def _called(node: Any, depth: int) -> Evaluate:
+def _compile_call(node: Any, depth: int) -> Evaluate:
     function = _FUNCTIONS.get(getattr(node.func, "id", ""))
     if function is None or node.keywords:
-        raise _bad(f"'{ast.unparse(node)}': there are {', '.join(_FUNCTIONS)}")
-    arguments = [_compiled(each, depth) for each in node.args]
+        raise _syntax_error(f"'{ast.unparse(node)}': there are {', '.join(_FUNCTIONS)}")
+    arguments = [_compile_node(each, depth) for each in node.args]
     wanted = function.__code__.co_argcount
     if len(arguments) != wanted:
-        raise _bad(f"'{ast.unparse(node)}' needs {wanted} arguments")
+        raise _syntax_error(f"'{ast.unparse(node)}' needs {wanted} arguments")
     _check_pattern(node)
     return lambda event: function(*(each(event) for each in arguments))
 
@@ -221,11 +221,11 @@ def _check_pattern(node: Any) -> None:
     if node.func.id == "matches":
         pattern = node.args[1]
         if not isinstance(pattern, ast.Constant) or not isinstance(pattern.value, str):
-            raise _bad("the pattern of matches() is a text")
+            raise _syntax_error("the pattern of matches() is a text")
         try:
             re.compile(pattern.value)
         except re.error as error:
-            raise _bad(f"{pattern.value!r} is no pattern: {error}") from None
+            raise _syntax_error(f"{pattern.value!r} is no pattern: {error}") from None
 
 
 def _item(value: Any, index: Any) -> Any:
@@ -235,7 +235,7 @@ def _item(value: Any, index: Any) -> Any:
         return None
 
 
-def _number(text: Any) -> float | None:
+def _to_number(text: Any) -> float | None:
     try:
         return float(text)
     except (TypeError, ValueError):
@@ -244,18 +244,18 @@ def _number(text: Any) -> float | None:
 
 _MAKERS: dict[type[ast.AST], Callable[[Any, int], Evaluate]] = {
     ast.Constant: _constant,
-    ast.Name: _name,
+    ast.Name: _compile_name,
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
     ast.Tuple: _collection,
     ast.List: _collection,
     ast.Set: _collection,
-    ast.UnaryOp: _negated,
-    ast.BoolOp: _combined,
-    ast.Compare: _compared,
-    ast.Call: _called,
+    ast.UnaryOp: _compile_negation,
+    ast.BoolOp: _compile_boolean,
+    ast.Compare: _compile_comparison,
+    ast.Call: _compile_call,
 }
 
 
-def _bad(why: str) -> typer.BadParameter:
+def _syntax_error(why: str) -> typer.BadParameter:
     return typer.BadParameter(f"The expression cannot be used: {why}.", param_hint="--filter")

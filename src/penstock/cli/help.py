@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.output import Format, Output, print_record
+from penstock.cli.output import Format, OutputFormat, print_record
 
 
 class Shell(StrEnum):
@@ -18,7 +18,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def version(output: Format = Output.TABLE) -> None:
+def version(output: Format = OutputFormat.TABLE) -> None:
     """Show the version."""
     from penstock import __version__
     from penstock.kernels import KERNEL
@@ -58,7 +58,7 @@ def help_(
     """Show the help of a command, or --all of it."""
     root = ctx.find_root()
     if all_:
-        for _, each, below in walk(root.command, root):
+        for _, each, below in walk_commands(root.command, root):
             if not hasattr(each, "commands"):
                 typer.echo(below.get_usage().removeprefix("Usage: "))
                 typer.echo(f"    {each.get_short_help_str(limit=200)}")
@@ -74,7 +74,7 @@ def help_(
     typer.echo(found.get_help(context))
 
 
-def walk(command: Any, context: Any) -> list[tuple[str, Any, Any]]:
+def walk_commands(command: Any, context: Any) -> list[tuple[str, Any, Any]]:
     """Every command below, with its words and a context, in the order of the help."""
     found = []
     for name in command.list_commands(context):
@@ -84,7 +84,7 @@ def walk(command: Any, context: Any) -> list[tuple[str, Any, Any]]:
         below = _context(child, name, context)
         found.append((below.command_path, child, below))
         if hasattr(child, "commands"):
-            found += walk(child, below)
+            found += walk_commands(child, below)
     return found
 
 

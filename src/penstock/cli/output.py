@@ -29,23 +29,23 @@ Row = Mapping[str, object]
 Show = Callable[[object], str]
 
 
-class Output(StrEnum):
+class OutputFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     JSONL = "jsonl"
 
 
-Format = Annotated[Output, typer.Option("-o", "--output", help="table, json or jsonl")]
+Format = Annotated[OutputFormat, typer.Option("-o", "--output", help="table, json or jsonl")]
 
 
-def talk(text: str) -> None:
+def print_message(text: str) -> None:
     """To the person, not to the pipe."""
     typer.echo(text, err=True)
 
 
 def print_rows(
     rows: Sequence[Row],
-    output: Output,
+    output: OutputFormat,
     *,
     title: str,
     columns: Sequence[str] | None = None,
@@ -55,30 +55,30 @@ def print_rows(
     """JSON is a list of objects (design.md 7); a table has the first row's keys as columns, or
     those named. `title` says what there is none of; `shown` how a column is written in a table;
     `elided` columns are cut short rather than wrapped."""
-    if output is not Output.TABLE:
+    if output is not OutputFormat.TABLE:
         print_json(rows, output)
     elif rows:
         names = list(columns if columns is not None else rows[0])
         _print_table(rows, names, shown or {}, elided)
     else:
-        talk(f"{title}: nothing to show")
+        print_message(f"{title}: nothing to show")
 
 
 def print_record(
     record: Row,
-    output: Output,
+    output: OutputFormat,
     *,
     shown: Mapping[str, Show] | None = None,
 ) -> None:
     """One thing: in a table its properties stand below each other. JSON is a list of one."""
-    if output is not Output.TABLE:
+    if output is not OutputFormat.TABLE:
         print_json([record], output)
         return
     console().print(_block(record, shown or {}))
 
 
-def print_json(rows: Iterable[Row], output: Output) -> None:
-    if output is Output.JSON:
+def print_json(rows: Iterable[Row], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
         typer.echo(json.dumps(list(rows)))
     else:
         for row in rows:
@@ -105,7 +105,7 @@ def _print_table(
     from rich.text import Text
 
     screen = console()
-    columns = [_Column(name, rows, shown, elided=name in elided) for name in names]
+    columns = [_TableColumn(name, rows, shown, elided=name in elided) for name in names]
     least = sum(column.least for column in columns) + _GAP * (len(columns) - 1)
     if least > screen.width:
         for number, row in enumerate(rows):
@@ -134,7 +134,7 @@ def _print_table(
     screen.print(table)
 
 
-class _Column:
+class _TableColumn:
     """How much room a column needs: numbers and times as they are, texts their longest word."""
 
     def __init__(
@@ -146,7 +146,7 @@ class _Column:
         self.is_number = number and (bool(values) or _NUMBERS.search(name) is not None)
         self.is_fixed = self.is_number or name in _TIMES
         self.is_elided = elided
-        self.texts = [_shown(name, row[name], shown) for row in rows]
+        self.texts = [_format_value(name, row[name], shown) for row in rows]
         self.most = max(len(text) for text in (*self.texts, heading(name)))
         words = [word for text in (*self.texts, heading(name)) for word in text.split()]
         self.least = self.most if self.is_fixed else min(max(map(len, words), default=1), _WORD_MAX)
@@ -164,7 +164,7 @@ def _block(record: Row, shown: Mapping[str, Show]) -> Table:
     table.add_column(overflow="fold")
     for name, value in record.items():
         if value is not None:
-            table.add_row(heading(name), Text(_shown(name, value, shown), _style(value)))
+            table.add_row(heading(name), Text(_format_value(name, value, shown), _style(value)))
     return table
 
 
@@ -211,7 +211,7 @@ def heading(name: str) -> str:
     return _HEADINGS.get(name) or name.replace("_", " ")
 
 
-def bytes_shown(value: object) -> str:
+def format_bytes(value: object) -> str:
     """1,536 -> 1.5 KB"""
     size = float(value) if isinstance(value, int | float) else 0.0
     for unit in ("B", "KB", "MB", "GB"):
@@ -221,7 +221,7 @@ def bytes_shown(value: object) -> str:
     return f"{size:,.1f} TB"
 
 
-def seconds_shown(value: object) -> str:
+def format_seconds(value: object) -> str:
     """90061 -> 1d 1h; 3.25 -> 3.2s"""
     seconds = float(value) if isinstance(value, int | float) else 0.0
     if seconds < 60:
@@ -235,13 +235,13 @@ def seconds_shown(value: object) -> str:
     return f"{hours // 24}d {hours % 24}h"
 
 
-def hours_shown(value: object) -> str:
+def format_hours(value: object) -> str:
     """168 -> 7d; 36 -> 1d 12h"""
     days, hours = divmod(int(value) if isinstance(value, int) else 0, 24)
     return " ".join(part for part in (f"{days}d" * bool(days), f"{hours}h" * bool(hours)) if part)
 
 
-def _shown(name: str, value: object, shown: Mapping[str, Show]) -> str:
+def _format_value(name: str, value: object, shown: Mapping[str, Show]) -> str:
     if value is None:
         return "-"
     if name in shown:

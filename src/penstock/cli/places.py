@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from penstock.cli.units import seconds
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _MS = timedelta(milliseconds=1)
 _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?Z?")
 
 
-class Kind(Enum):
+class PositionKind(Enum):
     EARLIEST = 1
     LATEST = 2
     LAST = 3  # so many events before the end
@@ -43,8 +43,8 @@ class Kind(Enum):
     TIME = 6  # milliseconds since 1970
 
 
-class Place(NamedTuple):
-    kind: Kind
+class Position(NamedTuple):
+    kind: PositionKind
     number: int = 0
     offset: str = ""
 
@@ -53,33 +53,33 @@ class Place(NamedTuple):
         """For a reader that begins at it. Not for LAST, which is nowhere before one looks."""
         from penstock.client import EventPosition
 
-        if self.kind is Kind.EARLIEST:
+        if self.kind is PositionKind.EARLIEST:
             return EventPosition.earliest()
-        if self.kind is Kind.SEQUENCE_NUMBER:
+        if self.kind is PositionKind.SEQUENCE_NUMBER:
             return EventPosition.from_sequence_number(self.number, inclusive=True)
-        if self.kind is Kind.OFFSET:
+        if self.kind is PositionKind.OFFSET:
             return EventPosition.from_offset(self.offset, inclusive=True)
-        if self.kind is Kind.TIME:
+        if self.kind is PositionKind.TIME:
             # The selector says `>`: what was stored at this very millisecond is wanted too.
             return EventPosition.from_enqueued_time(_EPOCH + (self.number - 1) * _MS)
-        assert self.kind is Kind.LATEST
+        assert self.kind is PositionKind.LATEST
         return EventPosition.latest()
 
 
-def parse_place(text: str, *, option: str = "--from", now: datetime | None = None) -> Place:
+def parse_position(text: str, *, option: str = "--from", now: datetime | None = None) -> Position:
     """Raises typer.BadParameter."""
     wanted = text.strip()
     if wanted.lower() in ("earliest", "latest"):
-        return Place(Kind[wanted.upper()])
+        return Position(PositionKind[wanted.upper()])
     if wanted.startswith("@") and 1 < len(wanted) <= 128 and "'" not in wanted:
-        return Place(Kind.OFFSET, offset=wanted[1:])
+        return Position(PositionKind.OFFSET, offset=wanted[1:])
     if re.fullmatch(r"-[0-9]{1,18}", wanted):
-        return Place(Kind.LAST, int(wanted[1:]))
+        return Position(PositionKind.LAST, int(wanted[1:]))
     if re.fullmatch(r"[0-9]{1,18}", wanted):
-        return Place(Kind.SEQUENCE_NUMBER, int(wanted))
+        return Position(PositionKind.SEQUENCE_NUMBER, int(wanted))
     now = datetime.now(UTC) if now is None else now
     if wanted.startswith("-"):
-        return _at(now - timedelta(seconds=seconds(wanted[1:], option=option)))
+        return _at(now - timedelta(seconds=parse_seconds(wanted[1:], option=option)))
     moment = f"{now:%Y-%m-%d}T{wanted.zfill(5)}" if _CLOCK.fullmatch(wanted) else wanted
     try:
         found = datetime.fromisoformat(moment)
@@ -92,7 +92,7 @@ def parse_place(text: str, *, option: str = "--from", now: datetime | None = Non
     return _at(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
 
 
-def position_before(number: int) -> EventPosition:
+def position_before_sequence(number: int) -> EventPosition:
     """For a reader whose first event has this sequence number, which need not be there yet: the
     service refuses `>=` a number that it did not give."""
     from penstock.client import EventPosition
@@ -100,14 +100,14 @@ def position_before(number: int) -> EventPosition:
     return EventPosition.from_sequence_number(number - 1) if number else EventPosition.earliest()
 
 
-def _at(moment: datetime) -> Place:
-    return Place(Kind.TIME, (moment - _EPOCH) // _MS)
+def _at(moment: datetime) -> Position:
+    return Position(PositionKind.TIME, (moment - _EPOCH) // _MS)
 
 
 # --- sequence numbers -----------------------------------------------------------------------------
 
 
-class Span(NamedTuple):
+class EventRange(NamedTuple):
     """Events of one partition, as they were counted when somebody looked."""
 
     partition: str
@@ -119,7 +119,7 @@ class Span(NamedTuple):
         return max(0, self.stop - self.first)
 
 
-async def chosen_partitions(
+async def select_partitions(
     consumer: EventHubConsumerClient, wanted: list[str] | None
 ) -> list[str]:
     """Those that are there; NotFound names one that is not."""
@@ -133,48 +133,52 @@ async def chosen_partitions(
     return list(dict.fromkeys(wanted)) if wanted else known
 
 
-async def spans(
-    consumer: EventHubConsumerClient, partitions: list[str], start: Place, stop: Place
-) -> list[Span]:
+async def resolve_ranges(
+    consumer: EventHubConsumerClient, partitions: list[str], start: Position, stop: Position
+) -> list[EventRange]:
     """From `start` on and before `stop`, of each partition; never beyond its end as it is now."""
     return list(await asyncio.gather(*(_span(consumer, each, start, stop) for each in partitions)))
 
 
 async def _span(
-    consumer: EventHubConsumerClient, partition: str, start: Place, stop: Place
-) -> Span:
+    consumer: EventHubConsumerClient, partition: str, start: Position, stop: Position
+) -> EventRange:
     known = await consumer.get_partition_properties(partition)
     first, end = known["beginning_sequence_number"], known["last_enqueued_sequence_number"] + 1
     if known["is_empty"]:
-        return Span(partition, end, end)
+        return EventRange(partition, end, end)
     last_ms = (known["last_enqueued_time_utc"] - _EPOCH) // _MS
     found = []
     for place in (start, stop):
         number = await _sequence_number(consumer, partition, place, first, end, last_ms)
         found.append(min(max(number, first), end))
-    return Span(partition, found[0], max(found))
+    return EventRange(partition, found[0], max(found))
 
 
 async def _sequence_number(
     consumer: EventHubConsumerClient,
     partition: str,
-    place: Place,
+    place: Position,
     first: int,
     end: int,
     last_ms: int,
 ) -> int:
     """Of the first event at the place or behind it."""
-    if place.kind is Kind.EARLIEST:
+    if place.kind is PositionKind.EARLIEST:
         return first
-    if place.kind is Kind.SEQUENCE_NUMBER:
+    if place.kind is PositionKind.SEQUENCE_NUMBER:
         return place.number
-    if place.kind is Kind.LAST:
+    if place.kind is PositionKind.LAST:
         return end - place.number
-    if place.kind is Kind.LATEST or (place.kind is Kind.TIME and place.number > last_ms):
+    if place.kind is PositionKind.LATEST or (
+        place.kind is PositionKind.TIME and place.number > last_ms
+    ):
         return end
     # Only the service knows: the first event that it delivers from there.
     async with consumer.open_partition(partition, place.position, prefetch=1) as reader:
-        columns = await reader.receive_columns(_FIRST_S if place.kind is Kind.OFFSET else None)
+        columns = await reader.receive_columns(
+            _FIRST_S if place.kind is PositionKind.OFFSET else None
+        )
     return columns.sequence_numbers[0] if columns.sequence_numbers else end
 
 

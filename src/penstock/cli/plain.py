@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.amqp import types as t
-from penstock.amqp.decoder import DEFAULT, Budget, read_value
+from penstock.amqp.decoder import DEFAULT, DecodeBudget, read_value
 from penstock.amqp.encoder import encode
-from penstock.amqp.errors import DecodeError, LocalError
-from penstock.cli.sections import BadEvent
+from penstock.amqp.errors import AmqpDecodeError, LocalError
+from penstock.cli.sections import InvalidEvent
 from penstock.client.values import display_value
 
 _LONG = range(-(2**63), 2**63)
@@ -43,7 +43,7 @@ _BYTES: dict[type, str] = {
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def to_plain(value: object) -> object:
+def to_json_value(value: object) -> object:
     """What JSON writes for an AMQP value."""
     kind = type(value)
     if value is None or kind in (str, bool, int):
@@ -53,47 +53,49 @@ def to_plain(value: object) -> object:
     if kind is t.Long:
         return int(value)  # type: ignore[call-overload]  # a Long is one
     if kind in _INTEGERS:
-        return _typed(_INTEGERS[kind], int(value))  # type: ignore[call-overload]  # these are
+        return _typed_json(_INTEGERS[kind], int(value))  # type: ignore[call-overload]  # these are
     if kind in _TEXTS:
-        return _typed(_TEXTS[kind], str(value))
+        return _typed_json(_TEXTS[kind], str(value))
     if isinstance(value, bytes):
-        typed = _typed(_BYTES[kind], base64.b64encode(value).decode())
+        typed = _typed_json(_BYTES[kind], base64.b64encode(value).decode())
         return typed if kind is bytes else typed | {"text": display_value(value)}
     if isinstance(value, uuid.UUID):
-        return _typed("uuid", str(value))
+        return _typed_json("uuid", str(value))
     if kind is list:
         assert isinstance(value, list)
-        return _typed("list", [to_plain(each) for each in value])
+        return _typed_json("list", [to_json_value(each) for each in value])
     if isinstance(value, dict):
-        return _typed("map", [[to_plain(name), to_plain(each)] for name, each in value.items()])
+        return _typed_json(
+            "map", [[to_json_value(name), to_json_value(each)] for name, each in value.items()]
+        )
     # Arrays and described values: rare, and only their bytes say all of it.
-    typed = _typed("amqp", base64.b64encode(encode(value)).decode())
+    typed = _typed_json("amqp", base64.b64encode(encode(value)).decode())
     return typed | {"text": display_value(value)}
 
 
-def from_plain(value: object, depth: int = 0) -> object:
+def from_json_value(value: object, depth: int = 0) -> object:
     """The AMQP value again. Raises BadEvent."""
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, int):
         if int(value) not in _LONG:
-            raise BadEvent(f"{value} is no AMQP long: say which type it has.")
+            raise InvalidEvent(f"{value} is no AMQP long: say which type it has.")
         return value
     if depth > _DEPTH_MAX:
-        raise BadEvent(f"A value is nested deeper than {_DEPTH_MAX}.")
+        raise InvalidEvent(f"A value is nested deeper than {_DEPTH_MAX}.")
     if not isinstance(value, dict) or value.keys() - {"text"} != {"$type", "value"}:
-        raise BadEvent(f'{_short(value)} is no value: write {{"$type": …, "value": …}}.')
+        raise InvalidEvent(f'{_short(value)} is no value: write {{"$type": …, "value": …}}.')
     name, inner = value["$type"], value["value"]
     read = _READERS.get(name) if isinstance(name, str) else None
     if read is None:
-        raise BadEvent(f"{_short(name)} is no AMQP type.")
+        raise InvalidEvent(f"{_short(name)} is no AMQP type.")
     try:
         return read(inner, depth + 1)
     except (ValueError, TypeError, AttributeError, OverflowError):
-        raise BadEvent(f"{_short(inner)} is no {name}.") from None
+        raise InvalidEvent(f"{_short(inner)} is no {name}.") from None
 
 
-def _typed(name: str, value: object) -> dict[str, object]:
+def _typed_json(name: str, value: object) -> dict[str, object]:
     return {"$type": name, "value": value}
 
 
@@ -102,11 +104,11 @@ def _plain_float(value: float, kind: type) -> object:
     if not math.isfinite(value):
         shown = next(name for name, each in _NOT_FINITE.items() if repr(each) == repr(float(value)))
     if kind is t.Float:
-        return _typed("float", shown)
-    return shown if math.isfinite(value) else _typed("double", shown)
+        return _typed_json("float", shown)
+    return shown if math.isfinite(value) else _typed_json("double", shown)
 
 
-def _number(kind: type, width: int, *, signed: bool) -> Callable[[Any, int], object]:
+def _number_reader(kind: type, width: int, *, signed: bool) -> Callable[[Any, int], object]:
     def read(value: Any, depth: int) -> object:
         if type(value) is not int:
             raise TypeError
@@ -129,7 +131,7 @@ def _real(kind: type) -> Callable[[Any, int], object]:
     return read
 
 
-def _text(kind: type) -> Callable[[Any, int], object]:
+def _text_reader(kind: type) -> Callable[[Any, int], object]:
     def read(value: Any, depth: int) -> object:
         if not isinstance(value, str):
             raise TypeError
@@ -140,7 +142,7 @@ def _text(kind: type) -> Callable[[Any, int], object]:
 
 def _binary(kind: type) -> Callable[[Any, int], object]:
     def read(value: Any, depth: int) -> object:
-        return kind(unbase64(value))
+        return kind(decode_base64(value))
 
     return read
 
@@ -148,30 +150,30 @@ def _binary(kind: type) -> Callable[[Any, int], object]:
 def _list(value: Any, depth: int) -> object:
     if not isinstance(value, list):
         raise TypeError
-    return [from_plain(each, depth) for each in value]
+    return [from_json_value(each, depth) for each in value]
 
 
-def _map(value: Any, depth: int) -> object:
-    return {from_plain(name, depth): from_plain(each, depth) for name, each in value}
+def _read_json_map(value: Any, depth: int) -> object:
+    return {from_json_value(name, depth): from_json_value(each, depth) for name, each in value}
 
 
 def _uuid(value: Any, depth: int) -> object:
     return uuid.UUID(value)
 
 
-def _encoded(value: Any, depth: int) -> object:
-    data = unbase64(value)
+def _decode_raw_value(value: Any, depth: int) -> object:
+    data = decode_base64(value)
     try:
-        found, stop = read_value(data, 0, len(data), Budget(DEFAULT))
+        found, stop = read_value(data, 0, len(data), DecodeBudget(DEFAULT))
         encode(found)
-    except (DecodeError, LocalError):
+    except (AmqpDecodeError, LocalError):
         raise ValueError from None
     if stop != len(data):
         raise ValueError
     return found
 
 
-def unbase64(text: object) -> bytes:
+def decode_base64(text: object) -> bytes:
     if not isinstance(text, str):
         raise TypeError
     try:
@@ -181,23 +183,23 @@ def unbase64(text: object) -> bytes:
 
 
 _READERS: dict[str, Callable[[Any, int], object]] = {
-    "ubyte": _number(t.Ubyte, 1, signed=False),
-    "ushort": _number(t.Ushort, 2, signed=False),
-    "uint": _number(t.Uint, 4, signed=False),
-    "ulong": _number(t.Ulong, 8, signed=False),
-    "byte": _number(t.Byte, 1, signed=True),
-    "short": _number(t.Short, 2, signed=True),
-    "int": _number(t.Int, 4, signed=True),
-    "timestamp": _number(t.Timestamp, 8, signed=True),
+    "ubyte": _number_reader(t.Ubyte, 1, signed=False),
+    "ushort": _number_reader(t.Ushort, 2, signed=False),
+    "uint": _number_reader(t.Uint, 4, signed=False),
+    "ulong": _number_reader(t.Ulong, 8, signed=False),
+    "byte": _number_reader(t.Byte, 1, signed=True),
+    "short": _number_reader(t.Short, 2, signed=True),
+    "int": _number_reader(t.Int, 4, signed=True),
+    "timestamp": _number_reader(t.Timestamp, 8, signed=True),
     "float": _real(t.Float),
     "double": _real(float),
-    "char": _text(t.Char),
-    "symbol": _text(t.Symbol),
+    "char": _text_reader(t.Char),
+    "symbol": _text_reader(t.Symbol),
     **{name: _binary(kind) for kind, name in _BYTES.items()},
     "uuid": _uuid,
     "list": _list,
-    "map": _map,
-    "amqp": _encoded,
+    "map": _read_json_map,
+    "amqp": _decode_raw_value,
 }
 
 

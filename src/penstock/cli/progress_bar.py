@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from penstock.cli.output import bytes_shown, console, talk
+from penstock.cli.output import console, format_bytes, print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -18,7 +18,7 @@ _LOOK_S = 0.2
 Look = tuple[float, int, int]  # when, events, bytes
 
 
-class Counter:
+class ProgressBar:
     """Counts events and bytes. With a total of either the bar knows its end."""
 
     def __init__(
@@ -82,21 +82,21 @@ class Counter:
             self._progress.update(self._task, note=text)
             self._progress.refresh()
         elif text and not self._quiet:
-            talk(text)
+            print_message(text)
 
     def summary(self) -> str:
         """Sent 1,000 events (97.7 KB) in 0.5 s: 2,000/s, 195.3 KB/s."""
         took = max(time.monotonic() - self._started_s, 1e-6)
         events = "1 event" if self.events == 1 else f"{self.events:,} events"
-        text = f"{self._verb} {events} ({bytes_shown(self.bytes)}) in {took:.1f} s"
+        text = f"{self._verb} {events} ({format_bytes(self.bytes)}) in {took:.1f} s"
         if self.events > 1 and took >= 0.1:
-            text += f": {self.events / took:,.0f}/s, {bytes_shown(self.bytes / took)}/s"
+            text += f": {self.events / took:,.0f}/s, {format_bytes(self.bytes / took)}/s"
         return text + "."
 
     def tell(self) -> None:
         """The summary, unless nobody wants to hear it."""
         if not self._quiet:
-            talk(self.summary())
+            print_message(self.summary())
 
     def _begin(self, screen: object) -> None:
         from rich.console import Console
@@ -137,6 +137,6 @@ class Counter:
         return {
             "count": f"{self.events:,}{total} events",
             "rate": f"{rates[0]:,.0f}/s",
-            "size": f"{bytes_shown(rates[1])}/s · {bytes_shown(self.bytes)} · {took:.0f} s",
+            "size": f"{format_bytes(rates[1])}/s · {format_bytes(self.bytes)} · {took:.0f} s",
             "note": "",
         }

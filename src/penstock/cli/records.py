@@ -15,16 +15,16 @@ from functools import lru_cache
 
 import msgspec
 
-from penstock.amqp.errors import DecodeError
+from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.message import decode_message
-from penstock.cli.plain import from_plain, to_plain, unbase64
+from penstock.cli.plain import decode_base64, from_json_value, to_json_value
 from penstock.cli.sections import (
     BODY_KINDS,
     DATA,
     FIELD_NAMES,
-    BadEvent,
-    Copy,
-    Sections,
+    EventCopy,
+    EventSections,
+    InvalidEvent,
     encode_annotations,
     encode_fields,
     encode_properties,
@@ -42,7 +42,7 @@ _RAW = ("application-properties", "properties", "message-annotations")  # as Sec
 _EPOCH_MS_MIN, _EPOCH_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 
 
-class Record(msgspec.Struct, kw_only=True):
+class EventRecord(msgspec.Struct, kw_only=True):
     """One line. What is unset is not written."""
 
     partition: str | None = None
@@ -59,35 +59,37 @@ class Record(msgspec.Struct, kw_only=True):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Record)
+_decoder = msgspec.json.Decoder(EventRecord)
 
 
-def records(columns: Columns, partition: str, rows: Sequence[int] | None = None) -> list[Record]:
+def to_records(
+    columns: Columns, partition: str, rows: Sequence[int] | None = None
+) -> list[EventRecord]:
     """One of each row, or of the rows that are wanted."""
     return [
-        _record(columns, partition, row)
+        _build_record(columns, partition, row)
         for row in (range(len(columns.bodies)) if rows is None else rows)
     ]
 
 
-def lines(found: list[Record]) -> bytes:
+def to_json_lines(found: list[EventRecord]) -> bytes:
     """JSON, one a line."""
     return _encoder.encode_lines(found)
 
 
-def read_line(line: bytes) -> Copy:
+def read_line(line: bytes) -> EventCopy:
     """The event that a line holds. Raises BadEvent."""
     try:
         record = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadEvent(f"no event: {error}") from None
+        raise InvalidEvent(f"no event: {error}") from None
     kind = DATA
     if record.body_type is not msgspec.UNSET:
         if record.body_type not in _KINDS:
-            raise BadEvent(f"body_type is one of {', '.join(_KINDS)}")
+            raise InvalidEvent(f"body_type is one of {', '.join(_KINDS)}")
         kind = _KINDS[record.body_type]
-    return Copy(
-        checked_body(_body(record), kind),
+    return EventCopy(
+        check_body(_encode_body(record), kind),
         _sections(record),
         key=record.partition_key,
         kind=kind,
@@ -96,7 +98,7 @@ def read_line(line: bytes) -> Copy:
 
 
 @lru_cache(maxsize=1024)
-def shown_time(enqueued_ms: int) -> str:
+def format_enqueued_time(enqueued_ms: int) -> str:
     """2026-11-16T08:15:00.123Z"""
     if not _EPOCH_MS_MIN <= enqueued_ms <= _EPOCH_MS_MAX:
         return str(enqueued_ms)  # of no calendar: shown as it came
@@ -105,18 +107,18 @@ def shown_time(enqueued_ms: int) -> str:
     return f"{at.isoformat()}.{milliseconds:03}Z"
 
 
-def _record(columns: Columns, partition: str, row: int) -> Record:
+def _build_record(columns: Columns, partition: str, row: int) -> EventRecord:
     key = columns.partition_keys[row]
-    told = _told(
+    told = _split_properties(
         columns.properties[row],
         columns.message_properties[row],
         own_annotations(columns.system[row], key),
     )
-    record = Record(
+    record = EventRecord(
         partition=partition,
         sequence_number=columns.sequence_numbers[row],
         offset=columns.offsets[row],
-        enqueued_time=shown_time(columns.enqueued_ms[row]),
+        enqueued_time=format_enqueued_time(columns.enqueued_ms[row]),
         partition_key=key,
         properties=told[0],
         system_properties=told[1],
@@ -137,14 +139,14 @@ def _record(columns: Columns, partition: str, row: int) -> Record:
 
 
 @lru_cache(maxsize=1024)
-def _told(
+def _split_properties(
     properties: bytes, fields: bytes, annotations: bytes
 ) -> tuple[dict[str, object], dict[str, object], dict[str, str]]:
     """Properties and system properties as JSON, and the bytes of what these do not say exactly."""
-    plain = {name: to_plain(value) for name, value in map_values(properties).items()}
+    plain = {name: to_json_value(value) for name, value in map_values(properties).items()}
     system = map_values(annotations) | field_values(fields)
-    plain_system = {name: to_plain(value) for name, value in system.items()}
-    came = Sections(properties, fields, annotations)
+    plain_system = {name: to_json_value(value) for name, value in system.items()}
+    came = EventSections(properties, fields, annotations)
     again = _from_values(plain, plain_system)
     raw = {
         name: base64.b64encode(one).decode()
@@ -154,34 +156,38 @@ def _told(
     return plain, plain_system, raw
 
 
-def _from_values(properties: dict[str, object], system: dict[str, object]) -> Sections:
-    own = {name: from_plain(value) for name, value in properties.items()}
-    fields = {name: from_plain(each) for name, each in system.items() if name in _FIELDS}
-    annotations = {name: from_plain(each) for name, each in system.items() if name not in _FIELDS}
+def _from_values(properties: dict[str, object], system: dict[str, object]) -> EventSections:
+    own = {name: from_json_value(value) for name, value in properties.items()}
+    fields = {name: from_json_value(each) for name, each in system.items() if name in _FIELDS}
+    annotations = {
+        name: from_json_value(each) for name, each in system.items() if name not in _FIELDS
+    }
     try:
-        return Sections(
+        return EventSections(
             encode_properties(own), encode_fields(fields), encode_annotations(annotations)
         )
     except ArgumentError as error:
-        raise BadEvent(str(error)) from None
+        raise InvalidEvent(str(error)) from None
 
 
-def _sections(record: Record) -> Sections:
+def _sections(record: EventRecord) -> EventSections:
     found = _from_values(record.properties, record.system_properties)
     if record.amqp is msgspec.UNSET:
         return found
     raw: dict[str, bytes] = {}
     for name, text in record.amqp.items():
         if name not in _RAW:
-            raise BadEvent(f"amqp has {', '.join(_RAW)}, not {name!r}")
+            raise InvalidEvent(f"amqp has {', '.join(_RAW)}, not {name!r}")
         try:
-            raw[name] = unbase64(text)
+            raw[name] = decode_base64(text)
         except (ValueError, TypeError):
-            raise BadEvent(f"amqp.{name} is not base64") from None
-    return checked(Sections(*(raw.get(name, one) for name, one in zip(_RAW, found, strict=True))))
+            raise InvalidEvent(f"amqp.{name} is not base64") from None
+    return check_sections(
+        EventSections(*(raw.get(name, one) for name, one in zip(_RAW, found, strict=True)))
+    )
 
 
-def checked(sections: Sections) -> Sections:
+def check_sections(sections: EventSections) -> EventSections:
     """Bytes from a file are published: they must be what they say."""
     map_values(sections.properties)
     map_values(sections.annotations)
@@ -189,24 +195,24 @@ def checked(sections: Sections) -> Sections:
     return sections
 
 
-def checked_body(body: bytes, kind: int) -> bytes:
+def check_body(body: bytes, kind: int) -> bytes:
     """Of a body that is no data the encoded sections."""
     if kind != DATA:
         try:
             decode_message(body)
-        except DecodeError as error:
-            raise BadEvent(f"the body is no {BODY_KINDS[kind]}: {error}") from None
+        except AmqpDecodeError as error:
+            raise InvalidEvent(f"the body is no {BODY_KINDS[kind]}: {error}") from None
     return body
 
 
-def _body(record: Record) -> bytes:
+def _encode_body(record: EventRecord) -> bytes:
     if record.body_base64 is not msgspec.UNSET:
         try:
-            return unbase64(record.body_base64)
+            return decode_base64(record.body_base64)
         except (ValueError, TypeError):
-            raise BadEvent("body_base64 is not base64") from None
+            raise InvalidEvent("body_base64 is not base64") from None
     if record.body is msgspec.UNSET:
-        raise BadEvent(
+        raise InvalidEvent(
             "neither body nor body_base64 is there; `penstock send --lines` sends lines as they are"
         )
     return record.body.encode("utf-8", "surrogatepass")

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.amqp.composite import SPECS, read_composite, write_composite
-from penstock.amqp.decoder import DEFAULT, Budget, read_value, skip
+from penstock.amqp.decoder import DEFAULT, DecodeBudget, read_value, skip
 from penstock.amqp.encoder import encode
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.message import Properties
 from penstock.amqp.types import Symbol
 from penstock.client.event_data import ReceivedEvent
@@ -45,17 +45,17 @@ _ANNOTATIONS, _FIELDS, _PROPERTIES = b"\x00\x53\x72", b"\x00\x53\x73", b"\x00\x5
 _PROPERTIES_SPEC = SPECS[Properties]
 
 
-class BadEvent(PenstockError):
+class InvalidEvent(PenstockError):
     """A file, or a service, gave something that is no event."""
 
 
-class Sections(NamedTuple):
+class EventSections(NamedTuple):
     properties: bytes = b""
     fields: bytes = b""
     annotations: bytes = b""
 
 
-class Copy(ReceivedEvent):
+class EventCopy(ReceivedEvent):
     """An event that is published as it was received, or exported: its sections' bytes stay."""
 
     __slots__ = ("_annotations", "partition")
@@ -63,7 +63,7 @@ class Copy(ReceivedEvent):
     def __init__(
         self,
         body: bytes,
-        sections: Sections,
+        sections: EventSections,
         *,
         key: str | None = None,
         kind: int = DATA,
@@ -78,7 +78,7 @@ class Copy(ReceivedEvent):
         super().append_to(out, self._annotations)
 
 
-def copies(columns: Columns, partition: str) -> list[Copy]:
+def copy_events(columns: Columns, partition: str) -> list[EventCopy]:
     """One of each row."""
     rows = zip(
         columns.bodies,
@@ -90,9 +90,9 @@ def copies(columns: Columns, partition: str) -> list[Copy]:
         strict=True,
     )
     return [
-        Copy(
+        EventCopy(
             body,
-            Sections(properties, fields, own_annotations(system, key)),
+            EventSections(properties, fields, own_annotations(system, key)),
             key=key,
             kind=kind,
             partition=partition,
@@ -108,23 +108,23 @@ def own_annotations(system: bytes, key: str | None) -> bytes:
     usual = _PLACE_COUNT if key is None else _PLACE_COUNT + 2
     if system[0] == _MAP8 and system[2] == usual and b"x-opt-sequence-number-epoch" in system:
         return b""  # as every event has them, and no more
-    return _kept(system)
+    return _user_annotations(system)
 
 
-def _kept(system: bytes) -> bytes:
+def _user_annotations(system: bytes) -> bytes:
     pairs: list[bytes] = []
     position = 3 if system[0] == _MAP8 else 9
     end = len(system)
     while position < end:
-        name, value = read_value(system, position, end, Budget(DEFAULT))
+        name, value = read_value(system, position, end, DecodeBudget(DEFAULT))
         stop = skip(system, value)
         if not (isinstance(name, str) and name in SERVICE_ANNOTATIONS):
             pairs.append(system[position:stop])
         position = stop
-    return _map(pairs)
+    return _encode_map(pairs)
 
 
-def _map(pairs: list[bytes]) -> bytes:
+def _encode_map(pairs: list[bytes]) -> bytes:
     if not pairs:
         return b""
     inside, count = b"".join(pairs), 2 * len(pairs)
@@ -138,13 +138,13 @@ def _with_key(annotations: bytes, key: str | None) -> bytes:
     """The whole section, with the key where there is one."""
     pairs = []
     if annotations:
-        pairs = _pairs(annotations)
+        pairs = _split_map(annotations)
     if key is not None:
         pairs.append(encode(Symbol(PARTITION_KEY)) + encode(key))
-    return _ANNOTATIONS + _map(pairs) if pairs else b""
+    return _ANNOTATIONS + _encode_map(pairs) if pairs else b""
 
 
-def _pairs(encoded: bytes) -> list[bytes]:
+def _split_map(encoded: bytes) -> list[bytes]:
     pairs, position = [], 3 if encoded[0] == _MAP8 else 9
     while position < len(encoded):
         stop = skip(encoded, skip(encoded, position))
@@ -161,11 +161,11 @@ def map_values(encoded: bytes) -> dict[str, object]:
     if not encoded:
         return {}
     try:
-        value, stop = read_value(encoded, 0, len(encoded), Budget(DEFAULT))
-    except DecodeError as error:
-        raise BadEvent(f"An event's properties cannot be read: {error}") from None
+        value, stop = read_value(encoded, 0, len(encoded), DecodeBudget(DEFAULT))
+    except AmqpDecodeError as error:
+        raise InvalidEvent(f"An event's properties cannot be read: {error}") from None
     if not isinstance(value, dict) or stop != len(encoded):
-        raise BadEvent(f"An event's properties are a {type(value).__name__}, no map alone.")
+        raise InvalidEvent(f"An event's properties are a {type(value).__name__}, no map alone.")
     return {str(name): each for name, each in value.items() if isinstance(name, str)}
 
 
@@ -174,21 +174,27 @@ def field_values(encoded: bytes) -> dict[str, object]:
     if not encoded:
         return {}
     try:
-        read, stop = read_composite(_PROPERTIES_SPEC, encoded, 0, len(encoded), Budget(DEFAULT))
-    except (DecodeError, IndexError) as error:
-        raise BadEvent(f"An event's properties cannot be read: {error}") from None
+        read, stop = read_composite(
+            _PROPERTIES_SPEC, encoded, 0, len(encoded), DecodeBudget(DEFAULT)
+        )
+    except (AmqpDecodeError, IndexError) as error:
+        raise InvalidEvent(f"An event's properties cannot be read: {error}") from None
     if stop != len(encoded):
-        raise BadEvent("An event's properties have something behind their end.")
+        raise InvalidEvent("An event's properties have something behind their end.")
     found = ((shown, getattr(read, name)) for name, shown in FIELD_NAMES.items())
     return {name: value for name, value in found if value is not None}
 
 
 def encode_properties(values: Mapping[str, object]) -> bytes:
-    return _encoded(values) if values else b""
+    return _encode_properties_map(values) if values else b""
 
 
 def encode_annotations(values: Mapping[str, object]) -> bytes:
-    return _encoded({Symbol(name): value for name, value in values.items()}) if values else b""
+    return (
+        _encode_properties_map({Symbol(name): value for name, value in values.items()})
+        if values
+        else b""
+    )
 
 
 def encode_fields(values: Mapping[str, object]) -> bytes:
@@ -204,7 +210,7 @@ def encode_fields(values: Mapping[str, object]) -> bytes:
     return bytes(out[len(_FIELDS) :])
 
 
-def _encoded(values: Mapping[str, object]) -> bytes:
+def _encode_properties_map(values: Mapping[str, object]) -> bytes:
     try:
         return encode(dict(values))
     except LocalError as error:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cli.contexts import Context, chosen_context
+from penstock.cli.contexts import ServiceContext, selected_context
 from penstock.model.errors import ConfigurationError, NotFound
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DATA_DEFAULT = Path("penstock-data")
 
 
-class Where(NamedTuple):
+class ServiceFlags(NamedTuple):
     """The flags that name a service; None is what was not given."""
 
     data: Path | None = None
@@ -33,7 +33,7 @@ class Where(NamedTuple):
     namespace: str | None = None
 
 
-class Admin(NamedTuple):
+class AdminEndpoint(NamedTuple):
     """The administration of one service. `namespace` is the one that is meant when none is said."""
 
     url: str
@@ -52,19 +52,19 @@ class Admin(NamedTuple):
         return ManagementClient(self.url, self.token, ca_file=self.ca_file, timeout_s=timeout_s)
 
 
-def find_admin(where: Where) -> Admin:
+def find_admin(where: ServiceFlags) -> AdminEndpoint:
     """Raises NotFound when no service is known."""
     step = _of_flags(where) or _of_environment(os.environ) or _of_context(None)
     admin = _admin_of_data(DATA_DEFAULT) if step is None else _admin(step)
-    return Admin(
+    return AdminEndpoint(
         url=admin.url,
         token=where.admin_token or admin.token or _token_file(admin.url),
-        ca_file=_text(where.ca_file) or admin.ca_file,
+        ca_file=_path_text(where.ca_file) or admin.ca_file,
         namespace=where.namespace or os.environ.get("PENSTOCK_NAMESPACE") or admin.namespace,
     )
 
 
-def data_directory(where: Where) -> Path:
+def data_directory(where: ServiceFlags) -> Path:
     """The directory itself, for what is done to files."""
     if where.data is not None:
         return where.data
@@ -94,7 +94,7 @@ def find_connection_string(
     ca_file = os.environ.get("PENSTOCK_CA_FILE")
     if connection_string is not None:
         return connection_string, ca_file or _ca_of_data(data)
-    flags = _of_flags(Where(data=data, context=context))
+    flags = _of_flags(ServiceFlags(data=data, context=context))
     given = os.environ.get("PENSTOCK_CONNECTION_STRING")
     if flags is None and given:
         return given, ca_file or _ca_of_data(None)
@@ -102,7 +102,7 @@ def find_connection_string(
     if step is not None and step.connection_string is not None:
         return step.connection_string, step.ca_file
     directory = Path(step.data) if step is not None and step.data is not None else DATA_DEFAULT
-    facts = _runtime(directory)
+    facts = _read_runtime(directory)
     text = facts.get("emulator_connection_string") or facts.get("connection_string")
     if text is None:
         raise NotFound(
@@ -121,24 +121,24 @@ def _token_file(url: str) -> Path | None:
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def _of_flags(where: Where) -> Context | None:
+def _of_flags(where: ServiceFlags) -> ServiceContext | None:
     if where.admin_url is not None:
         # The environment's token is of the environment's service, where it names one.
         own = os.environ.get("PENSTOCK_ADMIN_URL") in (None, "", where.admin_url)
-        return Context(
+        return ServiceContext(
             admin_url=where.admin_url,
             admin_token=os.environ.get("PENSTOCK_ADMIN_TOKEN") if own else None,
             ca_file=os.environ.get("PENSTOCK_CA_FILE") if own else None,
         )
     if where.context is not None:
         return _of_context(where.context)
-    return None if where.data is None else Context(data=str(where.data))
+    return None if where.data is None else ServiceContext(data=str(where.data))
 
 
-def _of_environment(environ: Mapping[str, str]) -> Context | None:
+def _of_environment(environ: Mapping[str, str]) -> ServiceContext | None:
     url = environ.get("PENSTOCK_ADMIN_URL")
     if url:
-        return Context(
+        return ServiceContext(
             admin_url=url,
             admin_token=environ.get("PENSTOCK_ADMIN_TOKEN"),
             ca_file=environ.get("PENSTOCK_CA_FILE"),
@@ -146,17 +146,17 @@ def _of_environment(environ: Mapping[str, str]) -> Context | None:
     if environ.get("PENSTOCK_CONTEXT"):
         return _of_context(environ["PENSTOCK_CONTEXT"])
     data = environ.get("PENSTOCK_DATA")
-    return Context(data=data) if data else None
+    return ServiceContext(data=data) if data else None
 
 
-def _of_context(name: str | None) -> Context | None:
-    found = chosen_context(name)
+def _of_context(name: str | None) -> ServiceContext | None:
+    found = selected_context(name)
     return None if found is None else found[1]
 
 
-def _admin(step: Context) -> Admin:
+def _admin(step: ServiceContext) -> AdminEndpoint:
     if step.admin_url is not None:
-        return Admin(step.admin_url, step.admin_token, step.ca_file, step.namespace)
+        return AdminEndpoint(step.admin_url, step.admin_token, step.ca_file, step.namespace)
     if step.data is None:
         raise ConfigurationError(
             "This context names no administration: `penstock context add` it again with "
@@ -166,7 +166,7 @@ def _admin(step: Context) -> Admin:
     return admin._replace(namespace=step.namespace or admin.namespace)
 
 
-def _admin_of_data(directory: Path) -> Admin:
+def _admin_of_data(directory: Path) -> AdminEndpoint:
     from penstock.service.data_directory import read_runtime
 
     facts = read_runtime(directory)
@@ -177,7 +177,7 @@ def _admin_of_data(directory: Path) -> Admin:
         )
     try:
         url, token, ca_file = (str(facts[name]) for name in ("admin", "admin_token", "ca_file"))
-        return Admin(url, token, ca_file, str(facts["namespace"]))
+        return AdminEndpoint(url, token, ca_file, str(facts["namespace"]))
     except KeyError as error:
         raise ConfigurationError(f"{directory}/runtime.json lacks {error}.") from error
 
@@ -185,15 +185,15 @@ def _admin_of_data(directory: Path) -> Admin:
 def _ca_of_data(data: Path | None) -> str | None:
     """Of the service on this machine, which the string probably means; None: the system's."""
     directory = data or Path(os.environ.get("PENSTOCK_DATA") or DATA_DEFAULT)
-    found = _runtime(directory).get("ca_file")
+    found = _read_runtime(directory).get("ca_file")
     return None if found is None else str(found)
 
 
-def _runtime(directory: Path) -> Mapping[str, object]:
+def _read_runtime(directory: Path) -> Mapping[str, object]:
     from penstock.service.data_directory import read_runtime
 
     return read_runtime(directory) or {}
 
 
-def _text(path: Path | None) -> str | None:
+def _path_text(path: Path | None) -> str | None:
     return None if path is None else str(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from penstock.cli.command_tree import WHICH_SERVICE
-from penstock.cli.service_lookup import Admin, Where, find_admin
+from penstock.cli.service_lookup import AdminEndpoint, ServiceFlags, find_admin
 from penstock.model.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
@@ -92,17 +92,17 @@ _NAMESPACE = (
 _OPTIONS = (("data", DataOption), ("context", ContextOption), *_ADMIN)
 
 
-class Service:
+class AdminSession:
     """The service that a command was pointed at; asked only when something is needed of it."""
 
-    def __init__(self, where: Where, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, where: ServiceFlags, *, timeout_s: float = 30.0) -> None:
         self.where = where
         self._timeout_s = timeout_s
         self._client: ManagementClient | None = None
-        self._admin: Admin | None = None
+        self._admin: AdminEndpoint | None = None
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> AdminEndpoint:
         if self._admin is None:
             self._admin = find_admin(self.where)
         return self._admin
@@ -138,25 +138,25 @@ class Service:
 
 
 def with_service(
-    function: Callable[Concatenate[Service, P], None],
+    function: Callable[Concatenate[AdminSession, P], None],
 ) -> Callable[..., None]:
     """Within a namespace: `--namespace` too."""
-    return _wrapped(function, (_NAMESPACE, *_OPTIONS))
+    return _add_options(function, (_NAMESPACE, *_OPTIONS))
 
 
 def with_whole_service(
-    function: Callable[Concatenate[Service, P], None],
+    function: Callable[Concatenate[AdminSession, P], None],
 ) -> Callable[..., None]:
     """For acts that name their namespace themselves, or none."""
-    return _wrapped(function, _OPTIONS)
+    return _add_options(function, _OPTIONS)
 
 
-def _wrapped(
+def _add_options(
     function: Callable[..., None], options: tuple[tuple[str, Any], ...]
 ) -> Callable[..., None]:
     @functools.wraps(function)
     def command(**given: Any) -> None:
-        service = Service(Where(**{name: given.pop(name) for name, _ in options}))
+        service = AdminSession(ServiceFlags(**{name: given.pop(name) for name, _ in options}))
         try:
             function(service, **given)
         finally:
@@ -178,33 +178,33 @@ def _wrapped(
 
 def complete_hubs(ctx: typer.Context) -> list[str]:
     """Names of event hubs, when the service is near and quick; nothing when it is not."""
-    return _completed(ctx, lambda client, namespace: [hub.name for hub in client.hubs(namespace)])
+    return _complete(ctx, lambda client, namespace: [hub.name for hub in client.hubs(namespace)])
 
 
 def complete_groups(ctx: typer.Context) -> list[str]:
     hub = ctx.params.get("hub")
     if not isinstance(hub, str):
         return []
-    return _completed(
+    return _complete(
         ctx, lambda client, namespace: [each.name for each in client.groups(namespace, hub)]
     )
 
 
 def complete_namespaces(ctx: typer.Context) -> list[str]:
-    return _completed(ctx, lambda client, _: [each.name for each in client.namespaces()])
+    return _complete(ctx, lambda client, _: [each.name for each in client.namespaces()])
 
 
 def complete_policies(ctx: typer.Context) -> list[str]:
     hub = ctx.params.get("hub")
-    return _completed(
+    return _complete(
         ctx, lambda client, namespace: [each.name for each in client.rules(namespace, hub)]
     )
 
 
-def _completed(ctx: typer.Context, ask: Callable[[ManagementClient, str], list[str]]) -> list[str]:
+def _complete(ctx: typer.Context, ask: Callable[[ManagementClient, str], list[str]]) -> list[str]:
     try:
-        given = {name: ctx.params.get(name) for name in Where._fields}
-        service = Service(Where(**given), timeout_s=_COMPLETION_S)
+        given = {name: ctx.params.get(name) for name in ServiceFlags._fields}
+        service = AdminSession(ServiceFlags(**given), timeout_s=_COMPLETION_S)
         try:
             return ask(service.client, service.namespace)
         finally:

@@ -19,18 +19,18 @@ _CHUNK_BYTES = 1024 * 1024
 _CHUNKS_MAX = 8  # read and not yet asked for
 
 
-class _Fd(Protocol):
+class _FileDescriptor(Protocol):
     def fileno(self) -> int: ...
 
 
-class ReaderGone(Exception):
+class StdoutClosed(Exception):
     """Whoever read our output does so no longer (`| head`)."""
 
 
-class Inlet:
+class StdinReader:
     """What a file gives, chunk by chunk, as soon as it is there."""
 
-    def __init__(self, source: _Fd) -> None:
+    def __init__(self, source: _FileDescriptor) -> None:
         self._fd = source.fileno()
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -66,7 +66,7 @@ class Inlet:
                 return  # the loop is closed: nobody listens
 
 
-class Outlet:
+class StdoutWriter:
     """stdout. `write` returns when all is written; it raises ReaderGone when nobody reads."""
 
     def __init__(self, target: TextIO | None = None) -> None:
@@ -82,7 +82,7 @@ class Outlet:
 
     async def write(self, data: bytes) -> None:
         if self.gone.done():
-            raise ReaderGone
+            raise StdoutClosed
         written: asyncio.Future[None] = self._loop.create_future()
         self._work.put((data, written))
         await written
@@ -96,7 +96,7 @@ class Outlet:
                 while view:
                     view = view[os.write(self._fd, view) :]
             except BrokenPipeError:
-                error = ReaderGone()
+                error = StdoutClosed()
             except OSError as failed:
                 error = failed
             self._tell(_finish, written, error)
@@ -129,7 +129,7 @@ def _finish(waiting: asyncio.Future[None], error: BaseException | None) -> None:
         waiting.set_exception(error)
 
 
-def leave_quietly() -> None:
+def ignore_broken_pipe() -> None:
     """Nobody reads stdout: what Python would still flush at its end goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -10,7 +10,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 60
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|[smhdw])")
 
 
-def seconds(text: str, *, option: str) -> float:
+def parse_seconds(text: str, *, option: str) -> float:
     """`30s`, `1h30m`, `7d`; a bare number is seconds. Raises typer.BadParameter."""
     wanted = text.strip().lower()
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", wanted):
@@ -23,12 +23,12 @@ def seconds(text: str, *, option: str) -> float:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def hours(text: str, *, option: str) -> int:
+def parse_hours(text: str, *, option: str) -> int:
     """A retention: whole hours; a bare number is hours. Raises typer.BadParameter."""
     wanted = text.strip()
     if wanted.isascii() and wanted.isdigit():
         return int(wanted)
-    found = seconds(wanted, option=option) / 3600
+    found = parse_seconds(wanted, option=option) / 3600
     if found != int(found):
         raise typer.BadParameter(
             f"'{text}' is {found:g} hours: whole hours are kept.", param_hint=option

@@ -74,8 +74,8 @@ class EventHubBufferedProducerClient:
         self._max_wait_time_s = max_wait_time_s
         self._max_buffer_length = max_buffer_length
         self._timeout_s = timeout_s
-        self._lanes: list[_Lane] = []
-        self._by_id: dict[str, _Lane] = {}
+        self._lanes: list[_PartitionBuffer] = []
+        self._by_id: dict[str, _PartitionBuffer] = {}
         self._opening = asyncio.Lock()
         self._turn = itertools.count()
         self._is_closed = False
@@ -150,7 +150,7 @@ class EventHubBufferedProducerClient:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    async def _lane(self, partition_id: str | None, partition_key: str | None) -> _Lane:
+    async def _lane(self, partition_id: str | None, partition_key: str | None) -> _PartitionBuffer:
         check_route(partition_id, partition_key)
         self._check_open()
         if not self._lanes:
@@ -174,7 +174,7 @@ class EventHubBufferedProducerClient:
             ids = await self._producer.get_partition_ids()
             self._check_open()
             self._lanes = [
-                _Lane(
+                _PartitionBuffer(
                     self._producer,
                     each,
                     max_wait_time_s=self._max_wait_time_s,
@@ -190,7 +190,7 @@ class EventHubBufferedProducerClient:
         if self._is_closed:
             raise ClientClosed("The client is closed.")
 
-    async def _room(self, lane: _Lane) -> None:
+    async def _room(self, lane: _PartitionBuffer) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await lane.room()
@@ -201,7 +201,7 @@ class EventHubBufferedProducerClient:
         self._check_open()
 
 
-class _Lane:
+class _PartitionBuffer:
     """One partition: its events in order, and the task that publishes them, a batch at a time."""
 
     def __init__(
@@ -268,8 +268,8 @@ class _Lane:
         if self._events:
             rest = [event for event, _ in self._events]
             self._events.clear()
-            await self._failed(rest, ClientClosed("The client was closed without a flush."))
-        self._done(0)
+            await self._report_error(rest, ClientClosed("The client was closed without a flush."))
+        self._complete_flushes(0)
 
     async def _run(self) -> None:
         while True:
@@ -300,7 +300,7 @@ class _Lane:
         except Exception as error:  # noqa: BLE001  # told; the partition's next events go on
             if not taken:
                 taken = self._take_all()
-            await self._failed(taken, error)
+            await self._report_error(taken, error)
         except asyncio.CancelledError:
             self._events.extendleft((event, None) for event in reversed(taken))
             self._sending = 0
@@ -308,8 +308,8 @@ class _Lane:
         else:
             on_success = self._on_success
             if taken and on_success is not None:
-                await _told(lambda: on_success(taken, self.partition_id))
-        self._done(len(taken))
+                await _run_callback(lambda: on_success(taken, self.partition_id))
+        self._complete_flushes(len(taken))
 
     def _fill(self, batch: EventDataBatch, taken: list[EventData]) -> None:
         """Move events into the batch. Raises for the first one when it can never be sent."""
@@ -340,12 +340,12 @@ class _Lane:
             self._move(self._events[0][0], taken)
         return taken
 
-    async def _failed(self, events: list[EventData], error: Exception) -> None:
+    async def _report_error(self, events: list[EventData], error: Exception) -> None:
         on_error = self._on_error
         if on_error is not None:
-            await _told(lambda: on_error(events, self.partition_id, error))
+            await _run_callback(lambda: on_error(events, self.partition_id, error))
 
-    def _done(self, count: int) -> None:
+    def _complete_flushes(self, count: int) -> None:
         self._sending = max(0, self._sending - count)
         self._finished += count
         finished = self._finished if self.count else 2**62
@@ -360,7 +360,7 @@ class _Lane:
                 flushed.set_result(None)
 
 
-async def _told(tell: Callable[[], Awaitable[None] | None]) -> None:
+async def _run_callback(tell: Callable[[], Awaitable[None] | None]) -> None:
     """A callback that raises is its writer's matter: what was published stays so."""
     try:
         answer = tell()

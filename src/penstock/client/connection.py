@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
-from penstock.amqp.connection import Connection as Engine
 from penstock.amqp.connection import ConnectionConfig
+from penstock.amqp.connection import ConnectionEngine as Engine
 from penstock.amqp.errors import LocalError
 from penstock.amqp.events import (
     AttachReceived,
@@ -26,11 +26,11 @@ from penstock.amqp.events import (
     Event,
     FlowReceived,
     OpenReceived,
-    SaslDone,
-    SaslOffered,
+    SaslMechanismsReceived,
+    SaslOutcomeReceived,
     TransfersReceived,
 )
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import Message, ValueBody
 from penstock.amqp.performatives import Accepted, Disposition, Error, Source, Target
 from penstock.amqp.session import Session
@@ -48,8 +48,8 @@ from penstock.client.errors import (
     failure,
 )
 from penstock.client.links import OnRange, OnSettled, Receiver, Sender
-from penstock.client.nodes import RequestNode
-from penstock.kernels import Intake
+from penstock.client.nodes import RequestResponseClient
+from penstock.kernels import ReceiveBuffer
 
 __all__ = [
     "ClientDenied",
@@ -101,15 +101,18 @@ async def connect(
             await connection.attach_cbs()
     except TimeoutError:
         connection.abort()
-        raise ClientTimedOut(f"{_place(endpoint)} did not answer within {timeout_s} s.") from None
+        raise ClientTimedOut(
+            f"{_host_and_port(endpoint)} did not answer within {timeout_s} s."
+        ) from None
     except ssl.SSLCertVerificationError as error:
         raise ClientUntrusted(
-            f"The certificate of {_place(endpoint)} is not trusted: {error.verify_message}. "
+            f"The certificate of {_host_and_port(endpoint)} is not trusted: "
+            f"{error.verify_message}. "
             "Trust the authority that signed it: ca_file in the Python client, --ca-file on the "
             "command line, tls.caFile in Spark."
         ) from None
     except OSError as error:
-        raise ClientError(f"{_place(endpoint)} cannot be reached: {error}.") from None
+        raise ClientError(f"{_host_and_port(endpoint)} cannot be reached: {error}.") from None
     except BaseException:
         connection.abort()
         raise
@@ -129,7 +132,7 @@ async def _open_transport(
     await loop.create_connection(lambda: connection, endpoint.host, endpoint.port, ssl=tls)
 
 
-def _place(endpoint: Endpoint) -> str:
+def _host_and_port(endpoint: Endpoint) -> str:
     return f"{endpoint.host}:{endpoint.port}"
 
 
@@ -151,8 +154,8 @@ class Connection(asyncio.BufferedProtocol):
         self._session: Session | None = None
         self._waiting: dict[object, asyncio.Future[Any]] = {}
         self._apps: dict[Link, Sender | Receiver] = {}
-        self._cbs = RequestNode(self, _CBS)
-        self._management = RequestNode(self, _MANAGEMENT)
+        self._cbs = RequestResponseClient(self, _CBS)
+        self._management = RequestResponseClient(self, _MANAGEMENT)
         self._attaching_management = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._renewals: dict[str, asyncio.TimerHandle] = {}  # by path
@@ -160,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._error: ClientError | None = None
         self._reading_paused = False
-        self._intake = Intake(_READ_BYTES)
+        self._intake = ReceiveBuffer(_READ_BYTES)
         self.write_paused = False
         self.renewed = 0  # how many tokens were put again
         self.engine = Engine(
@@ -291,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         """The answer of `$management` to a request about `hub`; raises ClientError."""
         async with self._attaching_management:
             if not self._management.is_usable:
-                self._management = RequestNode(self, _MANAGEMENT)
+                self._management = RequestResponseClient(self, _MANAGEMENT)
                 await self._management.attach()
         told = properties | {"security_token": self._token(self._audience(hub))}
         return await self._management.request(told, None, timeout_s=self._timeout_s)
@@ -303,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         properties: dict[str, object] | None = None,
         desired_capabilities: list[str] | None = None,
     ) -> Sender:
-        link = self._new_link(Role.SENDER)
+        link = self._new_link(LinkRole.SENDER)
         sender = self._apps[link] = Sender(self, link)
         link.request(
             source=Source(address=link.name),
@@ -311,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
             properties=properties,
             desired_capabilities=desired_capabilities,
         )
-        await self._attached(link, address)
+        await self._wait_attached(link, address)
         return sender
 
     async def receiver(
@@ -326,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         desired_capabilities: list[str] | None = None,
     ) -> Receiver:
         """With a `credit` of None the caller grants it, by `receiver.link.grant`."""
-        link = self._new_link(Role.RECEIVER)
+        link = self._new_link(LinkRole.RECEIVER)
         receiver = self._apps[link] = Receiver(self, link, credit, on_transfers)
         filters: dict[str, object] | None = None
         if selector is not None:
@@ -340,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
             properties=properties,
             desired_capabilities=desired_capabilities,
         )
-        await self._attached(link, address)
+        await self._wait_attached(link, address)
         if credit is not None:
             link.grant(credit)
         self.flush()
@@ -389,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self.flush()
 
-    def _new_link(self, role: Role) -> Link:
+    def _new_link(self, role: LinkRole) -> Link:
         if self._error is not None:
             raise self._error
         assert self._session is not None
@@ -398,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         except LocalError as error:
             raise ClientError(str(error)) from None
 
-    async def _attached(self, link: Link, address: str) -> None:
+    async def _wait_attached(self, link: Link, address: str) -> None:
         answer = self._expect(link)
         self.flush()
         try:
@@ -477,9 +480,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_control(self, event: Event) -> None:
         match event:
-            case SaslOffered():
+            case SaslMechanismsReceived():
                 self.engine.init_sasl("ANONYMOUS", b"")
-            case SaslDone():
+            case SaslOutcomeReceived():
                 self.engine.send_open()
             case OpenReceived(open=told):
                 self.product = str((told.properties or {}).get("product", ""))
@@ -492,17 +495,17 @@ class Connection(asyncio.BufferedProtocol):
             case DetachReceived(link=link, error=error):
                 self._on_detach(link, error)
             case EndReceived(error=error):
-                self._fail(_ended("The service ended the session", error))
+                self._fail(_end_error("The service ended the session", error))
                 self.engine.close()
             case CloseReceived(error=error):
-                self._fail(_ended("The service ended the connection", error))
+                self._fail(_end_error("The service ended the connection", error))
             case ConnectionFailed(error=failure):
                 self._fail(ClientError(str(failure)))
             case _:
                 pass
 
     def _on_detach(self, link: Link, error: Error | None) -> None:
-        ended = _ended("The service ended the link", error)
+        ended = _end_error("The service ended the link", error)
         self._resolve(link, ended)
         app = self._apps.pop(link, None)
         if app is not None:
@@ -529,10 +532,10 @@ def _is_refused(link: Link) -> bool:
     attach = link.attach
     if attach is None:
         return False
-    return attach.target is None if link.role is Role.SENDER else attach.source is None
+    return attach.target is None if link.role is LinkRole.SENDER else attach.source is None
 
 
-def _ended(what: str, error: Error | None) -> ClientError:
+def _end_error(what: str, error: Error | None) -> ClientError:
     if error is None:
         return ClientError(f"{what}.")
     return failure(f"{what}: {error.condition}: {error.description}", error)

@@ -13,7 +13,7 @@ from penstock.client.connection import Connection, Transport
 from penstock.client.errors import ClientError, ClientTimedOut, EventsLost
 from penstock.client.event_position import EventPosition
 from penstock.client.hub_client import HubClient
-from penstock.client.inbox import Chunk, rows
+from penstock.client.inbox import MessageChunk, slice_columns
 from penstock.client.receiver import PREFETCH, PartitionReceiver
 from penstock.client.retry import RetryPolicy
 from penstock.kernels import Columns, KernelError, decode_events
@@ -98,7 +98,7 @@ class EventHubConsumerClient(HubClient):
                     )
                 number = numbers[-1]
                 if number > last:
-                    columns = rows(columns, 0, sum(each <= last for each in numbers))
+                    columns = slice_columns(columns, 0, sum(each <= last for each in numbers))
                 if columns.bodies:
                     yield columns
 
@@ -110,7 +110,7 @@ class EventHubConsumerClient(HubClient):
         *,
         prefetch: int | None = None,
         owner_level: int | None = None,
-    ) -> AsyncGenerator[Chunk, None]:
+    ) -> AsyncGenerator[MessageChunk, None]:
         """The messages from sequence number `first` to `last`, both included, unopened, in order.
 
         It may begin behind `first`, and end without any, where retention was quicker. Raises
@@ -131,7 +131,7 @@ class EventHubConsumerClient(HubClient):
         *,
         prefetch: int | None = None,
         owner_level: int | None = None,
-    ) -> AsyncGenerator[list[Chunk], None]:
+    ) -> AsyncGenerator[list[MessageChunk], None]:
         """The same, as many chunks at a time as there are."""
         if first < 0:
             raise ArgumentError(f"first is {first}: below 0.")
@@ -168,9 +168,9 @@ class EventHubConsumerClient(HubClient):
 
     async def _next_chunks(
         self, reader: PartitionReceiver, is_first: bool, last: int
-    ) -> list[Chunk]:
+    ) -> list[MessageChunk]:
         """None when nothing up to `last` is there any more."""
-        chunks: list[Chunk] = []
+        chunks: list[MessageChunk] = []
         if is_first:
             chunks = await reader.receive_chunks(min(_FIRST_WAIT_S, self._timeout_s))
             if not chunks:
@@ -222,10 +222,10 @@ class EventHubConsumerClient(HubClient):
 
 
 def _contiguous_run(
-    chunks: list[Chunk], expected: int, last: int
-) -> tuple[list[Chunk], int, int | None]:
+    chunks: list[MessageChunk], expected: int, last: int
+) -> tuple[list[MessageChunk], int, int | None]:
     """The chunks from `expected` on up to `last` or a gap, what is expected then, and found."""
-    run: list[Chunk] = []
+    run: list[MessageChunk] = []
     for chunk in chunks:
         if expected > last:
             break
@@ -238,7 +238,9 @@ def _contiguous_run(
     return run, expected, None
 
 
-def _contiguous(chunk: Chunk, expected: int, last: int) -> tuple[Chunk | None, int | None]:
+def _contiguous(
+    chunk: MessageChunk, expected: int, last: int
+) -> tuple[MessageChunk | None, int | None]:
     """The chunk's messages from `expected` on, up to `last` or a gap; and what follows the gap."""
     numbers: Sequence[int] = range(chunk.first, chunk.last + 1)
     if len(numbers) != chunk.count:
@@ -261,4 +263,4 @@ def _contiguous(chunk: Chunk, expected: int, last: int) -> tuple[Chunk | None, i
     if stop - start == chunk.count:
         return chunk, found
     bounds = chunk.bounds[2 * start : 2 * stop]
-    return Chunk(chunk.data, bounds, expected, expected + stop - start - 1), found
+    return MessageChunk(chunk.data, bounds, expected, expected + stop - start - 1), found

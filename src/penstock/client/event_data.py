@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.amqp.composite import SPECS, read_composite, write_composite
-from penstock.amqp.decoder import DEFAULT, Budget, decode
+from penstock.amqp.decoder import DEFAULT, DecodeBudget, decode
 from penstock.amqp.encoder import encode
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.message import MessageId, Properties
 from penstock.amqp.types import Timestamp
 from penstock.client.errors import ClientError
@@ -95,13 +95,13 @@ class EventData:
     def properties(self) -> dict[str, Any]:
         """The application properties. Integers remember their AMQP type (`penstock.amqp.types`)."""
         if self._properties is None:
-            self._properties = _map(self._properties_raw)
+            self._properties = _decode_map(self._properties_raw)
         return self._properties
 
     @property
     def system_properties(self) -> dict[str, Any]:
         """The annotations as the service gave them: sequence number, offset, time and others."""
-        return _map(self._system_raw)
+        return _decode_map(self._system_raw)
 
     @property
     def enqueued_time(self) -> datetime | None:
@@ -139,9 +139,9 @@ class EventData:
                 raw = self._fields_raw
                 spec = SPECS[Properties]
                 try:
-                    read, _ = read_composite(spec, raw, 0, len(raw), Budget(DEFAULT))
-                except (DecodeError, IndexError, struct.error) as error:
-                    raise _damaged(error) from None
+                    read, _ = read_composite(spec, raw, 0, len(raw), DecodeBudget(DEFAULT))
+                except (AmqpDecodeError, IndexError, struct.error) as error:
+                    raise _damaged_event_error(error) from None
                 assert isinstance(read, Properties)
                 self._fields = read
         return self._fields
@@ -219,7 +219,7 @@ class ReceivedEvent(EventData):
         self._body_kind = kind
 
 
-def events_of(columns: Columns) -> list[EventData]:
+def to_events(columns: Columns) -> list[EventData]:
     """One EventData per row."""
     rows = zip(
         columns.sequence_numbers,
@@ -236,18 +236,18 @@ def events_of(columns: Columns) -> list[EventData]:
     return [ReceivedEvent(*row) for row in rows]
 
 
-def _map(encoded: bytes) -> dict[str, Any]:
+def _decode_map(encoded: bytes) -> dict[str, Any]:
     if not encoded:
         return {}
     try:
         value, _ = decode(encoded)
-    except (DecodeError, IndexError, struct.error) as error:
-        raise _damaged(error) from None
+    except (AmqpDecodeError, IndexError, struct.error) as error:
+        raise _damaged_event_error(error) from None
     assert isinstance(value, dict)  # the kernel saw a map
     return value
 
 
-def _damaged(error: Exception) -> ClientError:
+def _damaged_event_error(error: Exception) -> ClientError:
     return ClientError(f"The properties of an event are damaged: {error}")
 
 

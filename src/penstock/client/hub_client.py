@@ -39,7 +39,7 @@ class HubClient:
         transport: Transport,
     ) -> None:
         self._endpoint = parse_connection_string(connection_string)
-        self.eventhub_name = _hub(self._endpoint, eventhub_name)
+        self.eventhub_name = _hub_name(self._endpoint, eventhub_name)
         self.fully_qualified_namespace = self._endpoint.host
         if not timeout_s > 0:
             raise ArgumentError(f"timeout_s is {timeout_s}: it must be above 0.")
@@ -69,7 +69,7 @@ class HubClient:
         ids = told.get("partition_ids", [])
         return {
             "eventhub_name": str(told.get("name")),
-            "created_at": _time(told.get("created_at")),
+            "created_at": _to_datetime(told.get("created_at")),
             "partition_ids": [str(each) for each in ids] if isinstance(ids, list) else [],
         }
 
@@ -82,10 +82,10 @@ class HubClient:
         return {
             "eventhub_name": str(told.get("name")),
             "id": str(told.get("partition")),
-            "beginning_sequence_number": _number(told.get("begin_sequence_number")),
-            "last_enqueued_sequence_number": _number(told.get("last_enqueued_sequence_number")),
+            "beginning_sequence_number": _to_integer(told.get("begin_sequence_number")),
+            "last_enqueued_sequence_number": _to_integer(told.get("last_enqueued_sequence_number")),
             "last_enqueued_offset": str(told.get("last_enqueued_offset")),
-            "last_enqueued_time_utc": _time(told.get("last_enqueued_time_utc")),
+            "last_enqueued_time_utc": _to_datetime(told.get("last_enqueued_time_utc")),
             "is_empty": bool(told.get("is_partition_empty")),
         }
 
@@ -170,18 +170,18 @@ class HubClient:
         return value
 
 
-def _hub(endpoint: Endpoint, name: str | None) -> str:
+def _hub_name(endpoint: Endpoint, name: str | None) -> str:
     hub = name or endpoint.hub
     if not hub:
         raise ArgumentError("No hub is named: give eventhub_name, or EntityPath in the string.")
     return hub
 
 
-def _number(value: object) -> int:
+def _to_integer(value: object) -> int:
     return int(value) if isinstance(value, int) else -1
 
 
-def _time(value: object) -> datetime:
+def _to_datetime(value: object) -> datetime:
     """A partition without events tells the first day of the year 1 (protocol.md 3.2)."""
     try:
         return _EPOCH + int(value) * _MS if isinstance(value, int) else _FIRST_DAY

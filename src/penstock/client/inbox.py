@@ -16,7 +16,7 @@ _FIELDS = Columns.__struct_fields__
 assert _FIELDS[-1] == "body_kinds"  # the only one that is no list
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class MessageChunk(msgspec.Struct, frozen=True):
     """Delivered messages: message i is data[bounds[2 * i]:bounds[2 * i + 1]]. `first` and `last`
     are the sequence numbers of the first and the last."""
 
@@ -38,11 +38,11 @@ class Chunk(msgspec.Struct, frozen=True):
         return f"<Chunk {self.count} events, {self.first} to {self.last}>"
 
 
-class Inbox:
+class ReceiveQueue:
     """Chunks; `take` gives messages, splitting chunks as needed."""
 
     def __init__(self) -> None:
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: deque[MessageChunk] = deque()
         self._taken = 0  # messages of the first chunk
         self.events = 0
         self.bytes = 0
@@ -50,7 +50,7 @@ class Inbox:
     def __bool__(self) -> bool:
         return self.events > 0
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: MessageChunk) -> None:
         self._chunks.append(chunk)
         self.events += chunk.count
         self.bytes += chunk.size
@@ -59,7 +59,7 @@ class Inbox:
         self._chunks.clear()
         self._taken = self.events = self.bytes = 0
 
-    def take_chunks(self) -> list[Chunk]:
+    def take_chunks(self) -> list[MessageChunk]:
         """All that are there. Whoever takes parts of chunks must not take whole ones."""
         assert self._taken == 0
         chunks = list(self._chunks)
@@ -86,12 +86,12 @@ class Inbox:
         return parts
 
 
-def rows(columns: Columns, start: int, stop: int) -> Columns:
+def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
     """Some rows of the columns."""
     return Columns(*(getattr(columns, name)[start:stop] for name in _FIELDS))
 
 
-def joined(parts: list[Columns]) -> Columns:
+def join_columns(parts: list[Columns]) -> Columns:
     """The rows of all parts."""
     if len(parts) == 1:
         return parts[0]

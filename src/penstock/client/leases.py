@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.client.errors import ClientError, ClientTimedOut
 from penstock.client.event_position import EventPosition
-from penstock.client.load_balancer import Ownership
+from penstock.client.load_balancer import PartitionOwnership
 from penstock.model.clock import Clock
 
 Record = dict[str, Any]
@@ -41,7 +41,7 @@ class LeaseLost(ClientError):
     is_final = True
 
 
-class Group(NamedTuple):
+class ProcessorGroup(NamedTuple):
     """Whose leases these are; the order is the interface's."""
 
     fully_qualified_namespace: str
@@ -52,7 +52,7 @@ class Group(NamedTuple):
         return {**self._asdict(), "partition_id": partition_id}
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class ProcessorCheckpoint(msgspec.Struct, frozen=True):
     """The last event that was processed."""
 
     offset: str
@@ -77,7 +77,7 @@ class Lease:
         self._lasts_ms = int(lasts_s * 1000)
         self._until_ms = (0, 0)
 
-    def renewed(self, etag: str, since_ms: tuple[int, int]) -> None:
+    def renew(self, etag: str, since_ms: tuple[int, int]) -> None:
         self.etag = etag
         self._until_ms = since_ms[0] + self._lasts_ms, since_ms[1] + self._lasts_ms
 
@@ -107,7 +107,7 @@ class Leases:
     def __init__(
         self,
         store: CheckpointStore,
-        group: Group,
+        group: ProcessorGroup,
         owner_id: str,
         *,
         expiration_s: float,
@@ -118,7 +118,7 @@ class Leases:
         self.owner_id = owner_id
         self._store = store
         self._clock = clock
-        self._lasts_s = expiration_s - margin_s(expiration_s)
+        self._lasts_s = expiration_s - renewal_margin_s(expiration_s)
         self._call_s = min(_CALL_S_MAX, self._lasts_s / 2)
         self._etags: dict[str, str | None] = {}  # as they were listed last
         self._ahead_s = 0.0  # the store's clock, of ours
@@ -128,11 +128,11 @@ class Leases:
         """By the store's clock, as far as its answers told it: the times of leases are its."""
         return self._clock.now_ms() / 1000 + self._ahead_s
 
-    async def look(self) -> list[Ownership]:
+    async def look(self) -> list[PartitionOwnership]:
         """The leases of everybody in the group."""
         records: Iterable[Record] = await self._call(self._store.list_ownership, *self.group)
         found = [
-            Ownership(
+            PartitionOwnership(
                 str(record["partition_id"]),
                 record.get("owner_id") or "",
                 float(record.get("last_modified_time") or 0),
@@ -164,7 +164,7 @@ class Leases:
                 continue
             self._learn(record, sent_ms[1] / 1000, received_ms[1] / 1000)
             lease = self.held.get(partition) or Lease(partition, self._clock, self._lasts_s)
-            lease.renewed(got, sent_ms)
+            lease.renew(got, sent_ms)
             self.held[partition] = lease
 
     def drop(self, partition_id: str) -> None:
@@ -185,17 +185,17 @@ class Leases:
         if asked:
             await self._claim(asked, "")
 
-    async def checkpoints(self) -> dict[str, Checkpoint]:
+    async def checkpoints(self) -> dict[str, ProcessorCheckpoint]:
         """The group's, by partition."""
         records: Iterable[Record] = await self._call(self._store.list_checkpoints, *self.group)
         return {
-            str(record["partition_id"]): Checkpoint(
+            str(record["partition_id"]): ProcessorCheckpoint(
                 str(record.get("offset") or ""), int(record["sequence_number"])
             )
             for record in records
         }
 
-    async def save(self, lease: Lease, checkpoint: Checkpoint) -> None:
+    async def save(self, lease: Lease, checkpoint: ProcessorCheckpoint) -> None:
         """Raises LeaseLost if the lease is over: another's checkpoint may not be overwritten."""
         if lease.is_over:
             raise LeaseLost(f"The lease of partition {lease.partition_id} is over.")
@@ -245,7 +245,7 @@ class Leases:
             ) from None
 
 
-def margin_s(expiration_s: float) -> float:
+def renewal_margin_s(expiration_s: float) -> float:
     """A tenth of the lease, but a second at least for stores whose times are whole seconds; and
     of a very short lease no more than a third."""
     return min(max(_TICK_S, expiration_s / 10), expiration_s / 3)

@@ -12,7 +12,7 @@ from penstock.amqp.link import Link
 from penstock.amqp.performatives import Error
 from penstock.amqp.serial import serial_distance
 from penstock.client.errors import ClientError
-from penstock.client.transfer_frames import Framing
+from penstock.client.transfer_frames import TransferFraming
 
 if TYPE_CHECKING:
     from penstock.client.connection import Connection
@@ -35,7 +35,7 @@ class Sender:
         self.on_range: OnRange | None = None  # of one who frames by himself, and counts so too
         self._unsettled: dict[int, OnSettled] = {}  # by delivery id, in order of sending
         self._waiting: deque[asyncio.Future[None]] = deque()  # for room
-        self._framings: dict[int, Framing] = {}  # by message format
+        self._framings: dict[int, TransferFraming] = {}  # by message format
         self._tag = 0
 
     @property
@@ -89,7 +89,7 @@ class Sender:
         framing = self._framings.get(message_format)
         if framing is None:
             session = link.session
-            framing = self._framings[message_format] = Framing(
+            framing = self._framings[message_format] = TransferFraming(
                 channel=session.channel,
                 handle=link.handle,
                 message_format=message_format,

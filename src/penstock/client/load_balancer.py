@@ -16,7 +16,7 @@ import msgspec
 Strategy = Literal["greedy", "balanced"]
 
 
-class Ownership(msgspec.Struct, frozen=True):
+class PartitionOwnership(msgspec.Struct, frozen=True):
     """A lease as a store lists it; `owner_id` is empty when it was given up."""
 
     partition_id: str
@@ -25,7 +25,7 @@ class Ownership(msgspec.Struct, frozen=True):
     etag: str | None
 
 
-class Decision(msgspec.Struct, frozen=True):
+class BalanceDecision(msgspec.Struct, frozen=True):
     """Partition ids, in the order in which they are to be taken."""
 
     renew: list[str]
@@ -39,7 +39,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def decide(
-    ownerships: Iterable[Ownership],
+    ownerships: Iterable[PartitionOwnership],
     partition_ids: Sequence[str],
     *,
     owner_id: str,
@@ -47,7 +47,7 @@ def decide(
     now_s: float,
     expiration_s: float,
     strategy: Strategy = "greedy",
-) -> Decision:
+) -> BalanceDecision:
     """What `owner_id`, who holds `held`, does now. A greedy one takes its whole share at once, a
     balanced one a partition at a time, so that what moves is spread over time."""
     known = set(partition_ids)
@@ -60,14 +60,14 @@ def decide(
             free.append(partition)
         else:
             owned.setdefault(lease.owner_id, []).append(partition)
-    claim, steal = _wanted(owned, free, owner_id)
+    claim, steal = _plan_claims(owned, free, owner_id)
     if strategy == "balanced":
         claim, steal = claim[:1], steal[: 0 if claim else 1]
     mine = owned[owner_id]
-    return Decision(mine, claim, steal, [each for each in held if each not in mine])
+    return BalanceDecision(mine, claim, steal, [each for each in held if each not in mine])
 
 
-def shares(counts: dict[str, int], partition_count: int) -> dict[str, int]:
+def fair_shares(counts: dict[str, int], partition_count: int) -> dict[str, int]:
     """How many each owner is to have: all the same or one more, the one more for those who have
     most already, so that as few as possible move.
 
@@ -79,7 +79,7 @@ def shares(counts: dict[str, int], partition_count: int) -> dict[str, int]:
     return {owner: least + (rank < more) for rank, owner in enumerate(ranked)}
 
 
-def _is_live(lease: Ownership, owner_id: str, now_s: float, expiration_s: float) -> bool:
+def _is_live(lease: PartitionOwnership, owner_id: str, now_s: float, expiration_s: float) -> bool:
     """Expired is what was not renewed for longer than that (protocol.md 11.1). My own counts as
     mine however old it is: its etag tells whether somebody took it while I stood still."""
     if lease.owner_id == owner_id:
@@ -87,13 +87,13 @@ def _is_live(lease: Ownership, owner_id: str, now_s: float, expiration_s: float)
     return bool(lease.owner_id) and lease.modified_s + expiration_s >= now_s
 
 
-def _wanted(
+def _plan_claims(
     owned: dict[str, list[str]], free: list[str], owner_id: str
 ) -> tuple[list[str], list[str]]:
     """My part of the plan: free partitions and those above somebody's share are given, in order,
     to whoever lacks some, the poorest first."""
     counts = {owner: len(partitions) for owner, partitions in owned.items()}
-    share = shares(counts, sum(counts.values()) + len(free))
+    share = fair_shares(counts, sum(counts.values()) + len(free))
     spare = [
         partition
         for owner in sorted(owned)

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from penstock.amqp.errors import DecodeError
+from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.events import TransfersReceived
 from penstock.amqp.message import Body, Message, Properties, decode_message, encode_message
 from penstock.client.errors import ClientError, ClientTimedOut, refusal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CREDIT = 100
 
 
-class RequestNode:
+class RequestResponseClient:
     """A pair of links to one node; answers find their requests by correlation-id. Several requests
     may be under way."""
 
@@ -68,13 +68,13 @@ class RequestNode:
             del self._waiting[str(number)]
         if not answer.done():
             raise receiver.error or ClientError(f"The service ended the link during {what}.")
-        return _checked(answer.result(), what)
+        return _check_status(answer.result(), what)
 
     def _on_answers(self, event: TransfersReceived) -> None:
         for i in range(0, len(event.bounds), 2):
             try:
                 answer = decode_message(event.data[event.bounds[i] : event.bounds[i + 1]])
-            except DecodeError:
+            except AmqpDecodeError:
                 continue  # whoever waits for it hears of the deadline
             number = answer.properties.correlation_id if answer.properties is not None else None
             waiting = self._waiting.get(str(number))
@@ -82,7 +82,7 @@ class RequestNode:
                 waiting.set_result(answer)
 
 
-def _checked(answer: Message, what: str) -> Message:
+def _check_status(answer: Message, what: str) -> Message:
     told = answer.application_properties or {}
     status = told.get("status-code", told.get("statusCode"))
     if isinstance(status, int) and 200 <= status < 300:

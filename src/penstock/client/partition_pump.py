@@ -19,7 +19,7 @@ import msgspec
 from penstock.client.errors import ClientClosed, ClientStolen
 from penstock.client.event_data import EventData
 from penstock.client.event_position import EventPosition
-from penstock.client.leases import Checkpoint, Lease, LeaseLost, Leases
+from penstock.client.leases import Lease, LeaseLost, Leases, ProcessorCheckpoint
 from penstock.client.properties import LastEnqueued, PartitionProperties
 from penstock.model.errors import ArgumentError
 
@@ -37,7 +37,7 @@ class CloseReason(Enum):
     OWNERSHIP_LOST = 1
 
 
-class Reader(Protocol):
+class EventReceiver(Protocol):
     """PartitionReceiver, as far as a pump needs it."""
 
     @property
@@ -49,7 +49,7 @@ class Reader(Protocol):
     async def close(self) -> None: ...
 
 
-class Consumer(Protocol):
+class ConsumerClient(Protocol):
     """EventHubConsumerClient, as far as a processor needs it."""
 
     @property
@@ -68,22 +68,22 @@ class Consumer(Protocol):
         owner_level: int | None = ...,
         prefetch: int = ...,
         track_last_enqueued: bool = ...,
-    ) -> Reader: ...
+    ) -> EventReceiver: ...
 
 
-class Progress(msgspec.Struct):
+class PumpProgress(msgspec.Struct):
     """How far a pump came; what a context tells of it."""
 
-    checkpoint: Checkpoint | None
+    checkpoint: ProcessorCheckpoint | None
     last_event: EventData | None = None
-    reader: Reader | None = None
+    reader: EventReceiver | None = None
     is_stolen: bool = False
 
 
 class PartitionContext:
     """What handlers get beside the events. One for each time that a partition is owned."""
 
-    def __init__(self, lease: Lease, leases: Leases, progress: Progress) -> None:
+    def __init__(self, lease: Lease, leases: Leases, progress: PumpProgress) -> None:
         self.partition_id = lease.partition_id
         self.fully_qualified_namespace = leases.group.fully_qualified_namespace
         self.eventhub_name = leases.group.eventhub_name
@@ -113,7 +113,7 @@ class PartitionContext:
             raise LeaseLost(f"Another reader took partition {self.partition_id}.")
         if event.offset is None or event.sequence_number is None:
             raise ArgumentError("A checkpoint is made of an event that was received.")
-        checkpoint = Checkpoint(event.offset, event.sequence_number)
+        checkpoint = ProcessorCheckpoint(event.offset, event.sequence_number)
         await self._leases.save(self._lease, checkpoint)
         self._progress.checkpoint = checkpoint
 
@@ -124,10 +124,10 @@ OnInitialize = Callable[[PartitionContext], Awaitable[None]]
 OnClose = Callable[[PartitionContext, CloseReason], Awaitable[None]]
 
 
-class Work(msgspec.Struct, frozen=True):
+class PumpSettings(msgspec.Struct, frozen=True):
     """What every pump of a processor does."""
 
-    consumer: Consumer
+    consumer: ConsumerClient
     on_events: OnEvents
     on_error: OnError  # never raises
     on_partition_initialize: OnInitialize | None
@@ -139,17 +139,17 @@ class Work(msgspec.Struct, frozen=True):
     track_last_enqueued: bool
 
 
-class Pump:
+class PartitionPump:
     """Reads from the checkpoint, or from `start`, for as long as the lease holds."""
 
     def __init__(
         self,
-        work: Work,
+        work: PumpSettings,
         lease: Lease,
         leases: Leases,
         *,
         start: EventPosition,
-        checkpoint: Checkpoint | None,
+        checkpoint: ProcessorCheckpoint | None,
         delay_s: float = 0.0,
     ) -> None:
         self.lease = lease
@@ -160,7 +160,7 @@ class Pump:
         """A handler took events."""
         self._work = work
         self._start = start
-        self._progress = Progress(checkpoint)
+        self._progress = PumpProgress(checkpoint)
         self._context = PartitionContext(lease, leases, self._progress)
         self._position = None if checkpoint is None else checkpoint.position
         self._delay_s = delay_s
@@ -182,7 +182,7 @@ class Pump:
             await self._close_reader()
             if not self._ending.is_set():
                 self._failures += 1
-                await self._pause(backoff_s(self._failures))
+                await self._pause(restart_delay_s(self._failures))
         await self._close()
         if self._timer is not None:
             self._timer.cancel()
@@ -231,7 +231,7 @@ class Pump:
     async def _initialize(self) -> None:
         self._is_initialized = True
         if self._work.on_partition_initialize is not None:
-            with self._handling():
+            with self._handler_running():
                 await self._work.on_partition_initialize(self._context)
 
     async def _first_position(self) -> EventPosition:
@@ -254,7 +254,7 @@ class Pump:
         if events:
             self._progress.last_event = events[-1]
         try:
-            with self._handling():
+            with self._handler_running():
                 await self._work.on_events(context, events)
         except Exception:
             self._position = self._replay_position()
@@ -262,7 +262,7 @@ class Pump:
         self.is_proven = True
         self._failures = 0
         if events:
-            self._position = _behind(events)
+            self._position = _next_position(events)
 
     def _replay_position(self) -> EventPosition:
         """What is not in a checkpoint is not done: a handler that failed is given it again."""
@@ -270,7 +270,7 @@ class Pump:
         return self._start if checkpoint is None else checkpoint.position
 
     @contextlib.contextmanager
-    def _handling(self) -> Iterator[None]:
+    def _handler_running(self) -> Iterator[None]:
         """While the user's code runs, `finish` waits for it."""
         self._is_handling = True
         try:
@@ -329,13 +329,13 @@ class Pump:
             self._timer = loop.call_later(remaining_s, self._watch_lease)
 
 
-def backoff_s(failures: int) -> float:
+def restart_delay_s(failures: int) -> float:
     """The pause after so many failures one after the other."""
     pause = min(_BACKOFF_S * 2.0 ** min(failures - 1, 16), _BACKOFF_S_MAX)
     return pause * (1 + _JITTER * (2 * random.random() - 1))  # noqa: S311 - no secret
 
 
-def _behind(events: Sequence[EventData]) -> EventPosition:
+def _next_position(events: Sequence[EventData]) -> EventPosition:
     offset = events[-1].offset
     assert offset is not None  # it was received
     return EventPosition.from_offset(offset)

@@ -20,18 +20,18 @@ from typing import Self
 
 from penstock.client.errors import ClientClosed, ClientError
 from penstock.client.event_position import EventPosition
-from penstock.client.leases import CheckpointStore, Group, Leases
+from penstock.client.leases import CheckpointStore, Leases, ProcessorGroup
 from penstock.client.load_balancer import Strategy, decide
 from penstock.client.partition_pump import (
-    Consumer,
+    ConsumerClient,
     OnClose,
     OnError,
     OnEvents,
     OnInitialize,
     PartitionContext,
-    Pump,
-    Work,
-    backoff_s,
+    PartitionPump,
+    PumpSettings,
+    restart_delay_s,
 )
 from penstock.client.receiver import PREFETCH
 from penstock.model.clock import Clock, SystemClock
@@ -51,7 +51,7 @@ class EventProcessorClient:
 
     def __init__(
         self,
-        consumer: Consumer,
+        consumer: ConsumerClient,
         checkpoint_store: CheckpointStore,
         on_events: OnEvents,
         *,
@@ -85,7 +85,7 @@ class EventProcessorClient:
         self._expiration_s = ownership_expiration_s
         self._strategy: Strategy = strategy
         self._starting_position = starting_position
-        self._work = Work(
+        self._work = PumpSettings(
             consumer=consumer,
             on_events=on_events,
             on_error=self._report,
@@ -100,14 +100,14 @@ class EventProcessorClient:
         names = consumer.fully_qualified_namespace, consumer.eventhub_name, consumer.consumer_group
         self._leases = Leases(
             checkpoint_store,
-            Group(*names),
+            ProcessorGroup(*names),
             self.owner_id,
             expiration_s=ownership_expiration_s,
             clock=clock or SystemClock(),
         )
         self._partitions: list[str] = []
         self._partitions_until_s = 0.0
-        self._pumps: dict[str, tuple[Pump, asyncio.Task[None]]] = {}
+        self._pumps: dict[str, tuple[PartitionPump, asyncio.Task[None]]] = {}
         self._displaced: dict[str, int] = {}  # how often in a row, by a reader without a lease
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -235,13 +235,13 @@ class EventProcessorClient:
             return
         for partition in sorted(self._leases.held.keys() - self._pumps.keys()):
             times = self._displaced.get(partition, 0)
-            pump = Pump(
+            pump = PartitionPump(
                 self._work,
                 self._leases.held[partition],
                 self._leases,
                 start=self._start_of(partition),
                 checkpoint=checkpoints.get(partition),
-                delay_s=backoff_s(times) if times else 0.0,
+                delay_s=restart_delay_s(times) if times else 0.0,
             )
             task = asyncio.create_task(pump.run())
             self._pumps[partition] = pump, task

@@ -30,7 +30,7 @@ _MESSAGE_BYTES_MAX = 1024 * 1024  # where the service names no limit (protocol.m
 _EPOCH_MAX = 2**15 - 1
 
 
-class _Lane:
+class _PartitionSender:
     """One link of the producer: to the hub, or to a partition. An idempotent producer sends one
     batch at a time on it, so that numbers follow each other whatever is lost."""
 
@@ -77,7 +77,7 @@ class EventHubProducerClient(HubClient):
         )
         self._idempotent = idempotent
         self._producer_id = producer_id
-        self._lanes: dict[str | None, _Lane] = {}
+        self._lanes: dict[str | None, _PartitionSender] = {}
         self._partition_ids: list[str] = []
         self._turn = itertools.count()
 
@@ -175,12 +175,12 @@ class EventHubProducerClient(HubClient):
         async def once() -> None:
             error = await self._deliver(lane, place, payload, message_format)
             if error is not None:
-                raise _rejected(error)
+                raise _rejection_error(error)
 
         await with_retry(self._retry, once)
 
     async def _deliver(
-        self, lane: _Lane, place: str | None, payload: bytes, message_format: int
+        self, lane: _PartitionSender, place: str | None, payload: bytes, message_format: int
     ) -> Error | None:
         """The service's outcome; raises ClientError when there is none."""
         sender = await self._sender(lane, place)
@@ -194,13 +194,13 @@ class EventHubProducerClient(HubClient):
                 f"The service did not acknowledge within {self._timeout_s} s."
             ) from None
 
-    def _lane(self, place: str | None) -> _Lane:
+    def _lane(self, place: str | None) -> _PartitionSender:
         lane = self._lanes.get(place)
         if lane is None:
-            lane = self._lanes[place] = _Lane()
+            lane = self._lanes[place] = _PartitionSender()
         return lane
 
-    async def _sender(self, lane: _Lane, place: str | None) -> Sender:
+    async def _sender(self, lane: _PartitionSender, place: str | None) -> Sender:
         sender = lane.sender
         if sender is not None and sender.error is None:
             return sender
@@ -216,18 +216,22 @@ class EventHubProducerClient(HubClient):
                     raise
             return sender
 
-    async def _attach(self, connection: Connection, lane: _Lane, place: str | None) -> Sender:
+    async def _attach(
+        self, connection: Connection, lane: _PartitionSender, place: str | None
+    ) -> Sender:
         hub = self.eventhub_name
         address = hub if place is None else f"{hub}/Partitions/{place}"
         if not self._idempotent:
             return await connection.sender(address)
         sender = await connection.sender(
             address,
-            properties=_asked(lane.state, self._producer_id, is_in_doubt=lane.in_doubt is not None),
+            properties=_producer_request(
+                lane.state, self._producer_id, is_in_doubt=lane.in_doubt is not None
+            ),
             desired_capabilities=[_IDEMPOTENT],
         )
         if lane.state is None:
-            lane.state = _told(sender.attach_properties)
+            lane.state = _parse_producer_state(sender.attach_properties)
         return sender
 
     async def _max_message_size(self, place: str | None) -> int:
@@ -267,7 +271,7 @@ class EventHubProducerClient(HubClient):
             batch.stamp(lane.state)
             lane.in_doubt = batch
             error = await self._deliver(lane, place, batch.payload(), BATCH_FORMAT)
-            refused = None if error is None else _rejected(error)
+            refused = None if error is None else _rejection_error(error)
             if refused is not None:
                 if not refused.is_final:
                     lane.in_doubt = None  # it says itself that it took nothing
@@ -279,14 +283,14 @@ class EventHubProducerClient(HubClient):
             lane.state.published = lane.state.after(len(batch))
             lane.in_doubt = None
 
-    def _begin_epoch(self, lane: _Lane) -> None:
+    def _begin_epoch(self, lane: _PartitionSender) -> None:
         """Another batch follows one whose fate nobody knows: the service says where it is."""
         if lane.sender is not None and lane.sender.error is None:
             lane.sender.connection.drop(lane.sender)
         lane.sender = lane.state = lane.in_doubt = None
 
 
-def _asked(
+def _producer_request(
     state: ProducerState | None, producer_id: int | None, *, is_in_doubt: bool
 ) -> dict[str, object]:
     """What is left out the service chooses: the epoch one above the last, the number it knows.
@@ -301,7 +305,7 @@ def _asked(
     }
 
 
-def _told(properties: dict[str, object]) -> ProducerState:
+def _parse_producer_state(properties: dict[str, object]) -> ProducerState:
     numbers = [properties.get(name) for name in (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQUENCE)]
     if not all(isinstance(number, int) for number in numbers):
         raise ClientError(
@@ -312,5 +316,5 @@ def _told(properties: dict[str, object]) -> ProducerState:
     return ProducerState(producer_id, epoch, published)
 
 
-def _rejected(error: Error) -> ClientError:
+def _rejection_error(error: Error) -> ClientError:
     return failure(f"The service refused: {error.condition}: {error.description}", error)

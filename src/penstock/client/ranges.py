@@ -21,12 +21,12 @@ from penstock.client.connection import Transport
 from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientClosed, ClientTimedOut, EventsLost
 from penstock.client.event_position import EventPosition
-from penstock.client.inbox import Chunk
+from penstock.client.inbox import MessageChunk
 from penstock.client.properties import EventHubProperties, PartitionProperties
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import ArgumentError
 
-__all__ = ["Chunk", "EventsLost", "HubReader", "RangeSettings", "read_chunks"]
+__all__ = ["EventsLost", "HubReader", "MessageChunk", "RangeSettings", "read_chunks"]
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,14 +61,14 @@ class RangeSettings(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 def read_chunks(
     settings: RangeSettings, partition_id: str, first: int, last: int
-) -> Iterator[Chunk]:
+) -> Iterator[MessageChunk]:
     """The messages from sequence number `first` to `last`, both included, unopened, in order.
 
     A lost connection is opened again, for about `timeout_s`. It may begin behind `first`, and end
     without any, where retention was quicker: the caller judges. Raises ClientError: EventsLost for
     a gap behind that, ClientTimedOut when no event comes for `timeout_s`.
     """
-    loop = _new_loop()
+    loop = event_loop_factory()
     try:
         client = _client(settings)
         runs = client.read_runs(
@@ -92,7 +92,7 @@ def read_chunks(
         _close_loop(loop)
 
 
-async def _next(runs: AsyncGenerator[list[Chunk], None]) -> list[Chunk] | None:
+async def _next(runs: AsyncGenerator[list[MessageChunk], None]) -> list[MessageChunk] | None:
     return await anext(runs, None)
 
 
@@ -103,7 +103,7 @@ class HubReader:
     def __init__(self, settings: RangeSettings) -> None:
         self._timeout_s = settings.timeout_s
         self._client = _client(settings)
-        self._loop = _new_loop()
+        self._loop = event_loop_factory()
         self._is_closed = False
         self._closing = threading.Lock()
         self._thread = threading.Thread(
@@ -249,7 +249,7 @@ def _policy(timeout_s: float) -> RetryPolicy:
     return RetryPolicy(max(total, _FEW), _BACKOFF_S, _BACKOFF_MAX_S)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def event_loop_factory() -> asyncio.AbstractEventLoop:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

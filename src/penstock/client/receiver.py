@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.amqp.errors import DecodeError
+from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.events import TransfersReceived
 from penstock.amqp.message import decode_message
 from penstock.client.connection import Connection, Receiver
 from penstock.client.errors import ClientClosed, ClientError, ClientStolen, ClientTimedOut
-from penstock.client.event_data import EventData, events_of
+from penstock.client.event_data import EventData, to_events
 from penstock.client.event_position import EventPosition
-from penstock.client.inbox import Chunk, Inbox, joined
+from penstock.client.inbox import MessageChunk, ReceiveQueue, join_columns
 from penstock.client.properties import LastEnqueued
-from penstock.client.retry import RetryPolicy, Tries
+from penstock.client.retry import RetryAttempts, RetryPolicy
 from penstock.kernels import Columns, KernelError, decode_events
 from penstock.model.errors import ArgumentError
 
@@ -68,12 +68,12 @@ class PartitionReceiver:
         self._prefetch = _EVENTS_MAX if prefetch is None else prefetch
         self._track = track_last_enqueued
         self._timeout_s = timeout_s
-        self._tries = Tries(retry)
+        self._tries = RetryAttempts(retry)
         self._until = last_sequence_number
         self._enough_bytes = enough_bytes
         self._moment: asyncio.TimerHandle | None = None
         self._received: int | None = None  # the last sequence number
-        self._inbox = Inbox()
+        self._inbox = ReceiveQueue()
         self._event_bytes: int | None = None  # of one, on average, lately
         self._newest = b""  # the last message, for what it says of the partition's end
         self._connection: Connection | None = None
@@ -105,7 +105,7 @@ class PartitionReceiver:
                 receiver = await self._attach()
                 break
             except ClientError as error:
-                await self._tries.failed(error)
+                await self._tries.wait_or_raise(error)
         self._keeping = asyncio.get_running_loop().create_task(self._keep(receiver))
         self._keeping.add_done_callback(self._on_kept)
 
@@ -116,15 +116,15 @@ class PartitionReceiver:
         when none came within `max_wait_time_s` (the client's `timeout_s` when None)."""
         if max_batch_size < 1:
             raise ArgumentError(f"max_batch_size is {max_batch_size}: it must be at least 1.")
-        return events_of(await self._take(max_batch_size, max_wait_time_s))
+        return to_events(await self._take(max_batch_size, max_wait_time_s))
 
     async def receive_columns(self, max_wait_time_s: float | None = None) -> Columns:
         """The same as columns, all that are there; no row when none came in time."""
         return await self._take(_EVENTS_MAX, max_wait_time_s)
 
-    async def receive_chunks(self, max_wait_time_s: float | None = None) -> list[Chunk]:
+    async def receive_chunks(self, max_wait_time_s: float | None = None) -> list[MessageChunk]:
         """The messages that are there, as they came, unopened; none when none came in time."""
-        await self._arrived(max_wait_time_s)
+        await self._wait_for_events(max_wait_time_s)
         chunks = self._inbox.take_chunks()
         self._grant()
         return chunks
@@ -145,10 +145,10 @@ class PartitionReceiver:
             return {
                 "sequence_number": int(told["last_enqueued_sequence_number"]),
                 "offset": str(told["last_enqueued_offset"]),
-                "enqueued_time": _time(told["last_enqueued_time_utc"]),
-                "retrieval_time": _time(told["runtime_info_retrieval_time_utc"]),
+                "enqueued_time": _enqueued_time(told["last_enqueued_time_utc"]),
+                "retrieval_time": _enqueued_time(told["runtime_info_retrieval_time_utc"]),
             }
-        except (DecodeError, KeyError, TypeError, ValueError, OverflowError):
+        except (AmqpDecodeError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     async def close(self) -> None:
@@ -165,7 +165,7 @@ class PartitionReceiver:
     # --- taking ---------------------------------------------------------------------------------
 
     async def _take(self, events_max: int, max_wait_s: float | None) -> Columns:
-        await self._arrived(max_wait_s)
+        await self._wait_for_events(max_wait_s)
         columns: list[Columns] = []
         try:
             for data, bounds in self._inbox.take(events_max):
@@ -176,9 +176,9 @@ class PartitionReceiver:
             if not columns:  # else those before it come first
                 raise _no_event(error) from None
         self._grant()
-        return joined(columns)
+        return join_columns(columns)
 
-    async def _arrived(self, max_wait_s: float | None) -> None:
+    async def _wait_for_events(self, max_wait_s: float | None) -> None:
         """Something is there, or the time is over. Raises when the reader is."""
         if isinstance(self._error, ClientStolen | ClientClosed):
             self._inbox.clear()  # another one reads these now
@@ -227,7 +227,7 @@ class PartitionReceiver:
             attached_s = loop.time()
             await asyncio.wait([receiver.ended])
             if loop.time() - attached_s >= _LIVED_S:
-                self._tries.succeeded()
+                self._tries.reset()
             assert receiver.error is not None
             reopened = await self._reopen(receiver.error)
             if reopened is None:
@@ -243,7 +243,7 @@ class PartitionReceiver:
         """The link again, where it ended; None when it is over."""
         while True:
             try:
-                await self._tries.failed(lost)
+                await self._tries.wait_or_raise(lost)
                 return await self._attach()
             except ClientError as error:
                 if error is lost:
@@ -282,13 +282,13 @@ class PartitionReceiver:
         except KernelError as error:
             self._end(_no_event(error))
             return
-        chunk = Chunk(data, bounds, ends.sequence_numbers[0], ends.sequence_numbers[-1])
+        chunk = MessageChunk(data, bounds, ends.sequence_numbers[0], ends.sequence_numbers[-1])
         self._event_bytes = chunk.size // event.count + 1
         self._received = chunk.last
         self.position = EventPosition.from_offset(ends.offsets[-1])
         if self._track:
             self._newest = data[bounds[-2] : bounds[-1]]
-        self._tries.succeeded()
+        self._tries.reset()
         self._inbox.add(chunk)
         if self._inbox.bytes > 2 * BUFFER_BYTES and self._connection is not None:
             self._connection.pause_reading()  # events grew all at once
@@ -320,6 +320,6 @@ def _no_event(error: KernelError) -> ClientError:
     return ClientError(f"The service delivered what is no event: {error}")
 
 
-def _time(milliseconds: object) -> datetime:
+def _enqueued_time(milliseconds: object) -> datetime:
     assert isinstance(milliseconds, int)
     return _EPOCH + timedelta(milliseconds=milliseconds)

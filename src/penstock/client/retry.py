@@ -46,18 +46,18 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         return pause + BUSY_S if isinstance(error, ClientThrottled) else pause
 
 
-class Tries:
+class RetryAttempts:
     """Counts the failures of one undertaking; `failed` pauses, or raises when it was the last."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
         self._failed = 0
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         """What fails from now on is another matter."""
         self._failed = 0
 
-    async def failed(self, error: ClientError) -> None:
+    async def wait_or_raise(self, error: ClientError) -> None:
         self._failed += 1
         if error.is_final or self._failed > self._policy.retry_total:
             raise error
@@ -66,9 +66,9 @@ class Tries:
 
 async def with_retry(policy: RetryPolicy, act: Callable[[], Awaitable[T]]) -> T:
     """The result of `act`, tried again as the policy says; its last ClientError otherwise."""
-    tries = Tries(policy)
+    tries = RetryAttempts(policy)
     while True:
         try:
             return await act()
         except ClientError as error:
-            await tries.failed(error)
+            await tries.wait_or_raise(error)

@@ -24,7 +24,7 @@ _TAG_AT = _ID_AT + 4 + 2
 _HEADER_BYTES = _TAG_AT + 4 + 5 + 7
 
 
-def publication(size: int, batch: int) -> tuple[bytes, int]:
+def encode_publication(size: int, batch: int) -> tuple[bytes, int]:
     """Encoded payload and message format: `batch` events whose bodies have `size` bytes."""
     message = data_section(bytes(i % 251 for i in range(size)))
     if batch == 1:
@@ -38,7 +38,7 @@ def data_section(body: bytes) -> bytes:
     return b"\x00\x53\x75\xb0" + struct.pack(">I", len(body)) + body
 
 
-class Framing:
+class TransferFraming:
     """How one link's deliveries are framed."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Framing:
 class PreparedRun:
     """A block of deliveries of one payload, renumbered in place."""
 
-    def __init__(self, framing: Framing, payload: bytes) -> None:
+    def __init__(self, framing: TransferFraming, payload: bytes) -> None:
         delivery = framing.delivery(payload, 0)
         self.pieces = framing.pieces(len(payload))
         self._stride = len(delivery)

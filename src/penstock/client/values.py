@@ -20,7 +20,7 @@ from decimal import Decimal
 
 from penstock.amqp import types as t
 from penstock.amqp.decoder import decode
-from penstock.amqp.errors import DecodeError
+from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.message import SequenceBody, ValueBody, decode_message
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ def json_text(encoded: bytes) -> str:
     >>> json_text(bytes.fromhex("c0 05 02 54 01 a1 00")), json_text(bytes.fromhex("a0 01 ff"))
     ('[1,""]', '"/w=="')
     """
-    return json_of(_decoded(encoded))
+    return encode_json(_decode_value(encoded))
 
 
 def plain_text(encoded: bytes) -> str:
@@ -42,7 +42,7 @@ def plain_text(encoded: bytes) -> str:
     >>> plain_text(bytes.fromhex("a0 02 68 69")), plain_text(bytes.fromhex("83 0000000000000001"))
     ('hi', '1970-01-01T00:00:00.001Z')
     """
-    return display_value(_decoded(encoded))
+    return display_value(_decode_value(encoded))
 
 
 def display_value(value: object) -> str:
@@ -56,7 +56,7 @@ def display_value(value: object) -> str:
             return value.decode()
         except UnicodeDecodeError:
             return _base64(value)
-    plain = _plain(value)
+    plain = _to_plain_value(value)
     return plain if isinstance(plain, str) else _dumps(plain)
 
 
@@ -71,11 +71,11 @@ def display_body(body: bytes, body_type: str) -> bytes:
         return body
     try:
         message_body = decode_message(body).body
-    except DecodeError:
+    except AmqpDecodeError:
         return body
     if isinstance(message_body, SequenceBody):
         elements = [element for section in message_body.lists for element in section]
-        return json_of(elements).encode()
+        return encode_json(elements).encode()
     if not isinstance(message_body, ValueBody):
         return body
     value = message_body.value
@@ -102,7 +102,7 @@ def avro_value(encoded: bytes) -> bytes:
     >>> avro_value(bytes.fromhex("83 0000000000000001")), avro_value(bytes.fromhex("56 01"))
     (b'\\x00\\x02', b'\\x04\\x08true')
     """
-    value = to_union(_decoded(encoded))
+    value = to_avro_union(_decode_value(encoded))
     if isinstance(value, int):
         return b"\x00" + _zigzag(value)
     if isinstance(value, float):
@@ -113,7 +113,7 @@ def avro_value(encoded: bytes) -> bytes:
     return b"\x06" + _zigzag(len(value)) + value
 
 
-def to_union(value: object) -> int | float | str | bytes:
+def to_avro_union(value: object) -> int | float | str | bytes:
     """What of the union stands for a decoded AMQP value."""
     if isinstance(value, t.Described):
         value = to_readable(value)
@@ -132,18 +132,18 @@ def to_union(value: object) -> int | float | str | bytes:
         return bytes(value)
     if isinstance(value, uuid.UUID):
         return str(value)
-    return json_of(value)
+    return encode_json(value)
 
 
-def json_of(value: object) -> str:
+def encode_json(value: object) -> str:
     """The JSON text of a decoded AMQP value."""
-    return _dumps(_plain(value))
+    return _dumps(_to_plain_value(value))
 
 
-def _decoded(encoded: bytes) -> object:
+def _decode_value(encoded: bytes) -> object:
     try:
         value, stop = decode(encoded)
-    except DecodeError:
+    except AmqpDecodeError:
         return encoded  # such as a map whose keys are lists: its bytes say all of it
     return value if stop == len(encoded) else encoded
 
@@ -152,13 +152,13 @@ def _dumps(plain: object) -> str:
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _plain(value: object) -> object:
+def _to_plain_value(value: object) -> object:
     """What JSON can hold."""
     value = to_readable(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, t.Timestamp):
-        return _time(value)
+        return _format_timestamp(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -168,16 +168,16 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return _base64(value)
     if isinstance(value, t.Described):
-        return _plain(value.value)
+        return _to_plain_value(value.value)
     if isinstance(value, dict):
-        return {_name(name): _plain(each) for name, each in value.items()}
+        return {_key_text(name): _to_plain_value(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_to_plain_value(each) for each in value]
     return str(value)  # a uuid or a Decimal
 
 
-def _name(key: object) -> str:
-    plain = _plain(key)
+def _key_text(key: object) -> str:
+    plain = _to_plain_value(key)
     return plain if isinstance(plain, str) else _dumps(plain)
 
 
@@ -196,7 +196,7 @@ def _real(value: float) -> object:
 _FLOAT_MAX = struct.unpack(">f", b"\x7f\x7f\xff\xff")[0]
 
 
-def _time(milliseconds: int) -> object:
+def _format_timestamp(milliseconds: int) -> object:
     try:
         at = _EPOCH + timedelta(milliseconds=int(milliseconds))
     except OverflowError:

@@ -51,10 +51,10 @@ async def open_websocket(
         response = getattr(error, "response", None)
         kind = _REFUSALS.get(getattr(response, "status_code", 0), ClientError)
         raise kind(f"The WebSocket to {host}:{port} was refused: {error}") from None
-    connection.connection_made(WebSocketTransport(socket, connection))
+    connection.connection_made(ClientWebSocketTransport(socket, connection))
 
 
-class WebSocketTransport(asyncio.Transport):
+class ClientWebSocketTransport(asyncio.Transport):
     """What `Connection` needs of a transport; a task reads, another writes what was queued."""
 
     def __init__(self, socket: ClientConnection, connection: Connection) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.gateway.amqp.context import Held
+from penstock.gateway.amqp.context import PendingBytes
 from penstock.model import limits
 
 
-class Readable(Protocol):
+class PausableTransport(Protocol):
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
 
-class Intake:
+class ReadBackpressure:
     """Reading pauses while too much of this peer waits for the disk, while the peer does not take
     our answers (they would pile up), while it waits for its turn in the work queue, and
     once the service stops."""
 
-    def __init__(self, transport: Readable, held: Held) -> None:
+    def __init__(self, transport: PausableTransport, held: PendingBytes) -> None:
         self.bytes = 0  # of this connection, waiting for the disk
         self._transport = transport
         self._held = held

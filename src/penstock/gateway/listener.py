@@ -50,7 +50,7 @@ class Listeners:
         try:
             for family, _, _, _, address in dict.fromkeys(found):
                 where = (address[0], port, *address[2:])
-                opened.append(_listening(family, where))
+                opened.append(_open_listening_socket(family, where))
                 port = opened[0].getsockname()[1]  # 0 was any; it is the same for all of them
         except OSError:
             for each in opened:
@@ -134,7 +134,7 @@ class Listeners:
             if tls is not None:
                 await slot.budget.turn(limits.TLS_HANDSHAKE_US)
                 slot.budget.charge(0, limits.TLS_HANDSHAKE_US)
-            if (slot.hold_ms or tls is not None) and _has_left(accepted):
+            if (slot.hold_ms or tls is not None) and _is_disconnected(accepted):
                 raise ConnectionResetError("the peer did not wait")
             transport, _ = await self._loop.connect_accepted_socket(
                 lambda: self._make(slot),
@@ -154,7 +154,7 @@ class Listeners:
             log.log(level, "handshake failed: address=%s reason=%s", slot.address, error)
 
 
-def _has_left(accepted: socket.socket) -> bool:
+def _is_disconnected(accepted: socket.socket) -> bool:
     """Whether the peer has closed its side, whatever it has sent before. Where that cannot be
     told, reading will tell."""
     if not hasattr(select, "POLLRDHUP"):
@@ -164,7 +164,7 @@ def _has_left(accepted: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
+def _open_listening_socket(family: int, address: tuple[object, ...]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":  # elsewhere the option means that two may share the port

@@ -98,7 +98,7 @@ class RefusalLog:
             fields["left_out"] = left_out
         if others_left_out:
             fields["left_out_of_all"] = others_left_out
-        text = _quoted(names.shown(str(error), most=_TEXT_MAX))
+        text = _quoted(names.quote_text(str(error), most=_TEXT_MAX))
         line = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
         # The filter for repeated warnings lets it pass: it is bounded here, by address.
         log.warning("refused %s text=%s", line, text, extra={"is_bounded": True})
@@ -127,7 +127,7 @@ def _entity_fields(path: Sequence[str]) -> dict[str, str]:
 
 def _value(value: object) -> str:
     """`-` for what is not known; quoted where it would not be one word."""
-    text = names.shown(str(value), most=_VALUE_MAX)
+    text = names.quote_text(str(value), most=_VALUE_MAX)
     if not text:
         return "-"
     return _quoted(text) if any(sign in text for sign in ' "=') else text

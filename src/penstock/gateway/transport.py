@@ -15,7 +15,7 @@ from penstock.gateway.guard import ConnectionSlot
 _MOMENT_S = 0.5
 
 
-class PolitelyClosed:
+class ClosingTransport:
     """A transport that closes as said above; otherwise the one that it is made of."""
 
     def __init__(
@@ -60,7 +60,7 @@ class PolitelyClosed:
             self._loop.call_later(_MOMENT_S, inner.abort)
 
 
-class _Gone(asyncio.Transport):
+class _ClosedTransport(asyncio.Transport):
     """What is left of a transport."""
 
     def is_closing(self) -> bool:
@@ -73,4 +73,4 @@ class _Gone(asyncio.Transport):
     def write(self, data: object) -> None: ...
 
 
-_GONE = _Gone()
+_GONE = _ClosedTransport()

@@ -16,11 +16,11 @@ Headers = Iterable[tuple[str, str]]
 _QUERY_FIELDS_MAX = 32
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client hung up: there is nobody to answer."""
 
 
-def header(scope: Scope, name: bytes) -> str:
+def get_header(scope: Scope, name: bytes) -> str:
     """The header's text, empty without one; ArgumentError when it is there twice."""
     found = [value for key, value in scope["headers"] if key == name]
     if len(found) > 1:
@@ -35,7 +35,7 @@ def authenticate(scope: Scope) -> None:
         notify()
 
 
-def query(scope: Scope) -> dict[str, str]:
+def parse_query(scope: Scope) -> dict[str, str]:
     """The query's fields, names in lower case, the last one of each."""
     try:
         text = scope["query_string"].decode("ascii")
@@ -47,9 +47,11 @@ def query(scope: Scope) -> dict[str, str]:
     return {name.lower(): value for name, value in pairs}
 
 
-async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, deadline_s: float) -> bytes:
+async def read_request_body(
+    scope: Scope, receive: Receive, *, bytes_max: int, deadline_s: float
+) -> bytes:
     """The whole body; MessageTooLarge before more than allowed is kept."""
-    declared = header(scope, b"content-length")
+    declared = get_header(scope, b"content-length")
     if declared.isdigit() and len(declared) < 16 and int(declared) > bytes_max:
         raise _too_large(int(declared), bytes_max)
     chunks: list[bytes] = []
@@ -59,7 +61,7 @@ async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, deadline_
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise ClientDisconnected
                 chunk = message.get("body", b"")
                 size += len(chunk)
                 if size > bytes_max:
@@ -73,7 +75,7 @@ async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, deadline_
         ) from None
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
     """The body again, for the application behind."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -83,7 +85,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def answer(
+async def send_response(
     send: Send, status: int, body: bytes, *, content_type: str, headers: Headers = ()
 ) -> None:
     pairs = [*headers, ("content-length", str(len(body)))]
@@ -94,10 +96,10 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_json(send: Send, status: int, shape: object, *, headers: Headers = ()) -> None:
+async def send_json(send: Send, status: int, shape: object, *, headers: Headers = ()) -> None:
     body = msgspec.json.encode(shape)
     content_type = "application/json; charset=utf-8"
-    await answer(send, status, body, content_type=content_type, headers=headers)
+    await send_response(send, status, body, content_type=content_type, headers=headers)
 
 
 def _too_large(size: int, most: int) -> PenstockError:

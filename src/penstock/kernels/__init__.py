@@ -14,62 +14,62 @@ from __future__ import annotations
 
 import os
 
-from penstock.kernels._pure.arrow_columns import Gathered, Maps, Texts
+from penstock.kernels._pure.arrow_columns import ArrowColumns, MapColumn, TextColumn
 from penstock.kernels._pure.columns import Columns
-from penstock.kernels._pure.publications import Publication, Refusal
-from penstock.kernels._pure.transfer_frames import Framed, StoredEvents
+from penstock.kernels._pure.publications import Publication, RefusedEvent
+from penstock.kernels._pure.transfer_frames import FramedDeliveries, StoredEvents
 from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
 
 # Compiled where the installation could build it; PENSTOCK_KERNEL=pure asks for the other twin.
 KERNEL = "pure"
 if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
-        from penstock.kernels._arrow_columns import Gatherer
-        from penstock.kernels._avro_records import AvroRows
+        from penstock.kernels._arrow_columns import ArrowColumnBuilder
+        from penstock.kernels._avro_records import AvroRecordWriter
         from penstock.kernels._publications import (
             append_bodies,
             append_event,
-            count_steps,
+            count_metered_events,
             decode_events,
             frame_events,
             frame_run,
             split_batch,
             split_singles,
         )
-        from penstock.kernels._receive_buffer import Intake
+        from penstock.kernels._receive_buffer import ReceiveBuffer
     except ImportError:
         pass
     else:
         KERNEL = "compiled"
 if KERNEL == "pure":
-    from penstock.kernels._pure.arrow_columns import Gatherer
-    from penstock.kernels._pure.avro_records import AvroRows
+    from penstock.kernels._pure.arrow_columns import ArrowColumnBuilder
+    from penstock.kernels._pure.avro_records import AvroRecordWriter
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.producer_batch import append_bodies, append_event
     from penstock.kernels._pure.publications import split_batch, split_singles
-    from penstock.kernels._pure.receive_buffer import Intake
-    from penstock.kernels._pure.steps import count_steps
+    from penstock.kernels._pure.receive_buffer import ReceiveBuffer
+    from penstock.kernels._pure.steps import count_metered_events
     from penstock.kernels._pure.transfer_frames import frame_events, frame_run
 
 __all__ = [
     "KERNEL",
-    "AvroRows",
+    "ArrowColumnBuilder",
+    "ArrowColumns",
+    "AvroRecordWriter",
     "Columns",
-    "Framed",
-    "Gathered",
-    "Gatherer",
-    "Intake",
+    "FramedDeliveries",
     "KernelError",
     "KeyConflict",
     "KeyTooLong",
-    "Maps",
+    "MapColumn",
     "Publication",
-    "Refusal",
+    "ReceiveBuffer",
+    "RefusedEvent",
     "StoredEvents",
-    "Texts",
+    "TextColumn",
     "append_bodies",
     "append_event",
-    "count_steps",
+    "count_metered_events",
     "decode_events",
     "frame_events",
     "frame_run",

@@ -1,3 +1,3 @@
-"""The compiled twin has the pure one's signatures."""
+"""The compiled implementation has the pure one's signatures."""
 
-from penstock.kernels._pure.arrow_columns import Gatherer as Gatherer
+from penstock.kernels._pure.arrow_columns import ArrowColumnBuilder as ArrowColumnBuilder

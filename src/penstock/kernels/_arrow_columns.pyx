@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`Gatherer`, compiled: the same columns, sizes and errors as the pure twin in `_pure.gathering`.
+"""`ArrowColumnBuilder`, compiled: the same columns, sizes and errors as the pure twin in `_pure.arrow_columns`.
 
 Usual events go into buffers that grow, in C and without an object each; every other event is
 gathered by the pure twin alone, and its row copied behind those that are there.
@@ -38,10 +38,10 @@ from penstock.kernels._pure import arrow_columns as _pure
 from penstock.kernels._pure.decoded_event import FIELDS as _FIELDS
 from penstock.kernels._pure.values import KernelError
 
-_bounds_of = _pure.bounds_of
-_Gathered = _pure.Gathered
-_Maps = _pure.Maps
-_Texts = _pure.Texts
+_bounds_of = _pure.message_bounds
+_Gathered = _pure.ArrowColumns
+_Maps = _pure.MapColumn
+_Texts = _pure.TextColumn
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -260,7 +260,7 @@ cdef int put_double(Buffer* out, double real) except -1:
     return 0
 
 
-cdef class Gatherer:
+cdef class ArrowColumnBuilder:
     """See the pure twin."""
 
     cdef object other
@@ -282,7 +282,7 @@ cdef class Gatherer:
         bint json=True,
         Py_ssize_t buffer_bytes_max=_pure.BUFFER_BYTES_MAX,
     ):
-        self.pure = _pure.Gatherer(
+        self.pure = _pure.ArrowColumnBuilder(
             other,
             properties=properties,
             system=system,
@@ -328,7 +328,7 @@ cdef class Gatherer:
         cdef Py_ssize_t i, count = 0
         cdef int64_t* spans
         if self.busy:
-            raise RuntimeError("a Gatherer is used inside its own `other`")
+            raise RuntimeError("an ArrowColumnBuilder is used inside its own `other`")
         spans = spans_of(bounds, PyBytes_GET_SIZE(data), &count)
         if spans == NULL:
             _bounds_of(data, bounds)  # which says what is wrong
@@ -344,7 +344,7 @@ cdef class Gatherer:
     def take(self):
         """Everything since the last time; see the pure twin."""
         if self.busy:
-            raise RuntimeError("a Gatherer is used inside its own `other`")
+            raise RuntimeError("an ArrowColumnBuilder is used inside its own `other`")
         cdef object taken = _Gathered(
             self.row_count,
             taken_bytes(&self.numbers),

@@ -1,3 +1,3 @@
-"""The compiled twin has the pure one's signatures."""
+"""The compiled implementation has the pure one's signatures."""
 
-from penstock.kernels._pure.avro_records import AvroRows as AvroRows
+from penstock.kernels._pure.avro_records import AvroRecordWriter as AvroRecordWriter

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`AvroRows`, compiled: the same records, sizes and errors as the pure twin in `_pure.avro_rows`.
+"""`AvroRecordWriter`, compiled: the same records, sizes and errors as the pure twin in `_pure.avro_records`.
 
 Usual events become records in C; every other event's record is made by the pure twin.
 """
@@ -34,7 +34,7 @@ from penstock.kernels._pure import avro_records as _pure
 from penstock.kernels._pure.decoded_event import FIELDS as _FIELDS
 from penstock.kernels._pure.values import KernelError
 
-_bounds_of = _pure.bounds_of
+_bounds_of = _pure.message_bounds
 
 cdef enum:
     TIME_TEXT_MAX = 64
@@ -48,7 +48,7 @@ cdef bytes OFFSET_HEAD = b"\x18x-opt-offset\x04"
 cdef bytes TIME_HEAD = b"\x26x-opt-enqueued-time\x00"
 cdef bytes KEY_HEAD = b"\x26x-opt-partition-key\x04"
 # The fields' names, each with its length in front.
-cdef tuple FIELD_HEADS = tuple(_pure.variable(name) for name in _FIELDS)
+cdef tuple FIELD_HEADS = tuple(_pure.encode_bytes(name) for name in _FIELDS)
 
 
 cdef inline void put_byte(Buffer* out, uint8_t byte) noexcept nogil:
@@ -136,7 +136,7 @@ cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end
     return True
 
 
-cdef class AvroRows:
+cdef class AvroRecordWriter:
     """See the pure twin."""
 
     cdef object other
@@ -155,7 +155,7 @@ cdef class AvroRows:
     def __init__(
         self, other, *, bint iso_time=False, Py_ssize_t block_bytes_max=_pure.BLOCK_BYTES_MAX
     ):
-        self.pure = _pure.AvroRows(other, iso_time=iso_time, block_bytes_max=block_bytes_max)
+        self.pure = _pure.AvroRecordWriter(other, iso_time=iso_time, block_bytes_max=block_bytes_max)
         self.other = other
         self.time_text = _pure._iso_time if iso_time else _pure._usual_time
         self.time_unit = 1 if iso_time else 1000
@@ -177,7 +177,7 @@ cdef class AvroRows:
         cdef Py_ssize_t i, count = 0
         cdef int64_t* spans
         if self.busy:
-            raise RuntimeError("AvroRows are used inside their own `other`")
+            raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
         spans = spans_of(bounds, PyBytes_GET_SIZE(data), &count)
         if spans == NULL:
             _bounds_of(data, bounds)  # which says what is wrong
@@ -193,7 +193,7 @@ cdef class AvroRows:
     def take(self):
         """Everything since the last time; see the pure twin."""
         if self.busy:
-            raise RuntimeError("AvroRows are used inside their own `other`")
+            raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
         self.row_count = 0
         return taken_bytes(&self.out)
 

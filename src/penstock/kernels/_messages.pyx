@@ -22,7 +22,7 @@ _SYMBOLIC = _pure.SYMBOLIC
 _NOT_CANONICAL = _pure.not_canonical
 _judge_annotations = _pure.judge_annotations
 _annotations_section = _pure.annotations_section
-_owned_pairs = _pure.owned_pairs
+_owned_pairs = _pure.service_annotations
 
 cdef frozenset _KNOWN = _pure.KNOWN
 cdef frozenset _OWNED = _pure.OWNED
@@ -486,7 +486,7 @@ cdef Py_ssize_t read_sections(
     return count
 
 
-def inspect(bytes data not None, Py_ssize_t start, Py_ssize_t end, seen):
+def inspect_message(bytes data not None, Py_ssize_t start, Py_ssize_t end, seen):
     """Check a whole message; see the pure implementation."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t budget = ELEMENTS_MAX, p = start, stop
@@ -573,7 +573,7 @@ cdef int check_bounds(bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
 # --- the canonical form ---------------------------------------------------------------------------
 
 
-def rewrite(bytes data not None, Py_ssize_t start, Py_ssize_t end, key, publisher):
+def rewrite_message(bytes data not None, Py_ssize_t start, Py_ssize_t end, key, publisher):
     """The canonical form of a message; see the pure implementation."""
     cdef Py_ssize_t count, sections_max, i, total = 0, own_count = 0
     cdef int code

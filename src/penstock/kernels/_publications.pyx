@@ -26,19 +26,19 @@ from penstock.kernels._pure import publications as _splitting
 from penstock.kernels._pure import steps as _steps
 from penstock.kernels._pure.messages import BARE as _BARE
 from penstock.kernels._pure.messages import HEADER_CONSTRUCTORS, PROPERTIES_CONSTRUCTORS
-from penstock.kernels._pure.messages import Seen as _Seen
+from penstock.kernels._pure.messages import AnnotationsCache as _Seen
 
 _pure_frame_events = _framing.frame_events
 _pure_frame_run = _framing.frame_run
 _pure_split_batch = _splitting.split_batch
 _pure_split_singles = _splitting.split_singles
-_pure_count_steps = _steps.count_steps
-_inspect = _messages.inspect
+_pure_count_steps = _steps.count_metered_events
+_inspect = _messages.inspect_message
 _leading_envelope = _splitting.leading_envelope
-_begun = _splitting._begun
-_extended = _splitting._extended
+_begun = _splitting._begin_run
+_extended = _splitting._extend_run
 _Publication = _splitting.Publication
-_Framed = _framing.Framed
+_Framed = _framing.FramedDeliveries
 _Columns = _columns.Columns
 
 cdef Py_ssize_t EVENTS_MAX = 65536
@@ -1009,7 +1009,7 @@ def decode_events(bytes data not None, list bounds not None):
 # --- counting for the ledger ----------------------------------------------------------------------
 
 
-def count_steps(bytes sections not None, Py_ssize_t step):
+def count_metered_events(bytes sections not None, Py_ssize_t step):
     """Steps of a size that stored events take; see the pure twin."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(sections)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(sections)

@@ -1,3 +1,3 @@
-"""The compiled twin has the pure one's signatures."""
+"""The compiled implementation has the pure one's signatures."""
 
-from penstock.kernels._pure.receive_buffer import Intake as Intake
+from penstock.kernels._pure.receive_buffer import ReceiveBuffer as ReceiveBuffer

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`Intake`, compiled: the socket writes into what will be the bytes, which then are not copied."""
+"""`ReceiveBuffer`, compiled: the socket writes into what will be the bytes, which then are not copied."""
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -16,7 +16,7 @@ cdef enum:
     WELL_FILLED = 4
 
 
-cdef class Intake:
+cdef class ReceiveBuffer:
     """See the pure twin."""
 
     cdef Py_ssize_t size, kept, room_size

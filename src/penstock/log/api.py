@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.model.errors import PenstockError
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 from penstock.model.positions import Position
 
 AppendDone = Callable[[Receipt | PenstockError], None]
@@ -67,7 +67,7 @@ class PartitionLog(Protocol):
         'M'"). May read the disk: any thread."""
         ...
 
-    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
+    def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         """Committed batches from the one that holds `sequence` on, if memory has them, some
         hundreds at most at once; [] at the committed end; None if the disk must be asked. Never
         blocks. For a reader that goes on where it stopped, up to `bytes_max` are taken from what
@@ -85,7 +85,7 @@ class PartitionLog(Protocol):
         """Call `on_commit` after each commit that made more readable."""
         ...
 
-    def producer(self, producer_id: int) -> Producer | None:
+    def producer(self, producer_id: int) -> ProducerStamp | None:
         """The newest stamp appended (not necessarily committed) under this producer id."""
         ...
 

@@ -16,7 +16,7 @@ Wake = Callable[[Callable[[], None]], None]
 _logger = logging.getLogger(__name__)
 
 
-def refusal(batch: EventBatch) -> PenstockError | None:
+def check_batch(batch: EventBatch) -> PenstockError | None:
     """Why a batch does not fit into one record; None when it does."""
     if len(batch.sections) > limits.RECORD_PAYLOAD_BYTES_MAX:
         return MessageTooLarge(
@@ -31,7 +31,7 @@ def refusal(batch: EventBatch) -> PenstockError | None:
     return None
 
 
-def receipt_of(batch: StoredBatch) -> Receipt:
+def receipt_for(batch: StoredBatch) -> Receipt:
     return Receipt(
         batch.first_sequence,
         batch.first_sequence + batch.count - 1,
@@ -40,7 +40,7 @@ def receipt_of(batch: StoredBatch) -> Receipt:
     )
 
 
-def run_done(done: AppendDone, outcome: Receipt | PenstockError) -> None:
+def run_callback(done: AppendDone, outcome: Receipt | PenstockError) -> None:
     """One caller's fault must not keep the others from hearing of their outcome."""
     try:
         done(outcome)
@@ -67,7 +67,7 @@ class Subscribers:
 
         return unsubscribe
 
-    def announce(self) -> None:
+    def notify(self) -> None:
         if not self._callbacks:
             return
         for key, on_commit in list(self._callbacks.items()):

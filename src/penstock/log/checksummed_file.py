@@ -18,13 +18,13 @@ _CHECKSUM = struct.Struct("<I")
 _BODY_AT = _HEAD.size + _CHECKSUM.size
 
 
-def seal(magic: bytes, body: bytes) -> bytes:
+def add_checksum(magic: bytes, body: bytes) -> bytes:
     assert len(magic) == 8
     head = _HEAD.pack(magic, SEALED_VERSION)
     return head + _CHECKSUM.pack(crc32c(body, crc32c(head))) + body
 
 
-def unseal(magic: bytes, content: bytes) -> bytes | None:
+def remove_checksum(magic: bytes, content: bytes) -> bytes | None:
     """The body, or None if the file is of another kind or version, cut or damaged."""
     if len(content) < _BODY_AT:
         return None

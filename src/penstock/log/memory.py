@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.log.api import AppendDone, LogHealth, PartitionStatus, Unsubscribe
-from penstock.log.append import Subscribers, Wake, receipt_of, refusal, run_done
+from penstock.log.append import Subscribers, Wake, check_batch, receipt_for, run_callback
 from penstock.log.embedded.record import last_event_position, record_bytes
-from penstock.log.position_resolver import event_at_offset, is_at_or_after, resolve
-from penstock.log.producer_state import Producers
+from penstock.log.position_resolver import event_at_offset, is_at_or_after, resolve_position
+from penstock.log.producer_state import ProducerStates
 from penstock.log.tail_cache import CACHED_BATCHES_MAX
 from penstock.model.errors import LogFailed, OperationCancelled, PenstockError
-from penstock.model.events import EventBatch, Producer, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 from penstock.model.positions import Position, PositionKind
 
 
@@ -31,7 +31,7 @@ class MemoryPartition:
         self._firsts: list[int] = []
         self._pending: list[tuple[StoredBatch, AppendDone]] = []
         self._subscribers = Subscribers()
-        self._producers = Producers()
+        self._producers = ProducerStates()
         self._next_sequence = 0
         self._next_offset = 0
         self._appended_ms = 0
@@ -39,9 +39,9 @@ class MemoryPartition:
         self._error: PenstockError | None = None
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
-        refused = self._error or refusal(batch)
+        refused = self._error or check_batch(batch)
         if refused is not None:
-            self._wake(partial(run_done, done, refused))
+            self._wake(partial(run_callback, done, refused))
             return
         self._appended_ms = max(self._appended_ms, now_ms)
         taken = StoredBatch(
@@ -71,7 +71,7 @@ class MemoryPartition:
         )
 
     def locate(self, position: Position) -> int:
-        found = resolve(position, self.status())
+        found = resolve_position(position, self.status())
         if found is not None:
             return found
         for batch in self._batches:
@@ -82,7 +82,7 @@ class MemoryPartition:
                 return batch.first_sequence
         return self.status().last_sequence + 1
 
-    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
+    def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         if not self._batches or sequence >= self._batches[-1].next_sequence:
             return []
         start = self._index_of(sequence)
@@ -103,7 +103,7 @@ class MemoryPartition:
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         return self._subscribers.add(on_commit)
 
-    def producer(self, producer_id: int) -> Producer | None:
+    def producer(self, producer_id: int) -> ProducerStamp | None:
         return self._producers.get(producer_id)
 
     def fail(self, error: LogFailed) -> None:
@@ -124,8 +124,8 @@ class MemoryPartition:
         self._firsts += [batch.first_sequence for batch, _ in pending]
         self._newest = self._batches[-1]
         for batch, done in pending:
-            run_done(done, receipt_of(batch))
-        self._subscribers.announce()
+            run_callback(done, receipt_for(batch))
+        self._subscribers.notify()
 
     def cancel(self) -> None:
         """The hub is dropped: nothing pending is kept and nothing more is taken."""
@@ -133,7 +133,7 @@ class MemoryPartition:
         pending, self._pending = self._pending, []
         self._batches, self._firsts, self._newest = [], [], None
         for _, done in pending:
-            self._wake(partial(run_done, done, self._error))
+            self._wake(partial(run_callback, done, self._error))
 
     def drop_before(self, oldest_ms: int) -> int:
         """Every batch stands for a segment here; the bytes freed."""

@@ -18,7 +18,7 @@ from penstock.model.events import StoredBatch
 from penstock.model.positions import Position, PositionKind
 
 
-def resolve(position: Position, status: PartitionStatus) -> int | None:
+def resolve_position(position: Position, status: PartitionStatus) -> int | None:
     """The first sequence number to deliver; None if the log must be searched for it."""
     following = status.last_sequence + 1
     oldest = following if status.is_empty else status.begin_sequence

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 
-from penstock.log.checksummed_file import seal, unseal
+from penstock.log.checksummed_file import add_checksum, remove_checksum
 from penstock.model import limits
-from penstock.model.events import Producer
+from penstock.model.events import ProducerStamp
 
 PRODUCERS_MAGIC = b"PNSTKPRD"
 
@@ -21,21 +21,21 @@ _STAMP = struct.Struct("<qiih")
 PRODUCERS_FILE_BYTES_MAX = 64 + _STAMP.size * limits.PRODUCERS_PER_PARTITION_MAX
 
 
-class Producers:
+class ProducerStates:
     """The most recently seen producers; the one that has been silent longest is forgotten."""
 
     __slots__ = ("_stamps",)
 
-    def __init__(self, stamps: dict[int, Producer] | None = None) -> None:
-        self._stamps: dict[int, Producer] = {} if stamps is None else stamps
+    def __init__(self, stamps: dict[int, ProducerStamp] | None = None) -> None:
+        self._stamps: dict[int, ProducerStamp] = {} if stamps is None else stamps
 
     def __len__(self) -> int:
         return len(self._stamps)
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerStamp | None:
         return self._stamps.get(producer_id)
 
-    def note(self, stamp: Producer) -> None:
+    def note(self, stamp: ProducerStamp) -> None:
         """Take a newer stamp; a dict keeps the order, so re-inserting moves it to the young end."""
         self._stamps.pop(stamp.id, None)
         self._stamps[stamp.id] = stamp
@@ -43,23 +43,23 @@ class Producers:
             del self._stamps[next(iter(self._stamps))]
         assert len(self._stamps) <= limits.PRODUCERS_PER_PARTITION_MAX
 
-    def copy(self) -> Producers:
-        return Producers(dict(self._stamps))
+    def copy(self) -> ProducerStates:
+        return ProducerStates(dict(self._stamps))
 
     def encode(self, through: int) -> bytes:
         stamps = [
             _STAMP.pack(stamp.id, stamp.first_sequence, stamp.last_sequence, stamp.epoch)
             for stamp in self._stamps.values()
         ]
-        return seal(PRODUCERS_MAGIC, _HEAD.pack(through) + b"".join(stamps))
+        return add_checksum(PRODUCERS_MAGIC, _HEAD.pack(through) + b"".join(stamps))
 
 
-def decode_producers(content: bytes) -> tuple[Producers, int] | None:
+def decode_producers(content: bytes) -> tuple[ProducerStates, int] | None:
     """The stamps and the offset up to which they speak; None if the file is not whole."""
-    body = unseal(PRODUCERS_MAGIC, content)
+    body = remove_checksum(PRODUCERS_MAGIC, content)
     if body is None or len(body) < _HEAD.size or (len(body) - _HEAD.size) % _STAMP.size:
         return None
-    producers = Producers()
+    producers = ProducerStates()
     for producer_id, first, last, epoch in _STAMP.iter_unpack(body[_HEAD.size :]):
-        producers.note(Producer(producer_id, epoch, first, last))
+        producers.note(ProducerStamp(producer_id, epoch, first, last))
     return producers, _HEAD.unpack_from(body)[0]

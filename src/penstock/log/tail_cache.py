@@ -23,17 +23,17 @@ _COMPACT_AT = 512  # evicted slots that are tolerated at the front before the li
 _enqueued_ms = attrgetter("enqueued_ms")  # never falls within a partition
 
 
-class TailBudget:
+class TailCacheBudget:
     """Shares the store's memory between its partitions: who was written last keeps the most."""
 
     __slots__ = ("_bytes_max", "_tails", "bytes")
 
     def __init__(self, bytes_max: int = STORE_TAIL_BYTES) -> None:
         self._bytes_max = bytes_max
-        self._tails: dict[Tail, None] = {}  # the one written longest ago first
+        self._tails: dict[TailCache, None] = {}  # the one written longest ago first
         self.bytes = 0
 
-    def took(self, tail: Tail, cost: int) -> None:
+    def reserve(self, tail: TailCache, cost: int) -> None:
         """`tail` grew by `cost`; those written longest ago pay when there is too much."""
         self.bytes += cost
         self._tails.pop(tail, None)
@@ -45,16 +45,16 @@ class TailBudget:
             else:
                 del self._tails[oldest]
 
-    def forget(self, tail: Tail) -> None:
+    def forget(self, tail: TailCache) -> None:
         self._tails.pop(tail, None)
 
 
-class Tail:
+class TailCache:
     """The last batches of one partition, at most `bytes_max` of them, and the newest's offset."""
 
     __slots__ = ("_batches", "_budget", "_bytes", "_bytes_max", "_firsts", "_newest", "_start")
 
-    def __init__(self, bytes_max: int, budget: TailBudget, *, last_offset: int = -1) -> None:
+    def __init__(self, bytes_max: int, budget: TailCacheBudget, *, last_offset: int = -1) -> None:
         self._bytes_max = bytes_max
         self._budget = budget
         self._batches: list[StoredBatch | None] = []
@@ -90,7 +90,7 @@ class Tail:
         self._firsts += [batch.first_sequence for batch in batches]
         self._newest = batches[-1]
         self._bytes += cost
-        self._budget.took(self, cost)
+        self._budget.reserve(self, cost)
         while self._bytes > self._bytes_max:
             self.evict_one()
         self.drop_older(batches[-1].enqueued_ms - limits.TAIL_CACHE_AGE_MS)

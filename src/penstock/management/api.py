@@ -58,14 +58,14 @@ def application() -> FastAPI:
     app.include_router(entities.router)
     app.include_router(penstock_provider.router)
     app.include_router(capture.router)
-    app.add_exception_handler(PenstockError, _refused)
+    app.add_exception_handler(PenstockError, _refusal_response)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)
-    app.add_exception_handler(Exception, _failed)
+    app.add_exception_handler(Exception, _failure_response)
     return app
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
+async def _refusal_response(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PenstockError)
     status, code = faults.status_and_code(error)
     if status == 500:
@@ -73,7 +73,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(error_shape(code, str(error)), status_code=status)
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+async def _failure_response(request: Request, error: Exception) -> JSONResponse:
     body = error_shape("InternalServerError", faults.INTERNAL)
     return JSONResponse(body, status_code=500)
 
@@ -82,14 +82,14 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    text = f"{names.shown(where, most=200)}: {first['msg']}."
+    text = f"{names.quote_text(where, most=200)}: {first['msg']}."
     return JSONResponse(error_shape("InvalidRequestContent", text), status_code=400)
 
 
 async def _no_route(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = "MethodNotAllowed" if error.status_code == 405 else "InvalidResourceType"
-    path = names.shown(request.url.path, most=300)
+    path = names.quote_text(request.url.path, most=300)
     text = f"{request.method} {path} is not supported; docs/management.md lists what is."
     headers = error.headers
     return JSONResponse(error_shape(code, text), status_code=error.status_code, headers=headers)

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from penstock.management import xml
 from penstock.management.operations import HubRequest, PartitionView
-from penstock.management.operations.hubs import days_of
-from penstock.management.shapes import time_text
+from penstock.management.operations.hubs import to_days
+from penstock.management.shapes import format_time
 from penstock.model import names
 from penstock.model.entities import ConsumerGroup, Hub
 from penstock.model.errors import ArgumentError, NotAllowed
@@ -61,7 +61,7 @@ def read_group(body: bytes) -> str | None:
 def hub_entry(hub: Hub, host: str) -> str:
     ids = "".join(f"<a:string>{index}</a:string>" for index in range(hub.partition_count))
     description = (
-        f"<MessageRetentionInDays>{days_of(hub.retention_hours)}</MessageRetentionInDays>"
+        f"<MessageRetentionInDays>{to_days(hub.retention_hours)}</MessageRetentionInDays>"
         f"<AuthorizationRules/><Status>{hub.status.value}</Status>{_times(hub)}"
         f"{_user_metadata(hub.user_metadata)}"
         f"<PartitionCount>{hub.partition_count}</PartitionCount>"
@@ -78,7 +78,7 @@ def group_entry(group: ConsumerGroup, host: str) -> str:
 
 def partition_entry(partition: PartitionView, group: ConsumerGroup, host: str) -> str:
     uri = _uri(host, group.hub, "consumergroups", group.name, "partitions", partition.id)
-    enqueued = time_text(partition.last_enqueued_ms)
+    enqueued = format_time(partition.last_enqueued_ms)
     description = (
         f"<SizeInBytes>{partition.size_bytes}</SizeInBytes>"
         f"<BeginSequenceNumber>{partition.begin_sequence}</BeginSequenceNumber>"
@@ -95,7 +95,7 @@ def feed(title: str, host: str, path: str, entries: Iterable[str], now_ms: int) 
     uri = xml.text(f"https://{host}/{quote(path, safe='/$')}")
     return (
         f'<feed xmlns="{ATOM}"><title type="text">{xml.text(title)}</title><id>{uri}</id>'
-        f'<updated>{time_text(now_ms)}</updated><link rel="self" href="{uri}"/>'
+        f'<updated>{format_time(now_ms)}</updated><link rel="self" href="{uri}"/>'
         f"{''.join(entries)}</feed>"
     )
 
@@ -114,15 +114,15 @@ def _uri(host: str, *segments: str) -> str:
 
 def _stamps(entity: Hub | ConsumerGroup) -> str:
     return (
-        f"<published>{time_text(entity.created_ms)}</published>"
-        f"<updated>{time_text(entity.updated_ms)}</updated>"
+        f"<published>{format_time(entity.created_ms)}</published>"
+        f"<updated>{format_time(entity.updated_ms)}</updated>"
     )
 
 
 def _times(entity: Hub | ConsumerGroup) -> str:
     return (
-        f"<CreatedAt>{time_text(entity.created_ms)}</CreatedAt>"
-        f"<UpdatedAt>{time_text(entity.updated_ms)}</UpdatedAt>"
+        f"<CreatedAt>{format_time(entity.created_ms)}</CreatedAt>"
+        f"<UpdatedAt>{format_time(entity.updated_ms)}</UpdatedAt>"
     )
 
 
@@ -136,7 +136,7 @@ def _description(body: bytes, kind: str, order: tuple[str, ...]) -> dict[str, xm
         return {}
     entry = xml.parse(body)
     if (entry.namespace, entry.name) != (ATOM, "entry"):
-        raise ArgumentError(f"The body is no Atom entry but '{names.shown(entry.name)}'.")
+        raise ArgumentError(f"The body is no Atom entry but '{names.quote_text(entry.name)}'.")
     content = entry.child(ATOM, "content")
     description = content.child(CONNECT, kind) if content is not None else None
     if description is None:
@@ -155,7 +155,7 @@ def _number(found: dict[str, xml.Element], name: str) -> int | None:
     if given is None:
         return None
     if not (given.isascii() and given.isdigit() and len(given) <= _NUMBER_DIGITS_MAX):
-        raise ArgumentError(f"{name} is '{names.shown(given)}': a whole number is needed.")
+        raise ArgumentError(f"{name} is '{names.quote_text(given)}': a whole number is needed.")
     return int(given)
 
 

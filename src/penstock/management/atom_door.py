@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from penstock.auth import Authority, Grant, missing_claim_text, verify
+from penstock.auth import Authority, Grant, missing_claim_text, verify_sas_token
 from penstock.io import asgi
 from penstock.management import atom, faults, xml
-from penstock.management.operations import Administration, Operations
-from penstock.management.permissions import Actor, Role
+from penstock.management.operations import ManagementContext, Operations
+from penstock.management.permissions import Actor, AdminRole
 from penstock.model import limits, names
 from penstock.model.entities import Right
 from penstock.model.errors import (
@@ -58,7 +58,7 @@ class AtomDoor:
 
     def __init__(
         self,
-        administration: Administration,
+        administration: ManagementContext,
         *,
         authorities: Callable[[], Sequence[Authority]],
         new_id: Callable[[], str],
@@ -72,35 +72,35 @@ class AtomDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             status, content_type, body = await self._answer(scope, receive)
-        except asgi.Gone:
+        except asgi.ClientDisconnected:
             return
         except PenstockError as error:
             await self._refuse(scope, send, error)
         except Exception:
-            log.exception("management request failed: path=%s", names.shown(scope["path"]))
+            log.exception("management request failed: path=%s", names.quote_text(scope["path"]))
             await self._refuse(scope, send, InternalError(faults.INTERNAL))
         else:
-            await asgi.answer(send, status, body.encode(), content_type=content_type)
+            await asgi.send_response(send, status, body.encode(), content_type=content_type)
 
     async def _answer(self, scope: Scope, receive: Receive) -> _Answer:
         """Form, then the token, then the body, then what is there."""
         target = parse_target(scope.get("raw_path") or quote(scope["path"]).encode())
-        host = asgi.header(scope, b"host")
+        host = asgi.get_header(scope, b"host")
         if _HOST.fullmatch(host) is None:
             raise ArgumentError("The request needs a Host header that names a host.")
-        grant = self._grant(host, asgi.header(scope, b"authorization"), target)
+        grant = self._grant(host, asgi.get_header(scope, b"authorization"), target)
         asgi.authenticate(scope)
-        body = await asgi.read_body(
+        body = await asgi.read_request_body(
             scope, receive, bytes_max=limits.ATOM_BODY_BYTES_MAX, deadline_s=_BODY_DEADLINE_S
         )
-        actor = Actor(f"policy {grant.rule_name}", Role.OPERATOR)
+        actor = Actor(f"policy {grant.rule_name}", AdminRole.OPERATOR)
         act = _Act(self._administration, actor, grant.namespace, host)
         match scope["method"]:
             case "GET":
-                return act.get(target, asgi.query(scope))
+                return act.get(target, asgi.parse_query(scope))
             case "PUT":
                 # The token allows one hub or all; what is new is made, `If-Match: *` changes.
-                is_change = asgi.header(scope, b"if-match") == "*"
+                is_change = asgi.get_header(scope, b"if-match") == "*"
                 return act.put(target, body, is_change=is_change)
             case "DELETE":
                 return act.delete(target)
@@ -113,11 +113,11 @@ class AtomDoor:
         path = () if target.hub is None else tuple(target.hub.split("/"))
         uri = "".join(f"/{quote(segment, safe='')}" for segment in path)
         now_s = self._administration.clock.now_ms() // 1000
-        grant = verify(
+        grant = verify_sas_token(
             token, audience=f"//{host}{uri}", authorities=self._authorities(), now_s=now_s
         )
         if not grant.allows(path, Right.MANAGE):
-            resource = names.shown(f"sb://{host}{uri}", most=200)
+            resource = names.quote_text(f"sb://{host}{uri}", most=200)
             raise Unauthorized(missing_claim_text(Right.MANAGE, resource))
         return grant
 
@@ -131,7 +131,7 @@ class AtomDoor:
         detail = f"{faults.INTERNAL if status == 500 else error} TrackingId:{tracking_id}"
         body = f"<Error><Code>{status}</Code><Detail>{xml.text(detail)}</Detail></Error>"
         headers = [("www-authenticate", "SharedAccessSignature")] if status == 401 else []
-        await asgi.answer(
+        await asgi.send_response(
             send,
             status,
             body.encode(),
@@ -144,7 +144,7 @@ class _Act:
     """One request's acts, in the namespace that its token belongs to."""
 
     def __init__(
-        self, administration: Administration, actor: Actor, namespace: str, host: str
+        self, administration: ManagementContext, actor: Actor, namespace: str, host: str
     ) -> None:
         self._operations = Operations(administration, actor)
         self._clock = administration.clock
@@ -208,7 +208,7 @@ class _Act:
             path = f"{target.hub}/consumergroups/{group.name}/partitions"
             return self._feed(path, list(entries.values()), query)
         if target.partition not in entries:
-            raise NotFound(f"There is no partition '{names.shown(target.partition)}'.")
+            raise NotFound(f"There is no partition '{names.quote_text(target.partition)}'.")
         return 200, _ENTRY, entries[target.partition]
 
     def _feed(self, path: str, entries: list[str], query: dict[str, str]) -> _Answer:
@@ -260,9 +260,9 @@ def _count(query: dict[str, str], name: str, default: int) -> int:
     if given is None:
         return default
     if not (given.isascii() and given.isdigit() and len(given) <= 6):
-        raise ArgumentError(f"{name} is '{names.shown(given)}': a whole number is needed.")
+        raise ArgumentError(f"{name} is '{names.quote_text(given)}': a whole number is needed.")
     return int(given)
 
 
 def _not_here(method: str) -> PenstockError:
-    return MethodNotAllowed(f"The method {names.shown(method)} is not supported here.")
+    return MethodNotAllowed(f"The method {names.quote_text(method)} is not supported here.")

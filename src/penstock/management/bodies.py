@@ -20,17 +20,17 @@ Number = Annotated[StrictInt, Field(ge=0, le=_NUMBER_MAX)]
 Rate = Annotated[float, Field(ge=0, le=_NUMBER_MAX, allow_inf_nan=False, strict=True)]
 
 
-class Body(BaseModel):
+class ArmStruct(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
 
 
-class Sku(Body):
+class Sku(ArmStruct):
     name: StrictStr | None = None
     tier: StrictStr | None = None
     capacity: Number | None = None
 
 
-class NamespaceProperties(Body):
+class NamespaceProperties(ArmStruct):
     is_auto_inflate_enabled: StrictBool | None = None
     maximum_throughput_units: Number | None = None
     kafka_enabled: StrictBool | None = None
@@ -49,7 +49,7 @@ class NamespaceProperties(Body):
     throughput_units: Number | Literal["unlimited"] | None = None
 
 
-class NamespaceBody(Body):
+class NamespaceResource(ArmStruct):
     location: StrictStr | None = None
     tags: dict[str, StrictStr] | None = None
     sku: Sku | None = None
@@ -109,17 +109,17 @@ def _refuse_unsupported(identity: dict[str, Any] | None, properties: NamespacePr
         )
 
 
-class RetentionDescription(Body):
+class RetentionDescription(ArmStruct):
     cleanup_policy: StrictStr | None = None
     retention_time_in_hours: Number | None = None
     tombstone_retention_time_in_hours: Number | None = None
 
 
-class TimestampDescription(Body):
+class TimestampDescription(ArmStruct):
     timestamp_type: StrictStr | None = None
 
 
-class HubProperties(Body):
+class HubProperties(ArmStruct):
     message_retention_in_days: Number | None = None
     partition_count: Number | None = None
     status: StrictStr | None = None
@@ -129,7 +129,7 @@ class HubProperties(Body):
     message_timestamp_description: TimestampDescription | None = None
 
 
-class HubBody(Body):
+class EventHubResource(ArmStruct):
     properties: HubProperties | None = None
 
     def request(self) -> HubRequest:
@@ -157,7 +157,7 @@ class HubBody(Body):
         )
 
 
-class ResourceGroupBody(Body):
+class ResourceGroupBody(ArmStruct):
     tags: dict[str, StrictStr] | None = None
 
     def check(self) -> None:
@@ -169,11 +169,11 @@ class ResourceGroupBody(Body):
             )
 
 
-class GroupProperties(Body):
+class GroupProperties(ArmStruct):
     user_metadata: StrictStr | None = None
 
 
-class GroupBody(Body):
+class ConsumerGroupResource(ArmStruct):
     properties: GroupProperties | None = None
 
     @property
@@ -181,11 +181,11 @@ class GroupBody(Body):
         return None if self.properties is None else self.properties.user_metadata
 
 
-class RuleProperties(Body):
+class RuleProperties(ArmStruct):
     rights: list[StrictStr] = Field(max_length=16)
 
 
-class RuleBody(Body):
+class AuthorizationRuleResource(ArmStruct):
     properties: RuleProperties
 
     def rights(self) -> Right:
@@ -197,31 +197,31 @@ class RuleBody(Body):
         return rights
 
 
-class RegenerateBody(Body):
+class RegenerateBody(ArmStruct):
     key_type: KeyType
     key: StrictStr | None = None
 
 
-class NameBody(Body):
+class NameRequest(ArmStruct):
     name: StrictStr
 
 
-class SignInBody(Body):
+class SignInBody(ArmStruct):
     address: Annotated[StrictStr, Field(max_length=64, examples=["192.0.2.7"])]
     refused_name: Annotated[StrictStr, Field(max_length=256)] | None = None
 
 
-class SignInLink(Body):
+class SignInLink(ArmStruct):
     """`url` signs in once, for ten minutes."""
 
     url: str
 
 
-class TokenBody(Body):
+class TokenBody(ArmStruct):
     token: Annotated[StrictStr, Field(max_length=8192)]
 
 
-class TokenHolder(Body):
+class TokenHolder(ArmStruct):
     """`active` is false for a token that is not valid; the rest is then empty."""
 
     active: bool
@@ -229,20 +229,20 @@ class TokenHolder(Body):
     roles: list[str]
 
 
-class AdminTokenBody(Body):
+class AdminTokenBody(ArmStruct):
     role: Annotated[StrictStr, Field(max_length=64, examples=["Reader"])]
     name: Annotated[StrictStr, Field(max_length=256)]
     lifetime_seconds: Number
 
 
-class SeekBody(Body):
+class SeekBody(ArmStruct):
     to: Annotated[StrictStr, Field(max_length=64, examples=["earliest"])]
     partition: StrictStr | None = None
     dry_run: StrictBool = False
     force: StrictBool = False
 
 
-class JobBody(Body):
+class JobBody(ArmStruct):
     kind: StrictStr = ""
     state: JobState = JobState.RUNNING
     pid: Number | None = None
@@ -258,7 +258,7 @@ class JobBody(Body):
         return Job(name=name, **known)
 
 
-class GrantBody(Body):
+class GrantBody(ArmStruct):
     value: Number
     note: StrictStr = ""
     by: StrictStr = ""  # the person, where a token is several persons'
@@ -276,19 +276,19 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-class Resource(Body):
+class ArmResource(ArmStruct):
     id: str
     name: str
     type: str
     properties: dict[str, Any]
 
 
-class ResourceList(Body):
+class ArmResourceList(ArmStruct):
     value: list[dict[str, Any]]
     next_link: str | None = None
 
 
-class Keys(Body):
+class AccessKeys(ArmStruct):
     primary_connection_string: str
     secondary_connection_string: str
     primary_key: str
@@ -296,13 +296,13 @@ class Keys(Body):
     key_name: str
 
 
-class NameAvailability(Body):
+class NameAvailability(ArmStruct):
     name_available: bool
     reason: str | None = None
     message: str | None = None
 
 
-class SeriesAnswer(BaseModel):
+class MetricSeriesResponse(BaseModel):
     step_ms: int
     at_ms: list[int]
     values: dict[str, list[int | None]]

@@ -10,9 +10,17 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.capture.description import CaptureSettings
-from penstock.capture.destinations import Destination, resolve, shown_url
-from penstock.capture.runs import FilesPlace, Past, Reached, Run, past_of, places_of, runs_of
+from penstock.capture.description import CaptureDescription
+from penstock.capture.destinations import Destination, redact_url, resolve_destination
+from penstock.capture.runs import (
+    CaptureHistory,
+    CaptureRun,
+    FileLocation,
+    RunProgress,
+    load_history,
+    load_locations,
+    load_runs,
+)
 from penstock.model import names
 from penstock.model.entities import Hub
 from penstock.model.errors import AlreadyExists, ArgumentError, PenstockError
@@ -35,7 +43,7 @@ class CaptureState(StrEnum):
     FAILED = "Failed"  # somebody has to do something
 
 
-class DestinationInfo(msgspec.Struct, frozen=True):
+class DestinationSummary(msgspec.Struct, frozen=True):
     """One that may be captured to; without credentials."""
 
     name: str
@@ -60,7 +68,7 @@ class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: CaptureState = CaptureState.RUNNING
     captured: dict[str, int] = {}
-    reached: dict[str, Reached] = {}
+    reached: dict[str, RunProgress] = {}
     backlog_seconds: float = 0.0
     last_file: str = ""
     last_file_ms: int = 0
@@ -94,11 +102,11 @@ class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
     updated_ms: int
     retention_hours: int
     created_ms: int  # of the hub: files named before that are of one that was deleted
-    past: Past  # all runs that are over and done
-    places: list[FilesPlace]  # where files lie: as it is now, then as it was before
+    past: CaptureHistory  # all runs that are over and done
+    places: list[FileLocation]  # where files lie: as it is now, then as it was before
 
     @property
-    def warning(self) -> str | None:
+    def warning_text(self) -> str | None:
         """What an operator should look at."""
         told = []
         if self.state in (CaptureState.FAILED, CaptureState.WAITING):
@@ -134,13 +142,14 @@ class CaptureRegistry:
             raise ArgumentError(f"A job's id is above {TEXT_MAX} characters.")
         if self._job is not None and self._job[0] != job and now_ms - self._job[1] < CLAIM_MS:
             raise AlreadyExists(
-                f"Another capture job ({names.shown(self._job[0])}) is at work: stop it; where "
+                f"Another capture job ({names.quote_text(self._job[0])}) is at work: stop "
+                "it; where "
                 "'penstock serve' runs it, with 'run = false' in [capture]."
             )
         self._job = (job, now_ms)
 
-    def infos(self) -> list[DestinationInfo]:
-        return [DestinationInfo(each.name, shown_url(each.url)) for each in self.destinations]
+    def infos(self) -> list[DestinationSummary]:
+        return [DestinationSummary(each.name, redact_url(each.url)) for each in self.destinations]
 
     def put(self, hub: Hub, report: CaptureReport, *, now_ms: int) -> bool:
         """True if nothing was known of the run. Raises ArgumentError."""
@@ -178,14 +187,14 @@ class CaptureRegistry:
         if self._since_ms is None:
             self._since_ms = now_ms
         description = hub.metadata.get("capture", {})
-        runs = runs_of(hub.metadata.get("captureRuns"))
+        runs = load_runs(hub.metadata.get("captureRuns"))
         told = [self._reports[key] for run in runs if (key := (hub.id, run.id)) in self._reports]
         newest = _worst(told)
-        state, error = self._judged(description, runs, newest, now_ms)
+        state, error = self._judge_state(description, runs, newest, now_ms)
         report = told[-1][0] if told else CaptureReport(run="")
-        settings = CaptureSettings.of(description)
-        past = past_of(hub.metadata.get("capturePast"))
-        wrote: list[Past | CaptureReport] = [past, *(each for each, _ in told)]
+        settings = CaptureDescription.of(description)
+        past = load_history(hub.metadata.get("capturePast"))
+        wrote: list[CaptureHistory | CaptureReport] = [past, *(each for each, _ in told)]
         if past.last_file_ms > report.last_file_ms:
             report = msgspec.structs.replace(
                 report, last_file=past.last_file, last_file_ms=past.last_file_ms
@@ -211,13 +220,13 @@ class CaptureRegistry:
             retention_hours=hub.retention_hours,
             created_ms=hub.created_ms,
             past=past,
-            places=[settings.place, *reversed(places_of(hub.metadata.get("capturePlaces")))],
+            places=[settings.place, *reversed(load_locations(hub.metadata.get("capturePlaces")))],
         )
 
-    def _judged(
+    def _judge_state(
         self,
         description: Mapping[str, object],
-        runs: Sequence[Run],
+        runs: Sequence[CaptureRun],
         newest: tuple[CaptureReport, int] | None,
         now_ms: int,
     ) -> tuple[CaptureState, str]:
@@ -242,27 +251,27 @@ class CaptureRegistry:
         return report.state, "" if report.state is CaptureState.RUNNING else report.last_error
 
     def _unusable(self, description: Mapping[str, object]) -> str:
-        settings = CaptureSettings.of(description)
+        settings = CaptureDescription.of(description)
         try:
-            resolve(self.destinations, settings.account, settings.container)
+            resolve_destination(self.destinations, settings.account, settings.container)
         except PenstockError as error:
             return str(error)
         return ""
 
-    def _destination(self, settings: CaptureSettings) -> str:
+    def _destination(self, settings: CaptureDescription) -> str:
         try:
-            return resolve(self.destinations, settings.account, settings.container).url
+            return resolve_destination(self.destinations, settings.account, settings.container).url
         except PenstockError:
-            return names.shown(settings.account)
+            return names.quote_text(settings.account)
 
-    def captured(self, hub: Hub, run: Run) -> dict[str, int]:
+    def captured_positions(self, hub: Hub, run: CaptureRun) -> dict[str, int]:
         """How far the run's job has told that it is, also before the service was started anew."""
         report, _ = self._reports.get((hub.id, run.id), (None, 0))
         kept = {key: each.sequence for key, each in run.reached.items()}
         return run.starts | kept | ({} if report is None else report.captured)
 
-    def _backlog(self, hub: Hub, run: Run, ends: Mapping[str, int]) -> int:
-        captured = self.captured(hub, run)
+    def _backlog(self, hub: Hub, run: CaptureRun, ends: Mapping[str, int]) -> int:
+        captured = self.captured_positions(hub, run)
         wanted = run.stops if run.stops is not None else ends
         return sum(
             max(0, wanted.get(key, first) - max(first, captured.get(key, first)))
@@ -270,7 +279,7 @@ class CaptureRegistry:
         )
 
     def _backlog_seconds(
-        self, hub: Hub, runs: Sequence[Run], ends: Mapping[str, int], now_ms: int
+        self, hub: Hub, runs: Sequence[CaptureRun], ends: Mapping[str, int], now_ms: int
     ) -> float:
         """How old the oldest event is that is in no file, about: as reported, and what passed since
         in silence. Where no job ever came, since Capture was switched on."""

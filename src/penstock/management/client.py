@@ -20,14 +20,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from penstock.management.faults import error_of
+from penstock.management.faults import error_from_response
 from penstock.management.infos import (
-    CaptureStatusInfo,
-    GroupInfo,
-    HubInfo,
-    KeysInfo,
-    NamespaceInfo,
-    RuleInfo,
+    AccessKeys,
+    AuthorizationRuleResource,
+    CaptureStatus,
+    ConsumerGroupResource,
+    EventHubResource,
+    NamespaceResource,
     group_info,
     hub_info,
     namespace_info,
@@ -42,13 +42,13 @@ from penstock.model.errors import (
 )
 
 __all__ = [
-    "CaptureStatusInfo",
-    "GroupInfo",
-    "HubInfo",
-    "KeysInfo",
+    "AccessKeys",
+    "AuthorizationRuleResource",
+    "CaptureStatus",
+    "ConsumerGroupResource",
+    "EventHubResource",
     "ManagementClient",
-    "NamespaceInfo",
-    "RuleInfo",
+    "NamespaceResource",
 ]
 
 API_VERSION = "2024-01-01"
@@ -101,7 +101,7 @@ class ManagementClient:
         if url and token:
             return ManagementClient(url, token, ca_file=environ.get("PENSTOCK_CA_FILE"))
         directory = data or Path(environ.get("PENSTOCK_DATA") or _DATA_DEFAULT)
-        facts = _runtime(directory)
+        facts = read_runtime(directory)
         return ManagementClient(
             url or facts["admin"], token or facts["admin_token"], ca_file=facts["ca_file"]
         )
@@ -122,12 +122,12 @@ class ManagementClient:
 
     # --- namespaces -----------------------------------------------------------------------------
 
-    def namespaces(self) -> list[NamespaceInfo]:
+    def namespaces(self) -> list[NamespaceResource]:
         found = [namespace_info(each) for each in self._list(f"{_OWN}/namespaces")]
         self._ids = {each.name.casefold(): each.id for each in found}
         return found
 
-    def namespace(self, name: str) -> NamespaceInfo:
+    def namespace(self, name: str) -> NamespaceResource:
         return namespace_info(self.call("GET", self._id(name)))
 
     def put_namespace(
@@ -142,7 +142,7 @@ class ManagementClient:
         maximum_units: int | None = None,
         resource_group: str = "penstock",
         subscription: str = "00000000-0000-0000-0000-000000000000",
-    ) -> NamespaceInfo:
+    ) -> NamespaceResource:
         """Create it (at the place given), or change what is said."""
         try:
             path = self._id(name)
@@ -175,10 +175,10 @@ class ManagementClient:
 
     # --- hubs -----------------------------------------------------------------------------------
 
-    def hubs(self, namespace: str) -> list[HubInfo]:
+    def hubs(self, namespace: str) -> list[EventHubResource]:
         return [hub_info(each) for each in self._list(f"{self._id(namespace)}/eventhubs")]
 
-    def hub(self, namespace: str, name: str) -> HubInfo:
+    def hub(self, namespace: str, name: str) -> EventHubResource:
         return hub_info(self.call("GET", self._hub_id(namespace, name)))
 
     def put_hub(
@@ -191,7 +191,7 @@ class ManagementClient:
         status: str | None = None,
         user_metadata: str | None = None,
         capture: Mapping[str, Any] | None = None,
-    ) -> HubInfo:
+    ) -> EventHubResource:
         retention = None if retention_hours is None else {"retentionTimeInHours": retention_hours}
         properties = _without_none(
             {
@@ -218,16 +218,16 @@ class ManagementClient:
 
     # --- groups ---------------------------------------------------------------------------------
 
-    def groups(self, namespace: str, hub: str) -> list[GroupInfo]:
+    def groups(self, namespace: str, hub: str) -> list[ConsumerGroupResource]:
         found = self._list(f"{self._hub_id(namespace, hub)}/consumergroups")
         return [group_info(each) for each in found]
 
-    def group(self, namespace: str, hub: str, name: str) -> GroupInfo:
+    def group(self, namespace: str, hub: str, name: str) -> ConsumerGroupResource:
         return group_info(self.call("GET", self._group_id(namespace, hub, name)))
 
     def put_group(
         self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
-    ) -> GroupInfo:
+    ) -> ConsumerGroupResource:
         body = {"properties": _without_none({"userMetadata": user_metadata})}
         return group_info(self.call("PUT", self._group_id(namespace, hub, name), body))
 
@@ -262,10 +262,12 @@ class ManagementClient:
 
     # --- rules and keys ---------------------------------------------------------------------------
 
-    def rules(self, namespace: str, hub: str | None = None) -> list[RuleInfo]:
+    def rules(self, namespace: str, hub: str | None = None) -> list[AuthorizationRuleResource]:
         return [rule_info(each) for each in self._list(self._rules(namespace, hub))]
 
-    def put_rule(self, namespace: str, hub: str | None, name: str, rights: list[str]) -> RuleInfo:
+    def put_rule(
+        self, namespace: str, hub: str | None, name: str, rights: list[str]
+    ) -> AuthorizationRuleResource:
         body = {"properties": {"rights": rights}}
         return rule_info(self.call("PUT", self._rule_id(namespace, hub, name), body))
 
@@ -275,17 +277,17 @@ class ManagementClient:
         self.call("GET", path)
         self.call("DELETE", path)
 
-    def keys(self, namespace: str, hub: str | None, name: str) -> KeysInfo:
+    def keys(self, namespace: str, hub: str | None, name: str) -> AccessKeys:
         found = self.call("POST", f"{self._rule_id(namespace, hub, name)}/listKeys")
-        return msgspec.convert(found, KeysInfo)
+        return msgspec.convert(found, AccessKeys)
 
     def regenerate(
         self, namespace: str, hub: str | None, name: str, key_type: str, key: str | None = None
-    ) -> KeysInfo:
+    ) -> AccessKeys:
         """`key_type` PrimaryKey or SecondaryKey."""
         body = _without_none({"keyType": key_type, "key": key})
         path = f"{self._rule_id(namespace, hub, name)}/regenerateKeys"
-        return msgspec.convert(self.call("POST", path, body), KeysInfo)
+        return msgspec.convert(self.call("POST", path, body), AccessKeys)
 
     # --- what runs and what ran -------------------------------------------------------------------
 
@@ -370,9 +372,9 @@ class ManagementClient:
     def delete_job(self, name: str) -> None:
         self.call("DELETE", f"{_OWN}/jobs/{_segment(name)}")
 
-    def capture_status(self) -> list[CaptureStatusInfo]:
+    def capture_status(self) -> list[CaptureStatus]:
         """Of every hub that has a captureDescription, on or off."""
-        return [msgspec.convert(each, CaptureStatusInfo) for each in self._list(f"{_OWN}/capture")]
+        return [msgspec.convert(each, CaptureStatus) for each in self._list(f"{_OWN}/capture")]
 
     def capture_destinations(self) -> list[dict[str, str]]:
         """What `storageAccountResourceId` may name: name and url, without credentials."""
@@ -529,13 +531,13 @@ def read_token(file: Path) -> str:
     return token
 
 
-def _runtime(directory: Path) -> dict[str, str]:
+def read_runtime(directory: Path) -> dict[str, str]:
     """What the service that runs on this directory tells. It holds a lock on the file while it
     does, and the system lets go of that however it ends."""
     file = directory / "runtime.json"
     try:
         with file.open("rb") as opened:
-            if _nobody_holds(opened.fileno()):
+            if is_stale(opened.fileno()):
                 raise FileNotFoundError
             facts = msgspec.json.decode(opened.read(_RUNTIME_BYTES_MAX))
         return {name: str(facts[name]) for name in ("admin", "admin_token", "ca_file")}
@@ -549,7 +551,7 @@ def _runtime(directory: Path) -> dict[str, str]:
         raise ConfigurationError(f"{file} cannot be read: {error}.") from None
 
 
-def _nobody_holds(opened: int) -> bool:
+def is_stale(opened: int) -> bool:
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -560,9 +562,9 @@ def _nobody_holds(opened: int) -> bool:
 def _refusal(status: int, answer: bytes) -> PenstockError:
     try:
         error = msgspec.json.decode(answer)["error"]
-        return error_of(status, str(error["code"]), str(error["message"]))
+        return error_from_response(status, str(error["code"]), str(error["message"]))
     except (msgspec.MsgspecError, KeyError, TypeError):
-        return error_of(status, "", "")
+        return error_from_response(status, "", "")
 
 
 def _object(answer: bytes) -> dict[str, Any]:

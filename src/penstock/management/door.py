@@ -22,17 +22,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.io import asgi
 from penstock.management import faults, paths
-from penstock.management.operations import Administration
+from penstock.management.operations import ManagementContext
 from penstock.management.permissions import (
     Actor,
+    AdminRole,
     Forbidden,
     ProcessRole,
-    Role,
     Verified,
     actor_of,
-    role_of,
+    role_from_claims,
 )
-from penstock.management.shapes import Endpoints, error_shape
+from penstock.management.shapes import ServiceEndpoints, error_shape
 from penstock.management.unsupported import check_supported
 from penstock.model import limits, names, slow_operations
 from penstock.model.clock import Clock
@@ -57,16 +57,16 @@ _T = TypeVar("_T")
 _Answer = tuple[int, object, list[tuple[str, str]]]
 
 
-class ManagementDoor:
+class ManagementApp:
     """`verify` turns a bearer token into who it is, or raises AuthFailed; `endpoints` tells where
     the service is reached, once it is."""
 
     def __init__(
         self,
-        administration: Administration,
+        administration: ManagementContext,
         *,
         verify: Callable[[str], Verified],
-        endpoints: Callable[[], Endpoints],
+        endpoints: Callable[[], ServiceEndpoints],
         new_id: Callable[[], str],
         log_refusal: Callable[[Scope, PenstockError, str], None] = lambda *_: None,
         loader: Executor | None = None,
@@ -78,7 +78,7 @@ class ManagementDoor:
         self._verify = verify
         self._endpoints = endpoints
         self._new_id = new_id
-        self._rate = _Rate(administration.clock)
+        self._rate = _RequestRate(administration.clock)
         self._loading = asyncio.Lock()
         self._app: ASGIApp | None = None
         self._openapi: bytes | None = None
@@ -93,10 +93,10 @@ class ManagementDoor:
             ("cache-control", "no-store"),
             ("x-content-type-options", "nosniff"),
         ]
-        sending = _Sending(send, headers)
+        sending = _ResponseSender(send, headers)
         try:
-            given = await self._served(scope, receive, sending)
-        except asgi.Gone:
+            given = await self._serve(scope, receive, sending)
+        except asgi.ClientDisconnected:
             return
         except PenstockError as error:
             if isinstance(error, AuthFailed):
@@ -107,46 +107,46 @@ class ManagementDoor:
             given = 500, error_shape("InternalServerError", faults.INTERNAL), []
         if given is not None and not sending.has_begun:
             status, shape, more = given
-            await asgi.answer_json(send, status, shape, headers=[*headers, *more])
+            await asgi.send_json(send, status, shape, headers=[*headers, *more])
 
-    async def _served(self, scope: Scope, receive: Receive, send: Send) -> _Answer | None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> _Answer | None:
         """The order matters: nothing is read, parsed or loaded for somebody without a token."""
-        path = paths.canonical(scope.get("raw_path") or scope["path"].encode())
+        path = paths.canonical_arm_path(scope.get("raw_path") or scope["path"].encode())
         if path == "/metadata/endpoints":
-            return 200, metadata(self._endpoints()), []
+            return 200, cloud_metadata(self._endpoints()), []
         if path == _IDENTITY:
             try:
                 return self._identity(scope)
             except PenstockError as error:
                 return _identity_refusal(error)
-        actor = self._actor(asgi.header(scope, b"authorization"))
+        actor = self._actor(asgi.get_header(scope, b"authorization"))
         asgi.authenticate(scope)
-        actor = on_behalf_of(actor, asgi.header(scope, b"x-penstock-on-behalf-of"))
+        actor = resolve_actor(actor, asgi.get_header(scope, b"x-penstock-on-behalf-of"))
         self._rate.take()
         if path == OPENAPI:
             document = await self._document()
-            await asgi.answer(send, 200, document, content_type="application/json")
+            await asgi.send_response(send, 200, document, content_type="application/json")
             return None
         if not path.startswith(_WITHOUT_VERSION):
-            check_api_version(asgi.query(scope).get("api-version", ""))
+            check_api_version(asgi.parse_query(scope).get("api-version", ""))
         # Before the body: `az deployment` sends one that is not JSON.
         check_supported(scope["method"], path)
-        body = await asgi.read_body(
+        body = await asgi.read_request_body(
             scope,
             receive,
             bytes_max=limits.MANAGEMENT_BODY_BYTES_MAX,
             deadline_s=limits.MANAGEMENT_BODY_DEADLINE_S,
         )
-        app = await self._loaded()
+        app = await self._load_app()
         asked = (self._administration, self._endpoints(), actor)
         inner = {**scope, "path": path, "raw_path": path.encode(), ASKED: asked}
         clock = self._administration.clock
         began_ms = clock.monotonic_ms()
         try:
-            await app(inner, asgi.replayed(checked_json(body), receive), send)
+            await app(inner, asgi.replay_body(check_json(body), receive), send)
         finally:
             took_ms = clock.monotonic_ms() - began_ms
-            slow_operations.took("management", took_ms, door="http", method=scope["method"])
+            slow_operations.warn_if_slow("management", took_ms, door="http", method=scope["method"])
         return None
 
     def _actor(self, authorization: str) -> Actor:
@@ -162,17 +162,17 @@ class ManagementDoor:
     def _identity(self, scope: Scope) -> _Answer:
         """The form in which App Service hands tokens to `az login --identity`: whoever shows the
         admin token as its secret gets it back as an access token (docs/management.md)."""
-        token = asgi.header(scope, b"x-identity-header")
+        token = asgi.get_header(scope, b"x-identity-header")
         if not token:
             raise AuthFailed("The request has no X-IDENTITY-HEADER.")
         self._verify(token)
         asgi.authenticate(scope)
-        resource = asgi.query(scope).get("resource", "")
+        resource = asgi.parse_query(scope).get("resource", "")
         now_s = self._administration.clock.now_ms() // 1000
         shape = {
             "access_token": token,
             "expires_on": str(min(now_s + 86_400, _expiry_s(token))),
-            "resource": names.shown(resource, most=200),
+            "resource": names.quote_text(resource, most=200),
             "token_type": "Bearer",
             "client_id": "penstock",
         }
@@ -195,7 +195,7 @@ class ManagementDoor:
         endpoints = self._endpoints()
         return f"{endpoints.https}/{endpoints.tenant_id}"
 
-    async def _loaded(self) -> ASGIApp:
+    async def _load_app(self) -> ASGIApp:
         if self._app is None:
             async with self._loading:
                 if self._app is None:
@@ -205,7 +205,7 @@ class ManagementDoor:
     async def _document(self) -> bytes:
         """Encoded once: it has 176 KB."""
         if self._openapi is None:
-            app: Any = await self._loaded()
+            app: Any = await self._load_app()
             self._openapi = await self._run_aside(lambda: msgspec.json.encode(app.openapi()))
         return self._openapi
 
@@ -219,7 +219,7 @@ class ManagementDoor:
         return app
 
 
-class _Rate:
+class _RequestRate:
     """A bucket of requests; whoever has no token is not counted, and so takes none."""
 
     def __init__(self, clock: Clock) -> None:
@@ -260,7 +260,7 @@ def _identity_refusal(error: PenstockError) -> _Answer:
     return status, {"statusCode": status, "message": text, **error_shape(code, text)}, []
 
 
-def on_behalf_of(actor: Actor, given: str) -> Actor:
+def resolve_actor(actor: Actor, given: str) -> Actor:
     """`role name`: the portal, or an administrator, acts for somebody with their role. The name is
     for the audit log, and is believed of nobody else."""
     if not given:
@@ -268,9 +268,9 @@ def on_behalf_of(actor: Actor, given: str) -> Actor:
     role, _, name = given.partition(" ")
     name = unquote(name).strip()
     is_portal = actor.process is ProcessRole.PORTAL
-    if not (is_portal or actor.role is Role.ADMIN) or not name:
+    if not (is_portal or actor.role is AdminRole.ADMIN) or not name:
         raise Forbidden("Only an administrator acts on behalf of somebody, whom it names.")
-    return Actor(name, role_of([role]), is_through_portal=is_portal)
+    return Actor(name, role_from_claims([role]), is_through_portal=is_portal)
 
 
 def check_api_version(given: str) -> None:
@@ -283,12 +283,12 @@ def check_api_version(given: str) -> None:
     if re.fullmatch(API_VERSION, given) is None:
         raise faults.ApiVersionError(
             "InvalidApiVersionParameter",
-            f"The api-version '{names.shown(given)}' is invalid: a date from "
+            f"The api-version '{names.quote_text(given)}' is invalid: a date from "
             f"{_API_VERSION_FIRST} on is allowed, such as 2024-01-01, with or without -preview.",
         )
 
 
-def checked_json(body: bytes) -> bytes:
+def check_json(body: bytes) -> bytes:
     """The body written anew: one meaning, bounded depth, valid text. Empty stays empty."""
     if not body.strip():
         return b""
@@ -297,7 +297,9 @@ def checked_json(body: bytes) -> bytes:
         again = msgspec.json.encode(value)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ArgumentError(f"The body is not JSON: {names.shown(reason, most=200)}.") from None
+        raise ArgumentError(
+            f"The body is not JSON: {names.quote_text(reason, most=200)}."
+        ) from None
     _check_depth(value)
     return again
 
@@ -319,7 +321,7 @@ def _check_depth(value: object) -> None:
     )
 
 
-def metadata(endpoints: Endpoints) -> dict[str, object]:
+def cloud_metadata(endpoints: ServiceEndpoints) -> dict[str, object]:
     """What `az cloud register` asks for; both forms that clients know, in one object."""
     return {
         "name": "Penstock",
@@ -339,7 +341,7 @@ def metadata(endpoints: Endpoints) -> dict[str, object]:
     }
 
 
-class _Sending:
+class _ResponseSender:
     """Every answer of the application behind carries the headers too."""
 
     def __init__(self, send: Send, headers: list[tuple[str, str]]) -> None:

@@ -68,7 +68,7 @@ def status_and_code(error: PenstockError) -> tuple[int, str]:
     return error.http_status, type(error).__name__
 
 
-def error_of(status: int, code: str, text: str) -> PenstockError:
+def error_from_response(status: int, code: str, text: str) -> PenstockError:
     """What a client raises for an answer."""
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status)
     if kind is None:

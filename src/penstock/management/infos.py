@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class NamespaceInfo(msgspec.Struct, frozen=True, kw_only=True):
+class NamespaceResource(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     location: str
@@ -21,7 +21,7 @@ class NamespaceInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
 
 
-class HubInfo(msgspec.Struct, frozen=True, kw_only=True):
+class EventHubResource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partition_count: int
     retention_hours: int
@@ -32,19 +32,19 @@ class HubInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
 
 
-class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerGroupResource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     user_metadata: str
     created_at: str
     updated_at: str
 
 
-class RuleInfo(msgspec.Struct, frozen=True, kw_only=True):
+class AuthorizationRuleResource(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     rights: list[str]
 
 
-class KeysInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AccessKeys(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     key_name: str
     primary_key: str
     secondary_key: str
@@ -55,7 +55,7 @@ class KeysInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"KeysInfo(key_name={self.key_name!r})"
 
 
-class RecentFileInfo(msgspec.Struct, frozen=True):
+class RecentFile(msgspec.Struct, frozen=True):
     """A file that Capture wrote: when its window closed, how many events and bytes it has, and when
     it was complete at the destination (0: unknown)."""
 
@@ -66,7 +66,7 @@ class RecentFileInfo(msgspec.Struct, frozen=True):
     written_ms: int = 0
 
 
-class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How Capture of one hub is. `state` is Off, Starting, Running, Waiting (it is tried again) or
     Failed; `destination` a URL without credentials."""
 
@@ -88,15 +88,15 @@ class CaptureStatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_ms: int
     retention_hours: int
     created_ms: int = 0  # of the hub: files named before that are of one that was deleted
-    recent_files: list[RecentFileInfo] = []  # the newest first
+    recent_files: list[RecentFile] = []  # the newest first
     past: dict[str, Any] = {}  # of runs that are done: covered, by partition [first, end] spans
     places: list[dict[str, str]] = []  # account, container, name_format: as it is now, then before
 
 
-def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:
+def namespace_info(shape: dict[str, Any]) -> NamespaceResource:
     properties = shape["properties"]
     unlimited = properties["throughputUnits"] == "unlimited"
-    return NamespaceInfo(
+    return NamespaceResource(
         id=shape["id"],
         name=shape["name"],
         location=shape["location"],
@@ -111,9 +111,9 @@ def namespace_info(shape: dict[str, Any]) -> NamespaceInfo:
     )
 
 
-def hub_info(shape: dict[str, Any]) -> HubInfo:
+def hub_info(shape: dict[str, Any]) -> EventHubResource:
     properties = shape["properties"]
-    return HubInfo(
+    return EventHubResource(
         name=shape["name"],
         partition_count=properties["partitionCount"],
         retention_hours=properties["retentionDescription"]["retentionTimeInHours"],
@@ -125,9 +125,9 @@ def hub_info(shape: dict[str, Any]) -> HubInfo:
     )
 
 
-def group_info(shape: dict[str, Any]) -> GroupInfo:
+def group_info(shape: dict[str, Any]) -> ConsumerGroupResource:
     properties = shape["properties"]
-    return GroupInfo(
+    return ConsumerGroupResource(
         name=shape["name"],
         user_metadata=properties.get("userMetadata", ""),
         created_at=properties["createdAt"],
@@ -135,5 +135,5 @@ def group_info(shape: dict[str, Any]) -> GroupInfo:
     )
 
 
-def rule_info(shape: dict[str, Any]) -> RuleInfo:
-    return RuleInfo(name=shape["name"], rights=shape["properties"]["rights"])
+def rule_info(shape: dict[str, Any]) -> AuthorizationRuleResource:
+    return AuthorizationRuleResource(name=shape["name"], rights=shape["properties"]["rights"])

@@ -60,20 +60,20 @@ class JobRegistry:
         """True if it was not known. Raises ArgumentError, ArgumentOutOfRange."""
         _check(job)
         self._expire(now_ms)
-        is_new = self._jobs.pop(names.key(job.name), None) is None
+        is_new = self._jobs.pop(names.fold_name(job.name), None) is None
         if len(self._jobs) >= JOBS_MAX:
             del self._jobs[next(iter(self._jobs))]  # in the order of their last report
-        self._jobs[names.key(job.name)] = msgspec.structs.replace(job, updated_ms=now_ms)
+        self._jobs[names.fold_name(job.name)] = msgspec.structs.replace(job, updated_ms=now_ms)
         return is_new
 
     def list(self, *, now_ms: int) -> list[Job]:
         self._expire(now_ms)
-        return [_judged(job, now_ms) for _, job in sorted(self._jobs.items())]
+        return [_mark_lost(job, now_ms) for _, job in sorted(self._jobs.items())]
 
     def delete(self, name: str) -> None:
         """NotFound. One that still runs is back with its next report."""
-        if self._jobs.pop(names.key(name), None) is None:
-            raise NotFound(f"There is no job '{names.shown(name)}'.")
+        if self._jobs.pop(names.fold_name(name), None) is None:
+            raise NotFound(f"There is no job '{names.quote_text(name)}'.")
 
     def _expire(self, now_ms: int) -> None:
         old = [key for key, job in self._jobs.items() if now_ms - job.updated_ms >= KEPT_MS]
@@ -81,7 +81,7 @@ class JobRegistry:
             del self._jobs[key]
 
 
-def _judged(job: Job, now_ms: int) -> Job:
+def _mark_lost(job: Job, now_ms: int) -> Job:
     if job.state in _ENDED or now_ms - job.updated_ms < LOST_AFTER_MS:
         return job
     return msgspec.structs.replace(job, state=JobState.LOST)

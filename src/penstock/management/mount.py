@@ -23,7 +23,7 @@ def is_management(path: str) -> bool:
     return lowered in _EXACT or lowered.startswith(_BELOW)
 
 
-class WithManagement:
+class ManagementMount:
     """`management` where the path is its own; `atom`, if given, for the older management of hubs;
     `others` for the rest. A hub may be called 'subscriptions': publishing is told apart by its
     method and its last word, which no path of the management has together."""
@@ -36,9 +36,9 @@ class WithManagement:
         self._atom = atom
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._chosen(scope)(scope, receive, send)
+        return self._select_app(scope)(scope, receive, send)
 
-    def _chosen(self, scope: Scope) -> ASGIApp:
+    def _select_app(self, scope: Scope) -> ASGIApp:
         if scope["type"] != "http":
             return self._others
         path: str = scope["path"]

@@ -64,7 +64,7 @@ _OTHER_WORDS = (
 _WORDS = {word.lower(): word for word in (*_BEFORE_NAMES, *_OTHER_WORDS)}
 
 
-def canonical(raw_path: bytes) -> str:
+def canonical_arm_path(raw_path: bytes) -> str:
     """The path as routes are written. Names stay escaped, so that a slash within one divides
     nothing; `name` undoes it. Empty segments are dropped, as Resource Manager does: `az` writes
     `Microsoft.EventHub//namespaces` and appends to an endpoint with a trailing slash."""
@@ -86,6 +86,6 @@ def canonical(raw_path: bytes) -> str:
     return "/" + "/".join(made)
 
 
-def name(parameter: str) -> str:
+def decode_name(parameter: str) -> str:
     """A name as the user wrote it, from a route's parameter."""
     return unquote(parameter)

@@ -11,7 +11,7 @@ from penstock.model import names
 from penstock.model.errors import Unauthorized
 
 
-class Role(IntEnum):
+class AdminRole(IntEnum):
     """Each includes those below it."""
 
     NOBODY = 0
@@ -22,12 +22,12 @@ class Role(IntEnum):
 
 # Azure's names of its built-in roles, and ours.
 _ROLES = {
-    "owner": Role.ADMIN,
-    "admin": Role.ADMIN,
-    "contributor": Role.OPERATOR,
-    "operator": Role.OPERATOR,
-    "reader": Role.VIEWER,
-    "viewer": Role.VIEWER,
+    "owner": AdminRole.ADMIN,
+    "admin": AdminRole.ADMIN,
+    "contributor": AdminRole.OPERATOR,
+    "operator": AdminRole.OPERATOR,
+    "reader": AdminRole.VIEWER,
+    "viewer": AdminRole.VIEWER,
 }
 
 
@@ -87,47 +87,47 @@ class Action(StrEnum):
     ADMIN_TOKEN_REVOKE = "revokedAdminTokens/write"  # noqa: S105
 
 
-REQUIRED: dict[Action, Role] = {
-    Action.NAMESPACE_READ: Role.VIEWER,
-    Action.NAMESPACE_CREATE: Role.ADMIN,
-    Action.NAMESPACE_UPDATE: Role.OPERATOR,
-    Action.NAMESPACE_DELETE: Role.ADMIN,
-    Action.HUB_READ: Role.VIEWER,
-    Action.HUB_WRITE: Role.OPERATOR,
-    Action.HUB_DELETE: Role.OPERATOR,
-    Action.GROUP_READ: Role.VIEWER,
-    Action.GROUP_WRITE: Role.OPERATOR,
-    Action.GROUP_DELETE: Role.OPERATOR,
-    Action.GROUP_SEEK: Role.OPERATOR,
-    Action.RULE_READ: Role.VIEWER,
+REQUIRED: dict[Action, AdminRole] = {
+    Action.NAMESPACE_READ: AdminRole.VIEWER,
+    Action.NAMESPACE_CREATE: AdminRole.ADMIN,
+    Action.NAMESPACE_UPDATE: AdminRole.OPERATOR,
+    Action.NAMESPACE_DELETE: AdminRole.ADMIN,
+    Action.HUB_READ: AdminRole.VIEWER,
+    Action.HUB_WRITE: AdminRole.OPERATOR,
+    Action.HUB_DELETE: AdminRole.OPERATOR,
+    Action.GROUP_READ: AdminRole.VIEWER,
+    Action.GROUP_WRITE: AdminRole.OPERATOR,
+    Action.GROUP_DELETE: AdminRole.OPERATOR,
+    Action.GROUP_SEEK: AdminRole.OPERATOR,
+    Action.RULE_READ: AdminRole.VIEWER,
     # A policy is a key to the events, and a key can do what no role can: read them.
-    Action.RULE_WRITE: Role.ADMIN,
-    Action.RULE_DELETE: Role.ADMIN,
-    Action.KEYS_LIST: Role.ADMIN,
-    Action.KEYS_REGENERATE: Role.ADMIN,
-    Action.PUBLISHER_READ: Role.VIEWER,
-    Action.PUBLISHER_REVOKE: Role.OPERATOR,
-    Action.PUBLISHER_RESUME: Role.OPERATOR,
-    Action.CONNECTION_READ: Role.VIEWER,
-    Action.CONNECTION_KILL: Role.OPERATOR,
-    Action.USAGE_READ: Role.VIEWER,
-    Action.AUDIT_READ: Role.OPERATOR,
-    Action.GRANT_READ: Role.VIEWER,
-    Action.GRANT_WRITE: Role.ADMIN,
-    Action.GRANT_DELETE: Role.ADMIN,
-    Action.METRICS_READ: Role.VIEWER,
-    Action.JOB_READ: Role.VIEWER,
-    Action.JOB_REPORT: Role.OPERATOR,
-    Action.JOB_DELETE: Role.OPERATOR,
-    Action.CAPTURE_READ: Role.VIEWER,
-    Action.CAPTURE_RUN: Role.OPERATOR,
-    Action.CAPTURE_BACKFILL: Role.OPERATOR,
-    Action.PORTAL_SIGN_IN: Role.VIEWER,
-    Action.PORTAL_LINK: Role.VIEWER,
-    Action.TOKEN_READ: Role.ADMIN,
-    Action.ADMIN_TOKEN_READ: Role.ADMIN,
-    Action.ADMIN_TOKEN_ISSUE: Role.ADMIN,
-    Action.ADMIN_TOKEN_REVOKE: Role.ADMIN,
+    Action.RULE_WRITE: AdminRole.ADMIN,
+    Action.RULE_DELETE: AdminRole.ADMIN,
+    Action.KEYS_LIST: AdminRole.ADMIN,
+    Action.KEYS_REGENERATE: AdminRole.ADMIN,
+    Action.PUBLISHER_READ: AdminRole.VIEWER,
+    Action.PUBLISHER_REVOKE: AdminRole.OPERATOR,
+    Action.PUBLISHER_RESUME: AdminRole.OPERATOR,
+    Action.CONNECTION_READ: AdminRole.VIEWER,
+    Action.CONNECTION_KILL: AdminRole.OPERATOR,
+    Action.USAGE_READ: AdminRole.VIEWER,
+    Action.AUDIT_READ: AdminRole.OPERATOR,
+    Action.GRANT_READ: AdminRole.VIEWER,
+    Action.GRANT_WRITE: AdminRole.ADMIN,
+    Action.GRANT_DELETE: AdminRole.ADMIN,
+    Action.METRICS_READ: AdminRole.VIEWER,
+    Action.JOB_READ: AdminRole.VIEWER,
+    Action.JOB_REPORT: AdminRole.OPERATOR,
+    Action.JOB_DELETE: AdminRole.OPERATOR,
+    Action.CAPTURE_READ: AdminRole.VIEWER,
+    Action.CAPTURE_RUN: AdminRole.OPERATOR,
+    Action.CAPTURE_BACKFILL: AdminRole.OPERATOR,
+    Action.PORTAL_SIGN_IN: AdminRole.VIEWER,
+    Action.PORTAL_LINK: AdminRole.VIEWER,
+    Action.TOKEN_READ: AdminRole.ADMIN,
+    Action.ADMIN_TOKEN_READ: AdminRole.ADMIN,
+    Action.ADMIN_TOKEN_ISSUE: AdminRole.ADMIN,
+    Action.ADMIN_TOKEN_REVOKE: AdminRole.ADMIN,
 }
 
 assert REQUIRED.keys() == set(Action)
@@ -164,7 +164,7 @@ class Actor(msgspec.Struct, frozen=True):
     """Who acts: a name for the audit log, and what it may do."""
 
     name: str
-    role: Role
+    role: AdminRole
     process: ProcessRole | None = None  # of a process's own token; `role` is NOBODY then
     is_through_portal: bool = False  # a person for whom the portal acts
 
@@ -177,7 +177,7 @@ class Actor(msgspec.Struct, frozen=True):
 
     def explain_refusal(self, action: Action) -> str:
         """One sentence for an action that this actor may not do."""
-        name = names.shown(self.name)
+        name = names.quote_text(self.name)
         if self.process is not None:
             return f"'{name}' has the role {self.process}: it does not allow {action} here."
         required = REQUIRED[action]
@@ -198,14 +198,16 @@ class Forbidden(Unauthorized):
 def actor_of(subject: str, claims: Iterable[str]) -> Actor:
     """The holder of a token with these roles. A person's role wins over a process's."""
     claims = list(claims)
-    role = role_of(claims)
-    if role is Role.NOBODY:
+    role = role_from_claims(claims)
+    if role is AdminRole.NOBODY:
         for claim in claims:
             if (process := _PROCESS_ROLES.get(claim.lower())) is not None:
                 return Actor(subject, role, process)
     return Actor(subject, role)
 
 
-def role_of(claims: Iterable[str]) -> Role:
+def role_from_claims(claims: Iterable[str]) -> AdminRole:
     """The highest role among a token's; words that mean nothing here give nothing."""
-    return max((_ROLES.get(claim.lower(), Role.NOBODY) for claim in claims), default=Role.NOBODY)
+    return max(
+        (_ROLES.get(claim.lower(), AdminRole.NOBODY) for claim in claims), default=AdminRole.NOBODY
+    )

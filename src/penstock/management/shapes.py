@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.management.operations.hubs import days_of
+from penstock.management.operations.hubs import to_days
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
-    Place,
+    ResourceScope,
     capacity_of,
-    place_of,
+    scope_of,
     sku_of,
 )
 from penstock.management.operations.rules import rights_texts
@@ -33,7 +33,7 @@ _PROPERTIES: Shape = {
 }
 
 
-class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceEndpoints(msgspec.Struct, frozen=True, kw_only=True):
     """Where the service is reached: what `serve` prints (design.md 7)."""
 
     servicebus: str  # sb://localhost:5671/
@@ -48,12 +48,12 @@ class NamespaceRef(msgspec.Struct, frozen=True):
     location: str
 
 
-def namespace_ref(namespace: Namespace, asked: Place | None) -> NamespaceRef:
+def namespace_ref(namespace: Namespace, asked: ResourceScope | None) -> NamespaceRef:
     return NamespaceRef(namespace_id(namespace, asked), _location(namespace))
 
 
-def namespace_id(namespace: Namespace, asked: Place | None) -> str:
-    place = place_of(namespace, asked)
+def namespace_id(namespace: Namespace, asked: ResourceScope | None) -> str:
+    place = scope_of(namespace, asked)
     return (
         f"/subscriptions/{place.subscription}/resourceGroups/{place.resource_group}"
         f"/providers/{PROVIDER}/namespaces/{namespace.name}"
@@ -61,7 +61,7 @@ def namespace_id(namespace: Namespace, asked: Place | None) -> str:
 
 
 def namespace_shape(
-    namespace: Namespace, asked: Place | None, *, needed_units: int, https: str
+    namespace: Namespace, asked: ResourceScope | None, *, needed_units: int, https: str
 ) -> Shape:
     sku = sku_of(namespace)
     resource_id = namespace_id(namespace, asked)
@@ -76,7 +76,7 @@ def namespace_shape(
         "status": "Active",
         **_times(namespace),
         "serviceBusEndpoint": f"{https}/",
-        "metricId": f"{place_of(namespace, asked).subscription}:{namespace.name.lower()}",
+        "metricId": f"{scope_of(namespace, asked).subscription}:{namespace.name.lower()}",
         # Penstock's own: the limits that hold for it, the enforced units or `unlimited`, and what
         # the current hour needed.
         "limits": namespace.limits.value,
@@ -107,7 +107,7 @@ def _stored_properties(namespace: Namespace) -> Shape:
 
 def hub_shape(hub: Hub, parent: NamespaceRef) -> Shape:
     properties: Shape = {
-        "messageRetentionInDays": days_of(hub.retention_hours),
+        "messageRetentionInDays": to_days(hub.retention_hours),
         "partitionCount": hub.partition_count,
         "status": hub.status.value,
         **_times(hub),
@@ -160,7 +160,7 @@ def connection_string(rule: AuthorizationRule, key: Secret, servicebus: str) -> 
     return text if rule.hub is None else f"{text};EntityPath={rule.hub}"
 
 
-def page(shapes: list[Shape], *, skip: int = 0, top: int | None = None) -> Shape:
+def to_page(shapes: list[Shape], *, skip: int = 0, top: int | None = None) -> Shape:
     end = None if top is None else skip + top
     return {"value": shapes[skip:end], "nextLink": None}
 
@@ -169,7 +169,7 @@ def error_shape(code: str, message: str) -> Shape:
     return {"error": {"code": code, "message": message}}
 
 
-def time_text(now_ms: int) -> str:
+def format_time(now_ms: int) -> str:
     """ISO 8601 in UTC, milliseconds and all; the last moment that it can write for any later."""
     seconds, milliseconds = divmod(min(now_ms, _TIME_MS_MAX), 1000)
     moment = datetime.fromtimestamp(seconds, UTC)
@@ -195,13 +195,16 @@ def _child(
 
 
 def _times(entity: _Entity) -> Shape:
-    return {"createdAt": time_text(entity.created_ms), "updatedAt": time_text(entity.updated_ms)}
+    return {
+        "createdAt": format_time(entity.created_ms),
+        "updatedAt": format_time(entity.updated_ms),
+    }
 
 
 def _system(entity: _Entity) -> Shape:
     return {
-        "createdAt": time_text(entity.created_ms),
-        "lastModifiedAt": time_text(entity.updated_ms),
+        "createdAt": format_time(entity.created_ms),
+        "lastModifiedAt": format_time(entity.updated_ms),
     }
 
 

@@ -6,7 +6,7 @@ single one is 404. Their lists are empty (`api_service`).
 
 from __future__ import annotations
 
-from penstock.management.paths import name as unescaped
+from penstock.management.paths import decode_name as unescaped
 from penstock.model import names
 from penstock.model.errors import NotAllowed, NotFound
 
@@ -64,7 +64,8 @@ def _check_providers(method: str, words: list[str]) -> None:
         if words[index + 1 : index + 3] == ["microsoft.resources", "deployments"]:
             raise NotAllowed(_DEPLOYMENTS)
         text = (
-            f"The resource provider '{names.shown(unescaped(words[index + 1]))}' is not supported: "
+            f"The resource provider '{names.quote_text(unescaped(words[index + 1]))}' is not "
+            "supported: "
             "Microsoft.EventHub is."
         )
         raise NotFound(text) if method in ("GET", "HEAD") else NotAllowed(text)
@@ -83,6 +84,6 @@ def _check_resource(method: str, path: str, words: list[str]) -> None:
             raise NotAllowed(f"{text}.")
         below = words[index + 1 :]
         if below and (words[index], below) != ("networkrulesets", ["default"]):
-            name = names.shown(unescaped(path.strip("/").split("/")[index + 1]))
+            name = names.quote_text(unescaped(path.strip("/").split("/")[index + 1]))
             raise NotFound(f"There is no '{name}' in {path.strip('/').split('/')[index]}. {text}.")
         return

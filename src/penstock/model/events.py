@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Producer(msgspec.Struct, frozen=True, gc=False):
+class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
     """Idempotent producer's stamp on a batch (protocol.md 4.7): its first and last number."""
 
     id: int
@@ -29,7 +29,7 @@ class EventBatch(msgspec.Struct, frozen=True, gc=False):
     sections: bytes
     count: int
     partition_key: str | None = None
-    producer: Producer | None = None
+    producer: ProducerStamp | None = None
 
 
 class StoredBatch(msgspec.Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ from bisect import bisect_left
 FLUSH_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class FlushTimes:
+class FlushLatencies:
     """A histogram. Told by the committer's thread alone, read by any."""
 
     def __init__(self) -> None:

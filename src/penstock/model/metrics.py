@@ -32,7 +32,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 
-class Level(msgspec.Struct, frozen=True):
+class MetricRetention(msgspec.Struct, frozen=True):
     """A resolution, and how long it is kept."""
 
     step_ms: int
@@ -41,9 +41,9 @@ class Level(msgspec.Struct, frozen=True):
 
 # Falling: what is older is kept in larger steps. 7 920 rows for each that is looked at.
 LEVELS = (
-    Level(10 * SECOND_MS, 2 * HOUR_MS),
-    Level(MINUTE_MS, 2 * DAY_MS),
-    Level(10 * MINUTE_MS, 30 * DAY_MS),
+    MetricRetention(10 * SECOND_MS, 2 * HOUR_MS),
+    MetricRetention(MINUTE_MS, 2 * DAY_MS),
+    MetricRetention(10 * MINUTE_MS, 30 * DAY_MS),
 )
 STEP_MS = LEVELS[0].step_ms
 KEPT_MS = LEVELS[-1].kept_ms
@@ -54,7 +54,7 @@ assert all(fine.kept_ms < coarse.kept_ms for fine, coarse in pairwise(LEVELS))
 assert all(level.step_ms % STEP_MS == 0 for level in LEVELS)
 
 
-class Subject(msgspec.Struct, frozen=True):
+class MetricSubject(msgspec.Struct, frozen=True):
     """What numbers are of: a namespace, one of its hubs, or one of that hub's consumer groups,
     by their keys; empty where it is not that special."""
 
@@ -63,15 +63,15 @@ class Subject(msgspec.Struct, frozen=True):
     group: str = ""
 
 
-class Sample(msgspec.Struct, frozen=True):
+class MetricSample(msgspec.Struct, frozen=True):
     """One subject's numbers of one step: `counters` in the order of COUNTERS, and so on."""
 
-    subject: Subject
+    subject: MetricSubject
     counters: tuple[int, ...]
     gauges: tuple[int | None, ...]
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
+class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers over time, one for each of `at_ms` (when a step begins); None where nothing was
     recorded. Counters are what was counted within the step, gauges the highest."""
 

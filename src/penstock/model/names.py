@@ -27,12 +27,12 @@ _RULE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _SHOWN_MAX = 80
 
 
-def key(name: str) -> str:
+def fold_name(name: str) -> str:
     """The form in which two spellings of one entity's name are equal."""
     return name.casefold()
 
 
-def shown(text: str, *, most: int = _SHOWN_MAX) -> str:
+def quote_text(text: str, *, most: int = _SHOWN_MAX) -> str:
     """A peer's text cut and escaped so that it may stand in a message or a log line."""
     cut = text if len(text) <= most else text[:most] + "…"
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
@@ -40,24 +40,24 @@ def shown(text: str, *, most: int = _SHOWN_MAX) -> str:
 
 def namespace_name(text: str) -> NamespaceName:
     return NamespaceName(
-        _checked(
+        _check_name(
             text, _NAMESPACE, "namespace", limits.NAMESPACE_NAME_MIN, limits.NAMESPACE_NAME_MAX
         )
     )
 
 
 def hub_name(text: str) -> HubName:
-    return HubName(_checked(text, _ENTITY, "event hub", 1, limits.HUB_NAME_MAX))
+    return HubName(_check_name(text, _ENTITY, "event hub", 1, limits.HUB_NAME_MAX))
 
 
 def group_name(text: str) -> GroupName:
-    if key(text) == key(DEFAULT_GROUP):
+    if fold_name(text) == fold_name(DEFAULT_GROUP):
         return DEFAULT_GROUP
-    return GroupName(_checked(text, _ENTITY, "consumer group", 1, limits.GROUP_NAME_MAX))
+    return GroupName(_check_name(text, _ENTITY, "consumer group", 1, limits.GROUP_NAME_MAX))
 
 
 def rule_name(text: str) -> RuleName:
-    return RuleName(_checked(text, _RULE, "authorization rule", 1, limits.RULE_NAME_MAX))
+    return RuleName(_check_name(text, _RULE, "authorization rule", 1, limits.RULE_NAME_MAX))
 
 
 def publisher_name(text: str) -> PublisherName:
@@ -65,26 +65,26 @@ def publisher_name(text: str) -> PublisherName:
     token for such a name would be one for the publish request of another (protocol.md 7.1)."""
     if not 1 <= len(text) <= limits.PUBLISHER_NAME_MAX or not text.isprintable():
         raise ArgumentError(
-            f"The publisher name '{shown(text)}' is invalid: "
+            f"The publisher name '{quote_text(text)}' is invalid: "
             f"1 to {limits.PUBLISHER_NAME_MAX} printable characters are allowed."
         )
-    if key(text).endswith("/messages"):
+    if fold_name(text).endswith("/messages"):
         raise ArgumentError(
-            f"The publisher name '{shown(text)}' is invalid: it must not end in '/messages', "
+            f"The publisher name '{quote_text(text)}' is invalid: it must not end in '/messages', "
             "which is how the URI of a publish request ends."
         )
     return PublisherName(text)
 
 
-def _checked(text: str, pattern: re.Pattern[str], what: str, least: int, most: int) -> str:
+def _check_name(text: str, pattern: re.Pattern[str], what: str, least: int, most: int) -> str:
     if not least <= len(text) <= most:
         raise ArgumentError(
-            f"The {what} name '{shown(text)}' has {len(text)} characters: "
+            f"The {what} name '{quote_text(text)}' has {len(text)} characters: "
             f"{least} to {most} are allowed."
         )
     if pattern.fullmatch(text) is None:
         raise ArgumentError(
-            f"The {what} name '{shown(text)}' is invalid: it starts with a letter"
+            f"The {what} name '{quote_text(text)}' is invalid: it starts with a letter"
             f"{'' if what == 'namespace' else ' or digit'}, ends with a letter or digit, and holds "
             f"only letters, digits and {'hyphens' if what == 'namespace' else '_ - . /'} between."
         )

@@ -12,7 +12,7 @@ _MILLION = 1_000_000
 _GB = 1 << 30
 
 
-class Prices(msgspec.Struct, frozen=True, kw_only=True):
+class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """Each for one of its unit; what stands not in the list costs nothing."""
 
     currency: str = ""
@@ -33,4 +33,4 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-PRICE_FIELDS = tuple(name for name in Prices.__struct_fields__ if name != "currency")
+PRICE_FIELDS = tuple(name for name in PriceList.__struct_fields__ if name != "currency")

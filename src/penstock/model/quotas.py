@@ -16,7 +16,7 @@ _SMALL_BLOCK = 20
 _LARGE_BLOCK = 100
 
 
-def is_on_ladder(units: int) -> bool:
+def is_allowed_units(units: int) -> bool:
     """Whether a namespace can hold exactly so many, a grant given."""
     if not limits.THROUGHPUT_UNITS_MIN <= units <= limits.THROUGHPUT_UNITS_GRANTED_MAX:
         return False
@@ -25,12 +25,12 @@ def is_on_ladder(units: int) -> bool:
     return units % (_SMALL_BLOCK if units <= _LARGE_BLOCK else _LARGE_BLOCK) == 0
 
 
-def next_on_ladder(units: int) -> int:
+def next_allowed_units(units: int) -> int:
     """What can be held next after `units`."""
-    assert is_on_ladder(units)
+    assert is_allowed_units(units)
     if units < limits.THROUGHPUT_UNITS_MAX:
         return units + 1
     return units + (_SMALL_BLOCK if units < _LARGE_BLOCK else _LARGE_BLOCK)
 
 
-assert is_on_ladder(limits.THROUGHPUT_UNITS_GRANTED_MAX)
+assert is_allowed_units(limits.THROUGHPUT_UNITS_GRANTED_MAX)

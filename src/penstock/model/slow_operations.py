@@ -13,17 +13,17 @@ from penstock.model import limits
 log = logging.getLogger("penstock.slow")
 
 
-class Slowness:
+class SlowOperationThreshold:
     """What counts as slow, in milliseconds."""
 
     def __init__(self) -> None:
         self.threshold_ms = limits.SLOW_OPERATION_MS
 
 
-SLOWNESS = Slowness()
+SLOWNESS = SlowOperationThreshold()
 
 
-def took(what: str, milliseconds: float, **facts: object) -> None:
+def warn_if_slow(what: str, milliseconds: float, **facts: object) -> None:
     """An operation has ended; any thread. The facts must not be a peer's own words."""
     if milliseconds >= SLOWNESS.threshold_ms:
         told = "".join(f" {name}={value}" for name, value in facts.items())

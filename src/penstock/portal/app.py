@@ -11,9 +11,9 @@ import uvicorn
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.portal.address_limits import RequestRate
-from penstock.portal.application import Application, Portal
-from penstock.portal.event_browser import Events
-from penstock.portal.field_mask import Mask
+from penstock.portal.application import Portal, PortalApplication
+from penstock.portal.event_browser import EventBrowser
+from penstock.portal.field_mask import FieldMask
 from penstock.portal.pages import PUBLIC, ROUTES
 from penstock.portal.revocations import Revocations
 from penstock.portal.server import (
@@ -22,8 +22,8 @@ from penstock.portal.server import (
     ConnectionLimits,
     PortalServer,
 )
-from penstock.portal.service_client import Backend
-from penstock.portal.sessions import Guesses, Sessions
+from penstock.portal.service_client import PortalServiceClient
+from penstock.portal.sessions import FailedSignIns, SessionCookies
 from penstock.portal.settings import PortalSettings
 from penstock.portal.signing import Signer
 from penstock.portal.users import PasswordChecks, Users
@@ -32,10 +32,12 @@ _KEEP_ALIVE_S = 30
 _GRACE_S = 2
 
 
-def build(settings: PortalSettings, clock: Clock | None = None) -> tuple[Application, Backend]:
+def build(
+    settings: PortalSettings, clock: Clock | None = None
+) -> tuple[PortalApplication, PortalServiceClient]:
     """The application, and what is to be closed after it."""
     clock = clock or SystemClock()
-    backend = Backend(settings, clock)
+    backend = PortalServiceClient(settings, clock)
     signer = Signer(settings.secret)
     file = settings.revocations_file
     revocations = Revocations(None if file is None else Path(file), now_ms=clock.now_ms())
@@ -43,18 +45,18 @@ def build(settings: PortalSettings, clock: Clock | None = None) -> tuple[Applica
     portal = Portal(
         settings=settings,
         backend=backend,
-        sessions=Sessions(signer, revocations, lifetime_ms=lifetime_ms),
+        sessions=SessionCookies(signer, revocations, lifetime_ms=lifetime_ms),
         signer=signer,
         revocations=revocations,
         users=Users(None if settings.users_file is None else Path(settings.users_file)),
         hashing=PasswordChecks(),
-        guesses=Guesses(),
+        guesses=FailedSignIns(),
         rate=RequestRate(),
         clock=clock,
-        events=Events(backend, settings.ca_file),
-        mask=Mask(settings.mask),
+        events=EventBrowser(backend, settings.ca_file),
+        mask=FieldMask(settings.mask),
     )
-    return Application(portal, ROUTES, PUBLIC), backend
+    return PortalApplication(portal, ROUTES, PUBLIC), backend
 
 
 async def serve(settings: PortalSettings) -> None:
@@ -70,7 +72,7 @@ async def serve(settings: PortalSettings) -> None:
         backend.close()
 
 
-def _config(application: Application, settings: PortalSettings) -> uvicorn.Config:
+def _config(application: PortalApplication, settings: PortalSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         application,
         log_config=None,

@@ -20,15 +20,15 @@ from penstock.model.clock import Clock
 from penstock.model.errors import NotFound, PenstockError
 from penstock.model.host_names import HostNames
 from penstock.portal.address_limits import RequestRate, client_address, limit_key
-from penstock.portal.event_browser import Events
-from penstock.portal.field_mask import Mask
+from penstock.portal.event_browser import EventBrowser
+from penstock.portal.field_mask import FieldMask
 from penstock.portal.html import path
 from penstock.portal.revocations import Revocations
-from penstock.portal.service_client import Backend
-from penstock.portal.sessions import Guesses, Session, Sessions
+from penstock.portal.service_client import PortalServiceClient
+from penstock.portal.sessions import FailedSignIns, PortalSession, SessionCookies
 from penstock.portal.settings import PortalSettings
 from penstock.portal.signing import Signer
-from penstock.portal.users import PasswordChecks, Role, Users, sees
+from penstock.portal.users import PasswordChecks, PortalRole, Users, can_see_hub
 
 log = logging.getLogger("penstock.portal")
 
@@ -51,7 +51,7 @@ _FLASHES_MAX = 1000
 _WORD = re.compile(r"\{(\w+)\}")
 
 
-class Flash(msgspec.Struct, frozen=True):
+class FlashMessage(msgspec.Struct, frozen=True):
     """Shown once, on the next page: what happened, and what was filled in when it went wrong."""
 
     text: str
@@ -63,34 +63,34 @@ class Portal(msgspec.Struct, kw_only=True):
     """What all visits share."""
 
     settings: PortalSettings
-    backend: Backend
-    sessions: Sessions
+    backend: PortalServiceClient
+    sessions: SessionCookies
     signer: Signer
     revocations: Revocations
     users: Users
     hashing: PasswordChecks
-    guesses: Guesses
+    guesses: FailedSignIns
     rate: RequestRate
     clock: Clock
-    events: Events
-    mask: Mask = Mask("")
-    flashes: dict[str, Flash] = {}
+    events: EventBrowser
+    mask: FieldMask = FieldMask("")
+    flashes: dict[str, FlashMessage] = {}
 
 
-class Visit(msgspec.Struct, kw_only=True):
+class PageRequest(msgspec.Struct, kw_only=True):
     """One request of somebody who is known."""
 
     portal: Portal
     request: Request
-    session: Session
+    session: PortalSession
     words: dict[str, str]  # of the path
     query: dict[str, str]
     form: dict[str, str] = {}
-    flash: Flash | None = None
+    flash: FlashMessage | None = None
     namespace: str = ""  # the one in view, as it is spelled
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> PortalServiceClient:
         return self.portal.backend
 
     @property
@@ -102,18 +102,18 @@ class Visit(msgspec.Struct, kw_only=True):
     def hub(self) -> str:
         return self.words["hub"]
 
-    def may(self, role: Role) -> bool:
+    def may(self, role: PortalRole) -> bool:
         return self.session.role >= role and not (
-            self.portal.settings.read_only and role > Role.VIEWER
+            self.portal.settings.read_only and role > PortalRole.VIEWER
         )
 
     def sees(self, hub: str) -> bool:
-        return sees(self.session.hubs, hub)
+        return can_see_hub(self.session.hubs, hub)
 
     @property
-    def mask(self) -> Mask | None:
+    def mask(self) -> FieldMask | None:
         """What is hidden from this visitor in events."""
-        return None if self.session.role >= Role.ADMIN else self.portal.mask
+        return None if self.session.role >= PortalRole.ADMIN else self.portal.mask
 
     @property
     def form_token(self) -> str:
@@ -129,42 +129,42 @@ class Visit(msgspec.Struct, kw_only=True):
         chosen = self.query.get("namespace")
         return path(*segments, **query, namespace=chosen)
 
-    def filled(self, name: str, default: object = "") -> str:
+    def form_value(self, name: str, default: object = "") -> str:
         """What a form's field begins with: what was typed before it was refused."""
         if self.flash is not None and name in self.flash.values:
             return self.flash.values[name]
         return str(default)
 
 
-Handler = Callable[[Visit], Awaitable[Response]]
+Handler = Callable[[PageRequest], Awaitable[Response]]
 
 
-class Route(msgspec.Struct, frozen=True):
+class PageRoute(msgspec.Struct, frozen=True):
     """`{word}` in a pattern is one segment, unescaped after the path is split: a hub may have a
     slash in its name. `role` is what the request needs at least."""
 
     method: str
     pattern: str
     handler: Handler
-    role: Role = Role.VIEWER
+    role: PortalRole = PortalRole.VIEWER
 
 
-class Done(Exception):  # no fault: a form was handled
+class ActionCompleted(Exception):  # no fault: a form was handled
     """Leads to another page, which says so."""
 
     def __init__(self, to: str, text: str = "", *, is_error: bool = False) -> None:
         super().__init__(text)
         self.to = to
-        self.flash = Flash(text, is_error) if text else None
+        self.flash = FlashMessage(text, is_error) if text else None
 
 
-class Router:
+class PageRouter:
     """Finds the route; `None` as its words when only the method is wrong."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[PageRoute]) -> None:
         self._routes = [(route, route.pattern.strip("/").split("/")) for route in routes]
 
-    def find(self, method: str, segments: list[str]) -> tuple[Route, dict[str, str]] | None:
+    def find(self, method: str, segments: list[str]) -> tuple[PageRoute, dict[str, str]] | None:
         for route, parts in self._routes:
             if route.method != method or len(parts) != len(segments):
                 continue
@@ -180,14 +180,16 @@ class Router:
         return None
 
 
-class Application:
+class PortalApplication:
     """The ASGI application. `known` tells who somebody is, `denied` what strangers see."""
 
-    def __init__(self, portal: Portal, routes: Sequence[Route], public: Sequence[Route]) -> None:
+    def __init__(
+        self, portal: Portal, routes: Sequence[PageRoute], public: Sequence[PageRoute]
+    ) -> None:
         self._portal = portal
         self._hosts = HostNames(portal.settings.hosts)
-        self._router = Router(routes)
-        self._public = Router(public)
+        self._router = PageRouter(routes)
+        self._public = PageRouter(public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -199,7 +201,7 @@ class Application:
             return
         request = Request(scope, receive)
         try:
-            response = await self._answered(request)
+            response = await self._respond(request)
         except ClientDisconnect:
             return
         except Exception:
@@ -211,7 +213,7 @@ class Application:
             response.headers["strict-transport-security"] = "max-age=31536000"
         await response(scope, receive, send)
 
-    async def _answered(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
         segments = [unquote(each) for each in raw.decode("ascii", "replace").strip("/").split("/")]
         method = "GET" if request.method == "HEAD" else request.method
@@ -231,8 +233,8 @@ class Application:
             form = found
         query = dict(request.query_params)
         public = self._public.find(method, segments)
-        session = current(self._portal, request)
-        visit = Visit(
+        session = current_session(self._portal, request)
+        visit = PageRequest(
             portal=self._portal,
             request=request,
             session=session or _STRANGER,
@@ -253,20 +255,22 @@ class Application:
             from penstock.portal.layout import error_page
 
             return await error_page(visit, 404, "There is no such page.")
-        return await self._served(visit, *chosen)
+        return await self._run_handler(visit, *chosen)
 
     def _is_own_host(self, request: Request) -> bool:
         server = request.scope.get("server") or (None,)
         return self._hosts.allows(request.headers.get("host", ""), server=server[0])
 
-    def _may_ask(self, visit: Visit, segments: list[str]) -> bool:
+    def _may_ask(self, visit: PageRequest, segments: list[str]) -> bool:
         """The service watches the portal by `/alive`: that has no limit."""
         portal = self._portal
         return segments == ["alive"] or portal.rate.take(
             limit_key(visit.address), now_ms=portal.clock.monotonic_ms()
         )
 
-    async def _served(self, visit: Visit, route: Route, words: dict[str, str]) -> Response:
+    async def _run_handler(
+        self, visit: PageRequest, route: PageRoute, words: dict[str, str]
+    ) -> Response:
         from penstock.portal.layout import error_page
 
         visit.words = words
@@ -277,13 +281,13 @@ class Application:
                 return await error_page(visit, 403, "The form is too old, or not ours: try again.")
         elif not visit.is_live:
             visit.flash = self._portal.flashes.pop(visit.session.id, None)
-        refusal = refused(visit, route)
+        refusal = access_denied_reason(visit, route)
         if refusal is not None:
             return await error_page(visit, 403, refusal)
         try:
             visit.namespace = await self._namespace(visit)
             response = await route.handler(visit)
-        except Done as done:
+        except ActionCompleted as done:
             self._keep(visit, done.flash)
             response = RedirectResponse(done.to, status_code=303)
         except PenstockError as error:
@@ -291,11 +295,11 @@ class Application:
             if not posted or not back.startswith("/") or back.startswith("//"):
                 return await error_page(visit, error.http_status or 500, str(error))
             kept = {name: value for name, value in visit.form.items() if "key" not in name}
-            self._keep(visit, Flash(str(error), True, kept))
+            self._keep(visit, FlashMessage(str(error), True, kept))
             response = RedirectResponse(back, status_code=303)
-        return renewed(self._portal, visit, response)
+        return renew_session(self._portal, visit, response)
 
-    async def _namespace(self, visit: Visit) -> str:
+    async def _namespace(self, visit: PageRequest) -> str:
         wanted = visit.query.get("namespace") or visit.form.get("namespace")
         for _ in range(2):
             known = [each.name for each in await visit.backend.namespaces()]
@@ -311,7 +315,7 @@ class Application:
         visit.query.pop("namespace", None)
         raise NotFound(f"There is no namespace '{wanted}'.")
 
-    def _keep(self, visit: Visit, flash: Flash | None) -> None:
+    def _keep(self, visit: PageRequest, flash: FlashMessage | None) -> None:
         flashes = self._portal.flashes
         if flash is not None:
             flashes[visit.session.id] = flash
@@ -322,12 +326,12 @@ class Application:
         return Response(text + "\n", status_code=status, media_type="text/plain")
 
 
-_STRANGER = Session(id="", user="", role=Role.VIEWER, began_ms=0, seen_ms=0)
+_STRANGER = PortalSession(id="", user="", role=PortalRole.VIEWER, began_ms=0, seen_ms=0)
 
 
-def refused(visit: Visit, route: Route) -> str | None:
+def access_denied_reason(visit: PageRequest, route: PageRoute) -> str | None:
     """Why this visitor may not."""
-    if visit.portal.settings.read_only and route.role > Role.VIEWER:
+    if visit.portal.settings.read_only and route.role > PortalRole.VIEWER:
         return "The portal is in read-only mode: nothing can be changed here."
     if visit.session.role < route.role:
         return (
@@ -335,7 +339,12 @@ def refused(visit: Visit, route: Route) -> str | None:
             f"{visit.session.role.name.lower()}: this needs {route.role.name.lower()}."
         )
     hub = visit.words.get("hub")
-    if hub is None and visit.session.hubs and route.role > Role.VIEWER and route.pattern != "/hubs":
+    if (
+        hub is None
+        and visit.session.hubs
+        and route.role > PortalRole.VIEWER
+        and route.pattern != "/hubs"
+    ):
         return f"You are signed in as '{visit.session.user}', who has some event hubs and no more."
     if hub is not None and not visit.sees(hub):
         return f"You are signed in as '{visit.session.user}', who may not see this event hub."
@@ -347,7 +356,7 @@ def cookie_name(request: Request) -> str:
     return f"penstock_portal_{request.url.port or 0}"
 
 
-def current(portal: Portal, request: Request) -> Session | None:
+def current_session(portal: Portal, request: Request) -> PortalSession | None:
     """Whose session the cookie is. Somebody who is out of the user file is out."""
     cookie = request.cookies.get(cookie_name(request), "")
     session = portal.sessions.read(cookie, now_ms=portal.clock.now_ms())
@@ -361,7 +370,7 @@ def current(portal: Portal, request: Request) -> Session | None:
     return session if user is not None and user.stamp == session.stamp else None
 
 
-def renewed(portal: Portal, visit: Visit, response: Response) -> Response:
+def renew_session(portal: Portal, visit: PageRequest, response: Response) -> Response:
     """A session that is used goes on; the cookie is written anew every few minutes."""
     now_ms = portal.clock.now_ms()
     if now_ms - visit.session.seen_ms > 5 * 60_000 and not visit.is_live:
@@ -415,7 +424,7 @@ def _to_sign_in(request: Request) -> Response:
         return Response("Sign in first.\n", status_code=401, media_type="text/plain")
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     if request.headers.get("sec-fetch-site") == "cross-site":
-        from penstock.portal.layout import again_page
+        from penstock.portal.layout import retry_page
 
-        return again_page()
+        return retry_page()
     return RedirectResponse(path("signin", to=target if target != "/" else None), 303)

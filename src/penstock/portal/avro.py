@@ -6,9 +6,9 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 
-from penstock.capture.container import SYNC_BYTES, block_head, header, long
+from penstock.capture.container import SYNC_BYTES, encode_block_header, encode_header, encode_long
 from penstock.client import EventData
-from penstock.client.values import to_union
+from penstock.client.values import to_avro_union
 
 # Given fields of their own in the record.
 _KEY = "x-opt-partition-key"
@@ -18,10 +18,10 @@ _OWN = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
 def container(events: Sequence[EventData]) -> bytes:
     """One block; the header alone when there are no events."""
     sync = os.urandom(SYNC_BYTES)
-    out = bytearray(header(sync, deflate=False))
+    out = bytearray(encode_header(sync, deflate=False))
     if events:
         records = b"".join(_record(event) for event in events)
-        out += block_head(len(events), len(records)) + records + sync
+        out += encode_block_header(len(events), len(records)) + records + sync
     return bytes(out)
 
 
@@ -33,7 +33,7 @@ def _record(event: EventData) -> bytes:
     text = "" if when is None else when.strftime("%m/%d/%Y %I:%M:%S %p")
     return b"".join(
         (
-            long(event.sequence_number or 0),
+            encode_long(event.sequence_number or 0),
             _sized((event.offset or "").encode()),
             _sized(text.encode()),
             _map(system),
@@ -45,21 +45,21 @@ def _record(event: EventData) -> bytes:
 
 def _map(values: Mapping[str, object]) -> bytes:
     if not values:
-        return long(0)
+        return encode_long(0)
     pairs = b"".join(_sized(str(name).encode()) + _union(value) for name, value in values.items())
-    return long(len(values)) + pairs + long(0)
+    return encode_long(len(values)) + pairs + encode_long(0)
 
 
 def _union(value: object) -> bytes:
-    plain = to_union(value)
+    plain = to_avro_union(value)
     if isinstance(plain, int):
-        return long(0) + long(plain)
+        return encode_long(0) + encode_long(plain)
     if isinstance(plain, float):
-        return long(1) + struct.pack("<d", plain)
+        return encode_long(1) + struct.pack("<d", plain)
     if isinstance(plain, str):
-        return long(2) + _sized(plain.encode("utf-8", "replace"))
-    return long(3) + _sized(plain)
+        return encode_long(2) + _sized(plain.encode("utf-8", "replace"))
+    return encode_long(3) + _sized(plain)
 
 
 def _sized(content: bytes) -> bytes:
-    return long(len(content)) + content
+    return encode_long(len(content)) + content

@@ -20,10 +20,10 @@ VIEWS = {"json": "JSON", "text": "Text", "hex": "Hex"}
 def read_body(event: EventData, *, most: int = _INFLATED_MAX) -> tuple[bytes, str]:
     """The body that people read: the text of an AMQP value or sequence, and gzip inflated, with a
     note about it."""
-    return unpacked(display_body(event.body, event.body_type), most=most)
+    return unpack_gzip(display_body(event.body, event.body_type), most=most)
 
 
-def unpacked(body: bytes, *, most: int = _INFLATED_MAX) -> tuple[bytes, str]:
+def unpack_gzip(body: bytes, *, most: int = _INFLATED_MAX) -> tuple[bytes, str]:
     """Inflated where it is gzip, with a word about it. A bomb is opened a little only."""
     if not body.startswith(_GZIP):
         return body, ""
@@ -44,7 +44,7 @@ def best_view(body: bytes) -> str:
     return "hex" if strange > len(text) // 10 else "text"
 
 
-def shown(body: bytes, view: str) -> str:
+def format_body(body: bytes, view: str) -> str:
     """The text of a view, cut where it would fill the browser."""
     if view == "hex":
         return hex_dump(body[:_HEX_BYTES_MAX]) + _more(body, _HEX_BYTES_MAX)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.model import metrics
-from penstock.portal.application import Visit
+from penstock.portal.application import PageRequest
 from penstock.portal.html import Html, el, group
-from penstock.portal.texts import seconds, whole
+from penstock.portal.texts import format_duration, format_integer
 
 RANGES = {
     "1h": ("1 hour", 3_600_000),
@@ -39,7 +39,7 @@ def tiles(*each: Html) -> Html:
     return el("div", *each, class_="tiles")
 
 
-def live(name: str, *children: object, tag: str = "div") -> Html:
+def live_element(name: str, *children: object, tag: str = "div") -> Html:
     """A part that is kept up to date while the page is open."""
     return el(tag, *children, data_live=name, id=f"live-{name}")
 
@@ -101,7 +101,9 @@ def code(text: str, *, copy: bool = True) -> Html:
 # --- forms ----------------------------------------------------------------------------------------
 
 
-def form(visit: Visit, action: str, *fields: object, class_: str = "", back: str = "") -> Html:
+def form(
+    visit: PageRequest, action: str, *fields: object, class_: str = "", back: str = ""
+) -> Html:
     hidden = [
         el("input", type="hidden", name="form_token", value=visit.form_token),
         el("input", type="hidden", name="back", value=back or _here(visit)),
@@ -111,7 +113,7 @@ def form(visit: Visit, action: str, *fields: object, class_: str = "", back: str
     )
 
 
-def _here(visit: Visit) -> str:
+def _here(visit: PageRequest) -> str:
     """Without the host: a Referer that somebody else wrote leads to a page of ours at worst."""
     url = visit.request.url
     return url.path + (f"?{url.query}" if url.query else "")
@@ -184,7 +186,7 @@ def submit(text: str, *, danger: bool = False, name: str | None = None, value: s
     return el("button", text, type="submit", class_=tone, name=name, value=value if name else None)
 
 
-def delete_box(visit: Visit, action: str, kind: str, name: str, loss: str) -> Html:
+def delete_box(visit: PageRequest, action: str, kind: str, name: str, loss: str) -> Html:
     """What cannot be undone needs the name, typed."""
     return el(
         "details",
@@ -210,7 +212,7 @@ def delete_box(visit: Visit, action: str, kind: str, name: str, loss: str) -> Ht
 # --- charts ---------------------------------------------------------------------------------------
 
 
-def ranges(visit: Visit, *segments: str) -> Html:
+def ranges(visit: PageRequest, *segments: str) -> Html:
     chosen = chosen_range(visit)
     kept = {
         name: value for name, value in visit.query.items() if name not in ("range", "namespace")
@@ -232,17 +234,17 @@ def ranges(visit: Visit, *segments: str) -> Html:
     )
 
 
-def chosen_range(visit: Visit) -> str:
+def chosen_range(visit: PageRequest) -> str:
     wanted = visit.query.get("range", "1h")
     return wanted if wanted in RANGES else "1h"
 
 
-async def history(visit: Visit, hub: str | None, names: Sequence[str]) -> dict[str, Any]:
+async def history(visit: PageRequest, hub: str | None, names: Sequence[str]) -> dict[str, Any]:
     """Of the namespace or a hub, over the range that is chosen."""
     key = chosen_range(visit)
     span_ms, namespace = RANGES[key][1], visit.namespace
     now_ms = visit.portal.clock.now_ms()
-    found = await visit.backend.shared(
+    found = await visit.backend.get_shared(
         ("history", namespace, hub, tuple(names), key),
         lambda client: client.metric_history(
             namespace, hub, names=names, since_ms=now_ms - span_ms, until_ms=now_ms, points=_POINTS
@@ -273,10 +275,10 @@ def chart(
     """Drawn by chart.js from data that is text; people without a script get the last numbers."""
     data = {"at": list(at_ms), "series": {k: list(v) for k, v in series.items()}, "unit": unit}
     latest = ", ".join(
-        f"{name}: {whole(round(last)) if (last := _last(values)) is not None else '–'}"
+        f"{name}: {format_integer(round(last)) if (last := _last(values)) is not None else '–'}"
         for name, values in series.items()
     )
-    note = f"every point is {seconds(step_ms / 1000)}" if step_ms else ""
+    note = f"every point is {format_duration(step_ms / 1000)}" if step_ms else ""
     return el(
         "figure",
         el("figcaption", el("strong", title), el("small", unit)),

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from penstock.client import EventData
 from penstock.client.values import display_body
 from penstock.model.errors import PenstockError
-from penstock.portal.event_browser import Row
-from penstock.portal.finding import shown_value
-from penstock.portal.html import INVISIBLE, visible
+from penstock.portal.event_browser import EventRow
+from penstock.portal.finding import format_value
+from penstock.portal.html import INVISIBLE, escape_invisible
 
 FORMATS = {"jsonl": "JSON lines", "csv": "CSV", "avro": "Avro"}
 _COLUMNS = (
@@ -30,7 +30,7 @@ _COLUMNS = (
 _FORMULA = tuple("=+-@|%\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
-def made(rows: Sequence[Row], hub: str, kind: str) -> Response:
+def download_response(rows: Sequence[EventRow], hub: str, kind: str) -> Response:
     """As a file named after the hub; JSON lines unless another kind is known."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in hub)
     if kind == "avro":
@@ -38,24 +38,24 @@ def made(rows: Sequence[Row], hub: str, kind: str) -> Response:
 
         content, media = container([row.event for row in rows]), "application/octet-stream"
     elif kind == "csv":
-        content, media = as_csv(rows), "text/csv; charset=utf-8"
+        content, media = to_csv(rows), "text/csv; charset=utf-8"
     else:
-        kind, content, media = "jsonl", as_lines(rows), "application/x-ndjson"
-    return Response(content, media_type=media, headers=named(f"{name}.{kind}"))
+        kind, content, media = "jsonl", to_json_lines(rows), "application/x-ndjson"
+    return Response(content, media_type=media, headers=attachment_headers(f"{name}.{kind}"))
 
 
-def named(name: str) -> dict[str, str]:
+def attachment_headers(name: str) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{name}"'}
 
 
-def as_lines(rows: Sequence[Row]) -> bytes:
+def to_json_lines(rows: Sequence[EventRow]) -> bytes:
     """One object a line. Characters that hide or command are written by their number, which to
     JSON is the same."""
     text = "".join(json.dumps(_record(row), ensure_ascii=False) + "\n" for row in rows)
     return INVISIBLE.sub(lambda found: json.dumps(found[0])[1:-1], text).encode()
 
 
-def as_csv(rows: Sequence[Row]) -> bytes:
+def to_csv(rows: Sequence[EventRow]) -> bytes:
     """With a mark that makes spreadsheets read UTF-8. For looking at: text that begins like a
     formula gets an apostrophe, and hidden characters their number."""
     text = io.StringIO()
@@ -70,10 +70,10 @@ def as_csv(rows: Sequence[Row]) -> bytes:
 
 def _cell(value: object) -> str:
     text = "" if value is None else str(value)
-    return visible("'" + text if text.lstrip(" ").startswith(_FORMULA) else text)
+    return escape_invisible("'" + text if text.lstrip(" ").startswith(_FORMULA) else text)
 
 
-def _record(row: Row) -> dict[str, object]:
+def _record(row: EventRow) -> dict[str, object]:
     event = row.event
     record: dict[str, object] = {
         "partition": row.partition,
@@ -100,6 +100,6 @@ def stored_at(event: EventData) -> str:
 
 def properties(event: EventData) -> list[tuple[str, str]]:
     try:
-        return [(str(name), shown_value(value)) for name, value in event.properties.items()]
+        return [(str(name), format_value(value)) for name, value in event.properties.items()]
     except PenstockError as error:
         return [("(damaged)", str(error))]

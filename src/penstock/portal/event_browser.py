@@ -23,10 +23,10 @@ from penstock.client import (
     RetryPolicy,
 )
 from penstock.model.errors import ArgumentError, PenstockError
-from penstock.portal.field_mask import Mask
+from penstock.portal.field_mask import FieldMask
 from penstock.portal.finding import Wanted
-from penstock.portal.service_client import Backend
-from penstock.portal.spans import COUNT_MAX, Span
+from penstock.portal.service_client import PortalServiceClient
+from penstock.portal.spans import COUNT_MAX, EventQuery
 
 STREAMS_MAX = 24  # at once, of all visitors
 MATCHES_MAX = 500
@@ -38,32 +38,32 @@ _QUEUE_MAX = 64
 _RETRY = RetryPolicy(retry_total=1, backoff_s=0.2)
 
 
-class Row(msgspec.Struct, frozen=True):
+class EventRow(msgspec.Struct, frozen=True):
     partition: str
     event: EventData
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """A step of a search or a tail."""
 
-    rows: list[Row]
+    rows: list[EventRow]
     scanned: int
     is_over: bool = False
 
 
-class Page(msgspec.Struct, frozen=True):
+class EventPage(msgspec.Struct, frozen=True):
     """Events, and where the ones before and after them are: for each partition the sequence
     number to stay below, and the one to come after. Empty where there are none."""
 
-    rows: list[Row]
+    rows: list[EventRow]
     older: dict[str, int]
     newer: dict[str, int]
 
 
-class Events:
+class EventBrowser:
     """Clients for events, made when they are needed, by the namespace's own root policy."""
 
-    def __init__(self, backend: Backend, ca_file: str | None) -> None:
+    def __init__(self, backend: PortalServiceClient, ca_file: str | None) -> None:
         self._backend = backend
         self._ca_file = ca_file
         self._strings: dict[str, str] = {}
@@ -74,28 +74,28 @@ class Events:
         namespace: str,
         hub: str,
         partitions: Sequence[str],
-        span: Span,
+        span: EventQuery,
         count: int,
         *,
-        mask: Mask | None,
-    ) -> Page:
+        mask: FieldMask | None,
+    ) -> EventPage:
         """At most `count` events, those of several partitions by time. Never waits for events
         that are not there yet."""
         async with self._consumer(namespace, hub) as consumer:
             found = await asyncio.gather(
-                *(_some(consumer, partition, span, count) for partition in partitions)
+                *(_read_some(consumer, partition, span, count) for partition in partitions)
             )
         if mask is not None:
             mask.apply(event for each in found for event in each.events)
-        rows = [Row(each.partition, event) for each in found for event in each.events]
+        rows = [EventRow(each.partition, event) for each in found for event in each.events]
         rows.sort(key=_by_time)
         shown = rows[-count:] if span.is_backwards else rows[:count]
-        return _framed(shown, found, backwards=span.is_backwards)
+        return _build_page(shown, found, backwards=span.is_backwards)
 
     async def event(
-        self, namespace: str, hub: str, partition: str, number: int, *, mask: Mask | None
-    ) -> Row | None:
-        span = Span("sequence", str(number))
+        self, namespace: str, hub: str, partition: str, number: int, *, mask: FieldMask | None
+    ) -> EventRow | None:
+        span = EventQuery("sequence", str(number))
         for row in (await self.page(namespace, hub, [partition], span, 1, mask=mask)).rows:
             if row.event.sequence_number == number:
                 return row
@@ -106,13 +106,13 @@ class Events:
         namespace: str,
         hub: str,
         partitions: Sequence[str],
-        span: Span,
+        span: EventQuery,
         wanted: Wanted | None,
         *,
-        mask: Mask | None,
-    ) -> list[Row]:
+        mask: FieldMask | None,
+    ) -> list[EventRow]:
         """All that a search would show."""
-        rows: list[Row] = []
+        rows: list[EventRow] = []
         found = self.stream(namespace, hub, partitions, span, wanted, follow=False, mask=mask)
         async with contextlib.aclosing(found) as steps:
             async for step in steps:
@@ -125,44 +125,44 @@ class Events:
         namespace: str,
         hub: str,
         partitions: Sequence[str],
-        span: Span,
+        span: EventQuery,
         wanted: Wanted | None,
         *,
         follow: bool,
-        mask: Mask | None,
-    ) -> AsyncGenerator[Found, None]:
+        mask: FieldMask | None,
+    ) -> AsyncGenerator[SearchResult, None]:
         """Matches as they are found, and now and then only how many were looked at. Without
         `follow` it is over at what was the end when it began, or after `MATCHES_MAX`."""
         if self._streams.locked():
             raise ArgumentError(f"{STREAMS_MAX} searches and tails run already: stop one first.")
         async with self._streams, self._consumer(namespace, hub) as consumer:
             queue: asyncio.Queue[tuple[str, list[EventData]] | None] = asyncio.Queue(_QUEUE_MAX)
-            async with _Readers(consumer, partitions, span, queue, follow=follow) as readers:
+            async with _LiveReaders(consumer, partitions, span, queue, follow=follow) as readers:
                 scanned = matches = 0
                 while readers.running or not queue.empty():
                     try:
                         async with asyncio.timeout(1.0):
                             got = await queue.get()
                     except TimeoutError:
-                        yield Found([], scanned)
+                        yield SearchResult([], scanned)
                         continue
                     if got is None:
-                        readers.ended()
+                        readers.finish_reader()
                         continue
                     partition, events = got
                     scanned += len(events)
                     if mask is not None:
                         mask.apply(events)
                     rows = [
-                        Row(partition, event)
+                        EventRow(partition, event)
                         for event in events
                         if wanted is None or wanted(partition, event)
                     ]
                     matches += len(rows)
-                    yield Found(rows[:MATCHES_MAX], scanned)
+                    yield SearchResult(rows[:MATCHES_MAX], scanned)
                     if not follow and matches >= MATCHES_MAX:
                         break
-                yield Found([], scanned, is_over=True)
+                yield SearchResult([], scanned, is_over=True)
 
     @contextlib.asynccontextmanager
     async def producer(self, namespace: str, hub: str) -> AsyncIterator[EventHubProducerClient]:
@@ -229,7 +229,7 @@ class Events:
 _NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _PartitionPage(msgspec.Struct, frozen=True):
     """What one partition gave, of its events `first` to `last` that were in question; `begins` and
     `ends` are what it has."""
 
@@ -241,15 +241,17 @@ class _Found(msgspec.Struct, frozen=True):
     ends: int
 
 
-async def _some(consumer: EventHubConsumerClient, partition: str, span: Span, count: int) -> _Found:
+async def _read_some(
+    consumer: EventHubConsumerClient, partition: str, span: EventQuery, count: int
+) -> _PartitionPage:
     known = await consumer.get_partition_properties(partition)
     begins, ends = known["beginning_sequence_number"], known["last_enqueued_sequence_number"]
     if known["is_empty"]:
-        return _Found(partition, [], 0, -1, 0, -1)
+        return _PartitionPage(partition, [], 0, -1, 0, -1)
     last = await _last_within(consumer, partition, span, known)
     position = None if last < begins else span.position(partition, last=last, count=count)
     if position is None or not span.may_begin_before(known):
-        return _Found(partition, [], last + 1, last, begins, ends)
+        return _PartitionPage(partition, [], last + 1, last, begins, ends)
     events: list[EventData] = []
     async with consumer.open_partition(
         partition, position, prefetch=min(count, _PREFETCH)
@@ -261,11 +263,11 @@ async def _some(consumer: EventHubConsumerClient, partition: str, span: Span, co
             if not got or (got[-1].sequence_number or 0) >= last:
                 break
     first = (events[0].sequence_number or 0) if events else last + 1
-    return _Found(partition, events, first, last, begins, ends)
+    return _PartitionPage(partition, events, first, last, begins, ends)
 
 
 async def _last_within(
-    consumer: EventHubConsumerClient, partition: str, span: Span, known: PartitionProperties
+    consumer: EventHubConsumerClient, partition: str, span: EventQuery, known: PartitionProperties
 ) -> int:
     """The last sequence number that the span takes in: where it ends by time, the one before the
     first event that was stored later, which the log knows how to find."""
@@ -281,11 +283,13 @@ async def _last_within(
     return min(ends, (got[0].sequence_number or 0) - 1) if got else ends
 
 
-def _by_time(row: Row) -> tuple[datetime, str]:
+def _by_time(row: EventRow) -> tuple[datetime, str]:
     return row.event.enqueued_time or _NEVER, row.partition
 
 
-def _framed(rows: list[Row], found: Sequence[_Found], *, backwards: bool) -> Page:
+def _build_page(
+    rows: list[EventRow], found: Sequence[_PartitionPage], *, backwards: bool
+) -> EventPage:
     """The page, with the way to what is before and after it. Of a partition none of whose events
     is shown, all that were in question come after the page, or before it."""
     shown: dict[str, list[int]] = {}
@@ -299,21 +303,21 @@ def _framed(rows: list[Row], found: Sequence[_Found], *, backwards: bool) -> Pag
         older[each.partition], newer[each.partition] = low, high
     begins = {each.partition: each.begins for each in found}
     ends = {each.partition: each.ends for each in found}
-    return Page(
+    return EventPage(
         rows,
         older if any(older[name] > begins[name] for name in older) else {},
         newer if any(newer[name] < ends[name] for name in newer) else {},
     )
 
 
-class _Readers:
+class _LiveReaders:
     """A task for each partition, which puts what it reads into the queue and None at its end."""
 
     def __init__(
         self,
         consumer: EventHubConsumerClient,
         partitions: Sequence[str],
-        span: Span,
+        span: EventQuery,
         queue: asyncio.Queue[tuple[str, list[EventData]] | None],
         *,
         follow: bool,
@@ -327,7 +331,7 @@ class _Readers:
         self._error: PenstockError | None = None
         self.running = len(partitions)
 
-    async def __aenter__(self) -> _Readers:
+    async def __aenter__(self) -> _LiveReaders:
         self._tasks = [asyncio.create_task(self._read(each)) for each in self._partitions]
         return self
 
@@ -336,7 +340,7 @@ class _Readers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def ended(self) -> None:
+    def finish_reader(self) -> None:
         """One reader is done. Raises what ended it, if that was no end of the log."""
         self.running -= 1
         if self._error is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from penstock.client import EventData
 from penstock.model.errors import ConfigurationError, PenstockError
-from penstock.portal.bodies import unpacked
+from penstock.portal.bodies import unpack_gzip
 
 SHOWN = "•••"
 HIDDEN_BODY = b"(masked)"
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"(json|properties)\.(\S+)|key")
 _DEPTH_MAX = 64
 
 
-class Mask:
+class FieldMask:
     """`json.card.number` (of every item where there is a list), `properties.email`, `key`; commas
     between them. Empty masks nothing. Raises ConfigurationError."""
 
@@ -55,10 +55,10 @@ class Mask:
 
     def _body(self, body: bytes) -> bytes:
         """What looks like JSON and cannot be looked into is not shown at all."""
-        opened, _ = unpacked(body)
+        opened, _ = unpack_gzip(body)
         try:
             value = json.loads(opened)
-            masked = [_masked(value, path, _DEPTH_MAX) for path in self._paths]
+            masked = [_mask_value(value, path, _DEPTH_MAX) for path in self._paths]
         except (ValueError, RecursionError):
             looks_so = opened.lstrip()[:1] in (b"{", b"[")
             return HIDDEN_BODY if looks_so or opened is not body else body
@@ -73,15 +73,15 @@ class Mask:
             found[name] = SHOWN
 
 
-def _masked(value: object, path: list[str], depth: int) -> bool:
+def _mask_value(value: object, path: list[str], depth: int) -> bool:
     """Whether something was there to be masked."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, list):
-        return any([_masked(each, path, depth - 1) for each in value])
+        return any([_mask_value(each, path, depth - 1) for each in value])
     if not isinstance(value, dict) or path[0] not in value:
         return False
     if len(path) == 1:
         value[path[0]] = SHOWN
         return True
-    return _masked(value[path[0]], path[1:], depth - 1)
+    return _mask_value(value[path[0]], path[1:], depth - 1)

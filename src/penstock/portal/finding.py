@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any
 
 from penstock.client import EventData
-from penstock.client.values import display_value, json_of, to_readable
+from penstock.client.values import display_value, encode_json, to_readable
 from penstock.model.errors import ArgumentError
 from penstock.portal.bodies import SEARCHED_MAX, read_body
 
@@ -49,7 +49,7 @@ def compile_search(text: str, expression: str) -> Wanted | None:
         raise ArgumentError(f"A search has at most {_TEXT_MAX} characters.")
     tests: list[Wanted] = []
     if text:
-        tests.append(_containing(text))
+        tests.append(_match_text(text))
     if expression.strip():
         tests += _conditions(expression)
     if not tests:
@@ -57,19 +57,19 @@ def compile_search(text: str, expression: str) -> Wanted | None:
     return lambda partition, event: all(test(partition, event) for test in tests)
 
 
-def _containing(text: str) -> Wanted:
+def _match_text(text: str) -> Wanted:
     """Anywhere that people would look: body, key, names and values of properties; in any case."""
     wanted = text.casefold()
     plain = text.encode()
 
     def test(partition: str, event: EventData) -> bool:
-        body = _opened(event)
+        body = _searchable_body(event)
         if plain in body or wanted in body.decode("utf-8", "replace").casefold():
             return True
         if event.partition_key is not None and wanted in event.partition_key.casefold():
             return True
         return any(
-            wanted in str(name).casefold() or wanted in shown_value(value).casefold()
+            wanted in str(name).casefold() or wanted in format_value(value).casefold()
             for name, value in event.properties.items()
         )
 
@@ -109,10 +109,10 @@ def _condition(name: str, sign: str, raw: str) -> Wanted:
     def test(partition: str, event: EventData) -> bool:
         found = _looked_up(head, rest, partition, event)
         if sign == "contains":
-            return found is not None and value.casefold() in shown_value(found).casefold()
+            return found is not None and value.casefold() in format_value(found).casefold()
         if found is None:
             return sign == "!="
-        return _compared(sign, found, value)
+        return _compare_values(sign, found, value)
 
     return test
 
@@ -120,7 +120,7 @@ def _condition(name: str, sign: str, raw: str) -> Wanted:
 def _looked_up(head: str, rest: str, partition: str, event: EventData) -> Any:
     match head:
         case "body":
-            return _opened(event).decode("utf-8", "replace")
+            return _searchable_body(event).decode("utf-8", "replace")
         case "key":
             return event.partition_key
         case "offset":
@@ -136,12 +136,12 @@ def _looked_up(head: str, rest: str, partition: str, event: EventData) -> Any:
         case "properties":
             if rest:
                 return to_readable(event.properties.get(rest))
-            return json_of(event.properties)
+            return encode_json(event.properties)
         case _:
-            return _inside(_opened(event), rest)
+            return _inside(_searchable_body(event), rest)
 
 
-def _opened(event: EventData) -> bytes:
+def _searchable_body(event: EventData) -> bytes:
     return read_body(event, most=SEARCHED_MAX)[0]
 
 
@@ -160,7 +160,7 @@ def _inside(body: bytes, rest: str) -> Any:
     return value
 
 
-def _compared(sign: str, found: Any, value: str) -> bool:
+def _compare_values(sign: str, found: Any, value: str) -> bool:
     """As numbers where both are, as times where the event's is one, else as text."""
     compare = _SIGNS[sign]
     try:
@@ -173,9 +173,9 @@ def _compared(sign: str, found: Any, value: str) -> bool:
             return compare(float(found), float(value))
     except (ValueError, TypeError):
         return sign == "!="
-    return compare(shown_value(found), value)
+    return compare(format_value(found), value)
 
 
-def shown_value(value: object) -> str:
+def format_value(value: object) -> str:
     """A property's value as text."""
     return value.decode("utf-8", "replace") if type(value) is bytes else display_value(value)

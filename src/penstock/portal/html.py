@@ -54,7 +54,7 @@ def el(tag: str, *children: object, **attributes: object) -> Html:
         text = str(value)
         if real in _ADDRESSES and _HARMLESS.match(text) is None:
             text = "#"  # javascript: and the like lead nowhere
-        parts.append(f' {real}="{escape(visible(text))}"')
+        parts.append(f' {real}="{escape(escape_invisible(text))}"')
     parts.append(">")
     if tag in _VOID:
         assert not children
@@ -73,12 +73,12 @@ def document(root: Html) -> bytes:
     return ("<!doctype html>\n" + root.text).encode("utf-8", "replace")
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Characters that hide or turn others around, as their number."""
-    return INVISIBLE.sub(lambda found: _numbered(ord(found[0])), text)
+    return INVISIBLE.sub(lambda found: _escape_code(ord(found[0])), text)
 
 
-def _numbered(code: int) -> str:
+def _escape_code(code: int) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
@@ -97,7 +97,7 @@ def _inner(children: Iterable[object]) -> str:
         if isinstance(child, Html):
             parts.append(child.text)
         elif isinstance(child, str | int | float):
-            parts.append(escape(visible(str(child))))
+            parts.append(escape(escape_invisible(str(child))))
         elif isinstance(child, Iterable):
             parts.append(_inner(child))
         else:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from penstock import __version__
-from penstock.portal.application import Visit
+from penstock.portal.application import PageRequest
 from penstock.portal.components import badge
 from penstock.portal.html import Html, document, el, group
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 # (word in the address, label, key that follows g)
 NAVIGATION = (
@@ -37,7 +37,7 @@ _ALARMING = ("prod", "live")  # names of environments in which a slip costs
 
 
 async def page(
-    visit: Visit,
+    visit: PageRequest,
     title: str,
     *content: object,
     active: str = "",
@@ -72,7 +72,7 @@ async def page(
     )
 
 
-async def error_page(visit: Visit, status: int, text: str) -> Response:
+async def error_page(visit: PageRequest, status: int, text: str) -> Response:
     """In the frame where it can be shown, else bare: the service itself may be what fails."""
     content = el("section", el("p", text, class_="error-text"), class_="card")
     title = {403: "Not allowed", 404: "Not found"}.get(status, "That did not work")
@@ -80,20 +80,20 @@ async def error_page(visit: Visit, status: int, text: str) -> Response:
         return await page(visit, title, content, active="?", status=status)
     except Exception:  # noqa: BLE001  # whatever it is, the visitor is told
         body = el("body", el("main", el("h1", title), content, class_="bare"))
-        return bare(visit, title, body, status=status)
+        return bare_page(visit, title, body, status=status)
 
 
-def bare(visit: Visit, title: str, body: Html, *, status: int = 200) -> Response:
+def bare_page(visit: PageRequest, title: str, body: Html, *, status: int = 200) -> Response:
     return Response(document(_html(visit, title, body)), status_code=status, media_type="text/html")
 
 
-def again_page() -> Response:
+def retry_page() -> Response:
     """Asks for the same address again, as our own page."""
     head = el("head", el("meta", charset="utf-8"), el("meta", http_equiv="refresh", content="0"))
     return Response(document(el("html", head, el("body"))), media_type="text/html")
 
 
-def _html(visit: Visit, title: str, body: Html) -> Html:
+def _html(visit: PageRequest, title: str, body: Html) -> Html:
     theme = visit.request.cookies.get("penstock_theme", "")
     environment = visit.portal.settings.environment
     head = el(
@@ -113,7 +113,7 @@ def _html(visit: Visit, title: str, body: Html) -> Html:
     )
 
 
-def _top(visit: Visit, names: Sequence[str]) -> Html:
+def _top(visit: PageRequest, names: Sequence[str]) -> Html:
     settings = visit.portal.settings
     environment = settings.environment or "development"
     alarming = any(word in environment.casefold() for word in _ALARMING)
@@ -161,10 +161,10 @@ def _top(visit: Visit, names: Sequence[str]) -> Html:
     )
 
 
-def _side(visit: Visit, active: str) -> Html:
+def _side(visit: PageRequest, active: str) -> Html:
     links = []
     for word, label, key in NAVIGATION:
-        if word == "audit" and visit.session.role < Role.OPERATOR:
+        if word == "audit" and visit.session.role < PortalRole.OPERATOR:
             continue
         links.append(
             el(
@@ -184,7 +184,7 @@ def _side(visit: Visit, active: str) -> Html:
     )
 
 
-def _crumbs(visit: Visit, title: str, hub: str | None) -> Html | None:
+def _crumbs(visit: PageRequest, title: str, hub: str | None) -> Html | None:
     if hub is None:
         return None
     return el(
@@ -199,9 +199,11 @@ def _crumbs(visit: Visit, title: str, hub: str | None) -> Html | None:
     )
 
 
-def _hub_tabs(visit: Visit, hub: str, tab: str) -> Html:
+def _hub_tabs(visit: PageRequest, hub: str, tab: str) -> Html:
     shown = [
-        (word, label) for word, label in HUB_TABS if word != "send" or visit.may(Role.OPERATOR)
+        (word, label)
+        for word, label in HUB_TABS
+        if word != "send" or visit.may(PortalRole.OPERATOR)
     ]
     return el(
         "nav",
@@ -219,7 +221,7 @@ def _hub_tabs(visit: Visit, hub: str, tab: str) -> Html:
     )
 
 
-def _flash(visit: Visit) -> Html | None:
+def _flash(visit: PageRequest) -> Html | None:
     flash = visit.flash
     if flash is None:
         return None

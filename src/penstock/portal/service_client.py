@@ -20,12 +20,17 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from penstock.io.threads import StartedThreads
-from penstock.management.client import GroupInfo, HubInfo, ManagementClient, NamespaceInfo
+from penstock.management.client import (
+    ConsumerGroupResource,
+    EventHubResource,
+    ManagementClient,
+    NamespaceResource,
+)
 from penstock.model.clock import Clock
 from penstock.model.errors import InternalError, NotFound, PenstockError, ServerBusy
-from penstock.portal.sessions import Session
+from penstock.portal.sessions import PortalSession
 from penstock.portal.settings import PortalSettings
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 log = logging.getLogger("penstock.portal")
 
@@ -49,7 +54,7 @@ class ServiceHealth(msgspec.Struct, frozen=True):
     took_ms: int = 0
 
 
-class Backend:
+class PortalServiceClient:
     """Closed with `close`. Its methods raise penstock's errors."""
 
     def __init__(self, settings: PortalSettings, clock: Clock) -> None:
@@ -73,25 +78,25 @@ class Backend:
         while not self._clients.empty():
             self._clients.get_nowait().close()
 
-    async def act(self, session: Session, work: Callable[[ManagementClient], T]) -> T:
+    async def act(self, session: PortalSession, work: Callable[[ManagementClient], T]) -> T:
         """In the visitor's name. What was known before is asked for again."""
         try:
             return await self._run(work, session.user, session.role)
         finally:
             self._kept.clear()
 
-    async def ask(self, session: Session, work: Callable[[ManagementClient], T]) -> T:
+    async def ask(self, session: PortalSession, work: Callable[[ManagementClient], T]) -> T:
         """A look that only some may take, or that is recorded: never shared."""
         return await self._run(work, session.user, session.role)
 
-    async def shared(
+    async def get_shared(
         self, key: Hashable, work: Callable[[ManagementClient], T], *, ttl_ms: int = TTL_MS
     ) -> T:
         """What every visitor may see."""
         now_ms = self._clock.monotonic_ms()
         known = self._kept.get(key)
         if known is None or known[0] <= now_ms:
-            task = asyncio.create_task(self._run(work, _PORTAL, Role.VIEWER))
+            task = asyncio.create_task(self._run(work, _PORTAL, PortalRole.VIEWER))
             known = (now_ms + ttl_ms, task)
             self._kept[key] = known
             self._kept.move_to_end(key)
@@ -106,28 +111,30 @@ class Backend:
             raise
         return found
 
-    async def namespaces(self) -> list[NamespaceInfo]:
-        return await self.shared("namespaces", lambda client: client.namespaces(), ttl_ms=5_000)
+    async def namespaces(self) -> list[NamespaceResource]:
+        return await self.get_shared("namespaces", lambda client: client.namespaces(), ttl_ms=5_000)
 
-    async def hubs(self, namespace: str) -> list[HubInfo]:
-        return await self.shared(
+    async def hubs(self, namespace: str) -> list[EventHubResource]:
+        return await self.get_shared(
             ("hubs", namespace), lambda client: client.hubs(namespace), ttl_ms=5_000
         )
 
     async def partitions(self, namespace: str, hub: str) -> list[dict[str, Any]]:
-        return await self.shared(
+        return await self.get_shared(
             ("partitions", namespace, hub), lambda client: client.partitions(namespace, hub)
         )
 
-    async def groups(self, namespace: str, hub: str) -> list[GroupInfo]:
-        return await self.shared(
+    async def groups(self, namespace: str, hub: str) -> list[ConsumerGroupResource]:
+        return await self.get_shared(
             ("groups", namespace, hub), lambda client: client.groups(namespace, hub), ttl_ms=5_000
         )
 
     async def lag(self, namespace: str, hub: str) -> list[dict[str, Any]]:
-        return await self.shared(("lag", namespace, hub), lambda client: client.lag(namespace, hub))
+        return await self.get_shared(
+            ("lag", namespace, hub), lambda client: client.lag(namespace, hub)
+        )
 
-    async def hub(self, namespace: str, name: str) -> HubInfo:
+    async def hub(self, namespace: str, name: str) -> EventHubResource:
         for _ in range(2):
             for hub in await self.hubs(namespace):
                 if hub.name.casefold() == name.casefold():
@@ -144,11 +151,13 @@ class Backend:
         keys = await self._run(
             lambda client: client.keys(namespace, None, "RootManageSharedAccessKey"),
             _PORTAL,
-            Role.ADMIN,
+            PortalRole.ADMIN,
         )
         return keys.primary_connection_string
 
-    def note_sign_in(self, session: Session | None, address: str, refused_name: str | None) -> None:
+    def note_sign_in(
+        self, session: PortalSession | None, address: str, refused_name: str | None
+    ) -> None:
         """Into the audit log, without waiting for it. Logged when the service does not take it, or
         when too many are on their way."""
         if len(self._notes) >= _NOTES_MAX:
@@ -158,8 +167,12 @@ class Backend:
         self._notes.add(note)
         note.add_done_callback(self._notes.discard)
 
-    async def _note(self, session: Session | None, address: str, refused_name: str | None) -> None:
-        user, role = (_PORTAL, Role.ADMIN) if session is None else (session.user, session.role)
+    async def _note(
+        self, session: PortalSession | None, address: str, refused_name: str | None
+    ) -> None:
+        user, role = (
+            (_PORTAL, PortalRole.ADMIN) if session is None else (session.user, session.role)
+        )
 
         def work() -> None:
             client = self._sign_in_client
@@ -172,7 +185,7 @@ class Backend:
             log.warning("sign-in not in the audit log: from=%s reason=%s", address, error)
 
     async def health(self) -> ServiceHealth:
-        return await self.shared("health", lambda client: self._ready())
+        return await self.get_shared("health", lambda client: self._ready())
 
     async def token_holder(self, token: str) -> tuple[str, list[str]] | None:
         """Subject and roles of an admin token; None for one that is not valid. Raises ServerBusy
@@ -191,7 +204,7 @@ class Backend:
         finally:
             self._checks -= 1
 
-    async def _run(self, work: Callable[[ManagementClient], T], user: str, role: Role) -> T:
+    async def _run(self, work: Callable[[ManagementClient], T], user: str, role: PortalRole) -> T:
         def run() -> T:
             client = self._clients.get(timeout=_TIMEOUT_S)
             try:
@@ -236,5 +249,5 @@ class Backend:
         )
 
 
-def _on_behalf_of(user: str, role: Role) -> str:
+def _on_behalf_of(user: str, role: PortalRole) -> str:
     return f"{role.name.lower()} {quote(user, safe='')}"

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.portal.revocations import Revocations
 from penstock.portal.signing import Signer
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 IDLE_MS = 2 * 3_600_000
 BACKOFF_AFTER = 5  # wrong guesses that cost nothing
@@ -23,17 +23,17 @@ _PLACES_MAX = 10_000
 _COOKIE = "cookie"
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class PortalSession(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     user: str
-    role: Role
+    role: PortalRole
     hubs: tuple[str, ...] = ()
     stamp: str = ""  # of the user in the file; empty for one who came with a token
     began_ms: int
     seen_ms: int
 
 
-class Sessions:
+class SessionCookies:
     """Makes and reads cookies. A session that was ended stays ended, also after a restart."""
 
     def __init__(self, signer: Signer, revocations: Revocations, *, lifetime_ms: int) -> None:
@@ -42,10 +42,16 @@ class Sessions:
         self._lifetime_ms = lifetime_ms
 
     def begin(
-        self, user: str, role: Role, *, now_ms: int, stamp: str = "", hubs: tuple[str, ...] = ()
-    ) -> Session:
+        self,
+        user: str,
+        role: PortalRole,
+        *,
+        now_ms: int,
+        stamp: str = "",
+        hubs: tuple[str, ...] = (),
+    ) -> PortalSession:
         """A new id each time: an id planted before is worth nothing."""
-        return Session(
+        return PortalSession(
             id=secrets.token_urlsafe(24),
             user=user,
             role=role,
@@ -55,7 +61,7 @@ class Sessions:
             seen_ms=now_ms,
         )
 
-    def end(self, session: Session, *, now_ms: int) -> None:
+    def end(self, session: PortalSession, *, now_ms: int) -> None:
         self._revocations.revoke(
             session.id,
             issued_ms=session.began_ms,
@@ -63,12 +69,12 @@ class Sessions:
             now_ms=now_ms,
         )
 
-    def cookie(self, session: Session) -> str:
+    def cookie(self, session: PortalSession) -> str:
         return self._signer.sign(_COOKIE, session)
 
-    def read(self, cookie: str, *, now_ms: int) -> Session | None:
+    def read(self, cookie: str, *, now_ms: int) -> PortalSession | None:
         """None for one that was not made here, is over, or was ended."""
-        session = self._signer.read(_COOKIE, cookie, Session)
+        session = self._signer.read(_COOKIE, cookie, PortalSession)
         if session is None:
             return None
         over = now_ms - session.began_ms >= self._lifetime_ms
@@ -78,15 +84,15 @@ class Sessions:
             return None
         return session
 
-    def form_token(self, session: Session) -> str:
+    def form_token(self, session: PortalSession) -> str:
         """What every form of the session carries, and no other site can know."""
         return self._signer.signature("form", session.id)
 
-    def is_form_token(self, session: Session, given: str) -> bool:
+    def is_form_token(self, session: PortalSession, given: str) -> bool:
         return given.isascii() and hmac.compare_digest(given, self.form_token(session))
 
 
-class Guesses:
+class FailedSignIns:
     """Wrong guesses by place (an address, a name at an address): after a few, each doubles the
     wait. A right one clears the place. When the table is full, the place that was quiet for the
     longest time is forgotten.

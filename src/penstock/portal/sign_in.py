@@ -14,31 +14,31 @@ from starlette.responses import RedirectResponse, Response
 from penstock.model import names
 from penstock.model.errors import PenstockError, ServerBusy
 from penstock.portal.address_limits import limit_key
-from penstock.portal.application import Visit, cookie_name, set_cookie
+from penstock.portal.application import PageRequest, cookie_name, set_cookie
 from penstock.portal.components import field
 from penstock.portal.html import Html, el
-from penstock.portal.layout import bare
-from penstock.portal.sessions import Session
+from penstock.portal.layout import bare_page
+from penstock.portal.sessions import PortalSession
 from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import PARAMETER, read_link
-from penstock.portal.users import Role, User
+from penstock.portal.users import PortalRole, User
 
 log = logging.getLogger("penstock.portal")
 
 # Azure's names of its built-in roles, and ours, as the service knows them.
 _ROLES = {
-    "owner": Role.ADMIN,
-    "admin": Role.ADMIN,
-    "contributor": Role.OPERATOR,
-    "operator": Role.OPERATOR,
-    "reader": Role.VIEWER,
-    "viewer": Role.VIEWER,
+    "owner": PortalRole.ADMIN,
+    "admin": PortalRole.ADMIN,
+    "contributor": PortalRole.OPERATOR,
+    "operator": PortalRole.OPERATOR,
+    "reader": PortalRole.VIEWER,
+    "viewer": PortalRole.VIEWER,
 }
 _TOKEN_MAX = 8192
 _BUSY_MS = 1_000
 
 
-async def open_sign_in(visit: Visit) -> Response:
+async def open_sign_in(visit: PageRequest) -> Response:
     """`GET /signin`: the page, or a link for one sign-in."""
     text = visit.query.get(PARAMETER, "")
     if not text:
@@ -51,7 +51,7 @@ async def open_sign_in(visit: Visit) -> Response:
     return await _with_link(visit, text)
 
 
-async def sign_in_page(visit: Visit, error: str = "", status: int = 200) -> Response:
+async def sign_in_page(visit: PageRequest, error: str = "", status: int = 200) -> Response:
     """The first field takes the admin token."""
     to = _target(visit.query.get("to") or visit.form.get("to") or "/")
     hidden = el("input", type="hidden", name="to", value=to)
@@ -90,7 +90,7 @@ async def sign_in_page(visit: Visit, error: str = "", status: int = 200) -> Resp
             class_="bare signin",
         ),
     )
-    return bare(visit, "Sign in", body, status=status)
+    return bare_page(visit, "Sign in", body, status=status)
 
 
 def _by_password(hidden: Html) -> Html:
@@ -109,14 +109,14 @@ def _by_password(hidden: Html) -> Html:
     )
 
 
-async def sign_in(visit: Visit) -> Response:
+async def sign_in(visit: PageRequest) -> Response:
     token = visit.form.get("token", "").strip()
     if token:
         return await _with_token(visit, token)
     return await _with_password(visit, visit.form.get("name", ""), visit.form.get("password", ""))
 
 
-async def sign_out(visit: Visit) -> Response:
+async def sign_out(visit: PageRequest) -> Response:
     """Needs the form's token: nobody else ends a session."""
     portal, session = visit.portal, visit.session
     if session.id and portal.sessions.is_form_token(session, visit.form.get("form_token", "")):
@@ -127,7 +127,7 @@ async def sign_out(visit: Visit) -> Response:
     return response
 
 
-async def _with_link(visit: Visit, text: str) -> Response:
+async def _with_link(visit: PageRequest, text: str) -> Response:
     """Used up before anything else happens: of several requests with one link, one signs in."""
     portal = visit.portal
     now_ms = portal.clock.now_ms()
@@ -142,10 +142,10 @@ async def _with_link(visit: Visit, text: str) -> Response:
             "The command penstock portal url --sign-in prints a new one.",
             401,
         )
-    return await _begun(visit, portal.sessions.begin(link.user, link.role, now_ms=now_ms))
+    return await _start_session(visit, portal.sessions.begin(link.user, link.role, now_ms=now_ms))
 
 
-async def _with_token(visit: Visit, token: str) -> Response:
+async def _with_token(visit: PageRequest, token: str) -> Response:
     """The service's own admin token never waits, whatever others tried from its address: it cannot
     be guessed. Each other one costs the service a request, so these are counted as guesses."""
     portal = visit.portal
@@ -153,32 +153,32 @@ async def _with_token(visit: Visit, token: str) -> Response:
     own_hash = portal.settings.admin_token_hash
     if token.isascii() and hmac.compare_digest(hash_token(token), own_hash):
         user, role = claims(token)
-        return await _begun(visit, portal.sessions.begin(user, role, now_ms=now_ms))
+        return await _start_session(visit, portal.sessions.begin(user, role, now_ms=now_ms))
     wait_ms = portal.guesses.begin(place, now_ms=now_ms)
     if wait_ms:
-        return await _later(visit, wait_ms)
+        return await _wait_page(visit, wait_ms)
     holder = None
     if len(token) <= _TOKEN_MAX and token.isascii():
         try:
             holder = await portal.backend.token_holder(token)
         except ServerBusy:
-            return await _later(visit, _BUSY_MS, "Too many people are signing in")
+            return await _wait_page(visit, _BUSY_MS, "Too many people are signing in")
         except PenstockError as error:
             log.warning("token not checked: reason=%s", error)
     if holder is None:
-        return await _wrong(visit, "a token", "The token is not one of this service's.")
+        return await _failed_sign_in(visit, "a token", "The token is not one of this service's.")
     portal.guesses.right(place)
     user, role = holder[0][:64], role_of(holder[1])
-    return await _begun(visit, portal.sessions.begin(user, role, now_ms=now_ms))
+    return await _start_session(visit, portal.sessions.begin(user, role, now_ms=now_ms))
 
 
-async def _with_password(visit: Visit, name: str, password: str) -> Response:
+async def _with_password(visit: PageRequest, name: str, password: str) -> Response:
     portal = visit.portal
     now_ms, address = portal.clock.now_ms(), limit_key(visit.address)
-    places = (f"user {address}", f"user {address} {names.shown(name)}")
+    places = (f"user {address}", f"user {address} {names.quote_text(name)}")
     wait_ms = portal.guesses.begin(*places, now_ms=now_ms)
     if wait_ms:
-        return await _later(visit, wait_ms)
+        return await _wait_page(visit, wait_ms)
     user: User | None = None
     try:
         user = portal.users.find(name)
@@ -187,42 +187,42 @@ async def _with_password(visit: Visit, name: str, password: str) -> Response:
     try:
         is_right = await portal.hashing.matches(password, user)
     except ServerBusy:
-        return await _later(visit, _BUSY_MS, "Too many people are signing in")
+        return await _wait_page(visit, _BUSY_MS, "Too many people are signing in")
     if user is None or not is_right:
         # A name that is nobody's may be a password in the wrong field: it is not written down.
         who = "an unknown name" if user is None else user.name
-        return await _wrong(visit, who, "Name or password is wrong.")
+        return await _failed_sign_in(visit, who, "Name or password is wrong.")
     portal.guesses.right(*places)
     session = portal.sessions.begin(
         user.name, user.role, now_ms=now_ms, stamp=user.stamp, hubs=user.hubs
     )
-    return await _begun(visit, session)
+    return await _start_session(visit, session)
 
 
-def claims(token: str) -> tuple[str, Role]:
+def claims(token: str) -> tuple[str, PortalRole]:
     """Whose the service's own admin token is: its hash is known, its claims need no check."""
     try:
         body = token.split(".")[1]
         found = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         return str(found.get("sub") or "admin")[:64], role_of(found.get("roles", []))
     except (IndexError, binascii.Error, msgspec.MsgspecError, AttributeError, TypeError):
-        return "admin", Role.VIEWER
+        return "admin", PortalRole.VIEWER
 
 
-def role_of(claimed: Iterable[object]) -> Role:
+def role_of(claimed: Iterable[object]) -> PortalRole:
     """The highest of a token's roles; the lowest role when none is known here."""
     roles = [_ROLES.get(str(each).lower()) for each in claimed]
-    return max((each for each in roles if each is not None), default=Role.VIEWER)
+    return max((each for each in roles if each is not None), default=PortalRole.VIEWER)
 
 
-async def _begun(visit: Visit, session: Session) -> Response:
+async def _start_session(visit: PageRequest, session: PortalSession) -> Response:
     """A new id in a new cookie, whatever the browser brought."""
     portal = visit.portal
     if visit.session.id:
         portal.sessions.end(visit.session, now_ms=portal.clock.now_ms())
     log.info(
         "signed in: user=%s role=%s from=%s",
-        names.shown(session.user),
+        names.quote_text(session.user),
         session.role.name.lower(),
         visit.address,
     )
@@ -232,13 +232,15 @@ async def _begun(visit: Visit, session: Session) -> Response:
     return response
 
 
-async def _wrong(visit: Visit, who: str, text: str) -> Response:
+async def _failed_sign_in(visit: PageRequest, who: str, text: str) -> Response:
     log.warning("sign-in refused: from=%s", visit.address)
     visit.portal.backend.note_sign_in(None, visit.address, who)
     return await sign_in_page(visit, text, 401)
 
 
-async def _later(visit: Visit, wait_ms: int, reason: str = "Too many wrong attempts") -> Response:
+async def _wait_page(
+    visit: PageRequest, wait_ms: int, reason: str = "Too many wrong attempts"
+) -> Response:
     wait_s = -(-wait_ms // 1000)
     response = await sign_in_page(visit, f"{reason}: try again in {wait_s} s.", 429)
     response.headers["retry-after"] = str(wait_s)

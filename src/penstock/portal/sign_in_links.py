@@ -11,7 +11,7 @@ import secrets
 import msgspec
 
 from penstock.portal.signing import Signer
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 LIFETIME_MS = 10 * 60_000
 PARAMETER = "once"  # of `/signin?once=...`; a query is in no log of the portal
@@ -22,7 +22,7 @@ _ID_BYTES = 18
 class SignInLink(msgspec.Struct, frozen=True, array_like=True):  # as a list: links stay short
     id: str
     user: str
-    role: Role
+    role: PortalRole
     issued_ms: int
 
     @property
@@ -30,7 +30,7 @@ class SignInLink(msgspec.Struct, frozen=True, array_like=True):  # as a list: li
         return self.issued_ms + LIFETIME_MS
 
 
-def issue_link(portal_url: str, secret: str, user: str, role: Role, *, now_ms: int) -> str:
+def issue_link(portal_url: str, secret: str, user: str, role: PortalRole, *, now_ms: int) -> str:
     """The whole address."""
     link = SignInLink(
         id=secrets.token_urlsafe(_ID_BYTES), user=user[:64], role=role, issued_ms=now_ms

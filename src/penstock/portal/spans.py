@@ -22,7 +22,7 @@ _SO_LONG_AGO = re.compile(r"-(\d{1,6})\s*(s|min|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days"}
 
 
-class Span(msgspec.Struct, frozen=True):
+class EventQuery(msgspec.Struct, frozen=True):
     """`kind` and `value` say where it begins: earliest, latest (behind the last), last (so many
     before the end), sequence, offset, time, or at places of several partitions: before, after.
     It ends with the last event there is, or the last one that was stored at `until` or before, or
@@ -85,7 +85,7 @@ class Span(msgspec.Struct, frozen=True):
                 return EventPosition.earliest()
 
 
-def parse_span(kind: str, at: str, until: str = "", *, count: int, now_ms: int = 0) -> Span:
+def parse_span(kind: str, at: str, until: str = "", *, count: int, now_ms: int = 0) -> EventQuery:
     """As addresses and forms say it: `earliest`, `latest` (the last ones), `sequence`, `offset`,
     `time`, `before` and `after` with a value, or the value alone: 42, -100, 2026-01-31T12:00,
     -15min. It ends at a time or a sequence number. ArgumentError."""
@@ -98,7 +98,7 @@ def parse_span(kind: str, at: str, until: str = "", *, count: int, now_ms: int =
     return msgspec.structs.replace(begins, until=_moment(_time_text(until, now_ms)))
 
 
-def places_text(places: dict[str, int]) -> str:
+def format_offsets(places: dict[str, int]) -> str:
     """
     >>> places_text({"0": 42, "1": 7})
     '0:42,1:7'
@@ -106,25 +106,25 @@ def places_text(places: dict[str, int]) -> str:
     return ",".join(f"{partition}:{number}" for partition, number in places.items())
 
 
-def _parse_start(kind: str, at: str, *, count: int, now_ms: int) -> Span:
+def _parse_start(kind: str, at: str, *, count: int, now_ms: int) -> EventQuery:
     if kind in ("earliest", "start"):
-        return Span("earliest")
+        return EventQuery("earliest")
     if kind in ("latest", "end"):
-        return Span("last", str(count))
+        return EventQuery("last", str(count))
     if kind in ("before", "after"):
-        return Span(kind, places=_places(at))
+        return EventQuery(kind, places=_places(at))
     if kind not in ("sequence", "offset", "time"):
-        kind, at = _guessed(kind), kind
+        kind, at = _guess_kind(kind), kind
     if kind == "last":
-        return Span("last", str(min(COUNT_MAX, int(at.removeprefix("-")))))
+        return EventQuery("last", str(min(COUNT_MAX, int(at.removeprefix("-")))))
     if kind == "sequence" and not (at.isascii() and at.isdigit() and len(at) < 19):
         raise ArgumentError(f"'{at[:40]}' is no sequence number: a whole number from 0 on is.")
     if kind == "offset" and (not at or len(at) > 64):
         raise ArgumentError("An offset is given as the events show it.")
-    return Span(kind, _time_text(at, now_ms) if kind == "time" else at)
+    return EventQuery(kind, _time_text(at, now_ms) if kind == "time" else at)
 
 
-def _guessed(text: str) -> str:
+def _guess_kind(text: str) -> str:
     number = text.removeprefix("-")
     if number.isascii() and number.isdigit() and len(number) < 19:
         return "last" if text.startswith("-") else "sequence"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from penstock.portal.application import Visit
+from penstock.portal.application import PageRequest
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -26,7 +26,7 @@ def files() -> dict[str, tuple[bytes, str]]:
     }
 
 
-async def static_file(visit: Visit) -> Response:
+async def static_file(visit: PageRequest) -> Response:
     found = files().get(visit.words["name"])
     if found is None:
         return Response("There is no such file.\n", status_code=404, media_type="text/plain")
@@ -36,6 +36,6 @@ async def static_file(visit: Visit) -> Response:
     return Response(content, media_type=kind, headers=headers)
 
 
-async def alive(visit: Visit) -> Response:
+async def health(visit: PageRequest) -> Response:
     """For the service, which watches whether the portal answers."""
     return Response("ok\n", media_type="text/plain")

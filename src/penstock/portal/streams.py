@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 
-class EventStream(Response):
+class ServerSentEvents(Response):
     """Cancels its source once, and waits until that has closed what it opened. (Starlette's own
     streaming cancels again at every await: readers would stay connected.)"""
 
@@ -23,7 +23,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         sending = asyncio.create_task(self._forward(send))
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -40,11 +40,11 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def said(kind: str, data: dict[str, object]) -> bytes:
+def encode_server_sent_event(kind: str, data: dict[str, object]) -> bytes:
     """One event of the stream. JSON has no line breaks of its own, so nobody's text ends it."""
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode("utf-8", "replace")

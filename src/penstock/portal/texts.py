@@ -9,27 +9,27 @@ _STEPS = ("", "k", "M", "G", "T")
 _BYTES = ("B", "KB", "MB", "GB", "TB")
 
 
-def count(value: float | None) -> str:
+def format_count(value: float | None) -> str:
     """
     >>> count(999), count(12_345), count(2_500_000), count(None)
     ('999', '12.3k', '2.5M', '–')
     """
     if value is None:
         return "–"
-    return _stepped(value, 1000, _STEPS, "")
+    return _scale_unit(value, 1000, _STEPS, "")
 
 
-def size(value: float | None) -> str:
+def format_size(value: float | None) -> str:
     """
     >>> size(512), size(1536), size(5 * 1024**3)
     ('512 B', '1.5 KB', '5 GB')
     """
     if value is None:
         return "–"
-    return _stepped(value, 1024, _BYTES, " ")
+    return _scale_unit(value, 1024, _BYTES, " ")
 
 
-def whole(value: int | None) -> str:
+def format_integer(value: int | None) -> str:
     """Exactly, with thin spaces between thousands.
 
     >>> whole(1234567), whole(None)
@@ -38,15 +38,15 @@ def whole(value: int | None) -> str:
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
 
 
-def plural(number: int, noun: str) -> str:
+def format_plural(number: int, noun: str) -> str:
     """
     >>> plural(1, "unit"), plural(0, "unit")
     ('1 unit', '0 units')
     """
-    return f"{whole(number)} {noun}{'' if number == 1 else 's'}"
+    return f"{format_integer(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def seconds(value: float | None) -> str:
+def format_duration(value: float | None) -> str:
     """
     >>> seconds(0.4), seconds(95), seconds(7300), seconds(200_000)
     ('0.4 s', '1 min 35 s', '2 h 1 min', '2 d 7 h')
@@ -69,7 +69,7 @@ def seconds(value: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def moment(at_ms: int | None) -> str:
+def format_moment(at_ms: int | None) -> str:
     """To the second, UTC; a dash for what never was."""
     if at_ms is None or at_ms <= 0:
         return "–"
@@ -80,13 +80,13 @@ def moment(at_ms: int | None) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def ago(at_ms: int | None, now_ms: int) -> str:
+def format_age(at_ms: int | None, now_ms: int) -> str:
     if at_ms is None or at_ms <= 0:
         return "never"
-    return f"{seconds(max(0, now_ms - at_ms) // 1000)} ago"
+    return f"{format_duration(max(0, now_ms - at_ms) // 1000)} ago"
 
 
-def _stepped(value: float, step: int, names: tuple[str, ...], gap: str) -> str:
+def _scale_unit(value: float, step: int, names: tuple[str, ...], gap: str) -> str:
     amount = float(value)
     for name in names:
         if abs(amount) < step or name == names[-1]:

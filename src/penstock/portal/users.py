@@ -34,7 +34,7 @@ _CHECKS_AT_ONCE = 2
 _CHECKS_MAX = 16
 
 
-class Role(IntEnum):
+class PortalRole(IntEnum):
     """As the management API knows them; each includes those below it."""
 
     VIEWER = 1
@@ -44,7 +44,7 @@ class Role(IntEnum):
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    role: Role
+    role: PortalRole
     password: str
     hubs: tuple[str, ...] = ()  # patterns; none: all of them
 
@@ -113,7 +113,7 @@ def _user(name: str, value: object, where: str) -> User:
     if unknown:
         raise ConfigurationError(f"{where}: '{name}' has '{min(unknown)}': role, password, hubs.")
     role, password, hubs = value.get("role"), value.get("password"), value.get("hubs", [])
-    if not isinstance(role, str) or role.upper() not in Role.__members__:
+    if not isinstance(role, str) or role.upper() not in PortalRole.__members__:
         raise ConfigurationError(f"{where}: the role of '{name}' is viewer, operator or admin.")
     if not isinstance(password, str) or not password.startswith("scrypt$"):
         raise ConfigurationError(
@@ -121,7 +121,7 @@ def _user(name: str, value: object, where: str) -> User:
         )
     if not isinstance(hubs, list) or not all(isinstance(each, str) for each in hubs):
         raise ConfigurationError(f"{where}: the hubs of '{name}' are a list of patterns.")
-    return User(name=name, role=Role[role.upper()], password=password, hubs=tuple(hubs))
+    return User(name=name, role=PortalRole[role.upper()], password=password, hubs=tuple(hubs))
 
 
 class PasswordChecks:
@@ -138,7 +138,7 @@ class PasswordChecks:
             raise ServerBusy("Too many people are signing in: try again in a moment.")
 
         def check() -> bool:
-            return matches(password, unknown_user_hash() if user is None else user.password)
+            return verify_password(password, unknown_user_hash() if user is None else user.password)
 
         self._running += 1
         try:
@@ -150,28 +150,28 @@ class PasswordChecks:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def sees(patterns: tuple[str, ...], hub: str) -> bool:
+def can_see_hub(patterns: tuple[str, ...], hub: str) -> bool:
     return not patterns or any(
         fnmatch.fnmatchcase(hub.casefold(), pattern.casefold()) for pattern in patterns
     )
 
 
-def hashed(password: str, salt: bytes | None = None) -> str:
+def hash_password(password: str, salt: bytes | None = None) -> str:
     """For the user file."""
     salt = os.urandom(16) if salt is None else salt
     digest = _scrypt(password, salt, _N, _R, _P)
-    return f"scrypt${_N}${_R}${_P}${_text(salt)}${_text(digest)}"
+    return f"scrypt${_N}${_R}${_P}${_encode_base64(salt)}${_encode_base64(digest)}"
 
 
-def matches(password: str, stored: str) -> bool:
+def verify_password(password: str, stored: str) -> bool:
     """Takes as long for a wrong one; False for a hash that is none."""
     try:
         _, n, r, p, salt, digest = stored.split("$")
         cost = (int(n), int(r), int(p))
         if not (1 < cost[0] <= 2**17 and 0 < cost[1] <= 16 and 0 < cost[2] <= 4):
             return False
-        found = _scrypt(password, _bytes(salt), *cost)
-        return hmac.compare_digest(found, _bytes(digest))
+        found = _scrypt(password, _decode_base64(salt), *cost)
+        return hmac.compare_digest(found, _decode_base64(digest))
     except (ValueError, binascii.Error):
         return False
 
@@ -181,15 +181,15 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=256 * 1024 * 1024, dklen=_BYTES)
 
 
-def _text(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
 @cache
 def unknown_user_hash() -> str:
     """What an unknown name's password is compared with, so that it takes as long as a known one."""
-    return hashed("nobody", b"\0" * 16)
+    return hash_password("nobody", b"\0" * 16)

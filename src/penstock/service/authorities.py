@@ -30,7 +30,7 @@ class CatalogAuthorities:
         self._catalog = catalog
         self._shared = frozenset(host.casefold() for host in shared_hosts)
         self._authorities: list[Authority] | None = None
-        catalog.subscribe(self._changed)
+        catalog.subscribe(self._invalidate)
 
     def __call__(self) -> Sequence[Authority]:
         if self._authorities is None:
@@ -39,7 +39,7 @@ class CatalogAuthorities:
             self._authorities = [self._authority(n, is_only=is_only) for n in namespaces]
         return self._authorities
 
-    def _changed(self, change: CatalogChange) -> None:
+    def _invalidate(self, change: CatalogChange) -> None:
         if isinstance(change.entity, Namespace):
             self._authorities = None
 

@@ -31,7 +31,7 @@ import msgspec
 from penstock.log.embedded.verify import (
     DumpedRecord,
     DumpedSegment,
-    Finding,
+    LogFinding,
     PartitionSummary,
     dump_segment,
     verify_directory,
@@ -60,7 +60,7 @@ class CopiedFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     created_at: str
     penstock: str
@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: list[CopiedFile]
 
 
-class Verified(msgspec.Struct, frozen=True):
+class BackupVerification(msgspec.Struct, frozen=True):
     """What the log's own verifier says of a copy."""
 
     partitions: int
@@ -79,7 +79,7 @@ class Verified(msgspec.Struct, frozen=True):
     losses: list[str]
 
 
-def size_of(data: Path) -> int:
+def data_size(data: Path) -> int:
     """About so many bytes will be copied."""
     return sum(
         file.stat().st_size
@@ -88,7 +88,9 @@ def size_of(data: Path) -> int:
     )
 
 
-def back_up(data: Path, place: Path, *, created_at: str, penstock: str, report: Report) -> Manifest:
+def back_up(
+    data: Path, place: Path, *, created_at: str, penstock: str, report: Report
+) -> BackupManifest:
     """Copy `data` into `place`, an empty or new directory, and verify the copy.
 
     Raises DataDirectoryError, NotFound, OSError. A manifest with findings is of a source that was
@@ -96,7 +98,7 @@ def back_up(data: Path, place: Path, *, created_at: str, penstock: str, report: 
     if not (data / "log").is_dir() or not (data / "catalog.sqlite").is_file():
         raise NotFound(f"{data} is no data directory of Penstock.")
     _make_empty(place)
-    copier = _Copier(data, place, report)
+    copier = _BackupCopier(data, place, report)
     copier.copy_ledgers()
     copier.copy_databases()
     copier.copy_captured()
@@ -104,7 +106,7 @@ def back_up(data: Path, place: Path, *, created_at: str, penstock: str, report: 
     copier.copy_others()
     copier.flush()
     verified = verify(place)
-    manifest = Manifest(
+    manifest = BackupManifest(
         version=VERSION,
         created_at=created_at,
         penstock=penstock,
@@ -118,11 +120,11 @@ def back_up(data: Path, place: Path, *, created_at: str, penstock: str, report: 
     return manifest
 
 
-def read_manifest(place: Path) -> Manifest:
+def read_manifest(place: Path) -> BackupManifest:
     """Raises NotFound, DataDirectoryError."""
     try:
         with (place / MANIFEST).open("rb") as opened:
-            found = msgspec.json.decode(opened.read(_MANIFEST_BYTES_MAX), type=Manifest)
+            found = msgspec.json.decode(opened.read(_MANIFEST_BYTES_MAX), type=BackupManifest)
     except FileNotFoundError:
         raise NotFound(
             f"There is no {MANIFEST} in {place}: it is no backup, or one that did not end."
@@ -137,13 +139,15 @@ def read_manifest(place: Path) -> Manifest:
     return found
 
 
-def check_backup(place: Path, manifest: Manifest, report: Report) -> None:
+def check_backup(place: Path, manifest: BackupManifest, report: Report) -> None:
     """Compare every file with the manifest. Raises DataDirectoryError."""
     for file in manifest.files:
-        _compared(file, _hashed(_inside(place, file.path), report))
+        _compare_hash(file, _hash_file(_inside(place, file.path), report))
 
 
-def restore_to(place: Path, manifest: Manifest, data: Path, report: Report) -> Verified:
+def restore_to(
+    place: Path, manifest: BackupManifest, data: Path, report: Report
+) -> BackupVerification:
     """Copy a backup to where there is nothing, compare and verify it, and only then put it in
     place. Raises DataDirectoryError, OSError; nothing is left behind then."""
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
@@ -156,20 +160,20 @@ def restore_to(place: Path, manifest: Manifest, data: Path, report: Report) -> V
         for file in manifest.files:
             target = _inside(aside, file.path)
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _compared(file, _copied(_inside(place, file.path), target, None, report))
+            _compare_hash(file, _copy_file(_inside(place, file.path), target, None, report))
         _flush_all(aside)
         verified = verify(aside)
         if len(verified.losses) > len(manifest.findings):
             raise DataDirectoryError(f"The restored log is damaged: {verified.losses[0]}")
         aside.replace(data)  # over an empty directory too
-        _flush_directory(data.parent)
+        fsync_directory(data.parent)
     except BaseException:
         _remove(aside)
         raise
     return verified
 
 
-def verify(data: Path) -> Verified:
+def verify(data: Path) -> BackupVerification:
     """The log by its own verifier, the databases by theirs. Raises DataDirectoryError."""
     for file in sorted((*data.glob("*.sqlite"), *data.glob(_LEDGERS))):
         with closing(_read_only(file)) as connection:
@@ -185,12 +189,12 @@ def verify(data: Path) -> Verified:
         if isinstance(item, PartitionSummary):
             partitions += 1
             events += item.events
-        elif isinstance(item, Finding) and item.is_loss:
+        elif isinstance(item, LogFinding) and item.is_loss:
             losses.append(f"{Path(item.path).relative_to(data)}: {item.text}")
-    return Verified(partitions, events, losses)
+    return BackupVerification(partitions, events, losses)
 
 
-class _Copier:
+class _BackupCopier:
     """One backup under way."""
 
     def __init__(self, data: Path, place: Path, report: Report) -> None:
@@ -262,7 +266,7 @@ class _Copier:
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside
         except sqlite3.Error as error:
             raise DataDirectoryError(f"{file} cannot be copied: {error}") from error
-        self._note(target, _hashed(target, self._report))
+        self._note(target, _hash_file(target, self._report))
 
     def _copy_partition(self, folder: Path) -> None:
         names = sorted(each.name for each in folder.iterdir())
@@ -284,12 +288,12 @@ class _Copier:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             stop = _flushed_size(file) if is_newest else None
-            found = _copied(file, target, stop, self._report)
+            found = _copy_file(file, target, stop, self._report)
         except FileNotFoundError:
             return False
         if is_newest and (tail := _unfinished_bytes(target)):
             os.truncate(target, found[0] - tail)
-            found = _hashed(target, lambda _: None)
+            found = _hash_file(target, lambda _: None)
         self._note(target, found)
         return True
 
@@ -351,7 +355,7 @@ def _read_only(file: Path) -> sqlite3.Connection:
     return connection
 
 
-def _copied(file: Path, target: Path, stop: int | None, report: Report) -> tuple[int, str]:
+def _copy_file(file: Path, target: Path, stop: int | None, report: Report) -> tuple[int, str]:
     """Up to `stop`, or to where it ends; size and SHA-256."""
     digest, done = hashlib.sha256(), 0
     with file.open("rb") as source:
@@ -369,7 +373,7 @@ def _copied(file: Path, target: Path, stop: int | None, report: Report) -> tuple
     return done, digest.hexdigest()
 
 
-def _hashed(file: Path, report: Report) -> tuple[int, str]:
+def _hash_file(file: Path, report: Report) -> tuple[int, str]:
     digest, done = hashlib.sha256(), 0
     try:
         with file.open("rb") as source:
@@ -382,7 +386,7 @@ def _hashed(file: Path, report: Report) -> tuple[int, str]:
     return done, digest.hexdigest()
 
 
-def _compared(file: CopiedFile, found: tuple[int, str]) -> None:
+def _compare_hash(file: CopiedFile, found: tuple[int, str]) -> None:
     if found != (file.size, file.sha256):
         raise DataDirectoryError(
             f"The backup is damaged: {file.path} has {found[0]} bytes that are not those that "
@@ -430,10 +434,10 @@ def _flush_all(place: Path) -> None:
                 os.fsync(opened)
             finally:
                 os.close(opened)
-        _flush_directory(Path(root))
+        fsync_directory(Path(root))
 
 
-def _flush_directory(folder: Path) -> None:
+def fsync_directory(folder: Path) -> None:
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

@@ -16,22 +16,28 @@ from pathlib import Path
 import msgspec
 
 from penstock.broker import Broker
-from penstock.capture.description import CaptureSettings
-from penstock.capture.destinations import resolve
-from penstock.capture.runs import runs_of
+from penstock.capture.description import CaptureDescription
+from penstock.capture.destinations import resolve_destination
+from penstock.capture.runs import load_runs
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.management.capture_registry import CaptureRegistry, CaptureState, CaptureStatus
 from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError
-from penstock.service.child_processes import Child, Children, ChildState, ChildStatus, Probe
+from penstock.service.child_processes import (
+    ChildProcess,
+    ChildProcesses,
+    ChildState,
+    ChildStatus,
+    Probe,
+)
 from penstock.service.config.capture import destinations_of
 from penstock.service.config.settings import Settings
 from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
 from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
-from penstock.service.runtime_description import Facts
+from penstock.service.runtime_description import RuntimeDescription
 
 NAME = "capture"
 _NEEDED = ("pyspark", "pyarrow", "fsspec", "isal")
@@ -53,10 +59,10 @@ class CaptureSupervisor:
 
     def __init__(
         self,
-        children: Children,
+        children: ChildProcesses,
         catalog: Catalog,
         registry: CaptureRegistry,
-        child: Child,
+        child: ChildProcess,
         clock: Clock,
     ) -> None:
         self._children = children
@@ -108,7 +114,7 @@ class CaptureSupervisor:
     def _hear(self, status: ChildStatus) -> None:
         """A process that answers speaks for itself; of one that never gets so far we have to."""
         is_down = status.state in (ChildState.STARTING, ChildState.WAITING)
-        self._ending = _ended(status) if is_down and status.in_vain >= _ENDS_MAX else ""
+        self._ending = _describe_exit(status) if is_down and status.in_vain >= _ENDS_MAX else ""
         self._registry.trouble = self._ending
 
     async def _is_wanted(self) -> tuple[bool, str | None]:
@@ -131,15 +137,17 @@ class CaptureSupervisor:
         return False, problem
 
     def _is_usable(self, hub: Hub) -> bool:
-        for run in runs_of(hub.metadata["captureRuns"]):
-            settings = CaptureSettings.of(run.description or hub.metadata["capture"])
+        for run in load_runs(hub.metadata["captureRuns"]):
+            settings = CaptureDescription.of(run.description or hub.metadata["capture"])
             with contextlib.suppress(PenstockError):
-                resolve(self._registry.destinations, settings.account, settings.container)
+                resolve_destination(
+                    self._registry.destinations, settings.account, settings.container
+                )
                 return True
         return False
 
 
-class CaptureRoom:
+class CaptureServices:
     """All of Capture that the service has: what is known of it, who watches, who runs it."""
 
     def __init__(
@@ -157,11 +165,11 @@ class CaptureRoom:
             }
 
         self._clock = clock
-        self.watch = CaptureWatch(catalog, self.registry, ends, clock.now_ms)
+        self.watch = CaptureMonitor(catalog, self.registry, ends, clock.now_ms)
 
-    def start(self, children: Children, facts: Facts) -> CaptureSupervisor:
+    def start(self, children: ChildProcesses, facts: RuntimeDescription) -> CaptureSupervisor:
         """Its process comes when a hub needs it: it is no door, and not waited for."""
-        probe = asking(children, self.registry, self._clock.now_ms)
+        probe = job_is_polling(children, self.registry, self._clock.now_ms)
         child = capture_child(self._settings, facts, probe)
         supervisor = CaptureSupervisor(children, self._catalog, self.registry, child, self._clock)
         if self._settings.capture.run:
@@ -173,7 +181,9 @@ def missing_packages() -> list[str]:
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
-def asking(children: Children, registry: CaptureRegistry, now_ms: Callable[[], int]) -> Probe:
+def job_is_polling(
+    children: ChildProcesses, registry: CaptureRegistry, now_ms: Callable[[], int]
+) -> Probe:
     """Whether the job still asks what to do. A process that is new has to ask for itself: the last
     question may be of the one before it."""
 
@@ -190,7 +200,7 @@ def asking(children: Children, registry: CaptureRegistry, now_ms: Callable[[], i
     return asks
 
 
-def _ended(status: ChildStatus) -> str:
+def _describe_exit(status: ChildStatus) -> str:
     code = status.last_exit
     if code is None:
         how = "no process at all"
@@ -202,7 +212,7 @@ def _ended(status: ChildStatus) -> str:
     )
 
 
-def capture_child(settings: Settings, facts: Facts, probe: Probe) -> Child:
+def capture_child(settings: Settings, facts: RuntimeDescription, probe: Probe) -> ChildProcess:
     """`penstock capture run`, told by its environment where the service is: others can read a
     command's words."""
     environ = {
@@ -233,10 +243,10 @@ def capture_child(settings: Settings, facts: Facts, probe: Probe) -> Child:
     if facts.amqp is not None and settings.is_loopback:
         environ["PENSTOCK_CAPTURE_AMQP"] = facts.amqp
     command = (sys.executable, "-m", "penstock.cli", "capture", "run")
-    return Child(NAME, command, environ, probe, start_s=_START_S)
+    return ChildProcess(NAME, command, environ, probe, start_s=_START_S)
 
 
-class CaptureWatch:
+class CaptureMonitor:
     """What health and metrics tell, and the log warns of, of all captures."""
 
     def __init__(
@@ -274,7 +284,7 @@ class CaptureWatch:
             bad = [each for each in statuses if each.state is state]
             if bad:
                 more = f" (and {len(bad) - 1} more hubs)" if len(bad) > 1 else ""
-                text = f"{bad[0].warning}{more}"
+                text = f"{bad[0].warning_text}{more}"
                 return Finding(NAME, State.FAIL, text)
         if any(each.state is not CaptureState.OFF for each in statuses):
             return Finding(NAME, State.OK, "running")
@@ -282,15 +292,15 @@ class CaptureWatch:
 
     @staticmethod
     def warnings(statuses: Sequence[CaptureStatus]) -> list[str]:
-        return [warning for status in statuses if (warning := status.warning)]
+        return [warning for status in statuses if (warning := status.warning_text)]
 
     async def log_warnings(self) -> None:
         """Every ten minutes the same one, not more often."""
         now_ms = self._now_ms()
         for status in await self.statuses():
             key = f"{status.namespace}/{status.hub}"
-            if status.warning is None:
+            if status.warning_text is None:
                 self._warned.pop(key, None)
             elif now_ms - self._warned.get(key, -_WARN_EVERY_MS) >= _WARN_EVERY_MS:
                 self._warned[key] = now_ms
-                _log.warning("%s", status.warning)
+                _log.warning("%s", status.warning_text)

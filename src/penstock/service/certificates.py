@@ -23,7 +23,7 @@ import msgspec
 from penstock.model import limits
 from penstock.model.errors import ConfigurationError, DataDirectoryError
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import write_whole
+from penstock.service.data_directory import write_file_atomically
 
 _logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ def _sums(files: Certificates) -> dict[str, int]:
 def _write_note(files: Certificates, names: list[str], not_after_ms: int) -> None:
     note = _Note(names, not_after_ms, _sums(files))
     note.note_sum = note.sum_up()
-    write_whole(_note(files), msgspec.json.encode(note), mode=0o644)
+    write_file_atomically(_note(files), msgspec.json.encode(note), mode=0o644)
 
 
 def _note(files: Certificates) -> Path:

@@ -56,7 +56,7 @@ class ChildState(StrEnum):
     STOPPED = "Stopped"
 
 
-class Child(msgspec.Struct, frozen=True):
+class ChildProcess(msgspec.Struct, frozen=True):
     """What to run. `environ` is the whole environment; secrets go there and not into `command`,
     which every user of the machine can read. `probe` tells whether it still works; without one
     it does as long as its process lives. `start_s` is how long it may take to its first answer.
@@ -84,10 +84,10 @@ class ChildStatus(msgspec.Struct, frozen=True):
     in_vain: int = 0  # ends in a row, each before it had been well for a while
 
 
-class _Kept:
+class _SupervisedChild:
     """A child and where it is in its life."""
 
-    def __init__(self, child: Child, now_ms: int) -> None:
+    def __init__(self, child: ChildProcess, now_ms: int) -> None:
         self.child = child
         self.log = logging.getLogger(f"penstock.child.{child.name}")
         self.stopping = asyncio.Event()
@@ -95,20 +95,20 @@ class _Kept:
         self.task: asyncio.Task[None] | None = None
 
 
-class Children:
+class ChildProcesses:
     """Every child of this process. `close` ends them all; used on one loop, from its thread."""
 
     def __init__(self, clock: Clock, *, grace_s: float = GRACE_S, pause: Pause | None = None):
         self._clock = clock
         self._grace_s = grace_s
         self._pause = pause or _pause
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _SupervisedChild] = {}
 
-    def start(self, child: Child) -> None:
+    def start(self, child: ChildProcess) -> None:
         """Returns at once; ValueError when one of that name is there."""
         if child.name in self._kept:
             raise ValueError(f"A child '{child.name}' is there already: stop it first.")
-        kept = self._kept[child.name] = _Kept(child, self._clock.now_ms())
+        kept = self._kept[child.name] = _SupervisedChild(child, self._clock.now_ms())
         kept.task = asyncio.get_running_loop().create_task(self._keep(kept))
 
     async def stop(self, name: str) -> None:
@@ -129,7 +129,7 @@ class Children:
 
     # --- one child's life -----------------------------------------------------------------------
 
-    async def _keep(self, kept: _Kept) -> None:
+    async def _keep(self, kept: _SupervisedChild) -> None:
         delay_s = BACKOFF_S[0]
         while not kept.stopping.is_set():
             began_ms = self._clock.monotonic_ms()
@@ -157,7 +157,7 @@ class Children:
                 )
         self._move(kept, ChildState.STOPPED, pid=None)
 
-    async def _live(self, kept: _Kept) -> int | None:
+    async def _live(self, kept: _SupervisedChild) -> int | None:
         """From start to end of one process; its exit code, None when it could not be started."""
         try:
             process, reading = await _spawn(kept.child, kept.log)
@@ -175,7 +175,9 @@ class Children:
             reading.cancel()
         return code
 
-    async def _until_over(self, kept: _Kept, process: asyncio.subprocess.Process) -> None:
+    async def _until_over(
+        self, kept: _SupervisedChild, process: asyncio.subprocess.Process
+    ) -> None:
         """Until it ended, is to be stopped, or does not answer any more."""
         ended = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(kept.stopping.wait())
@@ -192,7 +194,7 @@ class Children:
             kept.log.error("child=%s does not answer: it is killed", kept.child.name)
             _signal_group(process.pid, signal.SIGKILL)
 
-    async def _until_hung(self, kept: _Kept, probe: Probe) -> bool:
+    async def _until_hung(self, kept: _SupervisedChild, probe: Probe) -> bool:
         """Ask every now and then; returns when too many answers in a row were missed."""
         never = asyncio.Event()  # this task is cancelled, the event is not set
         began_ms, missed = self._clock.monotonic_ms(), 0
@@ -225,7 +227,7 @@ class Children:
         _signal_group(process.pid, signal.SIGKILL)
         return code
 
-    def _move(self, kept: _Kept, state: ChildState, **changed: int | None) -> None:
+    def _move(self, kept: _SupervisedChild, state: ChildState, **changed: int | None) -> None:
         kept.status = msgspec.structs.replace(
             kept.status, state=state, since_ms=self._clock.now_ms(), **changed
         )
@@ -237,7 +239,7 @@ class Children:
 
 
 async def _spawn(
-    child: Child, log: logging.Logger
+    child: ChildProcess, log: logging.Logger
 ) -> tuple[asyncio.subprocess.Process, asyncio.Task[None]]:
     """The process, and who reads what it writes. The pipe is ours and not asyncio's, whose `wait`
     lasts until it is closed: by a grandchild that may be never."""
@@ -276,7 +278,7 @@ async def _forward(descriptor: int, log: logging.Logger) -> None:
                 continue
             if not line:
                 return
-            text = names.shown(line.decode(errors="replace").rstrip(), most=LINE_BYTES_MAX)
+            text = names.quote_text(line.decode(errors="replace").rstrip(), most=LINE_BYTES_MAX)
             word, _, rest = text.partition(" ")
             if word in _LEVELS:
                 log.log(_LEVELS[word], "%s", rest)

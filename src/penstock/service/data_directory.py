@@ -76,7 +76,7 @@ class DataDirectory:
         return self.admin_tokens().issue(now_ms=now_ms, token_id=uuid.uuid4().hex)
 
     def revoked_tokens(self, *, now_ms: int) -> RevokedTokens:
-        return RevokedTokens(self.path / "admin.revoked", write_whole, now_ms=now_ms)
+        return RevokedTokens(self.path / "admin.revoked", write_file_atomically, now_ms=now_ms)
 
     def portal_secret(self) -> str:
         """What portal sessions and sign-in links are signed with."""
@@ -124,7 +124,7 @@ def read_runtime(directory: Path) -> dict[str, object] | None:
     """What the service that runs on this directory tells; None when none does."""
     try:
         with (directory / "runtime.json").open("rb") as file:
-            if _nobody_holds(file.fileno()):
+            if is_stale(file.fileno()):
                 return None
             content = file.read(_RUNTIME_BYTES_MAX)
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def read_runtime(directory: Path) -> dict[str, object] | None:
     return facts if isinstance(facts, dict) else None
 
 
-def _nobody_holds(opened: int) -> bool:
+def is_stale(opened: int) -> bool:
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -151,7 +151,7 @@ def _kept_secret(file: Path) -> str:
     try:
         if not file.exists():
             drawn = base64.b64encode(secrets.token_bytes(_KEY_BYTES))
-            write_whole(file, add_checksum(drawn), mode=0o600, replace=False)
+            write_file_atomically(file, add_checksum(drawn), mode=0o600, replace=False)
         with file.open("rb") as opened:
             stored = opened.read(_SECRET_BYTES_MAX)
     except OSError as error:
@@ -173,7 +173,7 @@ def _kept_secret(file: Path) -> str:
         )
     if not is_summed:  # of version 0.1
         with contextlib.suppress(OSError):  # a full disk is no reason not to start
-            write_whole(file, add_checksum(content), mode=0o600)
+            write_file_atomically(file, add_checksum(content), mode=0o600)
     return content.decode("ascii", "replace")
 
 
@@ -193,7 +193,7 @@ def _make_private(directory: Path) -> None:
         _logger.warning("data directory made private: directory=%s mode=%o to=700", directory, mode)
 
 
-def write_whole(file: Path, content: bytes, *, mode: int, replace: bool = True) -> None:
+def write_file_atomically(file: Path, content: bytes, *, mode: int, replace: bool = True) -> None:
     """A small file in place whole or not at all, and on disk on return. Without `replace`, one
     that appeared meanwhile stays."""
     aside = file.with_name(f"{file.name}.{os.getpid()}.new")
@@ -208,12 +208,12 @@ def write_whole(file: Path, content: bytes, *, mode: int, replace: bool = True) 
         else:
             with contextlib.suppress(FileExistsError):
                 file.hardlink_to(aside)
-        _flush_directory(file.parent)
+        fsync_directory(file.parent)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _flush_directory(directory: Path) -> None:
+def fsync_directory(directory: Path) -> None:
     opened = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(opened)

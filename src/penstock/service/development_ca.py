@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from penstock.service.data_directory import write_whole
+from penstock.service.data_directory import write_file_atomically
 
 DAY_MS = 86_400_000
 CA_DAYS = 10 * 365
@@ -50,8 +50,8 @@ def make_server_certificate(
         .add_extension(issuer_key, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    write_whole(key_file, _key_pem(key), mode=0o600)
-    write_whole(certificate_file, _pem(certificate), mode=0o644)
+    write_file_atomically(key_file, _key_pem(key), mode=0o600)
+    write_file_atomically(certificate_file, _pem(certificate), mode=0o644)
     return ends_ms
 
 
@@ -71,8 +71,8 @@ def _authority(file: Path, *, now_ms: int) -> tuple[x509.Certificate, PrivateKey
         .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    write_whole(key_file, _key_pem(key), mode=0o600)
-    write_whole(file, _pem(certificate), mode=0o644)
+    write_file_atomically(key_file, _key_pem(key), mode=0o600)
+    write_file_atomically(file, _pem(certificate), mode=0o644)
     return certificate, key
 
 
@@ -100,8 +100,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_time(now_ms - DAY_MS))  # for clients whose clocks are behind
-        .not_valid_after(_time(ends_ms))
+        .not_valid_before(_to_datetime(now_ms - DAY_MS))  # for clients whose clocks are behind
+        .not_valid_after(_to_datetime(ends_ms))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
@@ -146,5 +146,5 @@ def _ends_ms(certificate: x509.Certificate) -> int:
     return int(certificate.not_valid_after_utc.timestamp()) * 1000
 
 
-def _time(ms: int) -> datetime.datetime:
+def _to_datetime(ms: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(ms // 1000, tz=datetime.UTC)

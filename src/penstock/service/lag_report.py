@@ -8,12 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from penstock.broker import Broker, HubRuntime
-from penstock.broker.lag import Checkpoints, LagRow, hub_rows, lag_rows, with_seconds
+from penstock.broker.lag import CheckpointReader, LagRow, add_lag_seconds, hub_rows, lag_rows
 from penstock.catalog.api import Catalog, CatalogChange
-from penstock.checkpoints.server_store import CheckpointKeeper
+from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.model.clock import Clock
 from penstock.model.entities import ConsumerGroup, Hub, Namespace
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 
 class LagReport:
@@ -23,7 +23,7 @@ class LagReport:
         self,
         broker: Broker,
         catalog: Catalog,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointReader,
         clock: Clock,
         reads: Executor,
     ) -> None:
@@ -49,27 +49,27 @@ class LagReport:
             hub=hub,
         )
 
-    async def measured(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
+    async def measure(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
         """With the seconds that the disk knows. Hub by hub: events move in between."""
         rows: list[LagRow] = []
         now_ms = self._clock.now_ms()
         for runtime in self._broker.hubs():
             entity = runtime.entity
-            if namespace is not None and key(entity.namespace) != key(namespace):
+            if namespace is not None and fold_name(entity.namespace) != fold_name(namespace):
                 continue
-            if hub is None or key(entity.name) == key(hub):
+            if hub is None or fold_name(entity.name) == fold_name(hub):
                 rows += hub_rows(runtime, self._catalog, self._checkpoints, now_ms=now_ms)
                 await asyncio.sleep(0)
         if all(row.lag_seconds is not None or not row.lag_events for row in rows):
             return rows
 
         def read() -> list[LagRow]:
-            return with_seconds(rows, self._broker, now_ms=now_ms)
+            return add_lag_seconds(rows, self._broker, now_ms=now_ms)
 
         return await asyncio.get_running_loop().run_in_executor(self._reads, read)
 
 
-def follow_catalog(keeper: CheckpointKeeper, catalog: Catalog) -> Callable[[], None]:
+def follow_catalog(keeper: ServerCheckpointStore, catalog: Catalog) -> Callable[[], None]:
     """Checkpoints end with their group or hub; how to stop following."""
 
     def keep_existing() -> None:

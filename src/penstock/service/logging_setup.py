@@ -17,7 +17,7 @@ PERIOD_MS = 60_000
 _TEMPLATES_MAX = 1024  # remembered at once; a flood of different ones begins anew
 
 
-class Thinning(logging.Filter):
+class RepeatLimit(logging.Filter):
     """Lets the first `burst` records of a template through in each period."""
 
     def __init__(
@@ -54,7 +54,7 @@ def set_up(level: str, monotonic_ms: Callable[[], int], stream: TextIO | None = 
     """The process's only handler; libraries that talk at INFO are quietened."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT))
-    handler.addFilter(Thinning(monotonic_ms))
+    handler.addFilter(RepeatLimit(monotonic_ms))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("uvicorn", "asyncio", "websockets"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))

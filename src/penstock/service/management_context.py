@@ -14,11 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.auth.admin_token import AdminTokens
 from penstock.broker import Broker
 from penstock.gateway.amqp.connection import AmqpConnection
-from penstock.gateway.amqp.links import EntityLink
-from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.links import EntityLinkHandler
+from penstock.gateway.amqp.server import AmqpServer
 from penstock.management.operations import ConnectionView, IssuedToken, LinkView
-from penstock.management.permissions import Role, Verified, role_of
-from penstock.management.shapes import Endpoints
+from penstock.management.permissions import AdminRole, Verified, role_from_claims
+from penstock.management.shapes import ServiceEndpoints
 from penstock.model import names
 from penstock.model.clock import Clock
 from penstock.model.entities import Right, Secret
@@ -28,7 +28,7 @@ from penstock.service.certificates import machine_names
 from penstock.service.config.settings import Settings
 from penstock.service.data_directory import DataDirectory
 from penstock.service.revoked_tokens import RevokedTokens
-from penstock.service.runtime_description import Facts
+from penstock.service.runtime_description import RuntimeDescription
 
 _KEY_BYTES = 32  # 256 bits (expectations.md H.2)
 UNCHECKED_PATHS = ("/health", "/ready")  # for load balancers and container health checks
@@ -64,7 +64,7 @@ class AdministrationChecks:
 
     def _refusal(self, headers: Headers, scope: Scope) -> Response | None:
         if not self._is_own_host(headers.get("host", ""), scope):
-            host = names.shown(headers.get("host", ""))
+            host = names.quote_text(headers.get("host", ""))
             return PlainTextResponse(
                 f"Penstock does not answer for the host '{host}': use localhost, a name of this "
                 "machine, a host of a namespace, or start the service with --public-host NAME.\n",
@@ -89,7 +89,7 @@ class AdministrationChecks:
         except AuthFailed as error:
             text = f"{error} 'penstock token admin --role Reader' makes one that suffices.\n"
             return PlainTextResponse(text, status_code=401, headers={"www-authenticate": "Bearer"})
-        if role_of(roles) < Role.VIEWER:
+        if role_from_claims(roles) < AdminRole.VIEWER:
             return PlainTextResponse("/metrics needs the role Reader.\n", status_code=403)
         scope[names.AUTHENTICATE]()
         return None
@@ -103,10 +103,10 @@ def own_host_names(settings: Settings) -> tuple[str, ...]:
     return (*machine_names(), *bound, *configured, *settings.public_hosts)
 
 
-class DoorConnections:
+class GatewayConnections:
     """`management.operations.Connections` over the AMQP door."""
 
-    def __init__(self, door: AmqpDoor, clock: Clock) -> None:
+    def __init__(self, door: AmqpServer, clock: Clock) -> None:
         self._door = door
         self._clock = clock
 
@@ -127,12 +127,12 @@ class DoorConnections:
 
 def _view(connection: AmqpConnection, now_ms: int) -> ConnectionView:
     opened = connection.engine.open
-    hub_links = [app for app in connection.apps.values() if isinstance(app, EntityLink)]
+    hub_links = [app for app in connection.apps.values() if isinstance(app, EntityLinkHandler)]
     return ConnectionView(
         id=connection.id,
         peer=connection.transport.peer,
         namespace=connection.namespace,
-        container_id="" if opened is None else names.shown(opened.container_id),
+        container_id="" if opened is None else names.quote_text(opened.container_id),
         user_agent="" if opened is None else _user_agent(opened.properties or {}),
         opened_ms=connection.opened_ms,
         age_seconds=max(0, now_ms - connection.opened_ms) / 1000,
@@ -145,7 +145,7 @@ def _view(connection: AmqpConnection, now_ms: int) -> ConnectionView:
     )
 
 
-def _link(app: EntityLink) -> LinkView:
+def _link(app: EntityLinkHandler) -> LinkView:
     address = app.address
     return LinkView(
         hub=address.hub,
@@ -163,15 +163,15 @@ def _user_agent(properties: Mapping[str, object]) -> str:
     if not isinstance(text, str) or not text:
         parts = (known.get("product"), known.get("version"))
         text = "/".join(part for part in parts if isinstance(part, str) and part)
-    return names.shown(text, most=_USER_AGENT_MAX)
+    return names.quote_text(text, most=_USER_AGENT_MAX)
 
 
-def hubs_of_connections(door: AmqpDoor) -> Iterator[tuple[str, list[str]]]:
+def hubs_of_connections(door: AmqpServer) -> Iterator[tuple[str, list[str]]]:
     """The namespace of each connection, and the hubs that it has links to. Each is looked at when
     the caller comes to it; those opened after the first are not seen."""
     for connection in list(door.connections):
         apps = connection.apps.values()
-        hubs = [app.address.hub for app in apps if isinstance(app, EntityLink)]
+        hubs = [app.address.hub for app in apps if isinstance(app, EntityLinkHandler)]
         yield connection.namespace, hubs
 
 
@@ -221,17 +221,17 @@ class ServiceTokens:
         return self._revoked.ids()
 
 
-def endpoints_of(facts: Facts, tenant_id: str) -> Endpoints:
+def endpoints_of(facts: RuntimeDescription, tenant_id: str) -> ServiceEndpoints:
     """As `serve` prints them: what listKeys gives leads to the same door (design.md 7)."""
     servicebus = facts.connection_string.partition(";")[0].removeprefix("Endpoint=")
-    return Endpoints(servicebus=servicebus, https=facts.https, tenant_id=tenant_id)
+    return ServiceEndpoints(servicebus=servicebus, https=facts.https, tenant_id=tenant_id)
 
 
 def new_key() -> Secret:
     return Secret(base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode())
 
 
-def units_needed(broker: Broker) -> Callable[[str], int]:
+def required_units(broker: Broker) -> Callable[[str], int]:
     """What the hour's busiest second needed, for a namespace whose units are not enforced."""
 
     def needed(namespace: str) -> int:

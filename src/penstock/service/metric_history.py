@@ -14,13 +14,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.broker import Broker, HubRuntime
-from penstock.broker.lag import Checkpoints, hub_rows
+from penstock.broker.lag import CheckpointReader, hub_rows
 from penstock.catalog.api import Catalog, MetricStore
 from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
-from penstock.model.metrics import COUNTERS, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
-from penstock.model.names import key
+from penstock.model.metrics import (
+    COUNTERS,
+    STEP_MS,
+    SUBJECTS_MAX,
+    MetricSample,
+    MetricSeries,
+    MetricSubject,
+)
+from penstock.model.names import fold_name
 from penstock.service.periodic_tasks import PassRecord, TurnBudget, run_pass
 
 _log = logging.getLogger(__name__)
@@ -40,7 +47,7 @@ class MetricHistory:
         self,
         broker: Broker,
         catalog: Catalog,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointReader,
         store: MetricStore,
         *,
         connections: Connections,
@@ -78,12 +85,12 @@ class MetricHistory:
         now_ms = self._clock.now_ms()
         connections = await self._count_connections()
         counted: dict[str, _Counts] = {}
-        samples: list[Sample] = []
+        samples: list[MetricSample] = []
         for runtime in self._broker.hubs():
             await asyncio.sleep(0)
             counts = counted[runtime.entity.id] = _counts(runtime)
             samples += self._looked_at(runtime, counts, connections)
-        units = {key(each.name): each.throughput_units for each in self._catalog.namespaces()}
+        units = {fold_name(each.name): each.throughput_units for each in self._catalog.namespaces()}
         begin_ms = (now_ms - STEP_MS // 2) // STEP_MS * STEP_MS
 
         def record() -> None:
@@ -110,10 +117,10 @@ class MetricHistory:
         since_ms: int,
         until_ms: int,
         points: int,
-    ) -> Series:
+    ) -> MetricSeries:
         now_ms = self._clock.now_ms()
 
-        def read() -> Series:
+        def read() -> MetricSeries:
             return self._store.read(
                 namespace,
                 hub,
@@ -146,30 +153,32 @@ class MetricHistory:
         budget = TurnBudget()
         for namespace, hubs in self._connections():
             if namespace:
-                counts[key(namespace), ""] += 1
-                counts.update((key(namespace), hub) for hub in {key(each) for each in hubs})
+                counts[fold_name(namespace), ""] += 1
+                counts.update(
+                    (fold_name(namespace), hub) for hub in {fold_name(each) for each in hubs}
+                )
             await budget.spend()
         return counts
 
     def _looked_at(
         self, runtime: HubRuntime, counts: _Counts, connections: Counter[tuple[str, str]]
-    ) -> list[Sample]:
+    ) -> list[MetricSample]:
         """The hub's sample, and those of its groups whose lag is known."""
         entity = runtime.entity
-        namespace, hub = key(entity.namespace), key(entity.name)
+        namespace, hub = fold_name(entity.namespace), fold_name(entity.name)
         lag: Counter[str] = Counter()
         for row in hub_rows(runtime, self._catalog, self._checkpoints, now_ms=self._clock.now_ms()):
             if row.lag_events is not None:
-                lag[key(row.group)] += row.lag_events
+                lag[fold_name(row.group)] += row.lag_events
         size = sum(runtime.status(index).size_bytes for index in range(runtime.partition_count))
         before = self._noted.get(entity.id, _NOTHING)
         done = tuple(now - then for now, then in zip(counts, before, strict=True))
         gauges = (connections[namespace, hub], size, max(lag.values(), default=None), None)
         groups = [
-            Sample(Subject(namespace, hub, group), _NOTHING, (None, None, behind, None))
+            MetricSample(MetricSubject(namespace, hub, group), _NOTHING, (None, None, behind, None))
             for group, behind in lag.items()
         ]
-        return [Sample(Subject(namespace, hub), done, gauges), *groups]
+        return [MetricSample(MetricSubject(namespace, hub), done, gauges), *groups]
 
 
 def _counts(runtime: HubRuntime) -> _Counts:
@@ -179,11 +188,11 @@ def _counts(runtime: HubRuntime) -> _Counts:
 
 def _of_namespaces(
     units: Mapping[str, int | None],
-    samples: Sequence[Sample],
+    samples: Sequence[MetricSample],
     connections: Counter[tuple[str, str]],
-) -> list[Sample]:
+) -> list[MetricSample]:
     """The sum of each namespace's hubs, and the lag that is furthest behind."""
-    hubs: defaultdict[str, list[Sample]] = defaultdict(list)
+    hubs: defaultdict[str, list[MetricSample]] = defaultdict(list)
     for sample in samples:
         if not sample.subject.group:
             hubs[sample.subject.namespace].append(sample)
@@ -194,14 +203,14 @@ def _of_namespaces(
         size = sum(sample.gauges[1] or 0 for sample in hubs[name])
         behind = [lag for sample in hubs[name] if (lag := sample.gauges[2]) is not None]
         gauges = (connections[name, ""], size, max(behind, default=None), throughput_units)
-        made.append(Sample(Subject(name), tuple(sums), gauges))
+        made.append(MetricSample(MetricSubject(name), tuple(sums), gauges))
     return made
 
 
-def _most_important(samples: list[Sample]) -> list[Sample]:
+def _most_important(samples: list[MetricSample]) -> list[MetricSample]:
     """Namespaces, then hubs, then groups; the busiest first."""
 
-    def rank(sample: Sample) -> tuple[bool, bool, int]:
+    def rank(sample: MetricSample) -> tuple[bool, bool, int]:
         subject = sample.subject
         return bool(subject.hub), bool(subject.group), -sum(sample.counters)
 

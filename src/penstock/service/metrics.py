@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.broker import LATENCY_BOUNDS_MS, Broker, HubRuntime
 from penstock.broker.lag import LagRow
 from penstock.management.capture_registry import CaptureState
-from penstock.model.flush_times import FLUSH_BOUNDS_S, FlushTimes
-from penstock.service.capture_process import CaptureWatch
+from penstock.model.flush_times import FLUSH_BOUNDS_S, FlushLatencies
+from penstock.service.capture_process import CaptureMonitor
 from penstock.service.periodic_tasks import TurnBudget
 
 _SAMPLES_PER_PIECE = 256  # histograms count as one
@@ -133,7 +133,7 @@ class BrokerCollector:
         lag: Callable[[HubRuntime], list[LagRow]],
         connections: Callable[[], int],
         connections_opened: Callable[[], int],
-        flushes: FlushTimes,
+        flushes: FlushLatencies,
         answered: Mapping[int, int],
     ) -> None:
         """`lag`: the rows of one hub. `answered`: HTTPS requests by the status of their answers."""
@@ -255,7 +255,7 @@ class _HubFamilies:
 class CaptureCollector:
     """Every captured hub: its backlog, its files, its state."""
 
-    def __init__(self, watch: CaptureWatch) -> None:
+    def __init__(self, watch: CaptureMonitor) -> None:
         self._watch = watch
 
     async def collect(self) -> list[Family]:

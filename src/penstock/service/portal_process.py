@@ -20,20 +20,20 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from penstock.management.permissions import ProcessRole, Role, Verified, actor_of
+from penstock.management.permissions import AdminRole, ProcessRole, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
 from penstock.model.prices import PRICE_FIELDS
 from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import issue_link
-from penstock.portal.users import Role as PortalRole
+from penstock.portal.users import PortalRole as PortalRole
 from penstock.service.certificates import Certificates
-from penstock.service.child_processes import Child, Children, ChildState
+from penstock.service.child_processes import ChildProcess, ChildProcesses, ChildState
 from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
 from penstock.service.management_context import own_host_names
 from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
-from penstock.service.runtime_description import Facts, public_host
+from penstock.service.runtime_description import RuntimeDescription, public_host
 
 NAME = "portal"
 _BACKLOG = 128
@@ -47,11 +47,11 @@ class PortalSockets:
     def __init__(self, settings: Settings) -> None:
         self.note = ""
         try:
-            self.sockets = _listening(settings.host, settings.portal_port)
+            self.sockets = _open_listening_sockets(settings.host, settings.portal_port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or settings.portal_port != PORTAL_PORT:
                 raise
-            self.sockets = _listening(settings.host, 0)
+            self.sockets = _open_listening_sockets(settings.host, 0)
             self.note = (
                 f"Port {PORTAL_PORT} is taken by another program: the portal has another one; "
                 "choose it with --portal-port."
@@ -65,14 +65,14 @@ class PortalSockets:
             each.close()
 
 
-def _listening(host: str, port: int) -> list[socket.socket]:
+def _open_listening_sockets(host: str, port: int) -> list[socket.socket]:
     """127.0.0.1 takes ::1 along, as the doors do."""
     with contextlib.ExitStack() as opened:
-        first = opened.enter_context(_bound(host, port))
+        first = opened.enter_context(_bind_socket(host, port))
         found = [first]
         if host == "127.0.0.1":
             try:
-                found.append(opened.enter_context(_bound("::1", first.getsockname()[1])))
+                found.append(opened.enter_context(_bind_socket("::1", first.getsockname()[1])))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and port != 0:
                     raise
@@ -80,7 +80,7 @@ def _listening(host: str, port: int) -> list[socket.socket]:
         return found
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -98,11 +98,11 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def portal_child(
     settings: Settings,
-    facts: Facts,
+    facts: RuntimeDescription,
     sockets: PortalSockets,
     certificates: Certificates,
     data: DataDirectory,
-) -> Child:
+) -> ChildProcess:
     descriptors = [each.fileno() for each in sockets.sockets]
     told = {
         "PENSTOCK_ADMIN_URL": facts.admin,
@@ -127,10 +127,10 @@ def portal_child(
     if not settings.is_loopback:
         told["PENSTOCK_PORTAL_CERTIFICATE_FILE"] = str(certificates.certificate_file)
         told["PENSTOCK_PORTAL_KEY_FILE"] = str(certificates.key_file)
-    return Child(
+    return ChildProcess(
         NAME,
         (sys.executable, "-m", "penstock.portal"),
-        {**_plain(os.environ), **told},
+        {**_plain_environment(os.environ), **told},
         probe=lambda: _answers(sockets, tls=not settings.is_loopback),
         pass_fds=descriptors,
     )
@@ -146,7 +146,7 @@ class PortalSignIn:
         self._secret = data.portal_secret()
         self._verify = verify
 
-    def sign_in_link(self, user: str, role: Role, *, now_ms: int) -> str:
+    def sign_in_link(self, user: str, role: AdminRole, *, now_ms: int) -> str:
         if self._url is None:
             raise NotFound("The service runs without its portal: start it without --no-portal.")
         return issue_link(self._url, self._secret, user, PortalRole(role), now_ms=now_ms)
@@ -160,7 +160,7 @@ class PortalSignIn:
         return None if actor_of(subject, roles).process is not None else (subject, roles)
 
 
-def check_portal(children: Children) -> Finding:
+def check_portal(children: ChildProcesses) -> Finding:
     for status in children.status():
         if status.name == NAME:
             if status.state is ChildState.RUNNING:
@@ -183,7 +183,7 @@ def front_route(portal: str | None) -> Route:
     return Route("/", front)
 
 
-def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+def _plain_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Without our own settings, some of which are keys."""
     return {name: value for name, value in environ.items() if not name.startswith("PENSTOCK_")}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import write_whole
+from penstock.service.data_directory import write_file_atomically
 from penstock.service.management_context import ServiceTokens
 
 LIFETIME_S = 3600  # how long a token that was lost is worth something
@@ -77,7 +77,7 @@ class ProcessTokens:
                     subject=role.lower(), role=role.value, lifetime_s=LIFETIME_S
                 )
                 content = issued.token.reveal().encode() + b"\n"
-                write_whole(self.file(role), content, mode=0o600)
+                write_file_atomically(self.file(role), content, mode=0o600)
                 self._issued_ms[role] = now_ms
 
     async def renew(self) -> str | None:

@@ -25,12 +25,14 @@ class ReadThreads(StartedThreads):
             try:
                 return fn(*args, **kwargs)
             finally:
-                slow_operations.took("read", (time.monotonic() - began_s) * 1000, **_facts(fn))
+                slow_operations.warn_if_slow(
+                    "read", (time.monotonic() - began_s) * 1000, **_reader_fields(fn)
+                )
 
         return super().submit(measured)
 
 
-def _facts(work: Callable[..., object]) -> dict[str, object]:
+def _reader_fields(work: Callable[..., object]) -> dict[str, object]:
     reader = getattr(work, "__self__", None)
     if not isinstance(reader, Reader):
         return {}

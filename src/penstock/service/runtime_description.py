@@ -15,7 +15,7 @@ _AMQPS_DEFAULT = 5671
 _LOCALHOST = ("localhost", "127.0.0.1", "::1")  # any other loopback address is not localhost
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Field names are the outside face; their order is the order of the JSON object."""
 
     namespace: str
@@ -45,7 +45,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         admin_token: str,
         ca_file: Path,
         portal: str | None = None,
-    ) -> Facts:
+    ) -> RuntimeDescription:
         host = public_host(settings)
         key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
         tls_endpoint = host if amqps_port == _AMQPS_DEFAULT else f"{host}:{amqps_port}"
@@ -53,7 +53,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         if amqp_port is not None:
             plain = f"Endpoint=sb://{host}:{amqp_port};{key};UseDevelopmentEmulator=true;"
         scheme = "http" if settings.is_loopback else "https"
-        return Facts(
+        return RuntimeDescription(
             namespace=root.namespace,
             connection_string=f"Endpoint=sb://{tls_endpoint}/;{key}",
             emulator_connection_string=plain,

@@ -20,7 +20,7 @@ from penstock.broker.hub import HubRuntime
 from penstock.catalog.api import Catalog
 from penstock.log.api import LogStore
 from penstock.model.entities import Hub, Namespace
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 NAME_FILE = "hub.json"
 _NAME_BYTES_MAX = 4096
@@ -86,7 +86,7 @@ class UnclaimedLogs:
     def reserved(self) -> dict[tuple[str, str], str]:
         """Why these hubs, by the keys of namespace and name, cannot be created."""
         return {
-            (key(log.names.namespace), key(log.names.name)): log.warning()
+            (fold_name(log.names.namespace), fold_name(log.names.name)): log.warning()
             for log in self.logs
             if log.names is not None
         }
@@ -94,7 +94,7 @@ class UnclaimedLogs:
     def may_have(self, namespace: str, hub: str) -> bool:
         """Whether one of the logs is, or may be, that of this hub."""
         reserved = self.reserved()
-        return len(reserved) < len(self.logs) or (key(namespace), key(hub)) in reserved
+        return len(reserved) < len(self.logs) or (fold_name(namespace), fold_name(hub)) in reserved
 
 
 class StoredCatalog(Catalog, Protocol):

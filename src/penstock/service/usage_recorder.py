@@ -19,8 +19,8 @@ from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import PenstockError
-from penstock.model.names import key
-from penstock.model.quotas import next_on_ladder
+from penstock.model.names import fold_name
+from penstock.model.quotas import next_allowed_units
 from penstock.model.usage import HOUR_MS, AuditEntry, Usage, hour_of
 from penstock.service.periodic_tasks import PassRecord, record_failure
 
@@ -34,7 +34,7 @@ _REFUSED_S = 60.0
 _PURCHASE = "purchase"  # the run of units that were bought and not counted before a kill
 
 
-class Metering:
+class UsageRecorder:
     """Between `start` and `stop` everything that is used reaches the ledger. `process` is a name
     that no other process uses or has used."""
 
@@ -66,12 +66,12 @@ class Metering:
 
     async def start(self) -> None:
         """The hour's units are in the ledger when it returns, before anything is published."""
-        self._accounts.on_change = self._changed
+        self._accounts.on_change = self._schedule_write
         self._accounts.on_short = self._short
         self._unsubscribe = self._catalog.subscribe(self._on_change)
         for namespace in self._catalog.namespaces():
             hubs = self._catalog.hubs(namespace.name)
-            self._partitions[key(namespace.name)] = sum(hub.partition_count for hub in hubs)
+            self._partitions[fold_name(namespace.name)] = sum(hub.partition_count for hub in hubs)
             self._judge_units(namespace.name)
         purchases = [
             Usage(
@@ -91,7 +91,7 @@ class Metering:
     async def stop(self) -> None:
         """Everything that was counted is written, if the disk takes it."""
         self._is_stopping = True
-        self._accounts.on_change = self._accounts.on_short = _nothing
+        self._accounts.on_change = self._accounts.on_short = _do_nothing
         if self._unsubscribe is not None:
             self._unsubscribe()
         for timer in (self._write_timer, self._hour_timer):
@@ -110,7 +110,7 @@ class Metering:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def _changed(self) -> None:
+    def _schedule_write(self) -> None:
         if self._write_timer is None:
             self._write_timer = self._loop.call_later(WRITE_AFTER_S, self._due)
 
@@ -119,7 +119,7 @@ class Metering:
         if self._writing is None or self._writing.done():
             self._writing = self._loop.create_task(self._write())
         else:
-            self._changed()
+            self._schedule_write()
 
     async def _write(self) -> None:
         try:
@@ -142,9 +142,9 @@ class Metering:
             is_written = await self._record(named)
         finally:
             if is_written:
-                self._accounts.written(counts)
+                self._accounts.confirm_written(counts)
             else:
-                self._accounts.not_written(counts)
+                self._accounts.retain_unwritten(counts)
         return is_written
 
     async def _record(self, usages: list[Usage]) -> bool:
@@ -166,7 +166,7 @@ class Metering:
         except Exception as error:  # noqa: BLE001 - confined to this pass
             record_failure(self.record, error)
         else:
-            self._changed()
+            self._schedule_write()
 
     def _arm_hour_timer(self) -> None:
         to_turn_s = (HOUR_MS - self._clock.now_ms() % HOUR_MS) / 1000
@@ -183,47 +183,49 @@ class Metering:
         """Auto-inflate: one step up, never down."""
         answer_after_s = _INFLATED_S
         namespace = self._catalog.namespace(account.namespace)
-        if namespace is not None and (more := _inflated(namespace, self._clock.now_ms())):
+        if namespace is not None and (more := _raise_units(namespace, self._clock.now_ms())):
             try:
                 self._catalog.put_namespace(more[0], audit=more[1])
                 _log.info("auto-inflate: %s", more[1].detail)
             except PenstockError as error:
                 _log.warning("auto-inflate is refused: %s", error)
                 answer_after_s = _REFUSED_S
-        self._loop.call_later(answer_after_s, account.answered)
+        self._loop.call_later(answer_after_s, account.end_request)
 
     def _on_change(self, change: CatalogChange) -> None:
         """Counts partitions by what changed: a namespace may have thousands of hubs."""
         match change.entity:
             case Namespace(name=name):
                 if change.after is None:
-                    self._partitions.pop(key(name), None)
-                    self._notes.pop(key(name), None)
+                    self._partitions.pop(fold_name(name), None)
+                    self._notes.pop(fold_name(name), None)
                 else:
                     self._judge_units(name)
             case Hub(namespace=name, partition_count=count):
                 if change.before is None or change.after is None:
                     more = count if change.before is None else -count
-                    self._partitions[key(name)] = self._partitions.get(key(name), 0) + more
+                    self._partitions[fold_name(name)] = (
+                        self._partitions.get(fold_name(name), 0) + more
+                    )
                     self._judge_units(name)
 
     def _judge_units(self, name: str) -> None:
         namespace = self._catalog.namespace(name)
         note: str | None = None
         if namespace is not None:
-            note = _idle_units_note(namespace, self._partitions.get(key(name), 0))
+            note = _idle_units_note(namespace, self._partitions.get(fold_name(name), 0))
         if note is None:
-            self._notes.pop(key(name), None)
-        elif self._notes.get(key(name)) != note:
+            self._notes.pop(fold_name(name), None)
+        elif self._notes.get(fold_name(name)) != note:
             _log.warning("%s", note)
-            self._notes[key(name)] = note
+            self._notes[fold_name(name)] = note
 
 
-def _inflated(namespace: Namespace, now_ms: int) -> tuple[Namespace, AuditEntry] | None:
+def _raise_units(namespace: Namespace, now_ms: int) -> tuple[Namespace, AuditEntry] | None:
     units, most = namespace.throughput_units, namespace.maximum_throughput_units
     if units is None or most is None or units >= most:
         return None
-    more = min(next_on_ladder(units), most)
+    more = min(next_allowed_units(units), most)
     entry = AuditEntry(
         at_ms=now_ms,
         who="auto-inflate",
@@ -247,5 +249,5 @@ def _idle_units_note(namespace: Namespace, partitions: int) -> str | None:
     )
 
 
-def _nothing(account: Account | None = None) -> None:
+def _do_nothing(account: Account | None = None) -> None:
     """Nobody writes any more."""

@@ -21,27 +21,27 @@ from starlette.routing import WebSocketRoute
 
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
-from penstock.catalog.metric_store import SqliteHistory
+from penstock.catalog.metric_store import SqliteMetricStore
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.catalog.usage_ledger import SqliteLedger
-from penstock.checkpoints.server_store import CheckpointKeeper
-from penstock.gateway.amqp.context import Context, Deadlines
-from penstock.gateway.amqp.server import AmqpDoor
-from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
+from penstock.catalog.usage_ledger import SqliteUsageLedger
+from penstock.checkpoints.server_store import ServerCheckpointStore
+from penstock.gateway.amqp.context import AmqpContext, Deadlines
+from penstock.gateway.amqp.server import AmqpServer
+from penstock.gateway.amqp.websocket import PATHS, WebSocketEndpoint
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
-from penstock.gateway.http.checkpoints import HttpCheckpoints
-from penstock.gateway.http.publish import HttpPublishing
+from penstock.gateway.http.checkpoints import CheckpointEndpoint
+from penstock.gateway.http.publish import PublishEndpoint
 from penstock.gateway.http.request import log_refusal
-from penstock.gateway.http.server import HttpDoor, PublicApplication
+from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.io.threads import StartedThreads
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.management.atom_door import AtomDoor
-from penstock.management.door import ManagementDoor
+from penstock.management.door import ManagementApp
 from penstock.management.jobs import JobRegistry
-from penstock.management.mount import WithManagement
-from penstock.management.operations import Administration
-from penstock.management.permissions import Role
-from penstock.management.shapes import Endpoints
+from penstock.management.mount import ManagementMount
+from penstock.management.operations import ManagementContext
+from penstock.management.permissions import AdminRole
+from penstock.management.shapes import ServiceEndpoints
 from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule
@@ -52,14 +52,14 @@ from penstock.model.errors import (
     QuotaExceeded,
     ServerBusy,
 )
-from penstock.model.flush_times import FlushTimes
+from penstock.model.flush_times import FlushLatencies
 from penstock.model.host_names import HostNames
 from penstock.service import certificate_reload, retention
 from penstock.service.authorities import CatalogAuthorities, shared_hosts
-from penstock.service.capture_process import CaptureRoom
+from penstock.service.capture_process import CaptureServices
 from penstock.service.certificate_reload import ReloadableCertificate
 from penstock.service.certificates import Certificates, machine_names, prepare_certificates
-from penstock.service.child_processes import Child, Children
+from penstock.service.child_processes import ChildProcess, ChildProcesses
 from penstock.service.config.settings import Settings
 from penstock.service.data_directory import DataDirectory
 from penstock.service.initial_entities import create_initial_entities, new_hub_id
@@ -67,13 +67,13 @@ from penstock.service.lag_report import LagReport, follow_catalog
 from penstock.service.listener_errors import listener_error
 from penstock.service.management_context import (
     AdministrationChecks,
-    DoorConnections,
+    GatewayConnections,
     ServiceTokens,
     endpoints_of,
     hubs_of_connections,
     new_key,
     own_host_names,
-    units_needed,
+    required_units,
 )
 from penstock.service.metric_history import MetricHistory
 from penstock.service.metrics import (
@@ -105,9 +105,9 @@ from penstock.service.readiness import (
     run_checks,
     summarize,
 )
-from penstock.service.runtime_description import Facts
+from penstock.service.runtime_description import RuntimeDescription
 from penstock.service.unclaimed_logs import UnclaimedLogs, compare_logs, hubs_with_name_files
-from penstock.service.usage_recorder import Metering
+from penstock.service.usage_recorder import UsageRecorder
 
 _READ_THREADS = 4
 _GRACE_S = 3.0
@@ -132,24 +132,24 @@ class Penstock:
         self._open = False
         self.broker: Broker | None = None
         self._logs: EmbeddedLogStore | None = None
-        self._flushes = FlushTimes()
+        self._flushes = FlushLatencies()
         self._answered: Mapping[int, int] = {}  # HTTPS requests, by status
-        self._keeper: CheckpointKeeper | None = None
+        self._keeper: ServerCheckpointStore | None = None
         self.lag: LagReport | None = None
-        self._endpoints: Endpoints | None = None
-        self._metering: Metering | None = None
-        self._captures: CaptureRoom | None = None
-        self._children = Children(self.clock)
+        self._endpoints: ServiceEndpoints | None = None
+        self._metering: UsageRecorder | None = None
+        self._captures: CaptureServices | None = None
+        self._children = ChildProcesses(self.clock)
         self._portal_note = ""
         self._sign_in: PortalSignIn | None = None
         self._tokens: ServiceTokens | None = None
-        self._portal: Child | None = None  # where it serves TLS with our certificate
+        self._portal: ChildProcess | None = None  # where it serves TLS with our certificate
         self._certificate: ReloadableCertificate | None = None
         self._unclaimed = UnclaimedLogs()
         self._passes: list[PassRecord] = []  # of every long-lived task
         self._tasks: list[PeriodicTask] = []
 
-    async def start(self) -> Facts:
+    async def start(self) -> RuntimeDescription:
         """Open everything, or nothing: a failure closes what was opened."""
         async with self._stack:
             facts = await self._start()
@@ -163,7 +163,7 @@ class Penstock:
         self._open = False
         await self._stack.aclose()
 
-    async def _start(self) -> Facts:
+    async def _start(self) -> RuntimeDescription:
         settings, loop = self.settings, asyncio.get_running_loop()
         raise_open_files_limit()
         data = DataDirectory(settings.data)
@@ -175,7 +175,7 @@ class Penstock:
             """On the committer's thread, which nobody's terminal may hold up."""
             self._flushes.observe(seconds)
             if seconds * 1000 >= slow_operations.SLOWNESS.threshold_ms:
-                wake(lambda: slow_operations.took("flush", seconds * 1000))
+                wake(lambda: slow_operations.warn_if_slow("flush", seconds * 1000))
 
         slow_operations.SLOWNESS.threshold_ms = settings.slow_operation_ms
         logs = EmbeddedLogStore(
@@ -211,7 +211,7 @@ class Penstock:
                 broker.hub(namespace.name, hub.name)
         reads = ReadThreads(_READ_THREADS, "penstock-read")
         self._stack.callback(reads.shutdown)
-        context = Context(
+        context = AmqpContext(
             broker=broker,
             clock=self.clock,
             authorities=CatalogAuthorities(catalog, shared_hosts=shared_hosts(settings)),
@@ -223,22 +223,24 @@ class Penstock:
         )
         self._keep_checkpoints(context, catalog, data)
         self._start_task("retention", partial(self._run_retention, broker), retention.INTERVAL_S)
-        facts = await self._open_doors(context, catalog, data, root)
+        facts = await self._open_listeners(context, catalog, data, root)
         self._supervise_capture(facts)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         logs.reserve_space()
         return facts
 
-    def _supervise_capture(self, facts: Facts) -> None:
+    def _supervise_capture(self, facts: RuntimeDescription) -> None:
         assert self._captures is not None
         supervisor = self._captures.start(self._children, facts)
         if supervisor.is_started:
             self._passes.append(supervisor.record)
         self._stack.push_async_callback(supervisor.close)
 
-    def _keep_checkpoints(self, context: Context, catalog: Catalog, data: DataDirectory) -> None:
-        keeper = self._keeper = CheckpointKeeper(
+    def _keep_checkpoints(
+        self, context: AmqpContext, catalog: Catalog, data: DataDirectory
+    ) -> None:
+        keeper = self._keeper = ServerCheckpointStore(
             data.path / "checkpoints.sqlite", now_ms=self.clock.now_ms, loop=context.loop
         )
         self._stack.push_async_callback(keeper.close)
@@ -253,9 +255,9 @@ class Penstock:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Before the doors open; written to the end after they closed."""
-        ledger = SqliteLedger(data.path / "catalog.sqlite")
+        ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
-        metering = self._metering = Metering(
+        metering = self._metering = UsageRecorder(
             broker.accounts,
             catalog,
             ledger,
@@ -272,37 +274,37 @@ class Penstock:
         if self._sign_in is None:
             return None
         with contextlib.suppress(NotFound):
-            return self._sign_in.sign_in_link("admin", Role.ADMIN, now_ms=self.clock.now_ms())
+            return self._sign_in.sign_in_link("admin", AdminRole.ADMIN, now_ms=self.clock.now_ms())
         return None
 
     # --- doors ----------------------------------------------------------------------------------
 
-    async def _open_doors(
-        self, context: Context, catalog: Catalog, data: DataDirectory, root: AuthorizationRule
-    ) -> Facts:
+    async def _open_listeners(
+        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, root: AuthorizationRule
+    ) -> RuntimeDescription:
         settings, loop = self.settings, context.loop
         certificate = self._prepare_certificate(data)
         tls = certificate.context
-        door = AmqpDoor(context)
+        door = AmqpServer(context)
         tokens = self._tokens = ServiceTokens.of(data, self.clock)
         portal = self._portal_sockets()
         self._sign_in = PortalSignIn(None if portal is None else portal.url, data, tokens.verify)
-        administration = self._administered(context, catalog, data, door)
+        administration = self._build_management_context(context, catalog, data, door)
         management = self._management(context, administration, tokens)
-        https = HttpDoor(
-            self._public(context, catalog, door, management, administration),
+        https = HttpServer(
+            self._build_public_app(context, catalog, door, management, administration),
             loop,
             guard=context.guard,
         )
         pages = self._administration(context.broker, door, None if portal is None else portal.url)
         checked = AdministrationChecks(
-            WithManagement(management, pages),
+            ManagementMount(management, pages),
             hosts=HostNames(own_host_names(settings)),
             namespace_hosts=lambda: [host for each in catalog.namespaces() for host in each.hosts],
             verify=tokens.verify,
             metrics_need_token=not settings.is_loopback,
         )
-        admin = HttpDoor(checked, loop)
+        admin = HttpServer(checked, loop)
         # Closed in reverse: AMQP says goodbye while the WebSockets under it are still open.
         self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
@@ -317,7 +319,7 @@ class Penstock:
         https_port = await self._listen(https, settings.https_port, "--https-port", tls)
         admin_tls = None if settings.is_loopback else tls
         admin_port = await self._listen(admin, settings.admin_port, "--admin-port", admin_tls)
-        facts = Facts.of(
+        facts = RuntimeDescription.of(
             settings,
             root=root,
             amqp_port=amqp_port,
@@ -359,24 +361,24 @@ class Penstock:
             _log.warning("certificate_check state=%s text=%s", finding.state, finding.text)
         return certificate
 
-    def _administered(
-        self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
-    ) -> Administration:
+    def _build_management_context(
+        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, door: AmqpServer
+    ) -> ManagementContext:
         assert self.lag is not None
         assert self._tokens is not None
         assert self._keeper is not None
         history = self._keep_history(context, catalog, data, door)
-        captures = self._captures = CaptureRoom(
+        captures = self._captures = CaptureServices(
             self.settings, context.broker, catalog, data.path, self.clock
         )
         # A connection of its own: the meter writes by another, on a thread of its own.
-        ledger = SqliteLedger(data.path / "catalog.sqlite")
+        ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
-        return Administration(
+        return ManagementContext(
             catalog=catalog,
             broker=context.broker,
             clock=self.clock,
-            connections=DoorConnections(door, self.clock),
+            connections=GatewayConnections(door, self.clock),
             portal=self._sign_in,
             ledger=ledger,
             lag=self.lag,
@@ -387,16 +389,16 @@ class Penstock:
             reads=context.reads,
             new_key=new_key,
             new_hub_id=new_hub_id,
-            units_needed=units_needed(context.broker),
+            units_needed=required_units(context.broker),
             limit_set=self.settings.limits,
             tokens=self._tokens,
         )
 
     def _keep_history(
-        self, context: Context, catalog: Catalog, data: DataDirectory, door: AmqpDoor
+        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, door: AmqpServer
     ) -> MetricHistory:
         assert self._keeper is not None
-        store = SqliteHistory(data.path / "history.sqlite")
+        store = SqliteMetricStore(data.path / "history.sqlite")
         self._stack.callback(store.close)
         history = MetricHistory(
             context.broker,
@@ -413,16 +415,16 @@ class Penstock:
         return history
 
     def _management(
-        self, context: Context, administration: Administration, tokens: ServiceTokens
-    ) -> ManagementDoor:
-        def endpoints() -> Endpoints:
+        self, context: AmqpContext, administration: ManagementContext, tokens: ServiceTokens
+    ) -> ManagementApp:
+        def endpoints() -> ServiceEndpoints:
             if self._endpoints is None:
                 raise ServerBusy("Penstock is starting; try again in a moment.")
             return self._endpoints
 
         loader = StartedThreads(1, "penstock-load")
         self._stack.callback(loader.shutdown)
-        return ManagementDoor(
+        return ManagementApp(
             administration,
             verify=tokens.verify,
             endpoints=endpoints,
@@ -431,17 +433,17 @@ class Penstock:
             loader=loader,
         )
 
-    def _public(
+    def _build_public_app(
         self,
-        context: Context,
+        context: AmqpContext,
         catalog: Catalog,
-        door: AmqpDoor,
-        management: ManagementDoor,
-        administration: Administration,
+        door: AmqpServer,
+        management: ManagementApp,
+        administration: ManagementContext,
     ) -> PublicApplication:
         """What answers on the HTTPS port: REST publishing, management, and AMQP over WebSocket."""
-        websocket = WebSocketDoor(door)
-        publishing = HttpPublishing(
+        websocket = WebSocketEndpoint(door)
+        publishing = PublishEndpoint(
             broker=context.broker,
             catalog=catalog,
             clock=self.clock,
@@ -457,14 +459,14 @@ class Penstock:
             log_refusal=partial(log_refusal, context.refusal_log),
         )
         return PublicApplication(
-            publishing=WithManagement(management, publishing, atom=atom),
+            publishing=ManagementMount(management, publishing, atom=atom),
             websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
             prefixes={CHECKPOINTS: self._checkpoints(context, catalog)},
         )
 
-    def _checkpoints(self, context: Context, catalog: Catalog) -> HttpCheckpoints:
+    def _checkpoints(self, context: AmqpContext, catalog: Catalog) -> CheckpointEndpoint:
         assert self._keeper is not None
-        return HttpCheckpoints(
+        return CheckpointEndpoint(
             broker=context.broker,
             catalog=catalog,
             keeper=self._keeper,
@@ -488,7 +490,7 @@ class Penstock:
         self._portal_note = portal.note
         return portal
 
-    def _administration(self, broker: Broker, door: AmqpDoor, portal: str | None) -> Starlette:
+    def _administration(self, broker: Broker, door: AmqpServer, portal: str | None) -> Starlette:
         """What answers on the administration port."""
         assert self.lag is not None
         collector = BrokerCollector(
@@ -512,7 +514,7 @@ class Penstock:
 
     async def _listen(
         self,
-        door: AmqpDoor | HttpDoor,
+        door: AmqpServer | HttpServer,
         port: int,
         flag: str,
         tls: ssl.SSLContext | None = None,

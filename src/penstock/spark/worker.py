@@ -15,7 +15,7 @@ _LARGE_BYTES = 32 * 1024 * 1024  # the most that glibc allows
 
 
 @functools.cache
-def settle_in() -> None:
+def configure_worker() -> None:
     """Once in a process, before its first task.
 
     Spark collects garbage behind every task, looking at each object of every imported module; what

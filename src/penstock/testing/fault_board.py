@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeVar
 
 from penstock.broker.throttle import BUSY_TEXT
 from penstock.model.errors import AuthFailed, PenstockError, ServerBusy
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 Side = Literal["send", "receive", "both"]
 T = TypeVar("T")
@@ -23,7 +23,7 @@ WAIT_S = 30.0  # how long a test waits at most, unless it says otherwise
 EXPIRED_TEXT = "ExpiredToken: The token is expired (a fault that the test asked for)."
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     BUSY = "server_busy"
     SLOW = "slow"
     DETACH = "detach"
@@ -39,7 +39,7 @@ class RunOnBroker(Protocol):
     def __call__(self, work: Callable[[], T]) -> T: ...
 
 
-class Sleeper(Protocol):
+class DelayedCall(Protocol):
     """Somebody whom a `slow` fault keeps waiting."""
 
     def wake(self) -> None: ...
@@ -51,7 +51,9 @@ class InjectedFault:
     May be used by any thread, and as a context manager that cancels it at the end.
     """
 
-    def __init__(self, board: Board, kind: Kind, *, times: int | None, hub: str | None) -> None:
+    def __init__(
+        self, board: FaultBoard, kind: FaultKind, *, times: int | None, hub: str | None
+    ) -> None:
         self.kind = kind
         self.hub = hub
         self.times = times
@@ -71,7 +73,7 @@ class InjectedFault:
     @property
     def is_armed(self) -> bool:
         """Whether it can still strike."""
-        return self in self._board.armed(self.kind)
+        return self in self._board.armed_faults(self.kind)
 
     def cancel(self) -> None:
         """Strike no more; who was kept waiting goes on. Harmless when it is over, or when the
@@ -99,7 +101,7 @@ class InjectedFault:
     # on the broker's thread
 
     def concerns(self, hub: str) -> bool:
-        return self.hub is None or key(self.hub) == key(hub)
+        return self.hub is None or fold_name(self.hub) == fold_name(hub)
 
     def strike(self, times: int = 1) -> None:
         with self._struck:
@@ -110,8 +112,8 @@ class InjectedFault:
 
 
 class SlowFault(InjectedFault):
-    def __init__(self, board: Board, *, delay_s: float, hub: str | None, side: Side) -> None:
-        super().__init__(board, Kind.SLOW, times=None, hub=hub)
+    def __init__(self, board: FaultBoard, *, delay_s: float, hub: str | None, side: Side) -> None:
+        super().__init__(board, FaultKind.SLOW, times=None, hub=hub)
         self.delay_s = delay_s
         self.side = side
 
@@ -122,8 +124,8 @@ class CountingFault(InjectedFault):
 
     def __init__(
         self,
-        board: Board,
-        kind: Kind,
+        board: FaultBoard,
+        kind: FaultKind,
         *,
         after: int,
         times: int | None,
@@ -139,7 +141,7 @@ class CountingFault(InjectedFault):
         self._act = act
         self._passed = 0
 
-    def passed(self, events: int) -> bool:
+    def count_events(self, events: int) -> bool:
         """So many more have; whether it is to strike now."""
         self._passed += events
         if self._passed < self._after:
@@ -151,16 +153,16 @@ class CountingFault(InjectedFault):
         self._act(link)
 
 
-class Board:
+class FaultBoard:
     """Every armed fault. `is_armed` is what the hubs ask first."""
 
     def __init__(self, run: RunOnBroker) -> None:
         self.run = run
         self.is_armed = False
-        self._armed: dict[Kind, list[InjectedFault]] = {kind: [] for kind in Kind}
-        self._sleepers: dict[Sleeper, None] = {}
+        self._armed: dict[FaultKind, list[InjectedFault]] = {kind: [] for kind in FaultKind}
+        self._sleepers: dict[DelayedCall, None] = {}
 
-    def armed(self, kind: Kind) -> list[InjectedFault]:
+    def armed_faults(self, kind: FaultKind) -> list[InjectedFault]:
         return self._armed[kind]
 
     def arm(self, fault: InjectedFault) -> None:
@@ -172,7 +174,7 @@ class Board:
         if fault in armed:
             armed.remove(fault)
             self.is_armed = any(self._armed.values())
-            if fault.kind is Kind.SLOW:
+            if fault.kind is FaultKind.SLOW:
                 self._wake_everybody()
 
     def disarm_everything(self) -> None:
@@ -185,7 +187,7 @@ class Board:
 
     def busy(self, hub: str) -> ServerBusy | None:
         """Why a publication is refused now."""
-        fault = self._first(Kind.BUSY, hub)
+        fault = self._first(FaultKind.BUSY, hub)
         if fault is None:
             return None
         fault.strike()
@@ -195,7 +197,7 @@ class Board:
         """How long to keep it waiting: the longest that any fault says."""
         found = [
             fault
-            for fault in self._armed[Kind.SLOW]
+            for fault in self._armed[FaultKind.SLOW]
             if isinstance(fault, SlowFault) and fault.concerns(hub) and fault.side in (side, "both")
         ]
         if not found:
@@ -204,43 +206,43 @@ class Board:
         slowest.strike()
         return slowest.delay_s
 
-    def counting(self, hub: str, side: Side) -> list[CountingFault]:
+    def counting_faults(self, hub: str, side: Side) -> list[CountingFault]:
         return [
             fault
-            for kind in (Kind.DETACH, Kind.DROP)
+            for kind in (FaultKind.DETACH, FaultKind.DROP)
             for fault in self._armed[kind]
             if isinstance(fault, CountingFault)
             and fault.concerns(hub)
             and fault.side in (side, "both")
         ]
 
-    def passed(self, hub: str, side: Side, events: int) -> list[CountingFault]:
+    def count_events(self, hub: str, side: Side, events: int) -> list[CountingFault]:
         """Events went by; the faults that are to hit their link for it, already counted."""
-        due = [fault for fault in self.counting(hub, side) if fault.passed(events)]
+        due = [fault for fault in self.counting_faults(hub, side) if fault.count_events(events)]
         for fault in due:
             fault.strike()
         return due
 
     def refuses_connection(self) -> bool:
-        fault = self._first(Kind.CONNECTIONS)
+        fault = self._first(FaultKind.CONNECTIONS)
         if fault is not None:
             fault.strike()
         return fault is not None
 
     def refused_token(self) -> AuthFailed | None:
-        fault = self._first(Kind.TOKENS)
+        fault = self._first(FaultKind.TOKENS)
         if fault is None:
             return None
         fault.strike()
         return AuthFailed(EXPIRED_TEXT)
 
-    def sleeps(self, sleeper: Sleeper) -> None:
+    def sleeps(self, sleeper: DelayedCall) -> None:
         self._sleepers[sleeper] = None
 
-    def woke(self, sleeper: Sleeper) -> None:
+    def woke(self, sleeper: DelayedCall) -> None:
         self._sleepers.pop(sleeper, None)
 
-    def _first(self, kind: Kind, hub: str | None = None) -> InjectedFault | None:
+    def _first(self, kind: FaultKind, hub: str | None = None) -> InjectedFault | None:
         found = (fault for fault in self._armed[kind] if hub is None or fault.concerns(hub))
         return next(found, None)
 
@@ -249,7 +251,7 @@ class Board:
             sleeper.wake()
 
 
-def error_of(condition: str, text: str) -> PenstockError:
+def error_for_condition(condition: str, text: str) -> PenstockError:
     """An error that the wire carries under any condition, the service's own or not."""
     kind = type("InjectedError", (PenstockError,), {"condition": condition, "retriable": True})
     error = kind(text)

@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from penstock.amqp.link import Link
-from penstock.gateway.amqp.authorization import Grants
+from penstock.gateway.amqp.authorization import ConnectionGrants
 from penstock.gateway.amqp.connection import AmqpConnection
-from penstock.gateway.amqp.links import EntityLink
-from penstock.gateway.amqp.publish_link import PublisherLink
-from penstock.gateway.amqp.read_link import ReaderLink
-from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.links import EntityLinkHandler
+from penstock.gateway.amqp.publish_link import PublishLink
+from penstock.gateway.amqp.read_link import ReadLink
+from penstock.gateway.amqp.server import AmqpServer
 from penstock.testing.fault_board import (
-    Board,
     CountingFault,
+    FaultBoard,
+    FaultKind,
     InjectedFault,
-    Kind,
     Side,
     SlowFault,
-    error_of,
+    error_for_condition,
 )
-from penstock.testing.faulty_hub import WatchedReader
+from penstock.testing.faulty_hub import FaultyReader
 
 DETACH_FORCED = "amqp:link:detach-forced"
 _TEXT = "The service ended this link (a fault that the test asked for)."
@@ -32,12 +32,12 @@ class Faults:
     """Each call arms one fault and returns it: `count`, `wait()`, `cancel()`, or a `with` block.
     May be called by any thread. `hub` None means every hub."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: FaultBoard) -> None:
         self._board = board
-        self._door: AmqpDoor | None = None
+        self._door: AmqpServer | None = None
         self._rejudge: Callable[[], None] | None = None
 
-    def watch(self, door: AmqpDoor, rejudge: Callable[[], None]) -> None:
+    def watch(self, door: AmqpServer, rejudge: Callable[[], None]) -> None:
         """The broker is there; `rejudge` has every link look at its tokens again."""
         self._door, self._rejudge = door, rejudge
 
@@ -46,7 +46,7 @@ class Faults:
         `com.microsoft:server-busy` over AMQP, 503 with Retry-After over HTTPS. Nothing of them is
         stored."""
         _check_times(times)
-        return self._arm(InjectedFault(self._board, Kind.BUSY, times=times, hub=hub))
+        return self._arm(InjectedFault(self._board, FaultKind.BUSY, times=times, hub=hub))
 
     def slow(self, delay_s: float, *, hub: str | None = None, side: Side = "both") -> InjectedFault:
         """From now on each publication is acknowledged that much later (it is stored at once), and
@@ -70,10 +70,10 @@ class Faults:
         With 0: every link to a hub that is attached now, at once, and only once."""
 
         def end(connection: AmqpConnection, link: Link) -> None:
-            error = error_of(condition, _TEXT)
-            connection.turn(partial(connection.detach, link, error))
+            error = error_for_condition(condition, _TEXT)
+            connection.run_turn(partial(connection.detach, link, error))
 
-        return self._counting(Kind.DETACH, after, times, hub, side, end)
+        return self._arm_counting(FaultKind.DETACH, after, times, hub, side, end)
 
     def drop_connection(
         self,
@@ -92,27 +92,27 @@ class Faults:
             connection.intake.stop()
             connection.hang_up()
 
-        return self._counting(
-            Kind.DROP, after_events, times, hub, side, cut, acknowledges=acknowledge
+        return self._arm_counting(
+            FaultKind.DROP, after_events, times, hub, side, cut, acknowledges=acknowledge
         )
 
     def refuse_connections(self, times: int | None = 1) -> InjectedFault:
         """The next `times` connections (None: all), AMQP or HTTPS, are closed as soon as they are
         made. Those that are there stay."""
         _check_times(times)
-        return self._arm(InjectedFault(self._board, Kind.CONNECTIONS, times=times, hub=None))
+        return self._arm(InjectedFault(self._board, FaultKind.CONNECTIONS, times=times, hub=None))
 
     def refuse_tokens(self, times: int | None = 1) -> InjectedFault:
         """The next `times` tokens (None: all) that are put over AMQP, or come with an HTTPS
         request, are refused as expired: 401."""
         _check_times(times)
-        return self._arm(InjectedFault(self._board, Kind.TOKENS, times=times, hub=None))
+        return self._arm(InjectedFault(self._board, FaultKind.TOKENS, times=times, hub=None))
 
     def expire_token(self) -> InjectedFault:
         """Every token that an AMQP connection holds runs out now: its links are detached with
         `amqp:unauthorized-access` until it puts another. `count` is the number of links. Over
         HTTPS each request brings its token: see `refuse_tokens`."""
-        fault = InjectedFault(self._board, Kind.EXPIRY, times=None, hub=None)
+        fault = InjectedFault(self._board, FaultKind.EXPIRY, times=None, hub=None)
         self._board.run(lambda: self._expire(fault))
         return fault
 
@@ -126,9 +126,9 @@ class Faults:
         self._board.run(lambda: self._board.arm(fault))
         return fault
 
-    def _counting(
+    def _arm_counting(
         self,
-        kind: Kind,
+        kind: FaultKind,
         after: int,
         times: int,
         hub: str | None,
@@ -156,7 +156,7 @@ class Faults:
             for connection, link in found:
                 hit(connection, link)
             # Several links of one connection are dropped by one blow.
-            units = {connection for connection, _ in found} if kind is Kind.DROP else found
+            units = {connection for connection, _ in found} if kind is FaultKind.DROP else found
             fault.strike(len(units))
 
         fault = CountingFault(
@@ -179,35 +179,35 @@ class Faults:
         assert self._rejudge is not None
         before = list(self._entity_links())
         for connection in self._door.connections:
-            connection.grants = Grants()
+            connection.grants = ConnectionGrants()
         self._rejudge()
         left = sum(1 for _ in self._entity_links())
         fault.strike(len(before) - left)
 
-    def _entity_links(self) -> Iterator[tuple[AmqpConnection, Link, EntityLink]]:
+    def _entity_links(self) -> Iterator[tuple[AmqpConnection, Link, EntityLinkHandler]]:
         assert self._door is not None
         for connection in list(self._door.connections):
             for link, app in list(connection.apps.items()):
-                if isinstance(app, EntityLink):
+                if isinstance(app, EntityLinkHandler):
                     yield connection, link, app
 
 
-def _places(app: EntityLink) -> tuple[object, ...]:
+def _places(app: EntityLinkHandler) -> tuple[object, ...]:
     """What a hub knows of the link's client."""
-    if isinstance(app, PublisherLink):
+    if isinstance(app, PublishLink):
         return tuple(place for place in (app.sender, app.producer) if place is not None)
-    return (app.reader,) if isinstance(app, ReaderLink) and app.reader is not None else ()
+    return (app.reader,) if isinstance(app, ReadLink) and app.reader is not None else ()
 
 
-def _hub_of(app: EntityLink) -> str:
-    if isinstance(app, PublisherLink):
+def _hub_of(app: EntityLinkHandler) -> str:
+    if isinstance(app, PublishLink):
         return app.hub.entity.name
-    reader = app.reader if isinstance(app, ReaderLink) else None
-    return reader.hub.name if isinstance(reader, WatchedReader) else ""
+    reader = app.reader if isinstance(app, ReadLink) else None
+    return reader.hub.name if isinstance(reader, FaultyReader) else ""
 
 
-def _side_of(app: EntityLink) -> Side:
-    return "send" if isinstance(app, PublisherLink) else "receive"
+def _side_of(app: EntityLinkHandler) -> Side:
+    return "send" if isinstance(app, PublishLink) else "receive"
 
 
 def _check_times(times: int | None) -> None:

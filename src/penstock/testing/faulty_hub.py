@@ -14,13 +14,13 @@ from penstock.gateway.guard import AddressLimits, ConnectionSlot
 from penstock.log.api import AppendDone
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
-from penstock.testing.fault_board import Board
+from penstock.testing.fault_board import FaultBoard
 
 
 class WatchedAddressLimits(AddressLimits):
     """Sends away who comes while connections are to be refused, and knows who is still there."""
 
-    def __init__(self, monotonic_ms: Callable[[], int], board: Board) -> None:
+    def __init__(self, monotonic_ms: Callable[[], int], board: FaultBoard) -> None:
         super().__init__(monotonic_ms)
         self._board = board
         self._slots: set[ConnectionSlot] = set()
@@ -49,16 +49,16 @@ class WatchedAddressLimits(AddressLimits):
                     await self._empty.wait()
 
 
-class WatchedHub(HubRuntime):
+class FaultyHub(HubRuntime):
     """Every publication comes by `_append`, whichever door it came by."""
 
     def __init__(
-        self, *args: Any, board: Board, loop: asyncio.AbstractEventLoop, **rest: Any
+        self, *args: Any, board: FaultBoard, loop: asyncio.AbstractEventLoop, **rest: Any
     ) -> None:
         super().__init__(*args, **rest)
         self._board = board
         self._loop = loop
-        self._late = _InOrder(board, loop)
+        self._late = _OrderedDelay(board, loop)
 
     @property
     def name(self) -> str:
@@ -68,17 +68,19 @@ class WatchedHub(HubRuntime):
         self, partition: Any, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
     ) -> None:
         if self._board.is_armed or self._late.is_waiting:
-            done = self._watched(batch, done, sender)
+            done = self._delay_if_armed(batch, done, sender)
         super()._append(partition, batch, size_bytes, done, sender)
 
-    def _watched(self, batch: EventBatch, done: AppendDone, sender: object) -> AppendDone:
+    def _delay_if_armed(self, batch: EventBatch, done: AppendDone, sender: object) -> AppendDone:
         board = self._board
         busy = board.busy(self.name)
         if busy is not None:
             self.counters.throttled_requests += 1
             raise busy
         # A request over HTTPS has no link that could be detached.
-        if isinstance(sender, SenderLink | ProducerLink) and board.counting(self.name, "send"):
+        if isinstance(sender, SenderLink | ProducerLink) and board.counting_faults(
+            self.name, "send"
+        ):
             done = partial(self._count, batch.count, done, sender)
         delay_s = board.delay_s(self.name, "send")
         if delay_s or self._late.is_waiting:
@@ -91,7 +93,7 @@ class WatchedHub(HubRuntime):
         if not isinstance(outcome, Receipt):
             done(outcome)
             return
-        due = self._board.passed(self.name, "send", events)
+        due = self._board.count_events(self.name, "send", events)
         for fault in due:
             if not fault.acknowledges:
                 fault.hit(sender)
@@ -102,13 +104,13 @@ class WatchedHub(HubRuntime):
 
     def open_reader(self, **given: Any) -> Reader:
         inner = super().open_reader(**given)
-        return cast(Reader, WatchedReader(inner, self, self._board, self._loop))
+        return cast(Reader, FaultyReader(inner, self, self._board, self._loop))
 
 
-class _InOrder:
+class _OrderedDelay:
     """Acknowledgements that wait. Their order stays, whatever each has to wait."""
 
-    def __init__(self, board: Board, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, board: FaultBoard, loop: asyncio.AbstractEventLoop) -> None:
         self._board = board
         self._loop = loop
         self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
@@ -147,11 +149,11 @@ class _InOrder:
             self._timer = None
 
 
-class WatchedReader:
+class FaultyReader:
     """A reader as the door sees it: `allowance` and `advance` are where events go by."""
 
     def __init__(
-        self, inner: Reader, hub: WatchedHub, board: Board, loop: asyncio.AbstractEventLoop
+        self, inner: Reader, hub: FaultyHub, board: FaultBoard, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.hub = hub
         self._inner = inner
@@ -179,12 +181,12 @@ class WatchedReader:
             return 0
         allowed = self._inner.allowance(bytes_max)
         # One event at a time, so that as many pass as the test has said.
-        return min(allowed, 1) if board.counting(name, "receive") else allowed
+        return min(allowed, 1) if board.counting_faults(name, "receive") else allowed
 
     def advance(self, events: int, position: int) -> None:
         self._inner.advance(events, position)
         if self._board.is_armed:
-            for fault in self._board.passed(self.hub.name, "receive", events):
+            for fault in self._board.count_events(self.hub.name, "receive", events):
                 self._is_halted = True
                 self._loop.call_soon(fault.hit, self)  # after the turn that sends them
 

@@ -12,37 +12,37 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.auth import Authority
 from penstock.catalog.api import Catalog
-from penstock.checkpoints.server_store import CheckpointKeeper
-from penstock.gateway.amqp.context import Context
-from penstock.gateway.amqp.server import AmqpDoor
-from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
+from penstock.checkpoints.server_store import ServerCheckpointStore
+from penstock.gateway.amqp.context import AmqpContext
+from penstock.gateway.amqp.server import AmqpServer
+from penstock.gateway.amqp.websocket import PATHS, WebSocketEndpoint
 from penstock.gateway.http import responses
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
-from penstock.gateway.http.checkpoints import HttpCheckpoints
-from penstock.gateway.http.publish import HttpPublishing
-from penstock.gateway.http.request import Exchange
-from penstock.gateway.http.server import HttpDoor, PublicApplication
+from penstock.gateway.http.checkpoints import CheckpointEndpoint
+from penstock.gateway.http.publish import PublishEndpoint
+from penstock.gateway.http.request import HttpRequest
+from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.service.lag_report import follow_catalog
-from penstock.testing.fault_board import Board
+from penstock.testing.fault_board import FaultBoard
 
 
-def https_door(
-    context: Context,
+def open_https_server(
+    context: AmqpContext,
     *,
     catalog: Catalog,
     authorities: Callable[[], Sequence[Authority]],
-    amqp: AmqpDoor,
-    board: Board,
+    amqp: AmqpServer,
+    board: FaultBoard,
     data: Path,
     stack: contextlib.AsyncExitStack,
-) -> HttpDoor:
+) -> HttpServer:
     """Publishing, AMQP over WebSocket, and checkpoints, kept in a file below `data`."""
-    keeper = CheckpointKeeper(
+    keeper = ServerCheckpointStore(
         data / "checkpoints.sqlite", now_ms=context.clock.now_ms, loop=context.loop
     )
     stack.push_async_callback(keeper.close)
     stack.callback(follow_catalog(keeper, catalog))
-    publishing = HttpPublishing(
+    publishing = PublishEndpoint(
         broker=context.broker,
         catalog=catalog,
         clock=context.clock,
@@ -50,7 +50,7 @@ def https_door(
         new_id=context.new_id,
         refusal_log=context.refusal_log,
     )
-    checkpoints = HttpCheckpoints(
+    checkpoints = CheckpointEndpoint(
         broker=context.broker,
         catalog=catalog,
         keeper=keeper,
@@ -59,19 +59,19 @@ def https_door(
         new_id=context.new_id,
         refusal_log=context.refusal_log,
     )
-    websocket = WebSocketDoor(amqp)
+    websocket = WebSocketEndpoint(amqp)
     application = PublicApplication(
-        publishing=_WatchedTokens(publishing, context, board),
+        publishing=_FaultyTokenCache(publishing, context, board),
         websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
-        prefixes={CHECKPOINTS: _WatchedTokens(checkpoints, context, board)},
+        prefixes={CHECKPOINTS: _FaultyTokenCache(checkpoints, context, board)},
     )
-    return HttpDoor(application, context.loop, guard=context.guard)
+    return HttpServer(application, context.loop, guard=context.guard)
 
 
-class _WatchedTokens:
+class _FaultyTokenCache:
     """Refuses requests whose tokens are to be refused; all others are the application's."""
 
-    def __init__(self, app: ASGIApp, context: Context, board: Board) -> None:
+    def __init__(self, app: ASGIApp, context: AmqpContext, board: FaultBoard) -> None:
         self._app = app
         self._context = context
         self._board = board
@@ -82,11 +82,11 @@ class _WatchedTokens:
             await self._app(scope, receive, send)
             return
         now_ms = self._context.clock.now_ms()
-        answer = responses.of_error(
+        answer = responses.error_response(
             refused,
             tracking_id=self._context.new_id(),
             tracker=self._context.new_id(),
             now_ms=now_ms,
             date=responses.http_date(now_ms),
         )
-        await Exchange(scope, receive, send).answer(answer)
+        await HttpRequest(scope, receive, send).answer(answer)

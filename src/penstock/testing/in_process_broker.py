@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from penstock.model import limits, names
 from penstock.model.clock import Clock, ManualClock, SystemClock
-from penstock.testing.fault_board import WAIT_S, Board
+from penstock.testing.fault_board import WAIT_S, FaultBoard
 from penstock.testing.faults import Faults
 from penstock.testing.published_events import PublishedEvent
-from penstock.testing.wiring import Options, Service
+from penstock.testing.wiring import BrokerOptions, InProcessService
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def broker(
     if rest:
         raise ValueError(f"retention is {retention}: whole hours are meant.")
     return InProcessBroker(
-        Options(
+        BrokerOptions(
             namespace=names.namespace_name(namespace),
             hubs=counts,
             groups=tuple(_names(groups)),
@@ -68,16 +68,16 @@ class InProcessBroker:
     """Made by `broker()`. Its methods may be called by any thread, also inside an event loop: they
     answer within milliseconds, but for those that wait (and `wait_for` has an async twin)."""
 
-    def __init__(self, options: Options, *, tls: bool) -> None:
+    def __init__(self, options: BrokerOptions, *, tls: bool) -> None:
         self._options = options
         self._is_tls = tls
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._service: Service | None = None
+        self._service: InProcessService | None = None
         self._stopping: asyncio.Event | None = None
         self._is_to_stop = False
         self._stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._board = Board(self._run)
+        self._board = FaultBoard(self._run)
         self.faults = Faults(self._board)
 
     def __repr__(self) -> str:  # connection strings hold keys
@@ -138,19 +138,19 @@ class InProcessBroker:
 
     @property
     def hubs(self) -> list[str]:
-        service = self._running()
+        service = self._require_service()
         return self._run(lambda: [hub.name for hub in service.catalog.hubs(self.namespace)])
 
     @property
     def amqp(self) -> str:
         """host:port of plain TCP."""
-        return self._running().amqp
+        return self._require_service().amqp
 
     @property
     def amqps(self) -> str:
         """host:port of TLS; opened when this is first asked for. The Python SDK takes no port from
         a TLS connection string: give it `custom_endpoint_address=f"sb://{broker.amqps}"`."""
-        return self._await(self._running().amqps())
+        return self._await(self._require_service().amqps())
 
     @property
     def connection_string(self) -> str:
@@ -160,30 +160,30 @@ class InProcessBroker:
 
     @property
     def emulator_connection_string(self) -> str:
-        service = self._running()
+        service = self._require_service()
         return f"Endpoint=sb://{service.amqp};{service.key};UseDevelopmentEmulator=true;"
 
     @property
     def tls_connection_string(self) -> str:
         """For TLS, whose port is opened when this is first asked for; trust `ca_file`."""
-        return f"Endpoint=sb://{self.amqps}/;{self._running().key}"
+        return f"Endpoint=sb://{self.amqps}/;{self._require_service().key}"
 
     @property
     def https_url(self) -> str:
         """Of REST publishing, AMQP over WebSocket and checkpoints; opened when first asked for."""
-        return f"https://{self._await(self._running().https())}"
+        return f"https://{self._await(self._require_service().https())}"
 
     @property
     def ca_file(self) -> str:
         """What TLS clients verify the broker with: a development certificate that the process
         makes once and removes at its end."""
-        return str(self._run(self._running().certificates).ca_file)
+        return str(self._run(self._require_service().certificates).ca_file)
 
     # --- looking inside -------------------------------------------------------------------------
 
     def published(self, hub: str = "events", partition: int | None = None) -> list[PublishedEvent]:
         """What the hub holds now, by partition and in its order there."""
-        service = self._running()
+        service = self._require_service()
         return self._run(lambda: service.published(hub, partition))
 
     def wait_for(
@@ -196,7 +196,7 @@ class InProcessBroker:
     ) -> list[PublishedEvent]:
         """`published`, once it holds so many; else TimeoutError. This blocks: where the events
         come from the same event loop, use `wait_for_async`."""
-        work = self._running().wait_for(hub, count, partition, timeout_s)
+        work = self._require_service().wait_for(hub, count, partition, timeout_s)
         return self._submit(work).result(timeout_s + _DEADLINE_S)
 
     async def wait_for_async(
@@ -207,7 +207,7 @@ class InProcessBroker:
         partition: int | None = None,
         timeout_s: float = WAIT_S,
     ) -> list[PublishedEvent]:
-        work = self._running().wait_for(hub, count, partition, timeout_s)
+        work = self._require_service().wait_for(hub, count, partition, timeout_s)
         return await asyncio.wrap_future(self._submit(work))
 
     # --- changing it ----------------------------------------------------------------------------
@@ -219,17 +219,17 @@ class InProcessBroker:
         partitions: int = limits.PARTITION_COUNT_DEFAULT,
         groups: Sequence[str] = (),
     ) -> None:
-        service = self._running()
+        service = self._require_service()
         self._run(lambda: service.create_hub(name, partitions, _names(groups)))
 
     def delete_hub(self, name: str) -> None:
         """Its links end with `amqp:not-found`."""
-        service = self._running()
+        service = self._require_service()
         self._run(lambda: service.catalog.delete_hub(self.namespace, name))
 
     def advance(self, time: timedelta) -> None:
         """Turn the ManualClock that was given: units come back, tokens run out, events grow old."""
-        service, clock = self._running(), self._options.clock
+        service, clock = self._require_service(), self._options.clock
         if not isinstance(clock, ManualClock):
             raise TypeError("advance() needs broker(clock=ManualClock()).")
 
@@ -254,7 +254,7 @@ class InProcessBroker:
 
     def _live(self, started: concurrent.futures.Future[None]) -> None:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
                 runner.run(self._serve(started))
         finally:
             self._stopped.set_result(None)
@@ -264,7 +264,7 @@ class InProcessBroker:
         if self._is_to_stop:  # asked before there was anybody to hear it
             self._stopping.set()
         try:
-            service = Service(self._options, self._board)
+            service = InProcessService(self._options, self._board)
             await service.start()
         except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
             started.set_exception(error)
@@ -292,7 +292,7 @@ class InProcessBroker:
             await asyncio.shield(asyncio.wrap_future(self._stopped))
             self._thread.join(_DEADLINE_S)  # it has nothing left to do
 
-    def _running(self) -> Service:
+    def _require_service(self) -> InProcessService:
         if self._service is None:
             raise RuntimeError("The broker is not running: use it inside its `with` block.")
         return self._service
@@ -319,7 +319,7 @@ def _names(given: Sequence[str]) -> Sequence[str]:
     return [given] if isinstance(given, str) else given
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:

@@ -34,7 +34,7 @@ class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True):
         return self.body.decode() if isinstance(self.body, bytes) else str(self.body)
 
 
-def opened(batch: StoredBatch, partition: int) -> Iterator[PublishedEvent]:
+def decode_published(batch: StoredBatch, partition: int) -> Iterator[PublishedEvent]:
     """The events of one stored batch. Raises AmqpError for one that is no AMQP message."""
     sections, position = batch.sections, 0
     for index in range(batch.count):
@@ -56,7 +56,7 @@ def _event(
     named = {} if given is None else msgspec.structs.asdict(given)
     partition_key = annotations.get(_PARTITION_KEY)
     return PublishedEvent(
-        body=_body(message),
+        body=_message_body(message),
         properties=dict(message.application_properties or {}),
         partition=partition,
         sequence=batch.first_sequence + index,
@@ -67,7 +67,7 @@ def _event(
     )
 
 
-def _body(message: Message) -> object:
+def _message_body(message: Message) -> object:
     body = message.body
     if isinstance(body, DataBody):
         return b"".join(bytes(chunk) for chunk in body.chunks)

@@ -22,8 +22,8 @@ import msgspec
 from penstock.auth import Authority
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog, CatalogChange
-from penstock.gateway.amqp.context import Context
-from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.context import AmqpContext
+from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import Guard
 from penstock.log.api import LogStore, PartitionLog
 from penstock.model import limits, names
@@ -35,9 +35,9 @@ from penstock.service import initial_entities
 from penstock.service.authorities import CatalogAuthorities
 from penstock.service.certificates import Certificates, server_context
 from penstock.testing.certificate import certificates_in, shared_certificates
-from penstock.testing.fault_board import Board
-from penstock.testing.faulty_hub import WatchedAddressLimits, WatchedHub
-from penstock.testing.published_events import PublishedEvent, opened
+from penstock.testing.fault_board import FaultBoard
+from penstock.testing.faulty_hub import FaultyHub, WatchedAddressLimits
+from penstock.testing.published_events import PublishedEvent, decode_published
 
 _HOST = "127.0.0.1"
 _HOST_6 = "::1"
@@ -47,7 +47,7 @@ _READ_BYTES = 1 * limits.MB
 _READ_THREADS = 2
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What `broker()` was told, checked."""
 
     namespace: str
@@ -60,17 +60,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     port: int
 
 
-class Service:
+class InProcessService:
     """One broker with its doors, from `start` to `stop`."""
 
-    def __init__(self, options: Options, board: Board) -> None:
+    def __init__(self, options: BrokerOptions, board: FaultBoard) -> None:
         self.options = options
         self._board = board
         self._stack = contextlib.AsyncExitStack()
         self._loop = asyncio.get_running_loop()
         self._ports: dict[str, int] = {}
         self._opening = asyncio.Lock()
-        self._context: Context | None = None
+        self._context: AmqpContext | None = None
         self.host = "localhost"
         self.key = ""
 
@@ -96,7 +96,7 @@ class Service:
             options.clock,
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
             later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
-            new_hub=partial(WatchedHub, board=self._board, loop=loop),
+            new_hub=partial(FaultyHub, board=self._board, loop=loop),
         )
         self._stack.callback(broker.close)
         for name in options.hubs:
@@ -106,8 +106,8 @@ class Service:
         self.broker = broker
         addresses = WatchedAddressLimits(options.clock.monotonic_ms, self._board)
         self._stack.push_async_callback(addresses.clear_out, _CLEAR_OUT_S)
-        self._authorities = _WatchedAuthorities(CatalogAuthorities(self.catalog), self._board)
-        self._context = Context(
+        self._authorities = _FaultyAuthorities(CatalogAuthorities(self.catalog), self._board)
+        self._context = AmqpContext(
             broker=broker,
             clock=options.clock,
             authorities=self._authorities,
@@ -116,7 +116,7 @@ class Service:
             loop=loop,
             guard=Guard(loop, addresses=addresses),  # by the machine's clock: it paces real work
         )
-        door = self.door = AmqpDoor(self._context)
+        door = self.door = AmqpServer(self._context)
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
         self._stack.callback(self.catalog.subscribe(self._catalog_changed))
         self._ports["amqp"] = await self._listen(door.listen, options.port, None)
@@ -166,7 +166,7 @@ class Service:
                 names.ROOT_RULE,
                 rights=Right.ALL,
                 primary=self._root_key(),
-                secondary=_random_key(),
+                secondary=new_key(),
                 now_ms=now_ms,
             )
         for name, partitions in options.hubs.items():
@@ -177,7 +177,7 @@ class Service:
 
     def _root_key(self) -> Secret:
         if self.options.data is None:
-            return _random_key()
+            return new_key()
         from penstock.service.data_directory import DataDirectory
 
         return DataDirectory(self.options.data).root_key()
@@ -207,7 +207,7 @@ class Service:
     def rejudge(self) -> None:
         """Links whose tokens ran out or whose policies changed end now. No new token is shown in
         that, so none is refused."""
-        with self._authorities.unwatched():
+        with self._authorities.without_faults():
             self.door.rejudge()
 
     # --- looking inside -------------------------------------------------------------------------
@@ -235,11 +235,11 @@ class Service:
                 subscriptions.callback(log.subscribe(changed.set))
             try:
                 async with asyncio.timeout(timeout_s):
-                    while sum(_count(log) for log in watched) < count:
+                    while sum(_event_count(log) for log in watched) < count:
                         await changed.wait()
                         changed.clear()
             except TimeoutError:
-                got = sum(_count(log) for log in watched)
+                got = sum(_event_count(log) for log in watched)
                 raise TimeoutError(
                     f"Hub '{hub}' holds {got} events after {timeout_s:g} s: {count} were expected."
                 ) from None
@@ -262,10 +262,10 @@ class Service:
         """The address of HTTPS: publishing, AMQP over WebSocket, checkpoints."""
         async with self._opening:
             if "https" not in self._ports:
-                from penstock.testing.https_wiring import https_door
+                from penstock.testing.https_wiring import open_https_server
 
                 assert self._context is not None
-                door = https_door(
+                door = open_https_server(
                     self._context,
                     catalog=self.catalog,
                     authorities=self._authorities.inner,
@@ -311,10 +311,10 @@ class Service:
         return got
 
 
-class _WatchedAuthorities:
+class _FaultyAuthorities:
     """Asked whenever a token is put: the place to refuse one."""
 
-    def __init__(self, inner: Callable[[], Sequence[Authority]], board: Board) -> None:
+    def __init__(self, inner: Callable[[], Sequence[Authority]], board: FaultBoard) -> None:
         self.inner = inner
         self._board = board
         self._is_watched = True
@@ -326,7 +326,7 @@ class _WatchedAuthorities:
         return self.inner()
 
     @contextlib.contextmanager
-    def unwatched(self) -> Iterator[None]:
+    def without_faults(self) -> Iterator[None]:
         self._is_watched = False
         try:
             yield
@@ -343,15 +343,15 @@ def _events_of(log: PartitionLog, partition: int) -> list[PublishedEvent]:
         if not batches:
             break
         for batch in batches:
-            found += opened(batch, partition)
+            found += decode_published(batch, partition)
             sequence = batch.next_sequence
     return found
 
 
-def _count(log: PartitionLog) -> int:
+def _event_count(log: PartitionLog) -> int:
     status = log.status()
     return 0 if status.is_empty else status.last_sequence - status.begin_sequence + 1
 
 
-def _random_key() -> Secret:
+def new_key() -> Secret:
     return Secret(base64.b64encode(secrets.token_bytes(32)).decode())

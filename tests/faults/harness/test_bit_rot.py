@@ -26,9 +26,9 @@ from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
 from penstock.log.embedded.store import EmbeddedLogStore
-from penstock.log.embedded.verify import Finding, verify_directory
+from penstock.log.embedded.verify import LogFinding, verify_directory
 from penstock.model.errors import LogCorrupt
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ class Store:
             self._turns.get(timeout=DEADLINE_S)()
         assert isinstance(outcomes[0], Receipt)
 
-    def producers(self) -> list[Producer | None]:
+    def producers(self) -> list[ProducerStamp | None]:
         return [self.log.producer(number) for number in range(PRODUCER_IDS)]
 
     def read_all(self) -> tuple[list[StoredBatch], set[int]]:
@@ -94,7 +94,7 @@ class Store:
         sequence, end = 0, self.log.status().last_sequence + 1
         while sequence < end:
             try:
-                batches = self.log.cached(sequence, bytes_max=2000) if is_cached else None
+                batches = self.log.read_cached(sequence, bytes_max=2000) if is_cached else None
                 if batches is None:
                     batches = self.log.read(sequence, bytes_max=2000 if is_cached else 1 << 20)
             except LogCorrupt:
@@ -129,7 +129,7 @@ class Rot:
                 event_body(1, number, i, count, chance.randint(24, 200)) for i in range(count)
             ]
             sections = b"".join(b"\x00\x53\x75\xa0" + bytes([len(b)]) + b for b in bodies)
-            stamp = Producer(number % PRODUCER_IDS, 1, number, number) if number % 2 else None
+            stamp = ProducerStamp(number % PRODUCER_IDS, 1, number, number) if number % 2 else None
             made.append(EventBatch(sections, count, producer=stamp), NOW + number)
         made.close()
         opened = Store(directory)
@@ -238,7 +238,7 @@ def verdict_on_the_rest(rot: Rot, span: Span) -> str:
     """A bit that costs nothing was put right by its use, or `penstock log verify` names it."""
     if span.path.read_bytes() == rot.whole[span.path]:
         return "derived anew"
-    findings = [found for found in verify_directory(rot.directory) if isinstance(found, Finding)]
+    findings = [found for found in verify_directory(rot.directory) if isinstance(found, LogFinding)]
     assert findings, f"nobody notices the {span.kind} of {span.path.name}"
     assert not any(finding.is_loss for finding in findings)
     return "named by verify"

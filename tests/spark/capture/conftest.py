@@ -12,12 +12,12 @@ import pytest
 from tests.spark.capture.storages import S3Server, TlsAzurite, s3_server
 from tests.spark.cluster import STARTS_MAX, TOO_BUSY
 
-from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
-from penstock.capture.destinations import Destination, resolve
-from penstock.capture.hub_files import Shelf
-from penstock.capture.ledger import Ledger
+from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureDescription
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.hub_files import FileLocationFilter
+from penstock.capture.ledger import CaptureStateFile
 from penstock.spark.capture.plan import CapturePlan
-from penstock.spark.capture.verify import Verified, verify
+from penstock.spark.capture.verify import CaptureVerification, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ MB = 1024 * 1024
 FAR_MS = 2**50
 
 
-def settings(**changes: Any) -> CaptureSettings:
+def settings(**changes: Any) -> CaptureDescription:
     """Smaller than the service lets anybody have them: tests do not wait for minutes."""
     usual: dict[str, Any] = {
         "encoding": "Avro",
@@ -39,7 +39,7 @@ def settings(**changes: Any) -> CaptureSettings:
         "container": "captured",
         "name_format": NAME_FORMAT_DEFAULT,
     }
-    return CaptureSettings(**usual | changes)
+    return CaptureDescription(**usual | changes)
 
 
 def drained(hub: TestHub, folder: Path, **changes: Any) -> CapturePlan:
@@ -87,7 +87,7 @@ def run_plan(spark: SparkSession, plan: CapturePlan) -> None:
 
 def wait_until_drained(plan: CapturePlan, query: Any, seconds: float = 120) -> None:
     assert plan.stops is not None
-    ledger = Ledger(plan.ledger)
+    ledger = CaptureStateFile(plan.ledger)
     try:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -140,12 +140,12 @@ def bodies(frame: DataFrame) -> list[bytes]:
     return [bytes(row["body"]) for row in sorted(rows)]
 
 
-def verified(plan: CapturePlan) -> Verified:
+def verified(plan: CapturePlan) -> CaptureVerification:
     assert plan.stops is not None
     given = plan.settings
-    target = resolve(plan.destinations, given.account, given.container)
+    target = resolve_destination(plan.destinations, given.account, given.container)
     return verify(
-        [Shelf(target=target, name_format=given.name_format)],
+        [FileLocationFilter(target=target, name_format=given.name_format)],
         namespace=plan.namespace,
         hub=plan.hub,
         runs=[{"starts": plan.starts, "captured": plan.stops}],

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture.destinations import Destination, Store, resolve
+from penstock.capture.destinations import Destination, FileStore, resolve_destination
 from penstock.model.errors import PenstockError
 
 PATH = "ns/hub/0/2026/11/17/08/05/00.avro"
 
 
-def told(store: Store, folder: Path) -> dict[str, Any]:
+def told(store: FileStore, folder: Path) -> dict[str, Any]:
     for content in (b"first", b"second"):
         source = folder / "spooled"
         source.write_bytes(content)
@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for destination, container in asked:
             try:
-                store = Store(resolve([destination], destination.name, container))
+                store = FileStore(resolve_destination([destination], destination.name, container))
                 answers.append(told(store, Path(folder)))
             except PenstockError as error:
                 answers.append({"error": str(error), "cause": repr(error.__cause__)})

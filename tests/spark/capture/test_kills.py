@@ -22,11 +22,11 @@ from tests.conftest import Azurite
 from tests.spark.conftest import TestHub, new_hub
 from tests.support.toolchains import NODE
 
-from penstock.capture.description import CaptureSettings
-from penstock.capture.destinations import Destination, resolve
-from penstock.capture.hub_files import Shelf
+from penstock.capture.description import CaptureDescription
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.hub_files import FileLocationFilter
 from penstock.client.ranges import RangeSettings
-from penstock.management.client import CaptureStatusInfo, ManagementClient
+from penstock.management.client import CaptureStatus, ManagementClient
 from penstock.model.errors import PenstockError
 from penstock.spark.capture.verify import verify
 
@@ -117,7 +117,7 @@ class Scene:
     def client(self) -> ManagementClient:
         return ManagementClient(self.server["admin"], self.server["admin_token"])
 
-    def status(self) -> CaptureStatusInfo | None:
+    def status(self) -> CaptureStatus | None:
         try:
             with self.client() as client:
                 (found,) = client.capture_status()
@@ -125,7 +125,7 @@ class Scene:
         except (PenstockError, OSError):
             return None
 
-    def wait(self, what: str, is_so: Callable[[CaptureStatusInfo], bool]) -> None:
+    def wait(self, what: str, is_so: Callable[[CaptureStatus], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while (found := self.status()) is None or not is_so(found):
             log = self.server.log.read_text()[-2000:]
@@ -225,10 +225,10 @@ def _prove(scene: Scene) -> None:
         url="abfs://",
         options={"connection_string": scene.storage.connection_string},
     )
-    settings = CaptureSettings.of(DESCRIPTION)
-    target = resolve([destination], settings.account, settings.container)
+    settings = CaptureDescription.of(DESCRIPTION)
+    target = resolve_destination([destination], settings.account, settings.container)
     found = verify(
-        [Shelf(target=target, name_format=settings.name_format)],
+        [FileLocationFilter(target=target, name_format=settings.name_format)],
         namespace=scene.server["namespace"],
         hub="killed",
         runs=[{"starts": dict.fromkeys(counts, 0), "captured": counts}],

@@ -18,7 +18,7 @@ from tests.spark.capture.conftest import (
 from tests.spark.conftest import TestHub, new_hub
 
 import penstock.capture
-from penstock.capture.destinations import Destination, Target
+from penstock.capture.destinations import Destination, DestinationFolder
 from penstock.spark.capture.compact import write_by_hour
 from penstock.spark.capture.plan import CapturePlan
 
@@ -118,7 +118,9 @@ def test_history_by_time_is_exact(spark: SparkSession, scene: Scene) -> None:
 def test_history_joined_by_hour_is_the_same_events(
     spark: SparkSession, scene: Scene, tmp_path: Path
 ) -> None:
-    target = Target(destination=Destination(name="x", url=tmp_path.as_uri()), container="joined")
+    target = DestinationFolder(
+        destination=Destination(name="x", url=tmp_path.as_uri()), container="joined"
+    )
     for _ in range(2):  # again is the same
         written = write_by_hour(
             history(spark, scene.hub, scene.folder), target, namespace="ns", hub=scene.hub.name

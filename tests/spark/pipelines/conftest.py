@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.spark.pipelines.pipeline_file import Hubs, PipelineFile, ShowRows
-from penstock.spark.pipelines.runner import PipelineRun, RunSettings, Shot
+from penstock.spark.pipelines.pipeline_file import PipelineFile, PipelineHubs, ShowRows
+from penstock.spark.pipelines.runner import PipelineRun, PipelineSnapshot, RunSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,12 +25,12 @@ class Onlooker:
     """Keeps what it is shown; `seen` is set when a batch was."""
 
     def __init__(self) -> None:
-        self.shots: list[Shot] = []
+        self.shots: list[PipelineSnapshot] = []
         self.shown: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.changed = threading.Condition()
 
-    def saw(self, shot: Shot) -> None:
+    def saw(self, shot: PipelineSnapshot) -> None:
         with self.changed:
             self.shots.append(shot)
             self.changed.notify_all()
@@ -79,8 +79,8 @@ class Pipelines:
             restarts_max=restarts,
         )
 
-        def hubs(spark: SparkSession, show: ShowRows) -> Hubs:
-            return Hubs(
+        def hubs(spark: SparkSession, show: ShowRows) -> PipelineHubs:
+            return PipelineHubs(
                 spark,
                 connection or {"connectionString": self._server.connection_string()},
                 reading={"startingPosition": "earliest", **(reading or {})},
@@ -90,7 +90,7 @@ class Pipelines:
         made = PipelineFile(file)
         return PipelineRun(self._spark, made, settings, self.onlooker, hubs=hubs, renew=renew)
 
-    def run(self, name: str, **options: Any) -> Shot:
+    def run(self, name: str, **options: Any) -> PipelineSnapshot:
         file = EXAMPLES / f"{name}.py" if "/" not in name else Path(name)
         return self.begin(file, **options).run()
 

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.spark.pipeline_display import JsonDisplay, LineDisplay, LiveDisplay, sparkline
-from penstock.spark.pipelines.progress import Batch
-from penstock.spark.pipelines.runner import QueryShot, Shot
+from penstock.spark.pipelines.progress import BatchProgress
+from penstock.spark.pipelines.runner import PipelineSnapshot, QuerySnapshot
 
 
-def batch(number: int, **more: Any) -> Batch:
+def batch(number: int, **more: Any) -> BatchProgress:
     given: dict[str, Any] = {
         "batch_id": number,
         "timestamp": "2026-11-16T09:00:00.000Z",
@@ -28,11 +28,13 @@ def batch(number: int, **more: Any) -> Batch:
         "late_rows": 0,
         "watermark": None,
     }
-    return Batch(**(given | more))
+    return BatchProgress(**(given | more))
 
 
-def shot(*, state: str = "Running", seconds: float = 12.0, last: Batch | None = None) -> Shot:
-    query = QueryShot(
+def shot(
+    *, state: str = "Running", seconds: float = 12.0, last: BatchProgress | None = None
+) -> PipelineSnapshot:
+    query = QuerySnapshot(
         name="windows\x1b[2J",
         id="1",
         run_id="2",
@@ -45,18 +47,20 @@ def shot(*, state: str = "Running", seconds: float = 12.0, last: Batch | None = 
         last=last,
         fresh=[] if last is None else [last],
     )
-    return Shot(name="windows", state=state, seconds=seconds, restarts=1, queries=[query])
+    return PipelineSnapshot(
+        name="windows", state=state, seconds=seconds, restarts=1, queries=[query]
+    )
 
 
 def test_json_lines_tell_everything_a_script_wants(capsys: pytest.CaptureFixture[str]) -> None:
     display = JsonDisplay()
-    display.starting("windows", "local[*]")
-    display.started("http://127.0.0.1:4040", "/checkpoints")
+    display.show_starting("windows", "local[*]")
+    display.show_started("http://127.0.0.1:4040", "/checkpoints")
     display.saw(shot(last=batch(11)))
     display.rows("windows", 11, ['{"device":"a"}'])
     display.note("again")
     display.saw(shot(state="Stopped"))
-    display.ended()
+    display.show_ended()
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
     assert [line["event"] for line in lines] == (
@@ -83,12 +87,12 @@ def test_json_lines_tell_everything_a_script_wants(capsys: pytest.CaptureFixture
 
 def test_lines_come_now_and_then_and_rows_are_data(capsys: pytest.CaptureFixture[str]) -> None:
     display = LineDisplay(every_s=10, is_quiet=False)
-    display.starting("windows", "yarn")
-    display.started(None, None)
+    display.show_starting("windows", "yarn")
+    display.show_started(None, None)
     for second in range(25):
         display.saw(shot(seconds=float(second), last=batch(second)))
     display.rows("windows", 1, ['{"device":"a"}'])
-    display.ended()
+    display.show_ended()
     captured = capsys.readouterr()
     assert captured.out == '{"device":"a"}\n'
     told = [line for line in captured.err.splitlines() if "batch time" in line]
@@ -103,20 +107,20 @@ def test_lines_come_now_and_then_and_rows_are_data(capsys: pytest.CaptureFixture
 
 def test_quiet_says_rows_and_trouble_only(capsys: pytest.CaptureFixture[str]) -> None:
     display = LineDisplay(every_s=0, is_quiet=True)
-    display.starting("windows", "yarn")
+    display.show_starting("windows", "yarn")
     display.saw(shot(last=batch(1)))
     display.note("it failed")
-    display.ended()
+    display.show_ended()
     assert capsys.readouterr().err == "it failed\n"
 
 
 def test_a_terminal_has_a_table_with_lag_state_and_times() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=110, color_system=None)
     display = LiveDisplay(screen)
-    display.starting("windows", "local[*]")
+    display.show_starting("windows", "local[*]")
     try:
         first = _rendered(display)
-        display.started("http://127.0.0.1:4040", "/checkpoints")
+        display.show_started("http://127.0.0.1:4040", "/checkpoints")
         display.saw(shot())
         waiting = _rendered(display)
         display.saw(shot(seconds=14.0, last=batch(12)))

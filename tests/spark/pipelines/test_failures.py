@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model import errors
-from penstock.spark.failures import TEXT_MAX, explain, of_error
+from penstock.spark.failures import TEXT_MAX, explain_error, explain_failure
 
 STREAM_FAILED = """[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: Job aborted
 due to stage failure: Task 0 in stage 3.0 failed 1 times: Lost task 0.0 in stage 3.0 (TID 5)
@@ -46,7 +46,7 @@ Driver stacktrace: SQLSTATE: XXKST"""
 def test_a_python_trace_within_a_java_trace_gives_its_last_error(
     inner: str, kind: type[errors.PenstockError], text: str
 ) -> None:
-    failure = explain(STREAM_FAILED.format(inner=inner))
+    failure = explain_failure(STREAM_FAILED.format(inner=inner))
     assert (failure.text, failure.kind) == (text, kind)
     assert isinstance(failure.error(), kind)
 
@@ -56,7 +56,7 @@ def test_a_java_trace_gives_its_last_cause() -> None:
 \tat org.apache.spark.Foo.bar(Foo.scala:1)
 Caused by: java.io.IOException: No space left on device
 \tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)"""
-    assert explain(said).text == "IOException: No space left on device"
+    assert explain_failure(said).text == "IOException: No space left on device"
 
 
 def test_calls_of_java_objects_are_no_cause() -> None:
@@ -66,21 +66,21 @@ def test_calls_of_java_objects_are_no_cause() -> None:
         "\tat org.apache.spark.sql.execution.streaming.HDFSMetadataLog.get(HDFSMetadataLog.scala:1)"
     )
     text = "IllegalStateException: Failed to read log file offsets/0. Incomplete file"
-    assert explain(said).text == text
-    assert "o82" not in explain("An error occurred while calling o82.start.").text
+    assert explain_failure(said).text == text
+    assert "o82" not in explain_failure("An error occurred while calling o82.start.").text
 
 
 def test_a_failure_without_any_trace_is_its_first_line() -> None:
-    assert explain("went wrong\nmore").text == "went wrong"
-    assert explain("").text
-    assert len(explain("x" * 10_000).text) == TEXT_MAX
+    assert explain_failure("went wrong\nmore").text == "went wrong"
+    assert explain_failure("").text
+    assert len(explain_failure("x" * 10_000).text) == TEXT_MAX
 
 
 def test_an_error_of_the_users_file_says_where_it_was() -> None:
     try:
         exec(compile("def pipeline():\n    return 1 / 0\npipeline()", "/home/me/job.py", "exec"))
     except ZeroDivisionError as error:
-        failure = of_error(error)
+        failure = explain_error(error)
     assert failure.text.startswith("ZeroDivisionError: division by zero\n  ")
     assert "/home/me/job.py:2, in pipeline" in failure.text
     assert failure.is_final
@@ -95,10 +95,10 @@ def test_an_error_of_the_users_file_says_where_it_was() -> None:
     ],
 )
 def test_our_own_errors_keep_their_kind(error: errors.PenstockError) -> None:
-    failure = of_error(error)
+    failure = explain_error(error)
     assert type(failure.error()) is type(error)
     assert str(failure.error()) == str(error)
 
 
 def test_a_file_that_exits_says_so() -> None:
-    assert "sys.exit(3)" in of_error(SystemExit(3)).text
+    assert "sys.exit(3)" in explain_error(SystemExit(3)).text

@@ -9,12 +9,12 @@ import pytest
 
 from penstock.model.errors import ConfigurationError
 from penstock.spark.pipelines.pipeline_file import (
-    Hubs,
-    Outcome,
     PipelineFile,
-    chosen_arguments,
-    outcomes,
+    PipelineHubs,
+    PipelineResult,
     parameters,
+    pipeline_results,
+    select_arguments,
 )
 
 
@@ -35,9 +35,9 @@ class Table:
     writeStream = None
 
 
-def hubs() -> Hubs:
+def hubs() -> PipelineHubs:
     spark: Any = None
-    return Hubs(spark, {"connectionString": "secret"}, reading={}, show=lambda *_: None)
+    return PipelineHubs(spark, {"connectionString": "secret"}, reading={}, show=lambda *_: None)
 
 
 def test_a_file_is_read_without_being_run(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_arguments_that_do_not_fit_are_refused(given: dict[str, str], said: str)
     def pipeline(spark: object, hubs: object, size: int = 5, fast: bool = False) -> None: ...
 
     with pytest.raises(ConfigurationError) as refused:
-        chosen_arguments(pipeline, given, where="job.py")
+        select_arguments(pipeline, given, where="job.py")
     assert said in str(refused.value)
 
 
@@ -105,10 +105,13 @@ def test_a_parameter_that_nobody_gives_is_refused() -> None:
 
 def test_what_a_pipeline_returns_is_taken_in_each_shape() -> None:
     one, two = Writer(), Writer()
-    assert outcomes(None, where="job.py") == []
-    assert outcomes(one, where="job.py") == [Outcome(None, one)]
-    assert outcomes([one, two], where="job.py") == [Outcome(None, one), Outcome(None, two)]
-    assert outcomes({"a": one}, where="job.py") == [Outcome("a", one)]
+    assert pipeline_results(None, where="job.py") == []
+    assert pipeline_results(one, where="job.py") == [PipelineResult(None, one)]
+    assert pipeline_results([one, two], where="job.py") == [
+        PipelineResult(None, one),
+        PipelineResult(None, two),
+    ]
+    assert pipeline_results({"a": one}, where="job.py") == [PipelineResult("a", one)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_what_a_pipeline_returns_is_taken_in_each_shape() -> None:
 )
 def test_what_cannot_be_run_is_refused(returned: object, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        outcomes(returned, where="job.py")
+        pipeline_results(returned, where="job.py")
 
 
 def test_hubs_do_not_show_their_key() -> None:

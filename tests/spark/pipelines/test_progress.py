@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipelines.progress import RATE_MS, Tally, read_progress
+from penstock.spark.pipelines.progress import RATE_MS, ProgressTotals, read_progress
 
 
 def progress(batch_id: int = 3, rows: int = 10, **more: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_the_first_watermark_of_all_is_none() -> None:
 
 
 def test_a_tally_counts_each_batch_once() -> None:
-    tally = Tally()
+    tally = ProgressTotals()
     first = [read_progress(progress(number, rows=5)) for number in range(3)]
     assert [each.batch_id for each in tally.add(first)] == [0, 1, 2]
     assert tally.add(first) == []
@@ -93,7 +93,7 @@ def test_a_tally_counts_each_batch_once() -> None:
 
 
 def test_a_tally_knows_when_batches_passed_between_two_looks() -> None:
-    tally = Tally()
+    tally = ProgressTotals()
     assert tally.has_missed(read_progress(progress(1)))
     tally.add([read_progress(progress(0, rows=5))])
     assert not tally.has_missed(read_progress(progress(1, rows=5)))
@@ -105,7 +105,7 @@ def test_a_tally_knows_when_batches_passed_between_two_looks() -> None:
 
 
 def test_a_rate_is_that_of_the_last_seconds() -> None:
-    tally = Tally()
+    tally = ProgressTotals()
     assert tally.rate(0) == 0.0
     tally.add([read_progress(progress(0, rows=1000))])
     assert tally.rate(1000) == 1000.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError, Unauthorized
-from penstock.spark.pipelines.runner import PipelineRun, Shot
+from penstock.spark.pipelines.runner import PipelineRun, PipelineSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ def pipeline(spark, hubs, hub=""):
 
 
 @contextmanager
-def in_background(run: PipelineRun) -> Iterator[Callable[[], Shot]]:
+def in_background(run: PipelineRun) -> Iterator[Callable[[], PipelineSnapshot]]:
     """The run in a thread; what is yielded waits for its end."""
     outcome: list[Any] = []
 
@@ -41,10 +41,10 @@ def in_background(run: PipelineRun) -> Iterator[Callable[[], Shot]]:
     thread = threading.Thread(target=act)
     thread.start()
 
-    def ended() -> Shot:
+    def ended() -> PipelineSnapshot:
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
-        assert isinstance(outcome[0], Shot), outcome
+        assert isinstance(outcome[0], PipelineSnapshot), outcome
         return outcome[0]
 
     try:

@@ -23,7 +23,7 @@ from azure.eventhub import EventData, EventHubProducerClient
 from tests.support import toolchains
 
 from penstock.management.client import ManagementClient
-from penstock.portal.users import hashed
+from penstock.portal.users import hash_password
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -185,7 +185,7 @@ def service(
 ) -> Service:
     folder = tmp_path_factory.mktemp("portal")
     users = folder / "users.toml"
-    stored = hashed(PASSWORD)
+    stored = hash_password(PASSWORD)
     lines = [
         f'{name} = {{ role = "{role}", password = "{stored}" }}'
         for name, role in (("vera", "viewer"), ("otto", "operator"), ("anna", "admin"))

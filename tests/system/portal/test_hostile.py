@@ -20,7 +20,7 @@ from tests.system.portal.hostile import PAYLOADS
 from penstock.client import EventData, EventHubProducerClient
 from penstock.model.errors import PenstockError
 from penstock.portal.bodies import preview
-from penstock.portal.html import visible
+from penstock.portal.html import escape_invisible
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -66,7 +66,7 @@ def assert_inert(page: Page) -> None:
 
 def parsed(text: str) -> str:
     """As a browser has it after it read it: one kind of line end."""
-    return visible(text).replace("\r\n", "\n").replace("\r", "\n")
+    return escape_invisible(text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def commands(character: str) -> bool:
@@ -122,7 +122,7 @@ def test_rows_that_a_script_shows_are_the_same(open_page: OpenPage, hub: str) ->
     rows = page.locator("#results tbody tr")
     assert rows.count() >= 500
     assert_inert(page)
-    known = {visible(payload[:KEY_MAX]) for payload in PAYLOADS} | {"–"}
+    known = {escape_invisible(payload[:KEY_MAX]) for payload in PAYLOADS} | {"–"}
     cells: list[list[str]] = rows.evaluate_all(CELLS)
     assert {row[3] for row in cells} <= known
 

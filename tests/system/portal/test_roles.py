@@ -14,7 +14,7 @@ from tests.system.portal.conftest import Visitor, as_user
 from penstock.management.client import ManagementClient
 from penstock.model.errors import PenstockError
 from penstock.portal.pages import ROUTES
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 if TYPE_CHECKING:
     from tests.system.portal.conftest import OpenPage, Service
@@ -92,12 +92,14 @@ def test_masked_fields_are_for_administrators(open_page: OpenPage, service: Serv
     expect(page.locator("#progress")).to_have_text("Done: 1 events scanned, 0 found")
 
 
-@pytest.mark.parametrize(("user", "role"), [("vera", Role.VIEWER), ("otto", Role.OPERATOR)])
-def test_every_form_needs_its_role(service: Service, user: str, role: Role) -> None:
+@pytest.mark.parametrize(
+    ("user", "role"), [("vera", PortalRole.VIEWER), ("otto", PortalRole.OPERATOR)]
+)
+def test_every_form_needs_its_role(service: Service, user: str, role: PortalRole) -> None:
     """Even with the form's own token: what is hidden is also forbidden."""
     visitor = Visitor(service.url, as_user(user))
     beyond = [(path, needed) for path, needed in FORMS if needed > role]
-    assert len(beyond) >= (20 if role is Role.VIEWER else 14)
+    assert len(beyond) >= (20 if role is PortalRole.VIEWER else 14)
     before = _state(service)
     for path, needed in beyond:
         status, text = visitor.act(path, FIELDS)

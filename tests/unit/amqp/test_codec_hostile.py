@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.amqp import types as t
 from penstock.amqp.codec import DEFAULT, DecodeLimits, decode, encode, skip
 from penstock.amqp.decoder import SMALL
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -41,7 +41,7 @@ def outcome(data: bytes) -> object:
     """What decoding gives; anything but a value or a DecodeError fails the test."""
     try:
         return decode(data)[0]
-    except DecodeError as error:
+    except AmqpDecodeError as error:
         return type(error)
 
 
@@ -51,9 +51,9 @@ def outcome(data: bytes) -> object:
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data[:6].hex())
 def test_value_cut_anywhere_is_refused(data: bytes) -> None:
     for cut in range(len(data)):
-        with pytest.raises(DecodeError):
+        with pytest.raises(AmqpDecodeError):
             decode(data[:cut])
-        with pytest.raises(DecodeError):
+        with pytest.raises(AmqpDecodeError):
             skip(data[:cut], 0, cut)
 
 
@@ -61,9 +61,9 @@ def test_value_cut_anywhere_is_refused(data: bytes) -> None:
 def test_nothing_behind_the_end_is_read(data: bytes) -> None:
     """The bytes are there, but belong to somebody else."""
     for end in range(len(data)):
-        with pytest.raises(DecodeError):
+        with pytest.raises(AmqpDecodeError):
             decode(data, 0, end)
-        with pytest.raises(DecodeError):
+        with pytest.raises(AmqpDecodeError):
             skip(data, 0, end)
 
 
@@ -95,7 +95,7 @@ def test_any_array_is_a_value_or_refused(data: bytes) -> None:
 def test_skip_accepts_what_decode_accepts(data: bytes, tail: bytes) -> None:
     try:
         _, position = decode(data + tail)
-    except DecodeError:
+    except AmqpDecodeError:
         return
     assert skip(data + tail, 0) == position
 
@@ -109,14 +109,14 @@ def test_every_undefined_constructor_is_refused() -> None:
     }
     for code in set(range(256)) - defined:
         data = bytes((code,)) + b"\x01" * 20
-        with pytest.raises(DecodeError, match=f"{code:#04x}"):
+        with pytest.raises(AmqpDecodeError, match=f"{code:#04x}"):
             decode(data)
-        with pytest.raises(DecodeError, match=f"{code:#04x}"):
+        with pytest.raises(AmqpDecodeError, match=f"{code:#04x}"):
             skip(data, 0, len(data))
-        with pytest.raises(DecodeError):  # as the constructor of an array's elements
+        with pytest.raises(AmqpDecodeError):  # as the constructor of an array's elements
             decode(b"\xe0\x03\x01" + bytes((code,)) + b"\x01")
         for check in (decode, skip):  # even of an array without elements
-            with pytest.raises(DecodeError, match=f"{code:#04x}"):
+            with pytest.raises(AmqpDecodeError, match=f"{code:#04x}"):
                 check(b"\xe0\x02\x00" + bytes((code,)))
 
 
@@ -136,13 +136,13 @@ def test_every_undefined_constructor_is_refused() -> None:
     ],
 )
 def test_contents_that_are_not_of_their_type_are_refused(text: str, reason: str) -> None:
-    with pytest.raises(DecodeError, match=reason):
+    with pytest.raises(AmqpDecodeError, match=reason):
         decode(bytes.fromhex(text))
 
 
 def test_decode_error_carries_no_bytes_of_the_peer() -> None:
     """The string may be a token."""
-    with pytest.raises(DecodeError) as caught:
+    with pytest.raises(AmqpDecodeError) as caught:
         decode(b"\xa1\x09password\xff")
     assert "password" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -194,9 +194,9 @@ def test_decode_error_carries_no_bytes_of_the_peer() -> None:
 )
 def test_sizes_and_counts_that_lie_are_refused_by_decode_and_skip(text: str) -> None:
     data = bytes.fromhex(text)
-    with pytest.raises(DecodeError):
+    with pytest.raises(AmqpDecodeError):
         decode(data + bytes(8), 0, len(data))
-    with pytest.raises(DecodeError):
+    with pytest.raises(AmqpDecodeError):
         skip(data + bytes(8), 0, len(data))
 
 
@@ -216,7 +216,7 @@ def test_declared_gigabytes_are_refused_before_anything_is_allocated(text: str) 
     data = bytes.fromhex(text)
     tracemalloc.start()
     try:
-        with pytest.raises(DecodeError):
+        with pytest.raises(AmqpDecodeError):
             decode(data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -249,9 +249,9 @@ NESTS = {
 @pytest.mark.parametrize("name", NESTS)
 def test_nesting_bomb_is_refused_without_recursion_error(name: str) -> None:
     data = NESTS[name]
-    with pytest.raises(DecodeError):
+    with pytest.raises(AmqpDecodeError):
         decode(data)
-    with pytest.raises(DecodeError):
+    with pytest.raises(AmqpDecodeError):
         skip(data, 0, len(data))
 
 
@@ -261,9 +261,9 @@ def test_true_nesting_is_allowed_to_the_limit_and_not_beyond() -> None:
     fits, too_deep = nested_lists(6), nested_lists(7)
     assert decode(fits, limits=limits)[1] == len(fits)
     assert skip(fits, 0, limits=limits) == len(fits)
-    with pytest.raises(DecodeError, match="nested deeper than 5"):
+    with pytest.raises(AmqpDecodeError, match="nested deeper than 5"):
         decode(too_deep, limits=limits)
-    with pytest.raises(DecodeError, match="nested deeper than 5"):
+    with pytest.raises(AmqpDecodeError, match="nested deeper than 5"):
         skip(too_deep, 0, limits=limits)
 
 
@@ -299,9 +299,9 @@ def test_an_array_of_zero_width_elements_has_at_most_one_per_byte(code: int) -> 
         assert len(decode(fits)[0]) == size  # type: ignore[arg-type]
         assert skip(fits, 0) == size
         bomb = form % (size + 1)
-        with pytest.raises(DecodeError, match=f"{size} bytes .* declares {size + 1} elements"):
+        with pytest.raises(AmqpDecodeError, match=f"{size} bytes .* declares {size + 1} elements"):
             decode(bomb)
-        with pytest.raises(DecodeError, match=f"{size} bytes .* declares {size + 1} elements"):
+        with pytest.raises(AmqpDecodeError, match=f"{size} bytes .* declares {size + 1} elements"):
             skip(bomb, 0)
 
 
@@ -316,7 +316,7 @@ def test_values_built_are_bounded_by_the_bytes_received() -> None:
     body = element * 1000
     bomb = b"\xf0" + (5 + len(body)).to_bytes(4, "big") + (1000).to_bytes(4, "big") + b"\xf0" + body
     for refuse in (decode, skip):
-        with pytest.raises(DecodeError, match="declares 65536 elements"):
+        with pytest.raises(AmqpDecodeError, match="declares 65536 elements"):
             refuse(bomb)
 
 
@@ -327,7 +327,7 @@ def test_trees_of_described_values_are_bounded() -> None:
         tree = b"\x00" + tree + tree
     assert decode(tree)[1] == skip(tree, 0) == len(tree)
     for refuse in (decode, skip):
-        with pytest.raises(DecodeError, match="more elements in all"):
+        with pytest.raises(AmqpDecodeError, match="more elements in all"):
             refuse(tree, limits=SMALL)
 
 
@@ -340,16 +340,16 @@ def test_trees_of_described_values_are_bounded() -> None:
 )
 def test_small_limits_bound_keys_that_collide(keys: list[object]) -> None:
     """hash() of these is not keyed: a peer can choose thousands that collide (security.md 10)."""
-    with pytest.raises(DecodeError, match="514 elements; at most 512"):
+    with pytest.raises(AmqpDecodeError, match="514 elements; at most 512"):
         decode(encode(dict.fromkeys(keys)), limits=SMALL)
 
 
 def test_list_is_bounded_by_count_max_and_elements_max() -> None:
     limits = DecodeLimits(count_max=10, elements_max=15)
     assert decode(encode([None] * 10), limits=limits)[0] == [None] * 10
-    with pytest.raises(DecodeError, match="11 elements; at most 10"):
+    with pytest.raises(AmqpDecodeError, match="11 elements; at most 10"):
         decode(encode([None] * 11), limits=limits)
-    with pytest.raises(DecodeError, match="more elements in all"):
+    with pytest.raises(AmqpDecodeError, match="more elements in all"):
         decode(encode([[None] * 7, [None] * 7]), limits=limits)
     assert decode(encode([[None] * 7, [None] * 6]), limits=limits)[0] == [[None] * 7, [None] * 6]
 
@@ -377,12 +377,12 @@ def test_limits_are_spent_per_call() -> None:
 def test_map_key_that_cannot_be_hashed_is_refused(key: str, name: str) -> None:
     key_bytes = bytes.fromhex(key)
     data = b"\xc1" + bytes((2 + len(key_bytes), 2)) + key_bytes + b"\x40"
-    with pytest.raises(DecodeError, match=f"{name} as a map key"):
+    with pytest.raises(AmqpDecodeError, match=f"{name} as a map key"):
         decode(data)
 
 
 def test_map_with_a_key_twice_is_refused() -> None:
-    with pytest.raises(DecodeError, match="same str key twice"):
+    with pytest.raises(AmqpDecodeError, match="same str key twice"):
         decode(bytes.fromhex("c1 09 04 a1 01 61 40 a1 01 61 41"))
 
 
@@ -403,7 +403,7 @@ def test_uuid_keys_that_collide_are_refused_before_they_cost_seconds() -> None:
     body = b"".join(encode(key) + b"\x40" for key in keys)
     data = b"\xd1" + (4 + len(body)).to_bytes(4, "big") + (6000).to_bytes(4, "big") + body
     start = time.process_time()
-    with pytest.raises(DecodeError, match="uuid map keys"):
+    with pytest.raises(AmqpDecodeError, match="uuid map keys"):
         decode(data)
     assert time.process_time() - start < 1.0
 

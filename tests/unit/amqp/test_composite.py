@@ -21,8 +21,8 @@ from penstock.amqp.composite import (
     SPECS_BY_DESCRIPTOR,
     Boolean,
     Composite,
-    Field,
-    Spec,
+    CompositeField,
+    CompositeType,
     String,
     Symbols,
     Uint,
@@ -31,8 +31,8 @@ from penstock.amqp.composite import (
     read_descriptor,
     write_composite,
 )
-from penstock.amqp.decoder import Budget
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.decoder import DecodeBudget
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.performatives import Accepted, Error, Rejected
 
 # --- random composites -----------------------------------------------------------------------
@@ -64,12 +64,12 @@ KINDS: Final[dict[str, tuple[st.SearchStrategy[Any], tuple[type, ...]]]] = {
 }
 
 
-def values_of(field: Field) -> st.SearchStrategy[Any]:
+def values_of(field: CompositeField) -> st.SearchStrategy[Any]:
     values = KINDS[field.kind.name][0]
     return values if field.mandatory else values | st.none()
 
 
-def null_default(spec: Spec, name: str) -> Any:
+def null_default(spec: CompositeType, name: str) -> Any:
     """What null means for this field: the default of the class."""
     return next(info.default for info in msgspec.structs.fields(spec.cls) if info.name == name)
 
@@ -83,7 +83,9 @@ COMPOSITES = st.sampled_from(list(SPECS.values())).flatmap(
 
 @settings(deadline=None)
 @given(COMPOSITES)
-def test_composite_survives_whatever_its_fields_hold(drawn: tuple[Spec, dict[str, Any]]) -> None:
+def test_composite_survives_whatever_its_fields_hold(
+    drawn: tuple[CompositeType, dict[str, Any]],
+) -> None:
     spec, values = drawn
     original = spec.cls(**values)
     out = bytearray()
@@ -91,7 +93,7 @@ def test_composite_survives_whatever_its_fields_hold(drawn: tuple[Spec, dict[str
     data = bytes(out)
     descriptor, start = read_descriptor(data, 0, len(data))
     assert descriptor == spec.code
-    seen, position = read_composite(spec, data, start, len(data), Budget(DEFAULT))
+    seen, position = read_composite(spec, data, start, len(data), DecodeBudget(DEFAULT))
     assert position == len(data)
     for name, value in values.items():
         expected = null_default(spec, name) if value is None else value
@@ -101,7 +103,7 @@ def test_composite_survives_whatever_its_fields_hold(drawn: tuple[Spec, dict[str
 @settings(deadline=None)
 @given(COMPOSITES)
 def test_composite_shows_each_field_in_its_type_and_place(
-    drawn: tuple[Spec, dict[str, Any]],
+    drawn: tuple[CompositeType, dict[str, Any]],
 ) -> None:
     """The generic decoder, which knows no composites, sees a described list of all fields."""
     spec, values = drawn
@@ -122,7 +124,7 @@ def test_composite_shows_each_field_in_its_type_and_place(
 @settings(deadline=None)
 @given(COMPOSITES, st.data())
 def test_composite_cut_or_changed_is_read_or_refused(
-    drawn: tuple[Spec, dict[str, Any]], data: st.DataObject
+    drawn: tuple[CompositeType, dict[str, Any]], data: st.DataObject
 ) -> None:
     spec, values = drawn
     out = bytearray()
@@ -131,8 +133,8 @@ def test_composite_cut_or_changed_is_read_or_refused(
     out[position] = data.draw(st.integers(0, 255))
     end = data.draw(st.integers(position, len(out)))
     try:
-        seen, stop = read_composite(spec, bytes(out), 3, end, Budget(DEFAULT))
-    except (DecodeError, IndexError, struct.error):
+        seen, stop = read_composite(spec, bytes(out), 3, end, DecodeBudget(DEFAULT))
+    except (AmqpDecodeError, IndexError, struct.error):
         return  # the callers turn the last two into the first (decode_performative, one_of)
     assert stop <= end
     write_composite(bytearray(), seen)
@@ -181,7 +183,7 @@ def test_declared_composite_is_written_and_read(probe: type[Composite]) -> None:
     write_composite(out, build(name="n", tags=["a"]))
     assert out == b"before" + bytes.fromhex("0053ee c0 0c 04 40 a1016e 41 e0 04 01 a3 01 61")
     body = encode([None, "n"])
-    seen, _ = read_composite(SPECS[probe], body, 0, len(body), Budget(DEFAULT))
+    seen, _ = read_composite(SPECS[probe], body, 0, len(body), DecodeBudget(DEFAULT))
     assert seen == build(name="n", ready=True)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.amqp import types as t
 from penstock.amqp.codec import DecodeLimits, encode
 from penstock.amqp.decoder import SMALL
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.message import (
     DataBody,
     Message,
@@ -261,7 +261,7 @@ def test_message_id_of_another_integer_type_keeps_it(encoded: str) -> None:
 @pytest.mark.parametrize("encoded", ["41", "45", "c1 01 00", "82 3ff8000000000000", "00 53 01 40"])
 def test_message_id_of_a_foreign_type_is_refused(encoded: str) -> None:
     id_bytes = bytes.fromhex(encoded)
-    with pytest.raises(DecodeError, match=r"properties\.message_id"):
+    with pytest.raises(AmqpDecodeError, match=r"properties\.message_id"):
         decode_message(b"\x00\x53\x73\xc0" + bytes((len(id_bytes) + 1, 1)) + id_bytes)
 
 
@@ -326,7 +326,7 @@ def test_repeatable_section_with_a_symbolic_descriptor_is_read(symbol: str) -> N
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_section_twice_is_refused(name: str) -> None:
-    with pytest.raises(DecodeError, match="twice"):
+    with pytest.raises(AmqpDecodeError, match="twice"):
         decode_message(bytes.fromhex(SECTIONS[name]) * 2)
 
 
@@ -334,7 +334,7 @@ def test_section_twice_is_refused(name: str) -> None:
     "sections", list(itertools.permutations((DATA, SEQUENCE, VALUE), 2)), ids=lambda s: s[0][:6]
 )
 def test_mixed_body_is_refused(sections: tuple[str, str]) -> None:
-    with pytest.raises(DecodeError, match="another kind of body"):
+    with pytest.raises(AmqpDecodeError, match="another kind of body"):
         decode_message(hexed(*sections))
 
 
@@ -377,12 +377,12 @@ def test_data_sections_need_not_be_neighbours() -> None:
     ],
 )
 def test_message_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(AmqpDecodeError):
         decode_message(bytes.fromhex(text))
 
 
 def test_refusal_names_the_section() -> None:
-    with pytest.raises(DecodeError, match=r"properties:list: properties\.to: constructor 0x43"):
+    with pytest.raises(AmqpDecodeError, match=r"properties:list: properties\.to: constructor 0x43"):
         decode_message(hexed("005373 c0 04 03 40 40 43"))
 
 
@@ -393,7 +393,7 @@ def test_message_cut_inside_a_section_is_refused() -> None:
         if cut in ends:
             assert decode_message(data[:cut]) is not None
         else:
-            with pytest.raises(DecodeError):
+            with pytest.raises(AmqpDecodeError):
                 decode_message(data[:cut])
 
 
@@ -402,7 +402,7 @@ def test_message_cut_inside_a_section_is_refused() -> None:
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
         decode_message(data)
-    except DecodeError as error:
+    except AmqpDecodeError as error:
         assert str(error)
 
 
@@ -411,7 +411,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
 def test_any_section_is_read_or_refused(code: int, contents: bytes) -> None:
     try:
         message = decode_message(bytes((0, 0x53, code)) + contents)
-    except DecodeError:
+    except AmqpDecodeError:
         return
     assert decode_message(encode_message(message)) == message
 
@@ -419,7 +419,7 @@ def test_any_section_is_read_or_refused(code: int, contents: bytes) -> None:
 def test_limits_bound_all_sections_together() -> None:
     section = encode(t.Described(0x76, [None] * 10))
     assert decode_message(section * 2, limits=DecodeLimits(elements_max=22)).body is not None
-    with pytest.raises(DecodeError, match="more elements in all"):
+    with pytest.raises(AmqpDecodeError, match="more elements in all"):
         decode_message(section * 2, limits=DecodeLimits(elements_max=21))
 
 
@@ -427,7 +427,7 @@ def test_sections_count_as_elements() -> None:
     """64 KB of empty data sections are 13,000 values."""
     section = encode(t.Described(0x75, b""))
     assert decode_message(section * 512, limits=SMALL).body == DataBody([b""] * 512)
-    with pytest.raises(DecodeError, match="more elements in all"):
+    with pytest.raises(AmqpDecodeError, match="more elements in all"):
         decode_message(section * 513, limits=SMALL)
 
 

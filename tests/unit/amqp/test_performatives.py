@@ -10,7 +10,7 @@ import pytest
 from penstock.amqp import types as t
 from penstock.amqp.codec import encode
 from penstock.amqp.composite import SPECS
-from penstock.amqp.errors import DecodeError, LocalError
+from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.performatives import (
     Accepted,
     Attach,
@@ -94,7 +94,7 @@ def test_list0_stands_for_all_defaults() -> None:
     assert read(bytes.fromhex("00 53 17 45")) == End()
     assert read(bytes.fromhex("00 53 18 45")) == Close()
     assert read(bytes.fromhex("00 53 18 c0 01 00")) == Close()
-    with pytest.raises(DecodeError, match=r"open\.container_id is mandatory"):
+    with pytest.raises(AmqpDecodeError, match=r"open\.container_id is mandatory"):
         read(bytes.fromhex("00 53 10 45"))
 
 
@@ -120,7 +120,7 @@ def test_list0_stands_for_all_defaults() -> None:
     ids=lambda data: data.hex(),
 )
 def test_body_that_is_no_performative_is_refused(data: bytes) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(AmqpDecodeError):
         read(data)
 
 
@@ -178,7 +178,7 @@ def test_source_and_target_have_their_defaults() -> None:
 def test_one_field_too_many_is_refused(spec: Any) -> None:
     if not 0x10 <= spec.code <= 0x18 and not 0x40 <= spec.code <= 0x44:
         return
-    with pytest.raises(DecodeError, match=f"{spec.name} has {len(spec.fields)} fields"):
+    with pytest.raises(AmqpDecodeError, match=f"{spec.name} has {len(spec.fields)} fields"):
         read(body(spec.code, nulls(len(spec.fields) + 1)))
 
 
@@ -224,7 +224,7 @@ def test_mandatory_fields_are_those_of_the_specification() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_absent_mandatory_field_is_refused_by_name(data: bytes, field: str) -> None:
-    with pytest.raises(DecodeError, match=f"{field} is mandatory"):
+    with pytest.raises(AmqpDecodeError, match=f"{field} is mandatory"):
         read(data)
 
 
@@ -284,7 +284,7 @@ def test_zero_of_any_type_is_accepted(encoded: str) -> None:
 def test_integer_that_does_not_fit_is_refused_by_name(
     code: int, fields: list[object], field: str
 ) -> None:
-    with pytest.raises(DecodeError, match=field):
+    with pytest.raises(AmqpDecodeError, match=field):
         read(body(code, fields))
 
 
@@ -337,13 +337,13 @@ def test_field_of_the_wrong_type_is_refused_by_name(
     }
     fields = good[code] + nulls(index + 1 - len(good[code]))
     fields[index] = value
-    with pytest.raises(DecodeError, match=name):
+    with pytest.raises(AmqpDecodeError, match=name):
         read(body(code, fields))
 
 
 def test_wrong_type_deep_inside_names_the_whole_path() -> None:
     source = t.Described(0x28, [t.Uint(1)])
-    with pytest.raises(DecodeError, match=r"attach\.source: source\.address: constructor 0x52"):
+    with pytest.raises(AmqpDecodeError, match=r"attach\.source: source\.address: constructor 0x52"):
         read(body(0x12, ["n", t.Uint(0), True, None, None, source]))
 
 

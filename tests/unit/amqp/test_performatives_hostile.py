@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.amqp import types as t
 from penstock.amqp.codec import DecodeLimits
-from penstock.amqp.errors import DecodeError
+from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.performatives import (
     Accepted,
     Attach,
@@ -85,9 +85,9 @@ def test_performative_cut_anywhere_is_refused(performative: Performative) -> Non
     data = encode_performative(performative)
     assert read(data) == performative
     for cut in range(len(data)):
-        with pytest.raises(DecodeError):
+        with pytest.raises(AmqpDecodeError):
             decode_performative(data[:cut], 0, cut)
-        with pytest.raises(DecodeError):  # the rest is there, but belongs to the next frame
+        with pytest.raises(AmqpDecodeError):  # the rest is there, but belongs to the next frame
             decode_performative(data, 0, cut)
 
 
@@ -99,7 +99,7 @@ def test_performative_with_any_byte_changed_is_read_or_refused(performative: Per
             changed = data[:position] + bytes((byte,)) + data[position + 1 :]
             try:
                 decode_performative(changed, 0, len(changed))
-            except DecodeError as error:
+            except AmqpDecodeError as error:
                 assert str(error)
 
 
@@ -113,7 +113,7 @@ def test_any_fields_are_read_or_refused(code: int, count: int, fields: bytes) ->
     data = struct.pack(">BBBBBB", 0, 0x53, code, 0xC0, len(fields) + 1, count) + fields
     try:
         performative, position = decode_performative(data, 0, len(data))
-    except DecodeError:
+    except AmqpDecodeError:
         return
     assert position == len(data)
     again = encode_performative(performative)
@@ -125,13 +125,13 @@ def test_any_fields_are_read_or_refused(code: int, count: int, fields: bytes) ->
 def test_any_body_is_read_or_refused(data: bytes) -> None:
     try:
         decode_performative(data, 0, len(data))
-    except DecodeError as error:
+    except AmqpDecodeError as error:
         assert error.condition == "amqp:decode-error"
 
 
 def test_size_of_the_list_must_agree_with_its_fields() -> None:
     for data in ("00 53 17 c0 03 01 40 40", "00 53 17 c0 01 01 40", "00 53 17 c0 00"):
-        with pytest.raises(DecodeError):
+        with pytest.raises(AmqpDecodeError):
             decode_performative(bytes.fromhex(data), 0, len(bytes.fromhex(data)))
 
 
@@ -140,9 +140,9 @@ def test_limits_bound_all_fields_together() -> None:
     attach = Attach(name="n", handle=0, role=True, source=Source(filter=pairs), properties=pairs)
     data = encode_performative(attach)
     assert decode_performative(data, 0, len(data), limits=DecodeLimits(elements_max=40))
-    with pytest.raises(DecodeError, match=r"attach\.properties: .*more elements"):
+    with pytest.raises(AmqpDecodeError, match=r"attach\.properties: .*more elements"):
         decode_performative(data, 0, len(data), limits=DecodeLimits(elements_max=39))
-    with pytest.raises(DecodeError, match=r"filter: .*at most 19"):
+    with pytest.raises(AmqpDecodeError, match=r"filter: .*at most 19"):
         decode_performative(data, 0, len(data), limits=DecodeLimits(count_max=19))
 
 
@@ -151,12 +151,12 @@ def test_nesting_bomb_in_a_property_is_refused() -> None:
     for _ in range(60):
         deep = [deep]
     data = encode_performative(Open(container_id="c", properties={"k": deep}))
-    with pytest.raises(DecodeError, match=r"open\.properties: .*nested deeper than 32"):
+    with pytest.raises(AmqpDecodeError, match=r"open\.properties: .*nested deeper than 32"):
         read(data)
 
 
 def test_states_nested_in_themselves_are_refused() -> None:
     """rejected(error(info)) is as deep as composites go; the rest is generic and counted."""
     data = b"\x00\x53\x15\xc0\xff\x05\x41\x43\x40\x40" + b"\x00\x53\x25\xc0\xff\x01" * 5000
-    with pytest.raises(DecodeError):
+    with pytest.raises(AmqpDecodeError):
         decode_performative(data, 0, len(data))

@@ -125,7 +125,7 @@ def test_constructor_codes_are_unique_and_in_range() -> None:
     ("kind", "condition"),
     [
         (errors.AmqpError, "amqp:internal-error"),
-        (errors.DecodeError, "amqp:decode-error"),
+        (errors.AmqpDecodeError, "amqp:decode-error"),
         (errors.FramingError, "amqp:connection:framing-error"),
         (errors.LocalError, "amqp:internal-error"),
     ],

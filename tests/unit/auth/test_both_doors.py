@@ -19,12 +19,12 @@ from penstock.amqp.message import DataBody, Message, ValueBody, encode_message
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
 from penstock.client import ClientError, connect, parse_connection_string
-from penstock.client.nodes import RequestNode
-from penstock.gateway.amqp.context import Context
-from penstock.gateway.amqp.server import AmqpDoor
+from penstock.client.nodes import RequestResponseClient
+from penstock.gateway.amqp.context import AmqpContext
+from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import AuthDelay, Guard
-from penstock.gateway.http.publish import HttpPublishing
-from penstock.gateway.http.server import HttpDoor
+from penstock.gateway.http.publish import PublishEndpoint
+from penstock.gateway.http.server import HttpServer
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import AuthorizationRule, Hub, Namespace, Right, Secret
@@ -280,8 +280,8 @@ class World:
         ids = itertools.count(1)
         self.backoff = _NeverSlow()
         guard = Guard(self._loop, auth_delay=self.backoff)
-        self._amqp = AmqpDoor(
-            Context(
+        self._amqp = AmqpServer(
+            AmqpContext(
                 broker=self.broker,
                 clock=self.clock,
                 authorities=authorities,
@@ -292,14 +292,14 @@ class World:
             )
         )
         self.catalog.subscribe(lambda change: self._amqp.rejudge())
-        publishing = HttpPublishing(
+        publishing = PublishEndpoint(
             broker=self.broker,
             catalog=self.catalog,
             clock=self.clock,
             authorities=authorities,
             new_id=lambda: f"{next(ids):032x}",
         )
-        self._http = HttpDoor(publishing, self._loop, guard=guard)
+        self._http = HttpServer(publishing, self._loop, guard=guard)
 
     async def open(self) -> None:
         self._amqp_port = await self._amqp.listen("127.0.0.1", 0)
@@ -378,7 +378,7 @@ class World:
             "UseDevelopmentEmulator=true"
         )
         connection = await connect(endpoint, timeout_s=DEADLINE_S)
-        node = RequestNode(connection, "$cbs")
+        node = RequestResponseClient(connection, "$cbs")
         asked: dict[str, object] = {
             "operation": "put-token",
             "type": "servicebus.windows.net:sastoken",

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.auth import Resource, parse_resource, path_covers
-from penstock.auth.resource import canonical, names_publisher, sends_to, within_hub
+from penstock.auth.resource import canonical_path, names_publisher, sends_to, within_hub
 from penstock.model.errors import AuthFailed
 
 
@@ -89,7 +89,7 @@ def test_resource_parser_raises_auth_failed_and_nothing_else(uri: str) -> None:
     assert not {"", ".", ".."} & set(resource.path)
     assert all("/" not in segment for segment in resource.path)
     assert resource.host is None or resource.host == resource.host.lower()
-    assert canonical(resource.path) == resource.path
+    assert canonical_path(resource.path) == resource.path
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_hub_with_a_longer_name_is_no_part_of_a_hub(hub: str, path: str, within:
 
 
 def test_doors_path_is_folded_and_divided() -> None:
-    assert canonical(("Plant/Line", "Publishers", "Ä/B")) == (
+    assert canonical_path(("Plant/Line", "Publishers", "Ä/B")) == (
         *("plant", "line", "publishers"),
         *("Ä", "b"),
     )
-    assert canonical(()) == ()
+    assert canonical_path(()) == ()

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.auth import Authority, verify
+from penstock.auth import Authority, verify_sas_token
 from penstock.model.entities import Right
 from penstock.model.errors import AuthFailed
 
@@ -387,7 +387,7 @@ def _outcome(
     token: str, audience: str, path: str, right: Right, authorities: tuple[Authority, ...]
 ) -> str:
     try:
-        grant = verify(token, audience=audience, authorities=authorities, now_s=NOW)
+        grant = verify_sas_token(token, audience=audience, authorities=authorities, now_s=NOW)
     except AuthFailed as error:
         return str(error).partition(":")[0]
     return YES if grant.allows(tuple(path.split("/")), right) else NO

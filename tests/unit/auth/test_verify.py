@@ -17,9 +17,9 @@ from penstock.auth import (
     Grant,
     grant_from_key,
     missing_claim_text,
-    renewed,
+    revalidate_grant,
     sign,
-    verify,
+    verify_sas_token,
 )
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.errors import AuthFailed
@@ -45,14 +45,14 @@ def test_go_style_vector_is_verified(
     rule = make_rule("contoso", None, "Root", Right.ALL, "SAS_KEY_VALUE", "other")
     authority = make_authority("contoso", hubs=("eh1",), rules=(rule,))
     audience = "amqps://contoso.servicebus.windows.net:5671/eh1/Partitions/0"
-    grant = verify(GO, audience=audience, authorities=[authority], now_s=1_699_999_999)
+    grant = verify_sas_token(GO, audience=audience, authorities=[authority], now_s=1_699_999_999)
     assert grant.expires_ms == 1_700_000_000_000
     with pytest.raises(AuthFailed, match="ExpiredToken"):
-        verify(GO, audience=audience, authorities=[authority], now_s=1_700_000_000)
+        verify_sas_token(GO, audience=audience, authorities=[authority], now_s=1_700_000_000)
 
 
 def test_grant_says_who_what_where_and_until_when(authorities: Authorities) -> None:
-    grant = verify(
+    grant = verify_sas_token(
         token("/Hub1", "hs-2", policy="hubsend"),
         audience=f"{HOST}/hub1/Partitions/0",
         authorities=authorities,
@@ -73,7 +73,7 @@ def test_grant_says_who_what_where_and_until_when(authorities: Authorities) -> N
 
 def test_expired_token_says_both_times(authorities: Authorities) -> None:
     with pytest.raises(AuthFailed) as caught:
-        verify(
+        verify_sas_token(
             token("/hub1", "root-1", expires_s=NOW - 10),
             audience=f"{HOST}/hub1",
             authorities=authorities,
@@ -94,7 +94,7 @@ def test_unknown_policy_and_wrong_key_read_the_same(authorities: Authorities) ->
         token("/other", "wrong"),  # nor the scope
     ):
         with pytest.raises(AuthFailed) as caught:
-            verify(made, audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW)
+            verify_sas_token(made, audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW)
         texts.add(str(caught.value))
     assert texts == {"InvalidSignature: The token has an invalid signature."}
 
@@ -102,17 +102,21 @@ def test_unknown_policy_and_wrong_key_read_the_same(authorities: Authorities) ->
 def test_signature_of_another_length_is_invalid(authorities: Authorities) -> None:
     made = token("/hub1", "root-1").partition("&sig=")[0] + f"&sig=AAAA&se={NOW + 60}&skn=Root"
     with pytest.raises(AuthFailed, match="InvalidSignature"):
-        verify(made, audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW)
+        verify_sas_token(made, audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW)
 
 
 def test_bearer_token_is_told_that_only_sas_is_accepted(authorities: Authorities) -> None:
     with pytest.raises(AuthFailed, match="only SharedAccessSignature is accepted here"):
-        verify("Bearer a.b.c", audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW)
+        verify_sas_token(
+            "Bearer a.b.c", audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW
+        )
 
 
 def test_nothing_is_verified_where_there_is_no_namespace() -> None:
     with pytest.raises(AuthFailed, match="InvalidAudience"):
-        verify(token("/hub1", "root-1"), audience=f"{HOST}/hub1", authorities=(), now_s=NOW)
+        verify_sas_token(
+            token("/hub1", "root-1"), audience=f"{HOST}/hub1", authorities=(), now_s=NOW
+        )
 
 
 LOOPBACK = "sb://localhost:5672"
@@ -135,7 +139,7 @@ def test_key_tells_namespaces_on_one_address_apart(
 ) -> None:
     uri = f"{LOOPBACK}/{hub}"
     made = sign(uri, policy, Secret(key), expires_s=NOW + 1)
-    grant = verify(made, audience=uri, authorities=authorities, now_s=NOW)
+    grant = verify_sas_token(made, audience=uri, authorities=authorities, now_s=NOW)
     assert grant.namespace == namespace
 
 
@@ -172,7 +176,7 @@ def test_every_token_costs_the_same_signatures(
     made = token(path, key, policy=policy)
     digests.clear()
     with suppress(AuthFailed):
-        verify(made, audience=f"{HOST}{audience}", authorities=authorities, now_s=NOW)
+        verify_sas_token(made, audience=f"{HOST}{audience}", authorities=authorities, now_s=NOW)
     assert len(digests) == 4
 
 
@@ -182,7 +186,7 @@ def test_token_of_an_unknown_host_costs_the_same_signatures(
     made = sign("sb://evil.example/hub1", "Root", Secret("root-1"), expires_s=NOW + 1)
     digests.clear()
     with pytest.raises(AuthFailed, match="InvalidAudience"):
-        verify(made, audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW)
+        verify_sas_token(made, audience=f"{HOST}/hub1", authorities=authorities, now_s=NOW)
     assert len(digests) == 4
 
 
@@ -190,7 +194,7 @@ def test_token_of_an_unknown_host_costs_the_same_signatures(
 def test_verify_raises_auth_failed_and_nothing_else(text: str, audience: str) -> None:
     for made in (text, f"SharedAccessSignature sr={text}&sig=AAAA&se=1&skn={audience}"):
         with pytest.raises(AuthFailed):
-            verify(made, audience=audience, authorities=(), now_s=NOW)
+            verify_sas_token(made, audience=audience, authorities=(), now_s=NOW)
 
 
 def test_hub_is_searched_by_its_longest_name(make_authority: Callable[..., Authority]) -> None:
@@ -314,23 +318,25 @@ def test_renewed_grant_follows_its_rule(
         return [make_authority("contoso", hubs=("hub1",), rules=(rule,))]
 
     before = world(Right.ALL, "old", "second")
-    grant = verify(token("/hub1", "old"), audience=f"{HOST}/hub1", authorities=before, now_s=NOW)
-    assert renewed(grant, before) == grant
-    assert renewed(grant, world(Right.ALL, "new", "old")) == grant
-    narrowed = renewed(grant, world(Right.LISTEN, "old", "second"))
+    grant = verify_sas_token(
+        token("/hub1", "old"), audience=f"{HOST}/hub1", authorities=before, now_s=NOW
+    )
+    assert revalidate_grant(grant, before) == grant
+    assert revalidate_grant(grant, world(Right.ALL, "new", "old")) == grant
+    narrowed = revalidate_grant(grant, world(Right.LISTEN, "old", "second"))
     assert narrowed == msgspec.structs.replace(grant, rights=Right.LISTEN)
-    assert renewed(grant, world(Right.ALL, "new", "second")) is None
-    assert renewed(grant, [make_authority("contoso", hubs=("hub1",), rules=())]) is None
-    assert renewed(grant, [make_authority("fabrikam", hubs=(), rules=())]) is None
-    assert renewed(grant, []) is None
+    assert revalidate_grant(grant, world(Right.ALL, "new", "second")) is None
+    assert revalidate_grant(grant, [make_authority("contoso", hubs=("hub1",), rules=())]) is None
+    assert revalidate_grant(grant, [make_authority("fabrikam", hubs=(), rules=())]) is None
+    assert revalidate_grant(grant, []) is None
 
 
 def test_renewed_publisher_still_only_sends(authorities: Authorities) -> None:
     made = token("/hub1/publishers/dev", "root-1")
     audience = f"{HOST}/hub1/publishers/dev"
-    grant = verify(made, audience=audience, authorities=authorities, now_s=NOW)
+    grant = verify_sas_token(made, audience=audience, authorities=authorities, now_s=NOW)
     assert grant.rights == Right.SEND
-    again = renewed(grant, authorities)
+    again = revalidate_grant(grant, authorities)
     assert again is not None
     assert again.rights == Right.SEND
 

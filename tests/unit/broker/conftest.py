@@ -15,7 +15,7 @@ from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import ConsumerGroup, Hub, HubStatus, Namespace
 from penstock.model.errors import PenstockError
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 from penstock.model.names import GroupName, HubName, NamespaceName
 from penstock.model.positions import EARLIEST, Position
 
@@ -63,10 +63,10 @@ class ScriptedLog:
         else:
             self._inner.append(batch, now_ms=now_ms, done=lambda outcome: done(failing))
 
-    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
+    def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         if sequence < self.cached_from and sequence <= self.status().last_sequence:
             return None
-        return self._inner.cached(sequence, bytes_max=bytes_max)
+        return self._inner.read_cached(sequence, bytes_max=bytes_max)
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         unsubscribe = self._inner.subscribe(on_commit)
@@ -105,7 +105,7 @@ class Probe:
                 case ReadState.AT_END:
                     break
                 case ReadState.NEEDS_DISK:
-                    self.reader.fetched(self.reader.fetch())
+                    self.reader.accept_fetch(self.reader.fetch())
                 case ReadState.READY:
                     taken += self._take_batch(events - len(taken))
         return taken
@@ -188,7 +188,7 @@ class World:
             self._wakes.pop(0)()
 
     def batch(
-        self, *texts: bytes, key: str | None = None, producer: Producer | None = None
+        self, *texts: bytes, key: str | None = None, producer: ProducerStamp | None = None
     ) -> EventBatch:
         return EventBatch(b"".join(map(section, texts)), len(texts), key, producer)
 

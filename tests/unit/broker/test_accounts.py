@@ -11,7 +11,7 @@ import pytest
 from penstock.broker import Account, Broker, ReadState
 from penstock.model.entities import Tier
 from penstock.model.errors import LogFailed, ServerBusy
-from penstock.model.events import Producer
+from penstock.model.events import ProducerStamp
 from penstock.model.limits import KB, MB
 from penstock.model.positions import EARLIEST
 from penstock.model.usage import HOUR_MS, Usage
@@ -94,7 +94,7 @@ def test_publication_that_the_disk_refused_is_not_metered(
 
 def test_duplicate_of_an_idempotent_producer_is_metered_once(world: World) -> None:
     link = world.produce()
-    stamped = world.batch(b"a", producer=Producer(link.id, link.epoch, 1, 1))
+    stamped = world.batch(b"a", producer=ProducerStamp(link.id, link.epoch, 1, 1))
     for _ in range(3):
         link.publish(stamped, size_bytes=6, done=lambda outcome: None)
         world.turn()
@@ -140,7 +140,7 @@ def test_reader_beyond_the_units_waits_and_is_woken(world: World) -> None:
     sent = 0
     while True:
         if probe.reader.state() is ReadState.NEEDS_DISK:
-            probe.reader.fetched(probe.reader.fetch())
+            probe.reader.accept_fetch(probe.reader.fetch())
         if probe.reader.allowance(256 * KB) == 0:
             break
         sent += len(probe.take(1))
@@ -257,7 +257,7 @@ def test_namespace_asks_for_more_units_once_until_it_is_answered(
         with pytest.raises(ServerBusy):
             world.publish(b"b", partition=1)
     assert [account.namespace for account in asked] == [NAMESPACE]
-    asked[0].answered()
+    asked[0].end_request()
     with pytest.raises(ServerBusy):
         world.publish(b"b", partition=1)
     assert len(asked) == 2
@@ -305,9 +305,9 @@ def test_deleted_namespace_is_counted_until_it_is_written(world: World) -> None:
     assert accounts.find(NAMESPACE) is None
     counts = accounts.counts()
     assert [usages[-1].ingress_messages for _, usages in counts] == [1]
-    accounts.not_written(counts)
+    accounts.retain_unwritten(counts)
     assert accounts.counts() == counts
-    accounts.written(counts)
+    accounts.confirm_written(counts)
     assert accounts.counts() == []
 
 
@@ -326,7 +326,7 @@ def test_namespace_made_again_is_counted_anew(world: World) -> None:
 
 def test_new_hour_begins_for_every_namespace(world: World) -> None:
     accounts = world.broker.accounts
-    accounts.written(accounts.counts())
+    accounts.confirm_written(accounts.counts())
     assert accounts.counts() == []
     accounts.pass_to(world.clock.now_ms() + HOUR_MS)
     ((_, usages),) = accounts.counts()
@@ -337,7 +337,7 @@ def test_somebody_hears_that_there_is_something_to_write(world: World) -> None:
     told: list[int] = []
     accounts = world.broker.accounts
     accounts.on_change = lambda: told.append(1)
-    accounts.written(accounts.counts())
+    accounts.confirm_written(accounts.counts())
     world.publish(b"a")
     world.publish(b"b")
     assert told == [1]

@@ -163,7 +163,9 @@ def test_another_partition_count_ends_everybody_and_the_runtime(world: World) ->
     runtime = world.hub
     runtime.open_sender(on_end=heard.append)
     probe = world.read()
-    runtime.changed(runtime.namespace, msgspec.structs.replace(runtime.entity, partition_count=8))
+    runtime.update_entity(
+        runtime.namespace, msgspec.structs.replace(runtime.entity, partition_count=8)
+    )
     assert [type(error) for error in heard + probe.ended] == [EntityUpdated] * 2
     with pytest.raises(EntityUpdated):
         runtime.publish(world.batch(b"x"), size_bytes=1, partition=0, done=lambda outcome: None)
@@ -260,13 +262,13 @@ def test_change_of_one_hub_touches_no_other(world: World, monkeypatch: pytest.Mo
         world.catalog.put_hub(world.hub_entity(f"hub-{number}", f"id{number}"))
         world.broker.hub("unit-test", f"hub-{number}")
     touched: list[str] = []
-    changed = HubRuntime.changed
+    changed = HubRuntime.update_entity
 
     def note(runtime: HubRuntime, namespace: Namespace, entity: Hub) -> None:
         touched.append(entity.name)
         changed(runtime, namespace, entity)
 
-    monkeypatch.setattr(HubRuntime, "changed", note)
+    monkeypatch.setattr(HubRuntime, "update_entity", note)
     hub = world.hub_entity("hub-7", "id7")
     world.catalog.put_hub(msgspec.structs.replace(hub, metadata={"captureRuns": []}))
     assert touched == ["hub-7"]

@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from penstock.broker.egress import Egress
-from penstock.broker.usage_meter import Meter
+from penstock.broker.egress import EgressLimiter
+from penstock.broker.usage_meter import UsageMeter
 from penstock.model.clock import ManualClock
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName
@@ -43,7 +43,7 @@ class Timers:
 class Draining:
     """A reader that always has events of one size and takes all that it may."""
 
-    def __init__(self, egress: Egress, event: int) -> None:
+    def __init__(self, egress: EgressLimiter, event: int) -> None:
         self.egress = egress
         self.event = event
         self.sent = 0
@@ -65,9 +65,11 @@ def timers() -> Timers:
     return Timers()
 
 
-def made(timers: Timers, units: int | None, on_short: Callable[[], None] | None = None) -> Egress:
-    meter = Meter(NS, units, now_ms=0, runs=count().__next__, on_change=lambda: None)
-    return Egress(units, meter, clock=timers.clock, later=timers.later, on_short=on_short)
+def made(
+    timers: Timers, units: int | None, on_short: Callable[[], None] | None = None
+) -> EgressLimiter:
+    meter = UsageMeter(NS, units, now_ms=0, runs=count().__next__, on_change=lambda: None)
+    return EgressLimiter(units, meter, clock=timers.clock, later=timers.later, on_short=on_short)
 
 
 @pytest.mark.parametrize("units", [1, 2, 20])
@@ -152,8 +154,8 @@ def test_no_units_pace_nobody(timers: Timers) -> None:
 
 def test_nobody_is_paced_where_nobody_can_be_woken() -> None:
     clock = ManualClock()
-    meter = Meter(NS, 1, now_ms=0, runs=count().__next__, on_change=lambda: None)
-    egress = Egress(1, meter, clock=clock, later=None)
+    meter = UsageMeter(NS, 1, now_ms=0, runs=count().__next__, on_change=lambda: None)
+    egress = EgressLimiter(1, meter, clock=clock, later=None)
     reader = Draining(egress, 1 * KB)
     egress.spent(reader, 100 * MB)
     assert egress.allowance(reader, 10) == 10
@@ -204,8 +206,8 @@ def test_units_enforced_again_start_with_a_full_bucket(timers: Timers) -> None:
 
 
 def test_everything_that_went_out_is_metered(timers: Timers) -> None:
-    meter = Meter(NS, 1, now_ms=0, runs=count().__next__, on_change=lambda: None)
-    egress = Egress(1, meter, clock=timers.clock, later=timers.later)
+    meter = UsageMeter(NS, 1, now_ms=0, runs=count().__next__, on_change=lambda: None)
+    egress = EgressLimiter(1, meter, clock=timers.clock, later=timers.later)
     reader = Draining(egress, 1 * KB)
     reader.pump()
     timers.run(3_000)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock.broker.lag import LagRow, lag_rows, with_seconds
+from penstock.broker.lag import LagRow, add_lag_seconds, lag_rows
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import LogCorrupt
 from penstock.model.positions import EARLIEST, LATEST
@@ -186,12 +186,12 @@ def test_seconds_come_from_the_disk_where_memory_has_them_not(
     found = row(world, kept)
     assert (found.lag_events, found.lag_seconds) == (1, None)
     now_ms = world.clock.now_ms()
-    (aged,) = with_seconds([found], world.broker, now_ms=now_ms)
+    (aged,) = add_lag_seconds([found], world.broker, now_ms=now_ms)
     assert aged.lag_seconds == 5.0
-    assert with_seconds([aged], world.broker, now_ms=now_ms + 1) == [aged]
+    assert add_lag_seconds([aged], world.broker, now_ms=now_ms + 1) == [aged]
 
     def corrupt(*_: int) -> int:
         raise LogCorrupt("a checksum does not fit")
 
     monkeypatch.setattr(type(hub), "read_enqueued_ms", corrupt)
-    assert with_seconds([found], world.broker, now_ms=now_ms) == [found]
+    assert add_lag_seconds([found], world.broker, now_ms=now_ms) == [found]

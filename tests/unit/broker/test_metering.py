@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.counters import HubCounters
-from penstock.broker.usage_meter import Meter
-from penstock.catalog.usage_ledger import MemoryLedger
+from penstock.broker.usage_meter import UsageMeter
+from penstock.catalog.usage_ledger import MemoryUsageLedger
 from penstock.model.clock import ManualClock
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName
@@ -27,9 +27,9 @@ class Bench:
 
     def __init__(self, units: int | None, now_ms: int = TEN) -> None:
         self.clock = ManualClock(now_ms)
-        self.ledger = MemoryLedger()
+        self.ledger = MemoryUsageLedger()
         self.changes = 0
-        self.meter = Meter(
+        self.meter = UsageMeter(
             NS, units, now_ms=now_ms, runs=count(1).__next__, on_change=self._changed
         )
         self.hub = HubCounters()
@@ -55,7 +55,7 @@ class Bench:
     def flush(self) -> None:
         counts = self.meter.counts()
         self.ledger.record(counts)
-        self.meter.written(counts)
+        self.meter.confirm_written(counts)
 
     def usage(self) -> list[Usage]:
         """Hour by hour, as somebody reads it."""
@@ -73,7 +73,7 @@ def test_everything_used_in_an_hour_is_in_its_row() -> None:
     bench.publish(5, size=1000)
     bench.publish(1, size=100 * KB, events=2)
     bench.deliver(700)
-    bench.meter.captured(1, bench.clock.now_ms())
+    bench.meter.add_capture_hours(1, bench.clock.now_ms())
     assert bench.usage() == [
         Usage(
             namespace=NS,
@@ -274,7 +274,7 @@ def test_counts_that_could_not_be_written_are_handed_out_again() -> None:
     bench.clock.advance(1)
     bench.publish(4)
     lost = bench.meter.counts()
-    bench.meter.not_written()
+    bench.meter.retain_unwritten()
     assert bench.meter.is_changed
     assert bench.meter.counts() == lost
     bench.ledger.record(lost)  # it had reached the disk after all
@@ -298,7 +298,7 @@ def test_counting_goes_on_while_a_write_is_under_way() -> None:
     bench.clock.advance(HOUR_MS)
     bench.publish(4)
     bench.ledger.record(counts)
-    bench.meter.written(counts)
+    bench.meter.confirm_written(counts)
     # The run went on after it was handed out: it is written again, and whole.
     assert [usage.ingress_messages for usage in bench.usage()] == [3, 4]
 
@@ -334,6 +334,6 @@ def test_nothing_is_lost_and_nothing_counts_twice_whatever_happens(
             counts = bench.meter.counts()
             if what == "fail but written":
                 bench.ledger.record(counts)
-            bench.meter.not_written()
+            bench.meter.retain_unwritten()
     found = {usage.hour_ms: usage.ingress_messages for usage in bench.usage()}
     assert {hour: messages for hour, messages in found.items() if messages} == expected

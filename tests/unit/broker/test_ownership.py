@@ -8,10 +8,10 @@ import pytest
 
 from penstock.broker.reader_registry import (
     DECISIONS,
-    Asking,
-    Existing,
-    Ownership,
+    NewReaderKind,
     ReaderIdentity,
+    ReaderRegistry,
+    RegisteredReaders,
 )
 from penstock.model.errors import LinkStolen, PenstockError, QuotaExceeded
 
@@ -24,8 +24,8 @@ def with_epoch(epoch: int, name: str | None = None) -> ReaderIdentity:
     return ReaderIdentity(name, epoch)
 
 
-def owned_by(*readers: ReaderIdentity) -> Ownership[str]:
-    ownership: Ownership[str] = Ownership()
+def owned_by(*readers: ReaderIdentity) -> ReaderRegistry[str]:
+    ownership: ReaderRegistry[str] = ReaderRegistry()
     for number, reader in enumerate(readers):
         assert ownership.admit(reader, f"old{number}").displaced == []
     return ownership
@@ -34,9 +34,13 @@ def owned_by(*readers: ReaderIdentity) -> Ownership[str]:
 def test_table_has_one_row_for_every_pair_that_can_arise() -> None:
     labels = [row[0] for row in DECISIONS]
     assert len(set(labels)) == len(labels)
-    no_epoch_there = (Existing.NOBODY, Existing.SHARED, Existing.SHARED_FULL)
-    impossible = {(existing, Asking.EPOCH_LOWER) for existing in no_epoch_there}
-    pairs = set(itertools.product(Existing, Asking)) - impossible
+    no_epoch_there = (
+        RegisteredReaders.NOBODY,
+        RegisteredReaders.SHARED,
+        RegisteredReaders.SHARED_FULL,
+    )
+    impossible = {(existing, NewReaderKind.EPOCH_LOWER) for existing in no_epoch_there}
+    pairs = set(itertools.product(RegisteredReaders, NewReaderKind)) - impossible
     assert {(existing, asking) for _, existing, asking, _ in DECISIONS} == pairs
 
 

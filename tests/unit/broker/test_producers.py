@@ -11,9 +11,9 @@ from penstock.broker.idempotent_producers import (
     EPOCH_MAX,
     PRODUCER_ID_MAX,
     SEQUENCE_MAX,
-    Follows,
-    Producers,
-    following,
+    IdempotentProducers,
+    SequenceCheck,
+    check_sequence,
 )
 from penstock.log.api import AppendDone
 from penstock.model.errors import (
@@ -26,7 +26,7 @@ from penstock.model.errors import (
     ProducerEpochStolen,
     ServerBusy,
 )
-from penstock.model.events import EventBatch, Producer, Receipt
+from penstock.model.events import EventBatch, ProducerStamp, Receipt
 
 if TYPE_CHECKING:
     from tests.unit.broker.conftest import ScriptedLog, World
@@ -38,7 +38,7 @@ def send(world: World, link: ProducerLink, first: int, count: int = 1) -> Outcom
     """Hand over a batch numbered from `first`; its outcome comes with `world.turn()`."""
     outcomes: Outcomes = []
     last = (first + count - 1) % (SEQUENCE_MAX + 1)
-    stamp = Producer(link.id, link.epoch, first, last)
+    stamp = ProducerStamp(link.id, link.epoch, first, last)
     texts = [b"%d" % ((first + index) % (SEQUENCE_MAX + 1)) for index in range(count)]
     link.publish(world.batch(*texts, producer=stamp), 10, outcomes.append)
     return outcomes
@@ -53,24 +53,24 @@ def sent(world: World, link: ProducerLink, first: int, count: int = 1) -> Outcom
 @pytest.mark.parametrize(
     ("first", "last", "published", "expected"),
     [
-        (1, 1, 0, Follows.NEXT),
-        (42, 44, 41, Follows.NEXT),
-        (0, 4, SEQUENCE_MAX, Follows.NEXT),
-        (SEQUENCE_MAX, 3, SEQUENCE_MAX - 1, Follows.NEXT),
-        (41, 41, 41, Follows.DUPLICATE),
-        (1, 5, 41, Follows.DUPLICATE),
-        (SEQUENCE_MAX - 1, 1, 1, Follows.DUPLICATE),
-        (43, 43, 41, Follows.GAP),
-        (41, 42, 41, Follows.GAP),
-        (5, 3, 4, Follows.NEXT),
-        (1, 1, SEQUENCE_MAX, Follows.GAP),
-        (6, 2, 4, Follows.GAP),
+        (1, 1, 0, SequenceCheck.NEXT),
+        (42, 44, 41, SequenceCheck.NEXT),
+        (0, 4, SEQUENCE_MAX, SequenceCheck.NEXT),
+        (SEQUENCE_MAX, 3, SEQUENCE_MAX - 1, SequenceCheck.NEXT),
+        (41, 41, 41, SequenceCheck.DUPLICATE),
+        (1, 5, 41, SequenceCheck.DUPLICATE),
+        (SEQUENCE_MAX - 1, 1, 1, SequenceCheck.DUPLICATE),
+        (43, 43, 41, SequenceCheck.GAP),
+        (41, 42, 41, SequenceCheck.GAP),
+        (5, 3, 4, SequenceCheck.NEXT),
+        (1, 1, SEQUENCE_MAX, SequenceCheck.GAP),
+        (6, 2, 4, SequenceCheck.GAP),
     ],
 )
 def test_following_judges_numbers_around_the_roll_over(
-    first: int, last: int, published: int, expected: Follows
+    first: int, last: int, published: int, expected: SequenceCheck
 ) -> None:
-    assert following(first, last, published) is expected
+    assert check_sequence(first, last, published) is expected
 
 
 def test_new_producer_is_given_everything(world: World) -> None:
@@ -126,7 +126,7 @@ def test_duplicate_waits_for_its_own_first_copy_among_several(
         log.append(batch, now_ms=0, done=lambda outcome: None)
         commits.append(done)
 
-    producers = Producers(log, append, world.producer_ids.__next__)
+    producers = IdempotentProducers(log, append, world.producer_ids.__next__)
     link = producers.attach(producer_id=None, epoch=None, sequence=None, on_end=lambda error: None)
     send(world, link, 1)
     send(world, link, 2)
@@ -312,15 +312,15 @@ def test_attach_out_of_range_is_refused(
     "stamp",
     [
         None,
-        Producer(8, 0, 1, 1),
-        Producer(7, 1, 1, 1),
-        Producer(7, 0, 1, 2),
-        Producer(7, 0, -1, -1),
-        Producer(7, 0, SEQUENCE_MAX + 1, SEQUENCE_MAX + 1),
+        ProducerStamp(8, 0, 1, 1),
+        ProducerStamp(7, 1, 1, 1),
+        ProducerStamp(7, 0, 1, 2),
+        ProducerStamp(7, 0, -1, -1),
+        ProducerStamp(7, 0, SEQUENCE_MAX + 1, SEQUENCE_MAX + 1),
     ],
 )
 def test_batch_whose_stamp_does_not_fit_the_link_is_refused(
-    world: World, stamp: Producer | None
+    world: World, stamp: ProducerStamp | None
 ) -> None:
     link = world.produce(7, 0)
     with pytest.raises(ArgumentError):
@@ -338,13 +338,13 @@ def test_throttled_batch_may_be_sent_again(world: World) -> None:
     assert isinstance(sent(world, link, 251)[0], Receipt)
 
 
-def failing_link(world: World, log: ScriptedLog) -> tuple[Producers, ProducerLink]:
+def failing_link(world: World, log: ScriptedLog) -> tuple[IdempotentProducers, ProducerLink]:
     """A producer over a log that can be made to fail after it has taken a batch."""
 
     def append(batch: EventBatch, size: int, done: AppendDone, link: ProducerLink) -> None:
         log.append(batch, now_ms=world.clock.now_ms(), done=done)
 
-    producers = Producers(log, append, world.producer_ids.__next__)
+    producers = IdempotentProducers(log, append, world.producer_ids.__next__)
     link = producers.attach(producer_id=None, epoch=None, sequence=None, on_end=lambda error: None)
     return producers, link
 

@@ -146,7 +146,7 @@ def test_closed_reader_is_not_woken_and_has_no_more(world: World) -> None:
     world.publish(b"a", partition=0)
     assert probe.woken == 0
     assert probe.reader.state() is ReadState.AT_END
-    assert probe.reader.closed
+    assert probe.reader.is_closed
 
 
 def test_closed_reader_leaves_no_subscription_behind(log: ScriptedLog, probe: Probe) -> None:
@@ -194,7 +194,7 @@ def test_read_ahead_grows_as_the_reader_keeps_up(
     while probe.reader.state() is ReadState.NEEDS_DISK:
         result = probe.reader.fetch()
         sizes.append(sum(len(batch.sections) for batch in result.batches))
-        probe.reader.fetched(result)
+        probe.reader.accept_fetch(result)
         probe.take(len(result.batches))
     assert sizes[0] <= READ_CHUNK_BYTES // 16
     assert max(sizes) > READ_CHUNK_BYTES // 2
@@ -219,7 +219,7 @@ def test_fetch_runs_one_at_a_time(world: World) -> None:
     assert probe.reader.state() is ReadState.NEEDS_DISK
     with pytest.raises(AssertionError):
         probe.reader.fetch()
-    probe.reader.fetched(result)
+    probe.reader.accept_fetch(result)
     assert probe.bodies() == [b"a"]
 
 
@@ -236,7 +236,7 @@ def test_result_of_a_fetch_is_ignored_once_the_reader_is_closed(world: World) ->
     probe = world.read(position=at_sequence(0))
     result = probe.reader.fetch()
     probe.reader.close()
-    probe.reader.fetched(result)
+    probe.reader.accept_fetch(result)
     assert probe.reader.state() is ReadState.AT_END
 
 
@@ -246,7 +246,7 @@ def test_commit_during_a_fetch_is_not_lost(world: World) -> None:
     result = probe.reader.fetch()
     world.publish(b"b", partition=0)
     assert probe.woken == 0
-    probe.reader.fetched(result)
+    probe.reader.accept_fetch(result)
     assert probe.bodies() == [b"b"]
 
 
@@ -285,7 +285,7 @@ def test_reader_on_disk_whose_events_are_all_gone_waits_at_the_end(
     world.broker.enforce_retention()
     assert probe.reader.lag_events == 0
     assert probe.reader.state() is ReadState.NEEDS_DISK
-    probe.reader.fetched(probe.reader.fetch())
+    probe.reader.accept_fetch(probe.reader.fetch())
     assert probe.reader.state() is ReadState.AT_END
     world.publish(b"c", partition=0)
     assert probe.take() == [(2, b"c")]
@@ -309,7 +309,7 @@ def test_epoch_reader_displaces_shared_ones_before_open_returns(world: World) ->
     owner = world.read(epoch=0, name="owner")
     for probe in shared:
         assert [type(error) for error in probe.ended] == [LinkStolen]
-        assert probe.reader.closed
+        assert probe.reader.is_closed
     with pytest.raises(LinkStolen):
         world.read()
     assert owner.ended == []

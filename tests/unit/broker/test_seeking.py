@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from penstock.broker.seek import checkpoint_before
+from penstock.broker.seek import checkpoint_for_position
 from penstock.log.api import PartitionStatus
 from penstock.log.memory import MemoryLogStore
 from penstock.model.errors import ArgumentOutOfRange, LogCorrupt
@@ -33,7 +33,7 @@ def logs() -> MemoryLogStore:
 
 def offset_before(logs: MemoryLogStore, position: Position) -> tuple[int, str]:
     log = logs.partition("hub", 0)
-    made = checkpoint_before(log, log.status(), "0", position)
+    made = checkpoint_for_position(log, log.status(), "0", position)
     assert made.partition_id == "0"
     return made.sequence_number, made.offset
 
@@ -64,7 +64,7 @@ def test_ends_of_the_log(logs: MemoryLogStore) -> None:
     with pytest.raises(ArgumentOutOfRange, match="5 is the next to come"):
         offset_before(logs, sequence(6))
     empty = logs.partition("hub", 1)
-    made = checkpoint_before(empty, empty.status(), "1", LATEST)
+    made = checkpoint_for_position(empty, empty.status(), "1", LATEST)
     assert (made.sequence_number, made.offset) == (-1, "-1")
 
 
@@ -103,7 +103,7 @@ def test_event_that_retention_took_meanwhile_means_from_the_oldest(
     batches: tuple[StoredBatch, ...],
 ) -> None:
     log = Moved(*batches)
-    made = checkpoint_before(log, STATUS, "0", sequence(5))  # type: ignore[arg-type]  # what it uses
+    made = checkpoint_for_position(log, STATUS, "0", sequence(5))  # type: ignore[arg-type]  # what it uses
     assert (made.sequence_number, made.offset) == (4, "-1")
 
 
@@ -113,4 +113,4 @@ def test_damaged_batch_is_said_so() -> None:
     )
     log = Moved(batch)
     with pytest.raises(LogCorrupt, match="no data section at byte 0"):
-        checkpoint_before(log, STATUS, "0", sequence(5))  # type: ignore[arg-type]  # what it uses
+        checkpoint_for_position(log, STATUS, "0", sequence(5))  # type: ignore[arg-type]  # what it uses

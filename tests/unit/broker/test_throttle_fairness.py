@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.shares import Shares
+from penstock.broker.shares import FairShares
 from penstock.broker.throttle import Throttle
 from penstock.model.clock import ManualClock
 from penstock.model.errors import ServerBusy
@@ -203,7 +203,7 @@ def test_fewer_units_shrink_what_senders_saved() -> None:
 
 
 def test_senders_are_remembered_up_to_a_number() -> None:
-    shares = Shares()
+    shares = FairShares()
     for sender in range(10_000):
         shares.of(sender, 0)
     assert len(shares) == 4_097

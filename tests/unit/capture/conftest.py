@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.capture.destinations import Destination
-from penstock.management.infos import KeysInfo, RuleInfo
+from penstock.management.infos import AccessKeys, AuthorizationRuleResource
 from penstock.model.errors import AlreadyExists, InternalError
-from penstock.spark.capture.job import CaptureJob, JobSettings
+from penstock.spark.capture.job import CaptureJob, CaptureJobSettings
 from penstock.spark.capture.plan import CapturePlan, write_plan
 
 DESCRIPTION = {
@@ -61,11 +61,14 @@ class FakeService:
             raise InternalError("away")
         return self.runs
 
-    def rules(self, namespace: str) -> list[RuleInfo]:
-        return [RuleInfo(name="a", rights=["Send"]), RuleInfo(name="root", rights=self.rights)]
+    def rules(self, namespace: str) -> list[AuthorizationRuleResource]:
+        return [
+            AuthorizationRuleResource(name="a", rights=["Send"]),
+            AuthorizationRuleResource(name="root", rights=self.rights),
+        ]
 
-    def keys(self, namespace: str, hub: str | None, name: str) -> KeysInfo:
-        return KeysInfo(
+    def keys(self, namespace: str, hub: str | None, name: str) -> AccessKeys:
+        return AccessKeys(
             key_name=name,
             primary_key="key",
             secondary_key="",
@@ -90,7 +93,7 @@ class Stage:
         self.queries: list[FakeQuery] = []
         self.now_s = 1000.0
         self.is_spark_broken = False
-        settings_ = JobSettings(
+        settings_ = CaptureJobSettings(
             state=folder / "state",
             destinations=(Destination(name="here", url=(folder / "files").as_uri()),),
             **settings,

@@ -18,10 +18,16 @@ import pytest
 from tests.unit.capture.conftest import Stage
 
 from penstock.capture.captured_file import CapturedFile
-from penstock.capture.ledger import Closed, Ledger
-from penstock.capture.windows import Place
+from penstock.capture.ledger import CaptureStateFile, ClosedWindow
+from penstock.capture.windows import WindowStart
 from penstock.model.errors import ArgumentError, NotFound
-from penstock.spark.capture.announcements import Notify, NotTold, post, tell, write_manifests
+from penstock.spark.capture.announcements import (
+    NotificationFailed,
+    NotificationTarget,
+    announce_files,
+    post_events,
+    write_manifests,
+)
 from penstock.spark.capture.plan import CapturePlan
 from penstock.testing.certificate import certificates_in
 
@@ -41,8 +47,8 @@ def captured(number: int, partition: str) -> CapturedFile:
     )
 
 
-def closed(file: CapturedFile) -> Closed:
-    return Closed(file.named_s, 60, file)
+def closed(file: CapturedFile) -> ClosedWindow:
+    return ClosedWindow(file.named_s, 60, file)
 
 
 def over(plan: CapturePlan) -> CapturePlan:
@@ -58,34 +64,34 @@ def plan(stage: Stage) -> CapturePlan:
 
 
 @pytest.fixture
-def ledger(plan: CapturePlan) -> Iterator[Ledger]:
-    made = Ledger(plan.ledger)
+def ledger(plan: CapturePlan) -> Iterator[CaptureStateFile]:
+    made = CaptureStateFile(plan.ledger)
     yield made
     made.close()
 
 
 def test_a_manifest_comes_when_its_slot_is_complete(
-    plan: CapturePlan, ledger: Ledger, tmp_path: Path
+    plan: CapturePlan, ledger: CaptureStateFile, tmp_path: Path
 ) -> None:
     for number, partition in ((1, "0"), (1, "1"), (2, "0")):
         file = tmp_path / "files/box" / captured(number, partition).path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(bytes(600))
-    ledger.record([closed(captured(1, "0"))], {"0": Place(2, named_s=90, window=1)})
+    ledger.record([closed(captured(1, "0"))], {"0": WindowStart(2, named_s=90, window=1)})
     assert write_manifests(plan, ledger) == 0  # partition 1 is not there
-    ledger.record([closed(captured(1, "1"))], {"1": Place(6, named_s=100, window=1)})
+    ledger.record([closed(captured(1, "1"))], {"1": WindowStart(6, named_s=100, window=1)})
     assert write_manifests(plan, ledger) == 0  # more may close in the slot
-    ledger.record([closed(captured(2, "0"))], {"0": Place(3, named_s=150, window=2)})
+    ledger.record([closed(captured(2, "0"))], {"0": WindowStart(3, named_s=150, window=2)})
     assert write_manifests(plan, ledger) == 0
     # An empty one that was skipped.
-    ledger.record([Closed(160, 60)], {"1": Place(6, named_s=160, window=2)})
+    ledger.record([ClosedWindow(160, 60)], {"1": WindowStart(6, named_s=160, window=2)})
     assert write_manifests(plan, ledger) == 1
     (file,) = (tmp_path / "files/box/_manifests/h").iterdir()
     assert file.name == "1970-01-01T00-01-00Z.json"
     assert [each["partitionId"] for each in json.loads(file.read_text())["files"]] == ["0", "1"]
     assert write_manifests(over(plan), ledger) == 1
     # A run of events from before has a ledger of its own, and a file that comes late to the slot.
-    late = Ledger(tmp_path / "late.sqlite")
+    late = CaptureStateFile(tmp_path / "late.sqlite")
     other = msgspec.structs.replace(captured(1, "1"), path="ns/h/1/late.avro", named_s=70)
     (tmp_path / "files/box" / other.path).write_bytes(bytes(600))
     late.record([closed(other)], {})
@@ -101,7 +107,7 @@ def test_a_manifest_comes_when_its_slot_is_complete(
 
 
 def test_a_manifest_lies_where_its_files_lie_whatever_settings_say_now(
-    plan: CapturePlan, ledger: Ledger, tmp_path: Path
+    plan: CapturePlan, ledger: CaptureStateFile, tmp_path: Path
 ) -> None:
     old = msgspec.structs.replace(
         captured(1, "0"), account="here", container="old", encoding="AvroDeflate"
@@ -122,21 +128,31 @@ def test_a_manifest_lies_where_its_files_lie_whatever_settings_say_now(
 
 
 def test_who_is_to_hear_hears_of_each_file_once_it_took_it(
-    plan: CapturePlan, ledger: Ledger
+    plan: CapturePlan, ledger: CaptureStateFile
 ) -> None:
     ledger.record([closed(captured(n, "0")) for n in range(3)], {})
     heard: list[Any] = []
 
     def away(plan: CapturePlan, events: Any) -> None:
-        raise NotTold("away")
+        raise NotificationFailed("away")
 
-    with pytest.raises(NotTold):
-        tell(plan, ledger, Notify(hub="x"), away)
-    assert tell(plan, ledger, Notify(hub="x"), lambda _, events: heard.extend(events)) == 3
-    assert tell(plan, ledger, Notify(hub="x"), lambda _, events: heard.extend(events)) == 0
+    with pytest.raises(NotificationFailed):
+        announce_files(plan, ledger, NotificationTarget(hub="x"), away)
+    assert (
+        announce_files(
+            plan, ledger, NotificationTarget(hub="x"), lambda _, events: heard.extend(events)
+        )
+        == 3
+    )
+    assert (
+        announce_files(
+            plan, ledger, NotificationTarget(hub="x"), lambda _, events: heard.extend(events)
+        )
+        == 0
+    )
     assert [each["data"]["firstSequenceNumber"] for each in heard] == [0, 1, 2]
     ledger.record([closed(captured(9, "0"))], {})
-    assert tell(plan, ledger, None) == 1  # nobody wants to know
+    assert announce_files(plan, ledger, None) == 1  # nobody wants to know
 
 
 class Hook(http.server.BaseHTTPRequestHandler):
@@ -161,17 +177,17 @@ def test_a_hook_is_posted_to_and_not_followed_elsewhere() -> None:
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/?code=secret"
         try:
-            post(url, [{"id": "1"}], content_type="application/json")
+            post_events(url, [{"id": "1"}], content_type="application/json")
             assert Hook.got == [("application/json", [{"id": "1"}])]
             for Hook.status in (500, 302, 404):
-                with pytest.raises(NotTold) as refused:
-                    post(url, [], content_type="application/json")
+                with pytest.raises(NotificationFailed) as refused:
+                    post_events(url, [], content_type="application/json")
                 assert "secret" not in str(refused.value)
         finally:
             server.shutdown()
             thread.join()
-    with pytest.raises(NotTold) as refused:
-        post(url, [], content_type="application/json")
+    with pytest.raises(NotificationFailed) as refused:
+        post_events(url, [], content_type="application/json")
     assert "secret" not in str(refused.value)
 
 
@@ -184,7 +200,7 @@ def test_a_hook_is_posted_to_and_not_followed_elsewhere() -> None:
 )
 def test_a_hook_hears_of_files_over_https(
     plan: CapturePlan,
-    ledger: Ledger,
+    ledger: CaptureStateFile,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     format: str,
@@ -200,15 +216,19 @@ def test_a_hook_hears_of_files_over_https(
         server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        notify = Notify(url=f"https://localhost:{server.server_port}/?code=key", format=format)
+        notify = NotificationTarget(
+            url=f"https://localhost:{server.server_port}/?code=key", format=format
+        )
         Hook.status, Hook.got = 200, []
         try:
-            with pytest.raises(NotTold, match="certificate") as refused:  # of nobody we know
-                tell(plan, ledger, notify)
+            with pytest.raises(
+                NotificationFailed, match="certificate"
+            ) as refused:  # of nobody we know
+                announce_files(plan, ledger, notify)
             assert "code=key" not in str(refused.value) and Hook.got == []
             monkeypatch.setenv("SSL_CERT_FILE", str(made.ca_file))
-            assert tell(plan, ledger, notify) == 3
-            assert tell(plan, ledger, notify) == 0
+            assert announce_files(plan, ledger, notify) == 3
+            assert announce_files(plan, ledger, notify) == 0
         finally:
             server.shutdown()
             thread.join()
@@ -227,7 +247,7 @@ def put_files(folder: Path, *files: CapturedFile) -> None:
 
 
 def test_a_slot_that_cannot_be_written_holds_up_no_other(
-    plan: CapturePlan, ledger: Ledger, tmp_path: Path
+    plan: CapturePlan, ledger: CaptureStateFile, tmp_path: Path
 ) -> None:
     put_files(tmp_path, captured(2, "0"))
     lost = msgspec.structs.replace(captured(1, "0"), account="of-the-past", container="box")
@@ -241,7 +261,7 @@ def test_a_slot_that_cannot_be_written_holds_up_no_other(
 
 @pytest.mark.parametrize("text", ["[]", '{"namespace": "ns"}', '{"files": [7]}', "nonsense"])
 def test_what_is_no_manifest_is_written_over(
-    plan: CapturePlan, ledger: Ledger, tmp_path: Path, text: str
+    plan: CapturePlan, ledger: CaptureStateFile, tmp_path: Path, text: str
 ) -> None:
     put_files(tmp_path, captured(1, "0"))
     there = tmp_path / "files/box/_manifests/h/1970-01-01T00-01-00Z.json"
@@ -253,21 +273,21 @@ def test_what_is_no_manifest_is_written_over(
 
 
 def test_partitions_that_are_done_hold_up_no_manifest(
-    plan: CapturePlan, ledger: Ledger, tmp_path: Path
+    plan: CapturePlan, ledger: CaptureStateFile, tmp_path: Path
 ) -> None:
     """Of events from before: one partition has none, another is done early."""
     put_files(tmp_path, captured(1, "0"))
     plan = msgspec.structs.replace(plan, starts={"0": 0, "1": 5}, stops={"0": 9, "1": 5})
-    ledger.record([closed(captured(1, "0"))], {"0": Place(4, named_s=130, window=1)})
+    ledger.record([closed(captured(1, "0"))], {"0": WindowStart(4, named_s=130, window=1)})
     assert write_manifests(plan, ledger) == 1
 
 
 def captured_all(stage: Stage, folder: Path) -> None:
     """A run that is over, all of it in files; its job was killed then, before any manifest."""
     stage.service.want(stops={"0": 2, "1": 5}, off_ms=2_000)
-    ledger = Ledger(folder / "state" / "id-r1" / "ledger.sqlite")
+    ledger = CaptureStateFile(folder / "state" / "id-r1" / "ledger.sqlite")
     put_files(folder, captured(1, "0"))
-    ledger.record([closed(captured(1, "0"))], {"0": Place(2, named_s=90, window=1)})
+    ledger.record([closed(captured(1, "0"))], {"0": WindowStart(2, named_s=90, window=1)})
     ledger.close()
 
 
@@ -287,7 +307,7 @@ def test_a_job_started_anew_writes_the_manifests_that_are_left(
 def test_a_run_is_not_done_before_others_have_heard_of_its_files(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed_again:
         port = closed_again.getsockname()[1]
-    notify = Notify(url=f"http://127.0.0.1:{port}/")
+    notify = NotificationTarget(url=f"http://127.0.0.1:{port}/")
     stage = Stage(tmp_path, amqp="localhost:5672", notify=notify)
     captured_all(stage, tmp_path)
     stage.round()
@@ -317,7 +337,7 @@ def test_what_runs_of_deleted_hubs_left_is_removed_after_a_week(
 ) -> None:
     for name, age_s in (("old-gone", 9 * 86_400), ("new-gone", 86_400), ("id-r1", 9 * 86_400)):
         folder = tmp_path / "state" / name
-        Ledger(folder / "ledger.sqlite").close()
+        CaptureStateFile(folder / "ledger.sqlite").close()
         for file in folder.iterdir():
             os.utime(file, (time.time() - age_s,) * 2)
     stage.service.want()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture.ledger import Ledger
-from penstock.capture.windows import Place
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.windows import WindowStart
 from penstock.spark.capture.query_checkpoint import find_problem, set_aside_if_unusable
 
 
@@ -39,12 +39,12 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-def place(window: int) -> dict[str, Place]:
-    return {"0": Place(window * 10, window=window)}
+def place(window: int) -> dict[str, WindowStart]:
+    return {"0": WindowStart(window * 10, window=window)}
 
 
 @pytest.mark.parametrize("stored", [{}, place(0), place(1)], ids=["none", "behind", "level"])
-def test_whole_checkpoint_is_used(checkpoint: Path, stored: dict[str, Place]) -> None:
+def test_whole_checkpoint_is_used(checkpoint: Path, stored: dict[str, WindowStart]) -> None:
     assert find_problem(checkpoint, stored) is None
 
 
@@ -101,7 +101,7 @@ def test_unusable_checkpoint_is_set_aside_and_reported(
     checkpoint: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger_file = checkpoint.with_name("ledger.sqlite")
-    ledger = Ledger(ledger_file)
+    ledger = CaptureStateFile(ledger_file)
     ledger.record([], place(1))
     ledger.close()
     assert set_aside_if_unusable(checkpoint, ledger_file) is None

@@ -13,9 +13,9 @@ import fastavro
 import pytest
 
 from penstock.capture import container
-from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA, Container, DamagedFile
-from penstock.capture.records import long_at, ranges_of, records, text_us
-from penstock.capture.window_file import AvroFile, sweep
+from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA, AvroContainerReader, DamagedAvroFile
+from penstock.capture.records import decode_long, parse_time_us, read_capture_records, to_ranges
+from penstock.capture.window_file import AvroFile, remove_stale_spools
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
 
@@ -44,14 +44,16 @@ def test_files_are_what_the_oracle_reads(tmp_path: Path, deflate: bool) -> None:
     file = AvroFile(tmp_path / "x.avro", name="a/b/0", deflate=deflate)
     for part in (events[:1], events[1:30], events[30:]):
         block = encoded(part)
-        file.add(len(part), container.deflated(block) if deflate else block)
+        file.add(len(part), container.deflate(block) if deflate else block)
     size, _ = file.close()
     assert size == file.path.stat().st_size > EMPTY_BYTES_MAX
     with file.path.open("rb") as opened:
         assert list(fastavro.reader(opened)) == events
     with file.path.open("rb") as opened:
         mine = [
-            each for count, block in Container(opened).blocks() for each in records(count, block)
+            each
+            for count, block in AvroContainerReader(opened).blocks()
+            for each in read_capture_records(count, block)
         ]
     assert [each.sequence for each in mine] == list(range(50))
     assert mine[7].properties == events[7]["Properties"]
@@ -67,13 +69,13 @@ def test_an_empty_window_is_a_header_and_small_enough(tmp_path: Path, deflate: b
     with file.path.open("rb") as opened:
         assert list(fastavro.reader(opened)) == []
     with file.path.open("rb") as opened:
-        assert list(Container(opened).blocks()) == []
+        assert list(AvroContainerReader(opened).blocks()) == []
 
 
 def test_the_smallest_event_is_more_than_an_empty_file(tmp_path: Path) -> None:
     least = event(0) | {"Offset": "0", "Properties": {}, "Body": b""}
     file = AvroFile(tmp_path / "x.avro", name="a", deflate=True)
-    file.add(1, container.deflated(encoded([least])))
+    file.add(1, container.deflate(encoded([least])))
     assert file.close()[0] > EMPTY_BYTES_MAX
 
 
@@ -81,7 +83,7 @@ def test_a_file_of_one_name_is_always_the_same(tmp_path: Path) -> None:
     made = []
     for number in range(2):
         file = AvroFile(tmp_path / f"{number}.avro", name="ns/hub/0/7", deflate=True)
-        file.add(10, container.deflated(encoded([event(n) for n in range(10)])))
+        file.add(10, container.deflate(encoded([event(n) for n in range(10)])))
         made.append(file.close())
     assert made[0] == made[1]
 
@@ -91,7 +93,9 @@ def test_files_of_others_are_read_too() -> None:
     fastavro.writer(out, PARSED, [event(number) for number in range(9)], codec="deflate")
     out.seek(0)
     found = [
-        each.sequence for count, block in Container(out).blocks() for each in records(count, block)
+        each.sequence
+        for count, block in AvroContainerReader(out).blocks()
+        for each in read_capture_records(count, block)
     ]
     assert found == list(range(9))
 
@@ -103,37 +107,40 @@ def test_no_damage_goes_unseen_or_costs_more_than_an_error(tmp_path: Path) -> No
     whole = file.path.read_bytes()
     chance = random.Random(7)
     for cut in [*range(0, 40), *chance.sample(range(len(whole) - 1), 200)]:
-        if cut == len(container.header(bytes(16), deflate=False)):
+        if cut == len(container.encode_header(bytes(16), deflate=False)):
             continue  # a window without events
-        with pytest.raises(DamagedFile):
+        with pytest.raises(DamagedAvroFile):
             read_all(whole[:cut])
     for _ in range(500):
         broken = bytearray(whole)
         broken[chance.randrange(len(broken))] ^= 1 << chance.randrange(8)
-        with contextlib.suppress(DamagedFile):
+        with contextlib.suppress(DamagedAvroFile):
             assert read_all(bytes(broken)) <= 20
 
 
 def read_all(data: bytes) -> int:
-    blocks = Container(io.BytesIO(data)).blocks()
-    return sum(1 for count, block in blocks for _ in records(count, block))
+    blocks = AvroContainerReader(io.BytesIO(data)).blocks()
+    return sum(1 for count, block in blocks for _ in read_capture_records(count, block))
 
 
 def test_times_are_read_in_both_forms() -> None:
-    assert text_us("9/26/2017 8:05:27 PM") == 1_506_456_327_000_000
-    assert text_us("9/26/2017 12:05:27 AM") == 1_506_384_327_000_000
-    assert text_us("2018-06-11T00:00:08.2250000Z") == 1_528_675_208_225_000
-    with pytest.raises(DamagedFile):
-        text_us("yesterday")
+    assert parse_time_us("9/26/2017 8:05:27 PM") == 1_506_456_327_000_000
+    assert parse_time_us("9/26/2017 12:05:27 AM") == 1_506_384_327_000_000
+    assert parse_time_us("2018-06-11T00:00:08.2250000Z") == 1_528_675_208_225_000
+    with pytest.raises(DamagedAvroFile):
+        parse_time_us("yesterday")
 
 
 def test_longs_are_zigzag() -> None:
     for number in (0, -1, 1, 63, 64, -65, 2**62, -(2**63)):
-        assert long_at(container.long(number), 0) == (number, len(container.long(number)))
-    assert ranges_of([]) == []
+        assert decode_long(container.encode_long(number), 0) == (
+            number,
+            len(container.encode_long(number)),
+        )
+    assert to_ranges([]) == []
 
 
 def test_what_a_killed_job_left_is_swept(tmp_path: Path) -> None:
     (tmp_path / "1-0-7.avro").write_bytes(b"part")
-    assert sweep(tmp_path) == 1 and list(tmp_path.iterdir()) == []
-    assert sweep(tmp_path / "not there") == 0
+    assert remove_stale_spools(tmp_path) == 1 and list(tmp_path.iterdir()) == []
+    assert remove_stale_spools(tmp_path / "not there") == 0

@@ -21,7 +21,7 @@ def description(**changes: Any) -> dict[str, Any]:
 
 
 def test_defaults_are_filled_in() -> None:
-    assert capture.checked(description()) == {
+    assert capture.check_description(description()) == {
         "enabled": True,
         "encoding": "Avro",
         "intervalInSeconds": 300,
@@ -39,12 +39,12 @@ def test_defaults_are_filled_in() -> None:
 
 
 def test_what_is_checked_once_stays_as_it_is() -> None:
-    once = capture.checked(description(encoding="AvroDeflate", skipEmptyArchives=True))
-    assert capture.checked(once) == once
+    once = capture.check_description(description(encoding="AvroDeflate", skipEmptyArchives=True))
+    assert capture.check_description(once) == once
 
 
 def test_capture_that_is_off_needs_no_destination() -> None:
-    assert "destination" not in capture.checked({"enabled": False})
+    assert "destination" not in capture.check_description({"enabled": False})
 
 
 @pytest.mark.parametrize(("field", "least", "most"), [
@@ -53,13 +53,13 @@ def test_capture_that_is_off_needs_no_destination() -> None:
 ])  # fmt: skip
 def test_numbers_have_their_range(field: str, least: int, most: int) -> None:
     for value in (least, most):
-        assert capture.checked(description(**{field: value}))[field] == value
+        assert capture.check_description(description(**{field: value}))[field] == value
     for value in (least - 1, most + 1, -1):
         with pytest.raises(ArgumentOutOfRange, match=f"{least} to {most}"):
-            capture.checked(description(**{field: value}))
+            capture.check_description(description(**{field: value}))
     for wrong in ("300", 300.5, True, [300]):
         with pytest.raises(ArgumentError):
-            capture.checked(description(**{field: wrong}))
+            capture.check_description(description(**{field: wrong}))
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_numbers_have_their_range(field: str, least: int, most: int) -> None:
 )
 def test_descriptions_that_say_nothing_useful_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
-        capture.checked(wrong)
+        capture.check_description(wrong)
 
 
 @pytest.mark.parametrize("token", capture.TOKENS)
 def test_name_format_needs_each_token(token: str) -> None:
     with pytest.raises(ArgumentError, match=token):
-        capture.checked_name_format(FORMAT.replace(f"{{{token}}}", "x"))
+        capture.check_name_format(FORMAT.replace(f"{{{token}}}", "x"))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_name_format_needs_each_token(token: str) -> None:
     ],
 )
 def test_name_format_takes_any_order(text: str) -> None:
-    assert capture.checked_name_format(text) == text
+    assert capture.check_name_format(text) == text
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_name_format_takes_any_order(text: str) -> None:
 )
 def test_name_format_does_not_lead_out_of_the_container(text: str) -> None:
     with pytest.raises(ArgumentError):
-        capture.checked_name_format(text)
+        capture.check_name_format(text)
 
 
 def test_a_data_lake_is_an_account_and_a_folder() -> None:
     properties = {"dataLakeAccountName": "lake", "dataLakeFolderPath": "/raw/hubs/"}
     destination = {"name": "EventHubArchive.AzureDataLake", "properties": properties}
-    found = capture.CaptureSettings.of({"enabled": True, "destination": destination})
+    found = capture.CaptureDescription.of({"enabled": True, "destination": destination})
     assert (found.account, found.container) == ("lake", "raw/hubs")
 
 
@@ -145,5 +145,5 @@ def test_a_data_lake_is_an_account_and_a_folder() -> None:
 )
 def test_error_names_the_field_once(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError) as raised:
-        capture.checked(given)
+        capture.check_description(given)
     assert str(raised.value).startswith(text)

@@ -11,13 +11,13 @@ import pytest
 from penstock.capture.destinations import (
     Destination,
     DestinationError,
-    Store,
-    Target,
-    checked_destination,
+    DestinationFolder,
+    FileStore,
+    check_destination,
     environment_destination,
-    resolve,
+    resolve_destination,
 )
-from penstock.capture.window_file import put
+from penstock.capture.window_file import upload_file
 from penstock.model.errors import ArgumentError, ConfigurationError, NotFound
 
 SECRET = "c2VjcmV0LWtleQ=="
@@ -28,36 +28,38 @@ BLOB = Destination(
 )
 
 
-def local(folder: Path, container: str = "box") -> Store:
+def local(folder: Path, container: str = "box") -> FileStore:
     destination = Destination(name="here", url=folder.as_uri())
-    return Store(Target(destination=destination, container=container))
+    return FileStore(DestinationFolder(destination=destination, container=container))
 
 
 def test_the_account_chooses_a_destination_by_name_or_by_its_id() -> None:
     arm = "/subscriptions/1/resourceGroups/g/providers/Microsoft.Storage/storageAccounts/cold-store"
     for account in ("Cold-Store", "cold-store", arm, arm + "/"):
-        assert resolve([BLOB], account, "box").destination is BLOB
+        assert resolve_destination([BLOB], account, "box").destination is BLOB
     with pytest.raises(
         ArgumentError, match=r"'elsewhere' is not configured\. Configured: Cold-Store"
     ):
-        resolve([BLOB], "elsewhere", "box")
+        resolve_destination([BLOB], "elsewhere", "box")
     for container in ("../x", "a/../b", "/etc"):
         with pytest.raises(ArgumentError):
-            resolve([BLOB], "cold-store", container)
+            resolve_destination([BLOB], "cold-store", container)
 
 
 def test_a_container_is_added_unless_the_url_names_the_very_same() -> None:
-    assert Target(destination=BLOB, container="box").url == "abfs://archive/box"
-    assert Target(destination=BLOB, container="archive").url == "abfs://archive"
+    assert DestinationFolder(destination=BLOB, container="box").url == "abfs://archive/box"
+    assert DestinationFolder(destination=BLOB, container="archive").url == "abfs://archive"
     deeper = Destination(name="x", url="abfs://archive/deep")
-    assert Store(Target(destination=deeper, container="archive")).root == "archive/deep"
+    assert (
+        FileStore(DestinationFolder(destination=deeper, container="archive")).root == "archive/deep"
+    )
     bare = Destination(name="x", url="abfs://")
-    assert Target(destination=bare, container="box").url == "abfs://box"
-    assert Store(Target(destination=bare, container="box")).root == "box"
+    assert DestinationFolder(destination=bare, container="box").url == "abfs://box"
+    assert FileStore(DestinationFolder(destination=bare, container="box")).root == "box"
     with pytest.raises(ArgumentError, match="names no container"):
-        Store(Target(destination=bare, container=""))
+        FileStore(DestinationFolder(destination=bare, container=""))
     there = Destination(name="x", url="file:///data/x")
-    assert Target(destination=there, container="box").url == "file:///data/x/box"
+    assert DestinationFolder(destination=there, container="box").url == "file:///data/x/box"
 
 
 @pytest.mark.parametrize(
@@ -100,9 +102,9 @@ def test_a_container_is_added_unless_the_url_names_the_very_same() -> None:
 def test_urls_of_every_kind_lead_to_their_account_and_place(
     url: str, options: dict[str, str], root: str, endpoint: str
 ) -> None:
-    checked_destination("x", url, options)
+    check_destination("x", url, options)
     destination = Destination(name="x", url=url, options=options)
-    store = Store(resolve([destination], "x", "box"))
+    store = FileStore(resolve_destination([destination], "x", "box"))
     assert store.root == root
     assert store.url("a/b c.avro") == f"{endpoint}/{root}/a/b%20c.avro"
 
@@ -110,12 +112,12 @@ def test_urls_of_every_kind_lead_to_their_account_and_place(
 def test_a_storage_account_has_to_be_named() -> None:
     nameless = Destination(name="x", url="abfs://c", options={"sas_token": SECRET})
     with pytest.raises(ArgumentError, match="names no storage account") as refused:
-        resolve([nameless], "x", "box")
+        resolve_destination([nameless], "x", "box")
     assert SECRET not in str(refused.value)
 
 
 def test_nothing_shows_a_credential() -> None:
-    target = Target(destination=BLOB, container="box")
+    target = DestinationFolder(destination=BLOB, container="box")
     for shown in (repr(BLOB), str(BLOB), repr(target), target.url, f"{BLOB}", repr([BLOB])):
         assert SECRET not in shown
     assert pickle.loads(pickle.dumps(BLOB)) == BLOB  # executors need it
@@ -143,7 +145,7 @@ def test_urls_and_options_that_cannot_be_used_are_refused(
     url: str, options: dict[str, str]
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        checked_destination("name", url, options)
+        check_destination("name", url, options)
     assert "u:p" not in str(refused.value)
 
 
@@ -200,7 +202,7 @@ def test_storage_that_is_away_is_tried_again_and_then_told_without_secrets(tmp_p
     source.write_bytes(b"x")
     pauses: list[float] = []
     with pytest.raises(DestinationError, match="did not take or give"):
-        put(local(tmp_path / "root"), source, "c.avro", pause=pauses.append)
+        upload_file(local(tmp_path / "root"), source, "c.avro", pause=pauses.append)
     assert pauses == [0.5, 1.0, 2.0, 4.0]
     assert source.exists()
 

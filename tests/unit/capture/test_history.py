@@ -12,13 +12,20 @@ import pyarrow as pa
 import pytest
 
 from penstock.capture import container
-from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.hub_files import Listed
+from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.hub_files import ListedFile
 from penstock.capture.window_file import AvroFile
-from penstock.capture.windows import End, Event, Place, Rules, Seen, advanced
-from penstock.spark.capture.history import that_may_hold
+from penstock.capture.windows import (
+    EventLocation,
+    PartitionEnd,
+    PartitionObservation,
+    WindowRules,
+    WindowStart,
+    close_windows,
+)
+from penstock.spark.capture.history import select_files
 from penstock.spark.capture.history_rows import next_sequence
-from penstock.spark.capture.parquet import ParquetFile, arrow_schema
+from penstock.spark.capture.parquet import ParquetFile, parquet_schema
 
 T_MS = 1_700_000_000_000
 SIZE = 10_000
@@ -28,38 +35,40 @@ class Log:
     """One partition, whose events have a size each."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[EventLocation] = []
         self._offset = 0
 
     def add(self, time_ms: int, size: int) -> None:
-        self.events.append(Event(len(self.events), self._offset, time_ms))
+        self.events.append(EventLocation(len(self.events), self._offset, time_ms))
         self._offset += size
 
-    def _first(self, name: str, least: int) -> Event | None:
+    def _first(self, name: str, least: int) -> EventLocation | None:
         at = bisect_left(self.events, least, key=attrgetter(name))
         return self.events[at] if at < len(self.events) else None
 
-    def at(self, sequence: int) -> Event | None:
+    def at(self, sequence: int) -> EventLocation | None:
         return self._first("sequence", sequence)
 
-    def beyond(self, offset: int) -> Event | None:
+    def beyond(self, offset: int) -> EventLocation | None:
         return self._first("offset", offset)
 
-    def since(self, time_ms: int) -> Event | None:
+    def since(self, time_ms: int) -> EventLocation | None:
         return self._first("enqueued_ms", time_ms)
 
 
-def captured(log: Log, interval_s: int, *, skip_empty: bool) -> dict[Listed, list[int]]:
+def captured(log: Log, interval_s: int, *, skip_empty: bool) -> dict[ListedFile, list[int]]:
     """The files that windows make of the log, with the times of their events."""
     last = log.events[-1]
-    seen = Seen(
-        End(len(log.events), last.offset, last.enqueued_ms), last.enqueued_ms + 2_000_000, 0
+    seen = PartitionObservation(
+        PartitionEnd(len(log.events), last.offset, last.enqueued_ms),
+        last.enqueued_ms + 2_000_000,
+        0,
     )
-    place = Place(0, opened_ms=log.events[0].enqueued_ms)
-    rules = Rules(interval_ms=interval_s * 1000, size_bytes=SIZE)
-    _, cuts = advanced(place, rules, log, seen, windows_max=10_000, bytes_max=2**62)
+    place = WindowStart(0, opened_ms=log.events[0].enqueued_ms)
+    rules = WindowRules(interval_ms=interval_s * 1000, size_bytes=SIZE)
+    _, cuts = close_windows(place, rules, log, seen, windows_max=10_000, bytes_max=2**62)
     return {
-        Listed(f"{cut.named_s}.avro", "0", cut.named_s, 1): [
+        ListedFile(f"{cut.named_s}.avro", "0", cut.named_s, 1): [
             event.enqueued_ms for event in log.events[cut.first : cut.end]
         ]
         for cut in cuts
@@ -82,7 +91,7 @@ def test_no_file_that_holds_events_of_the_time_is_left_out(seed: int) -> None:
     times = [event.enqueued_ms for event in log.events]
     for since_ms in chance.sample(times, min(20, len(times))):
         until_ms = since_ms + chance.choice((1, 1000, 100_000))
-        chosen = that_may_hold(list(held), since_ms * 1000, until_ms * 1000)
+        chosen = select_files(list(held), since_ms * 1000, until_ms * 1000)
         assert set(chosen) >= {
             file
             for file, own in held.items()
@@ -91,11 +100,11 @@ def test_no_file_that_holds_events_of_the_time_is_left_out(seed: int) -> None:
 
 
 def test_files_of_other_hours_are_not_opened() -> None:
-    files = [Listed(f"{at}", "0", T_MS // 1000 + 60 * at, 1) for at in range(600)]
+    files = [ListedFile(f"{at}", "0", T_MS // 1000 + 60 * at, 1) for at in range(600)]
     hour = (T_MS + 4 * 3_600_000, T_MS + 5 * 3_600_000)
-    chosen = that_may_hold(files, hour[0] * 1000, hour[1] * 1000)
+    chosen = select_files(files, hour[0] * 1000, hour[1] * 1000)
     assert 60 <= len(chosen) <= 60 + 20
-    assert that_may_hold(files, None, None) == files
+    assert select_files(files, None, None) == files
 
 
 def columns(first: int, end: int) -> bytes:
@@ -104,13 +113,13 @@ def columns(first: int, end: int) -> bytes:
         for number in range(first, end)
     ]
     sink = pa.BufferOutputStream()
-    table = pa.Table.from_pylist(rows, schema=arrow_schema())
+    table = pa.Table.from_pylist(rows, schema=parquet_schema())
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def file_of(folder: Path, name: str, first: int, end: int, kind: str) -> Listed:
+def file_of(folder: Path, name: str, first: int, end: int, kind: str) -> ListedFile:
     place = folder / "box" / f"{name}.{kind}"
     place.parent.mkdir(exist_ok=True)
     made: Any = None
@@ -122,16 +131,18 @@ def file_of(folder: Path, name: str, first: int, end: int, kind: str) -> Listed:
         # Only numbers are looked at here: the rest of a record is as long as it likes.
         for start in range(first, end, 3):
             count = min(3, end - start)
-            made.add(count, container.long(start) + bytes(600))
+            made.add(count, container.encode_long(start) + bytes(600))
     made.close()
-    return Listed(place.name, "0", int(name), place.stat().st_size)
+    return ListedFile(place.name, "0", int(name), place.stat().st_size)
 
 
 @pytest.mark.parametrize("kind", ["avro", "parquet"])
 def test_history_ends_behind_its_last_event_whatever_file_is_named_last(
     tmp_path: Path, kind: str
 ) -> None:
-    store = Store(resolve([Destination(name="d", url=tmp_path.as_uri())], "d", "box"))
+    store = FileStore(
+        resolve_destination([Destination(name="d", url=tmp_path.as_uri())], "d", "box")
+    )
     live = [file_of(tmp_path, str(at), 10 * at, 10 * at + 10, kind) for at in (5, 6)]
     empty = file_of(tmp_path, "7", 0, 0, kind)
     filled = file_of(tmp_path, "8", 0, 50, kind)

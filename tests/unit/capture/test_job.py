@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.unit.capture.conftest import Stage
 
-from penstock.capture.ledger import Ledger
-from penstock.capture.windows import Place
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.windows import WindowStart
 from penstock.spark.capture.job import job_id
 from penstock.spark.capture.plan import read_plan
 
@@ -76,8 +76,8 @@ def test_news_are_reported_at_once_and_nothing_else_is(stage: Stage) -> None:
     reports = len(stage.service.reports)
     stage.round(1)
     assert len(stage.service.reports) == reports
-    ledger = Ledger(stage.queries[0].plan.ledger)
-    ledger.record([], {"0": Place(3, window=1, named_s=7)})
+    ledger = CaptureStateFile(stage.queries[0].plan.ledger)
+    ledger.record([], {"0": WindowStart(3, window=1, named_s=7)})
     ledger.close()
     stage.round(1)
     assert stage.service.reports[reports]["captured"] == {"0": 3, "1": 5}
@@ -105,8 +105,8 @@ def test_changed_settings_and_the_end_start_the_query_anew(stage: Stage) -> None
     stage.round()
     first, second = stage.queries
     assert not first.isActive and second.plan.stops == {"0": 10, "1": 5}
-    ledger = Ledger(second.plan.ledger)
-    ledger.record([], {"0": Place(10, window=1, named_s=7)})
+    ledger = CaptureStateFile(second.plan.ledger)
+    ledger.record([], {"0": WindowStart(10, window=1, named_s=7)})
     ledger.close()
     stage.round()
     assert stage.service.reports[-1]["isFinished"] is True
@@ -132,8 +132,8 @@ def test_events_from_before_are_captured_one_run_after_the_other(stage: Stage) -
     assert [query.plan.starts for query in stage.queries] == [{"0": 0}, {"0": 0, "1": 5}]
     assert stage.queries[0].plan.is_backfill and not stage.queries[1].plan.is_backfill
     assert stage.queries[0].plan.state != stage.queries[1].plan.state
-    ledger = Ledger(stage.queries[0].plan.ledger)
-    ledger.record([], {"0": Place(1, window=1, named_s=7)})
+    ledger = CaptureStateFile(stage.queries[0].plan.ledger)
+    ledger.record([], {"0": WindowStart(1, window=1, named_s=7)})
     ledger.close()
     stage.round()
     stage.round()

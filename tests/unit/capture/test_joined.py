@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.capture.destinations import Destination, Store, resolve
+from penstock.capture.destinations import Destination, FileStore, resolve_destination
 from penstock.model.errors import ArgumentError
-from penstock.spark.capture.compact import written_files
-from penstock.spark.capture.compacted_file import Owner
+from penstock.spark.capture.compact import write_hour_files
+from penstock.spark.capture.compacted_file import FileOwner
 from penstock.spark.capture.history_rows import arrow_schema
 
 HOUR_US = 1_700_000_000_000_000
 PATH = "date=2023-11-14/hour=22/partition-0.parquet"
-OURS = Owner("ns", "orders")
+OURS = FileOwner("ns", "orders")
 
 
 def batch(numbers: Iterable[int], *, since_us: int = HOUR_US) -> Any:
@@ -44,13 +44,13 @@ def batch(numbers: Iterable[int], *, since_us: int = HOUR_US) -> Any:
 class Joiner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        target = resolve([Destination(name="d", url=folder.as_uri())], "d", "joined")
-        self._store = Store(target)
+        target = resolve_destination([Destination(name="d", url=folder.as_uri())], "d", "joined")
+        self._store = FileStore(target)
 
-    def join(self, batches: Sequence[Any], owner: Owner = OURS) -> dict[str, Any]:
+    def join(self, batches: Sequence[Any], owner: FileOwner = OURS) -> dict[str, Any]:
         spool = self.folder / "spool"
         spool.mkdir(exist_ok=True)
-        (told,) = written_files(iter(batches), self._store, spool, owner)
+        (told,) = write_hour_files(iter(batches), self._store, spool, owner)
         (row,) = told.to_pylist()
         assert row["path"] == PATH and row["events"] == len(self.numbers())
         return dict(row)
@@ -114,11 +114,11 @@ def test_a_file_says_whose_it_is_and_another_hub_leaves_it_alone(joiner: Joiner)
     joiner.join([batch(range(5))])
     assert joiner.table().schema.metadata[b"penstock.eventHub"] == b"orders"
     before = joiner.file.read_bytes()
-    for other in (Owner("ns", "others"), Owner("elsewhere", "orders")):
+    for other in (FileOwner("ns", "others"), FileOwner("elsewhere", "orders")):
         with pytest.raises(ArgumentError, match=r"holds events of 'ns/orders'.*--to"):
             joiner.join([batch(range(7))], other)
     assert joiner.file.read_bytes() == before
-    joiner.join([batch(range(7))], Owner("ns", "Orders"))
+    joiner.join([batch(range(7))], FileOwner("ns", "Orders"))
 
 
 def test_a_file_that_nobody_joined_is_left_alone(joiner: Joiner) -> None:

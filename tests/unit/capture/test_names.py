@@ -7,11 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture.description import NAME_FORMAT_DEFAULT, TOKENS, checked_name_format
-from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.file_names import checked_path, file_path, manifest_path, slot_name, slot_of
-from penstock.capture.hub_files import Listed, Shelf, directory, listed, listed_at, shelves_of
-from penstock.capture.runs import FilesPlace
+from penstock.capture.description import NAME_FORMAT_DEFAULT, TOKENS, check_name_format
+from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.file_names import (
+    check_path,
+    format_file_path,
+    manifest_path,
+    slot_name,
+    slot_start,
+)
+from penstock.capture.hub_files import (
+    FileLocationFilter,
+    ListedFile,
+    common_directory,
+    file_locations,
+    list_hub_files,
+    parse_listing,
+)
+from penstock.capture.runs import FileLocation
 from penstock.model.errors import ArgumentError
 
 ORDERS = list(itertools.islice(itertools.permutations(TOKENS), 0, None, 36287))
@@ -19,30 +32,34 @@ AT_S = 1_763_327_127  # 2025-11-16T21:05:27Z
 
 
 def test_default_is_the_documented_path() -> None:
-    path = file_path(NAME_FORMAT_DEFAULT, namespace="ns", hub="events", partition="3", at_s=AT_S)
+    path = format_file_path(
+        NAME_FORMAT_DEFAULT, namespace="ns", hub="events", partition="3", at_s=AT_S
+    )
     assert path == "ns/events/3/2025/11/16/21/05/27.avro"
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_tokens_stand_in_any_order_and_lead_back(order: tuple[str, ...]) -> None:
-    name_format = checked_name_format("_".join(f"{{{token}}}" for token in order))
-    path = file_path(name_format, namespace="ns", hub="events", partition="12", at_s=AT_S)
-    assert listed([(path, 9)], name_format, "ns", "events") == [Listed(path, "12", AT_S, 9)]
+    name_format = check_name_format("_".join(f"{{{token}}}" for token in order))
+    path = format_file_path(name_format, namespace="ns", hub="events", partition="12", at_s=AT_S)
+    assert parse_listing([(path, 9)], name_format, "ns", "events") == [
+        ListedFile(path, "12", AT_S, 9)
+    ]
 
 
 def test_files_of_a_hub_that_was_deleted_are_not_those_of_its_heir(tmp_path: Path) -> None:
-    target = resolve([Destination(name="here", url=tmp_path.as_uri())], "here", "box")
-    store = Store(target)
+    target = resolve_destination([Destination(name="here", url=tmp_path.as_uri())], "here", "box")
+    store = FileStore(target)
     for second in (AT_S, AT_S + 1):
-        path = file_path(
+        path = format_file_path(
             NAME_FORMAT_DEFAULT, namespace="ns", hub="events", partition="0", at_s=second
         )
         store.put_bytes(b"x", path, tmp_path / "spool")
-    place = FilesPlace(account="here", container="box", name_format=NAME_FORMAT_DEFAULT)
+    place = FileLocation(account="here", container="box", name_format=NAME_FORMAT_DEFAULT)
     for created_ms, count in ((0, 2), (AT_S * 1000 + 999, 1), (AT_S * 1000 + 1000, 0)):
-        shelves, troubles = shelves_of([place], [target.destination], created_ms=created_ms)
+        shelves, troubles = file_locations([place], [target.destination], created_ms=created_ms)
         assert troubles == []
-        assert len(listed_at(shelves, [store], "ns", "events")) == count
+        assert len(list_hub_files(shelves, [store], "ns", "events")) == count
 
 
 @pytest.mark.parametrize(
@@ -57,17 +74,17 @@ def test_files_of_a_hub_that_was_deleted_are_not_those_of_its_heir(tmp_path: Pat
 def test_files_are_looked_for_where_all_names_of_the_hub_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_format: str, below: str
 ) -> None:
-    assert directory(name_format, "ns", "events") == below
+    assert common_directory(name_format, "ns", "events") == below
     asked: list[str] = []
 
-    def nothing(_: Store, prefix: str = "") -> list[tuple[str, int]]:
+    def nothing(_: FileStore, prefix: str = "") -> list[tuple[str, int]]:
         asked.append(prefix)
         return []
 
-    monkeypatch.setattr(Store, "files", nothing)
-    target = resolve([Destination(name="here", url=tmp_path.as_uri())], "here", "box")
-    shelf = Shelf(target=target, name_format=name_format)
-    assert listed_at([shelf], [Store(target)], "ns", "events") == []
+    monkeypatch.setattr(FileStore, "files", nothing)
+    target = resolve_destination([Destination(name="here", url=tmp_path.as_uri())], "here", "box")
+    shelf = FileLocationFilter(target=target, name_format=name_format)
+    assert list_hub_files([shelf], [FileStore(target)], "ns", "events") == []
     assert asked == [below]
 
 
@@ -76,16 +93,18 @@ def test_hive_style_paths_work() -> None:
         "{Namespace}/{EventHub}/year={Year}/month={Month}/day={Day}/hour={Hour}/"
         "{Minute}-{Second}-p{PartitionId}"
     )
-    path = file_path(
+    path = format_file_path(
         name_format, namespace="n-s", hub="a", partition="0", at_s=AT_S, kind="parquet"
     )
     assert path == "n-s/a/year=2025/month=11/day=16/hour=21/05-27-p0.parquet"
-    assert listed([(path, 1)], name_format, "n-s", "a")[0].kind == "parquet"
+    assert parse_listing([(path, 1)], name_format, "n-s", "a")[0].kind == "parquet"
 
 
 def test_only_a_hub_s_own_files_are_listed_in_order() -> None:
     paths = [
-        file_path(NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition=partition, at_s=at_s)
+        format_file_path(
+            NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition=partition, at_s=at_s
+        )
         for hub, partition, at_s in [("a", "10", 5), ("a", "2", 9), ("a", "2", 7), ("ab", "0", 1)]
     ]
     others = [
@@ -93,19 +112,20 @@ def test_only_a_hub_s_own_files_are_listed_in_order() -> None:
         "ns/a/0/2025/11/16/21/05/27.tmp",
         "ns/a/0/9999/99/99/1/1/1.avro",
     ]
-    found = listed([(path, 1) for path in [*paths, *others]], NAME_FORMAT_DEFAULT, "ns", "a")
+    found = parse_listing([(path, 1) for path in [*paths, *others]], NAME_FORMAT_DEFAULT, "ns", "a")
     assert [(each.partition, each.named_s) for each in found] == [("2", 7), ("2", 9), ("10", 5)]
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../b", "/a", "a//b", "a/./b", "a\\b", "a\nb", ""])
 def test_no_path_leads_out(path: str) -> None:
     with pytest.raises(ArgumentError):
-        checked_path(path)
+        check_path(path)
 
 
 def test_slots_are_aligned_to_the_clock_of_the_world() -> None:
-    assert slot_of(AT_S, 300) % 300 == 0
-    assert slot_name(slot_of(AT_S, 300)) == "2025-11-16T21-05-00Z"
+    assert slot_start(AT_S, 300) % 300 == 0
+    assert slot_name(slot_start(AT_S, 300)) == "2025-11-16T21-05-00Z"
     assert (
-        manifest_path("events", slot_of(AT_S, 60)) == "_manifests/events/2025-11-16T21-05-00Z.json"
+        manifest_path("events", slot_start(AT_S, 60))
+        == "_manifests/events/2025-11-16T21-05-00Z.json"
     )

@@ -8,11 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.capture.container import DamagedFile
+from penstock.capture.container import DamagedAvroFile
 from penstock.client.values import json_text, plain_text
-from penstock.kernels import Gathered, Maps, Texts
+from penstock.kernels import ArrowColumns, MapColumn, TextColumn
 from penstock.spark.capture.history_rows import _json_maps, _publishers
-from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, _typed, json_from, record_batch
+from penstock.spark.capture.parquet import (
+    SYSTEM_TYPES,
+    TYPES,
+    _typed_json_value,
+    json_from,
+    record_batch,
+)
 
 # Values that the kernels leave to others: binary, texts that are none, times, floats, lists.
 ODD = [
@@ -30,22 +36,22 @@ ODD = [
 ]
 
 
-def texts(values: list[bytes]) -> Texts:
+def texts(values: list[bytes]) -> TextColumn:
     ends = [0]
     for value in values:
         ends.append(ends[-1] + len(value))
-    return Texts(struct.pack(f"<{len(ends)}i", *ends), b"".join(values), None)
+    return TextColumn(struct.pack(f"<{len(ends)}i", *ends), b"".join(values), None)
 
 
-def gathered(rows: list[dict[str, str]]) -> Gathered:
+def gathered(rows: list[dict[str, str]]) -> ArrowColumns:
     count = len(rows)
     names = [name.encode() for row in rows for name in row]
     values = [value.encode() for row in rows for value in row.values()]
     ends = [sum(map(len, rows[:at])) for at in range(count + 1)]
-    maps = Maps(struct.pack(f"<{count + 1}i", *ends), texts(names), texts(values))
+    maps = MapColumn(struct.pack(f"<{count + 1}i", *ends), texts(names), texts(values))
     numbers = struct.pack(f"<{count}q", *range(count))
     empty = texts([b""] * count)
-    return Gathered(count, numbers, numbers, empty, empty, empty, empty, maps, maps)
+    return ArrowColumns(count, numbers, numbers, empty, empty, empty, empty, maps, maps)
 
 
 PLAIN = [{"a": "7", "b": "7", "x-opt-publisher": "p"}, {}, {"c": "true"}, {"d": "hi", "e": "[1]"}]
@@ -61,7 +67,7 @@ def table() -> Any:
 @pytest.mark.parametrize("odd", ODD)
 def test_the_json_of_odd_values_is_told_by_a_letter(odd: str) -> None:
     encoded = bytes.fromhex(odd)
-    letter = {'"': "t", "b": "b"}.get(_typed(encoded)[0], "j")
+    letter = {'"': "t", "b": "b"}.get(_typed_json_value(encoded)[0], "j")
     assert json_from(letter, plain_text(encoded)) == json_text(encoded)
 
 
@@ -93,5 +99,5 @@ def test_letters_that_fit_nothing_are_damage(letters: list[str]) -> None:
     made = table()
     place = made.column_names.index(TYPES)
     broken = made.set_column(place, TYPES, pa.array(letters, pa.string()))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(DamagedAvroFile):
         _json_maps(broken, "Properties", TYPES)

@@ -11,17 +11,23 @@ import msgspec
 import pytest
 from tests.unit.capture.test_windows import Hub
 
-from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureSettings
-from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.ledger import Ledger
-from penstock.capture.runs import Reached
-from penstock.capture.window_file import AvroFile, put
-from penstock.capture.windows import NOT_BEGUN, Cut, End, Event, Place
+from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureDescription
+from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.runs import RunProgress
+from penstock.capture.window_file import AvroFile, upload_file
+from penstock.capture.windows import (
+    NOT_BEGUN,
+    ClosedRange,
+    EventLocation,
+    PartitionEnd,
+    WindowStart,
+)
 from penstock.client.event_position import EventPosition
 from penstock.model.clock import ManualClock
 from penstock.spark.capture import source
 from penstock.spark.capture.plan import CapturePlan
-from penstock.spark.capture.source import CaptureReader, cuts_of, places_of
+from penstock.spark.capture.source import CaptureStreamReader, closed_ranges, window_starts
 
 MB = 1024 * 1024
 BEGAN_S = 1_700_000_000
@@ -33,10 +39,10 @@ class Log:
     def __init__(self, hubs: dict[str, Hub]) -> None:
         self.hubs = hubs
 
-    def ends(self) -> dict[str, End]:
+    def ends(self) -> dict[str, PartitionEnd]:
         return {key: hub.end for key, hub in self.hubs.items()}
 
-    def first(self, partition: str, position: EventPosition) -> Event | None:
+    def first(self, partition: str, position: EventPosition) -> EventLocation | None:
         raise AssertionError("views are asked instead")
 
 
@@ -50,12 +56,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 
 @pytest.fixture
 def hubs(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[str, Hub]:
-    monkeypatch.setattr(source, "PartitionView", lambda log, key: log.hubs[key])
+    monkeypatch.setattr(source, "CapturePartitionLog", lambda log, key: log.hubs[key])
     return {"0": Hub(clock), "1": Hub(clock)}
 
 
 def plan(folder: Path, run: str = "hub-run", **changes: Any) -> CapturePlan:
-    settings = CaptureSettings(
+    settings = CaptureDescription(
         encoding="Avro",
         interval_s=60,
         size_bytes=10 * MB,
@@ -78,21 +84,21 @@ def plan(folder: Path, run: str = "hub-run", **changes: Any) -> CapturePlan:
     return CapturePlan(**usual | changes)
 
 
-def reader(made: CapturePlan, hubs: dict[str, Hub]) -> CaptureReader:
-    found = CaptureReader(made)
+def reader(made: CapturePlan, hubs: dict[str, Hub]) -> CaptureStreamReader:
+    found = CaptureStreamReader(made)
     found._log = Log(hubs)  # type: ignore[assignment]
     return found
 
 
 def test_who_lost_the_checkpoint_begins_where_the_notes_say(tmp_path: Path) -> None:
-    reached = {"0": Reached(7, 9_000, 8, 2)}
+    reached = {"0": RunProgress(7, 9_000, 8, 2)}
     made = plan(tmp_path, reached=reached)
-    first = places_of(CaptureReader(made).initialOffset())
-    assert first == {"0": Place(7, -1, 9_000, 8, 2), "1": Place(0, named_s=BEGAN_S)}
-    ledger = Ledger(made.ledger)
-    ledger.record([], {"0": Place(9, -1, 12_000, 12, 3)})
+    first = window_starts(CaptureStreamReader(made).initialOffset())
+    assert first == {"0": WindowStart(7, -1, 9_000, 8, 2), "1": WindowStart(0, named_s=BEGAN_S)}
+    ledger = CaptureStateFile(made.ledger)
+    ledger.record([], {"0": WindowStart(9, -1, 12_000, 12, 3)})
     ledger.close()
-    assert places_of(CaptureReader(made).initialOffset())["0"].sequence == 9
+    assert window_starts(CaptureStreamReader(made).initialOffset())["0"].sequence == 9
 
 
 def test_a_partition_without_events_has_its_windows_from_the_beginning(
@@ -106,11 +112,11 @@ def test_a_partition_without_events_has_its_windows_from_the_beginning(
     clock.advance(60_000)
     hubs["0"].publish()
     first = source.latestOffset(start, None)
-    assert {key: len(cuts) for key, cuts in cuts_of(first).items()} == {"0": 1}
-    assert places_of(first)["1"].opened_ms != NOT_BEGUN
+    assert {key: len(cuts) for key, cuts in closed_ranges(first).items()} == {"0": 1}
+    assert window_starts(first)["1"].opened_ms != NOT_BEGUN
     clock.advance(1_000)
     second = source.latestOffset(first, None)
-    ((empty,),) = cuts_of(second).values()
+    ((empty,),) = closed_ranges(second).values()
     assert empty.is_empty and empty.named_s == BEGAN_S + 60
 
 
@@ -134,7 +140,7 @@ def test_off_and_on_within_a_second_makes_two_files(
     for made in (one, two, one):
         source = reader(made, hubs)
         found = source.latestOffset(source.initialOffset(), None)
-        ((cut,),) = cuts_of(found).values()
+        ((cut,),) = closed_ranges(found).values()
         named.append(cut.named_s)
     assert named == [BEGAN_S + 1, BEGAN_S + 2, BEGAN_S + 1]
 
@@ -146,30 +152,30 @@ def test_a_log_that_was_put_back_is_captured_from_its_end_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source = reader(plan(tmp_path), hubs)
-    stood = {"0": Place(50, -1, clock.now_ms(), BEGAN_S + 5, 4), "1": Place(0)}
+    stood = {"0": WindowStart(50, -1, clock.now_ms(), BEGAN_S + 5, 4), "1": WindowStart(0)}
     start = source._offset(stood, {})
     hubs["0"].publish(3)
     # Written down at once: what comes next is captured, whoever looks again and when.
     found = source.latestOffset(start, None)
     assert "ends with 3 events, 50 were captured" in caplog.text
-    assert [(cut.window, cut.first, cut.end) for cut in cuts_of(found)["0"]] == [(4, 3, 3)]
+    assert [(cut.window, cut.first, cut.end) for cut in closed_ranges(found)["0"]] == [(4, 3, 3)]
     hubs["0"].publish(2)
     again = reader(plan(tmp_path), hubs)
     assert again.latestOffset(found, None) == found
     clock.advance(61_000)
     following = again.latestOffset(found, None)
-    assert [(cut.first, cut.end) for cut in cuts_of(following)["0"]] == [(3, 5)]
+    assert [(cut.first, cut.end) for cut in closed_ranges(following)["0"]] == [(3, 5)]
     assert caplog.text.count("were captured before") == 1
 
 
 def test_what_an_earlier_try_wrote_of_events_that_are_gone_now_is_kept(tmp_path: Path) -> None:
     made = plan(tmp_path)
-    store = Store(resolve(made.destinations, "here", "box"))
+    store = FileStore(resolve_destination(made.destinations, "here", "box"))
     spooled = tmp_path / "spooled"
     file = AvroFile(spooled, name="x", deflate=False)
     file.add(5, b"five records")
     size, digest = file.close()
-    put(store, spooled, "a.avro")
+    upload_file(store, spooled, "a.avro")
     assert source._written_before(store, "a.avro", "avro", 4) == (5, size, digest)
     assert source._written_before(store, "a.avro", "avro", 5) is None
     assert source._written_before(store, "b.avro", "avro", 0) is None
@@ -180,8 +186,8 @@ def test_what_an_earlier_try_wrote_of_events_that_are_gone_now_is_kept(tmp_path:
 
 
 def test_cuts_survive_the_way_through_an_offset(tmp_path: Path) -> None:
-    cut = Cut(3, 4, 5, 6, 7_500)
-    offset = CaptureReader(plan(tmp_path))._offset({"0": cut.following}, {"0": [cut]})
+    cut = ClosedRange(3, 4, 5, 6, 7_500)
+    offset = CaptureStreamReader(plan(tmp_path))._offset({"0": cut.next_start}, {"0": [cut]})
     again = msgspec.json.decode(msgspec.json.encode(offset))
-    assert cuts_of(again) == {"0": [cut]}
-    assert places_of(again) == {"0": Place(5, -1, 7_500, 6, 4)}
+    assert closed_ranges(again) == {"0": [cut]}
+    assert window_starts(again) == {"0": WindowStart(5, -1, 7_500, 6, 4)}

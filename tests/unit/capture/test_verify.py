@@ -15,15 +15,15 @@ import pytest
 from penstock.capture import captured_file, file_names
 from penstock.capture.container import SCHEMA
 from penstock.capture.description import NAME_FORMAT_DEFAULT
-from penstock.capture.destinations import Destination, Store, resolve
-from penstock.capture.hub_files import Shelf, identity
+from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.hub_files import FileLocationFilter, store_identity
 from penstock.capture.window_file import AvroFile, WindowFile
 from penstock.client.errors import EventsLost
 from penstock.client.ranges import RangeSettings
 from penstock.spark.capture import file_check
-from penstock.spark.capture.blocks import Block
-from penstock.spark.capture.parquet import ParquetFile, arrow_schema
-from penstock.spark.capture.verify import Verified, verify
+from penstock.spark.capture.blocks import CaptureBlock
+from penstock.spark.capture.parquet import ParquetFile, parquet_schema
+from penstock.spark.capture.verify import CaptureVerification, verify
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
 AT_S = 1_700_000_040
@@ -59,7 +59,7 @@ def columns(numbers: range, body: bytes) -> bytes:
         }
         for number in numbers
     ]
-    table = pa.Table.from_pylist(rows, schema=arrow_schema())
+    table = pa.Table.from_pylist(rows, schema=parquet_schema())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -96,7 +96,7 @@ class Log:
 
     def blocks(
         self, _: object, partition: str, first: int, last: int, *, encoding: str, iso_time: bool
-    ) -> Iterator[Block]:
+    ) -> Iterator[CaptureBlock]:
         self.begin = max(self.begin, self.drops_to)
         first, end = max(first, self.begin), min(last + 1, self.end)
         for start in range(first, end, A_BLOCK):
@@ -109,7 +109,7 @@ class Log:
                 data = columns(numbers, b"body")
             else:
                 data = b"".join(avro(number, b"body", iso=iso_time) for number in numbers)
-            yield Block(len(numbers), data, 0, 0)
+            yield CaptureBlock(len(numbers), data, 0, 0)
 
 
 class Scene:
@@ -120,7 +120,7 @@ class Scene:
     def file(self, first: int, end: int, at_s: int, **changes: Any) -> captured_file.CapturedFile:
         """One of the hub's, with the events that the log has, or others."""
         hub, kind = changes.get("hub", "orders"), changes.get("kind", "avro")
-        path = file_names.file_path(
+        path = file_names.format_file_path(
             NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition="0", at_s=at_s, kind=kind
         )
         place = self.folder / "box" / path
@@ -155,14 +155,20 @@ class Scene:
         place = self.folder / "box" / file_names.manifest_path(hub, slot_s)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(
-            captured_file.manifest_bytes(captured_file.manifest("ns", hub, slot_s, 60, listed))
+            captured_file.manifest_bytes(
+                captured_file.build_manifest("ns", hub, slot_s, 60, listed)
+            )
         )
         return place
 
-    def verify(self, hub: str = "orders", **destination: Any) -> Verified:
+    def verify(self, hub: str = "orders", **destination: Any) -> CaptureVerification:
         given = Destination(name="d", url=self.folder.as_uri(), **destination)
         return verify(
-            [Shelf(target=resolve([given], "d", "box"), name_format=NAME_FORMAT_DEFAULT)],
+            [
+                FileLocationFilter(
+                    target=resolve_destination([given], "d", "box"), name_format=NAME_FORMAT_DEFAULT
+                )
+            ],
             namespace="ns",
             hub=hub,
             runs=[],
@@ -174,7 +180,7 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     log = Log(100)
     monkeypatch.setattr(file_check, "HubReader", lambda _: log)
-    monkeypatch.setattr(file_check, "blocks_of", log.blocks)
+    monkeypatch.setattr(file_check, "read_blocks", log.blocks)
     return Scene(tmp_path, log)
 
 
@@ -185,13 +191,13 @@ def test_a_slot_that_completes_meanwhile_is_no_fault(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.manifest(AT_S, scene.file(0, 10, AT_S + 5))
-    before = file_check.check
+    before = file_check.check_file
 
-    def busy(*given: Any) -> file_check.Checked:
+    def busy(*given: Any) -> file_check.FileCheckResult:
         scene.manifest(AT_S + 60, scene.file(10, 20, AT_S + 65))
         return before(*given)
 
-    monkeypatch.setattr("penstock.spark.capture.verify.check", busy)
+    monkeypatch.setattr("penstock.spark.capture.verify.check_file", busy)
     found = scene.verify()
     assert (found.is_fine, found.manifests, found.files) == (True, 1, 1), found.problems
 
@@ -300,9 +306,9 @@ def test_a_file_that_is_cut_off_is_damaged(scene: Scene, kind: str) -> None:
 
 
 def test_stores_of_two_accounts_with_one_root_are_two() -> None:
-    def store(**options: str) -> Store:
+    def store(**options: str) -> FileStore:
         given = Destination(name="d", url="abfs://", options=options)
-        return Store(resolve([given], "d", "box"))
+        return FileStore(resolve_destination([given], "d", "box"))
 
     one, other = store(account_name="one"), store(account_name="other")
-    assert one.root == other.root and identity(one) != identity(other)
+    assert one.root == other.root and store_identity(one) != store_identity(other)

@@ -8,47 +8,47 @@ import pytest
 
 from penstock.capture.windows import (
     NOT_BEGUN,
-    Cut,
-    End,
-    Event,
-    Place,
-    Rules,
-    Seen,
-    Stop,
-    Watch,
-    advanced,
-    at_end,
-    begun,
-    gone_back,
+    CaptureStop,
+    ClosedRange,
+    EventLocation,
+    PartitionEnd,
+    PartitionObservation,
+    WindowRules,
+    WindowStart,
+    WindowTimer,
+    close_windows,
     is_done,
+    is_log_behind,
+    open_first_windows,
+    window_start_at_end,
 )
 from penstock.model.clock import ManualClock
 
 MB = 1024 * 1024
-RULES = Rules(interval_ms=60_000, size_bytes=10 * MB)
+RULES = WindowRules(interval_ms=60_000, size_bytes=10 * MB)
 
 
 class Hub:
     """One partition: events, and the capture that stands somewhere in it."""
 
-    def __init__(self, clock: ManualClock, rules: Rules = RULES) -> None:
+    def __init__(self, clock: ManualClock, rules: WindowRules = RULES) -> None:
         self.clock = clock
         self.rules = rules
-        self.events: list[Event] = []
+        self.events: list[EventLocation] = []
         self.dropped = 0  # by retention
-        self.place = Place(0)
-        self.cuts: list[Cut] = []
-        self.watch = Watch()
+        self.place = WindowStart(0)
+        self.cuts: list[ClosedRange] = []
+        self.watch = WindowTimer()
         self.windows_max = 100
-        self.stop: Stop | None = None
+        self.stop: CaptureStop | None = None
 
     def publish(self, count: int = 1, size: int = 100) -> None:
         for _ in range(count):
-            last = self.events[-1] if self.events else Event(-1, -size, 0)
+            last = self.events[-1] if self.events else EventLocation(-1, -size, 0)
             # As the log does it: the stored time never goes back.
             at_ms = max(self.clock.now_ms(), last.enqueued_ms)
             offset = self.events[-1].offset + self.sizes[-1] if self.events else 0
-            self.events.append(Event(last.sequence + 1, offset, at_ms))
+            self.events.append(EventLocation(last.sequence + 1, offset, at_ms))
             self.sizes.append(size)
 
     @property
@@ -57,30 +57,30 @@ class Hub:
             self._sizes: list[int] = []
         return self._sizes
 
-    def at(self, sequence: int) -> Event | None:
+    def at(self, sequence: int) -> EventLocation | None:
         return self._first(max(sequence, self.dropped))
 
-    def beyond(self, offset: int) -> Event | None:
+    def beyond(self, offset: int) -> EventLocation | None:
         return self._first(bisect_left([event.offset for event in self.events], offset))
 
-    def since(self, time_ms: int) -> Event | None:
+    def since(self, time_ms: int) -> EventLocation | None:
         return self._first(bisect_left([event.enqueued_ms for event in self.events], time_ms))
 
-    def _first(self, index: int) -> Event | None:
+    def _first(self, index: int) -> EventLocation | None:
         return self.events[index] if index < len(self.events) else None
 
     @property
-    def end(self) -> End:
-        newest = self.events[-1] if self.events else Event(-1, -1, 0)
+    def end(self) -> PartitionEnd:
+        newest = self.events[-1] if self.events else EventLocation(-1, -1, 0)
         is_empty = self.dropped >= len(self.events)
-        return End(newest.sequence + 1, newest.offset, newest.enqueued_ms, is_empty)
+        return PartitionEnd(newest.sequence + 1, newest.offset, newest.enqueued_ms, is_empty)
 
-    def look(self) -> list[Cut]:
+    def look(self) -> list[ClosedRange]:
         """What a trigger of the job does."""
-        place = begun({"0": self.place}, {"0": self.end}, {"0": self})["0"]
+        place = open_first_windows({"0": self.place}, {"0": self.end}, {"0": self})["0"]
         waited_ms = self.watch.waited_ms("0", place, self.clock.monotonic_ms())
-        seen = Seen(self.end, self.clock.now_ms(), waited_ms, self.stop)
-        place, cuts = advanced(
+        seen = PartitionObservation(self.end, self.clock.now_ms(), waited_ms, self.stop)
+        place, cuts = close_windows(
             place, self.rules, self, seen, windows_max=self.windows_max, bytes_max=1 << 40
         )
         if cuts:
@@ -90,13 +90,13 @@ class Hub:
 
     def restart(self) -> None:
         """The job is another process now: it has its place and nothing else."""
-        self.watch = Watch()
+        self.watch = WindowTimer()
 
     def ranges(self) -> list[tuple[int, int]]:
         return [(cut.first, cut.end) for cut in self.cuts]
 
 
-def told(cuts: list[Cut]) -> list[tuple[int, int, int, int]]:
+def told(cuts: list[ClosedRange]) -> list[tuple[int, int, int, int]]:
     return [(cut.window, cut.first, cut.end, cut.named_s) for cut in cuts]
 
 
@@ -256,7 +256,7 @@ def test_clock_set_back_closes_after_an_interval_all_the_same(hub: Hub, clock: M
 def test_shorter_interval_in_mid_window_holds_for_the_open_one(
     hub: Hub, clock: ManualClock
 ) -> None:
-    hub.rules = Rules(interval_ms=900_000, size_bytes=10 * MB)
+    hub.rules = WindowRules(interval_ms=900_000, size_bytes=10 * MB)
     hub.publish()
     clock.advance(300_000)
     assert hub.look() == []
@@ -277,7 +277,7 @@ def test_longer_interval_in_mid_window_holds_for_the_open_one(hub: Hub, clock: M
     hub.publish()
     clock.advance(30_000)
     hub.look()
-    hub.rules = Rules(interval_ms=120_000, size_bytes=10 * MB)
+    hub.rules = WindowRules(interval_ms=120_000, size_bytes=10 * MB)
     clock.advance(60_000)
     assert hub.look() == []
     clock.advance(31_000)
@@ -289,7 +289,7 @@ def test_switched_off_closes_at_once_and_leaves_out_what_comes_later(
 ) -> None:
     hub.publish(3)
     clock.advance(10_000)
-    hub.stop = Stop(3, clock.now_ms())
+    hub.stop = CaptureStop(3, clock.now_ms())
     hub.publish(5)
     assert [(cut.first, cut.end) for cut in hub.look()] == [(0, 3)]
     assert is_done(hub.place, hub.stop)
@@ -301,7 +301,7 @@ def test_switched_off_late_still_cuts_by_time_and_size(hub: Hub, clock: ManualCl
     hub.publish(12, size=MB)
     clock.advance(90_000)
     hub.publish(2)
-    hub.stop = Stop(14, clock.now_ms())
+    hub.stop = CaptureStop(14, clock.now_ms())
     hub.look()
     assert hub.ranges()[0] == (0, 10)
     assert hub.ranges()[-1][1] == 14
@@ -309,14 +309,14 @@ def test_switched_off_late_still_cuts_by_time_and_size(hub: Hub, clock: ManualCl
 
 
 def test_switched_off_without_an_event_is_done_at_once(hub: Hub) -> None:
-    hub.stop = Stop(0, hub.clock.now_ms())
+    hub.stop = CaptureStop(0, hub.clock.now_ms())
     assert hub.look() == []
     assert is_done(hub.place, hub.stop)
 
 
 def test_on_again_begins_with_the_first_event_after_that(hub: Hub, clock: ManualClock) -> None:
     hub.publish(5)
-    hub.place = Place(5)  # switched on now: what was there before is not captured
+    hub.place = WindowStart(5)  # switched on now: what was there before is not captured
     clock.advance(3_600_000)
     assert hub.look() == []
     hub.publish(2)
@@ -335,11 +335,11 @@ def test_what_retention_dropped_is_counted_to_its_window(hub: Hub, clock: Manual
 def test_a_run_ends_also_where_retention_dropped_its_rest(hub: Hub, clock: ManualClock) -> None:
     hub.publish(10)
     hub.look()
-    hub.stop = Stop(10, clock.now_ms())
+    hub.stop = CaptureStop(10, clock.now_ms())
     clock.advance(3_600_000)
     hub.publish(3)
     hub.dropped = 12
-    hub.place = begun({"0": hub.place}, {"0": hub.end}, {"0": hub})["0"]
+    hub.place = open_first_windows({"0": hub.place}, {"0": hub.end}, {"0": hub})["0"]
     hub.look()
     assert hub.ranges() == [(0, 10)] and is_done(hub.place, hub.stop)
 
@@ -347,10 +347,10 @@ def test_a_run_ends_also_where_retention_dropped_its_rest(hub: Hub, clock: Manua
 def test_a_log_that_is_empty_is_not_asked(hub: Hub, clock: ManualClock) -> None:
     hub.publish(10)
     hub.look()
-    hub.place = Place(4, opened_ms=clock.now_ms(), window=2)
+    hub.place = WindowStart(4, opened_ms=clock.now_ms(), window=2)
     hub.dropped = 10
 
-    def silent(_: object) -> Event | None:
+    def silent(_: object) -> EventLocation | None:
         raise AssertionError("it would wait for an event that does not come")
 
     hub.at = hub.beyond = hub.since = silent  # type: ignore[method-assign,assignment]
@@ -364,7 +364,7 @@ def test_who_lost_everything_but_the_last_cut_goes_on_as_if_not(clock: ManualClo
         for each in (straight, lost):
             each.publish(9, size=MB // 3)
             if each.look() and each is lost:
-                each.place = each.cuts[-1].following
+                each.place = each.cuts[-1].next_start
                 each.restart()
         clock.advance(7_300)
     assert straight.cuts == lost.cuts and len(lost.cuts) > 10
@@ -375,10 +375,10 @@ def test_a_log_that_went_back_is_captured_from_its_end_on(hub: Hub, clock: Manua
     clock.advance(61_000)
     hub.look()
     before = hub.place
-    assert not gone_back(before, hub.end)
+    assert not is_log_behind(before, hub.end)
     del hub.events[6:], hub.sizes[6:]
-    assert gone_back(before, hub.end)
-    hub.place, (closed,) = at_end(before, hub.end, clock.now_ms())
+    assert is_log_behind(before, hub.end)
+    hub.place, (closed,) = window_start_at_end(before, hub.end, clock.now_ms())
     assert closed.is_empty and closed.window == before.window
     assert closed.named_s > before.named_s
     hub.publish(2)
@@ -391,18 +391,18 @@ def test_a_log_that_went_back_is_captured_from_its_end_on(hub: Hub, clock: Manua
 def test_all_partitions_begin_with_the_first_event_of_the_hub(clock: ManualClock) -> None:
     one, other = Hub(clock), Hub(clock)
     one.publish()
-    places = {"0": Place(0), "1": Place(0)}
-    opened = begun(places, {"0": one.end, "1": other.end}, {"0": one, "1": other})
+    places = {"0": WindowStart(0), "1": WindowStart(0)}
+    opened = open_first_windows(places, {"0": one.end, "1": other.end}, {"0": one, "1": other})
     assert opened["1"].opened_ms == opened["0"].opened_ms == one.events[0].enqueued_ms
     assert places["0"].opened_ms == NOT_BEGUN
 
 
 def test_a_partition_without_events_opens_with_those_that_have_some(clock: ManualClock) -> None:
     busy, idle = Hub(clock), Hub(clock)
-    places = {"0": Place(9, opened_ms=clock.now_ms(), window=1), "1": Place(0)}
+    places = {"0": WindowStart(9, opened_ms=clock.now_ms(), window=1), "1": WindowStart(0)}
     busy.publish()
-    opened = begun(places, {"0": busy.end, "1": idle.end}, {"0": busy, "1": idle})
-    assert opened == {"0": places["0"], "1": Place(0, opened_ms=clock.now_ms())}
+    opened = open_first_windows(places, {"0": busy.end, "1": idle.end}, {"0": busy, "1": idle})
+    assert opened == {"0": places["0"], "1": WindowStart(0, opened_ms=clock.now_ms())}
     idle.place = opened["1"]
     clock.advance(61_000)
     assert [cut.is_empty for cut in idle.look()] == [True]
@@ -410,7 +410,7 @@ def test_a_partition_without_events_opens_with_those_that_have_some(clock: Manua
 
 def test_bytes_of_one_turn_are_bounded(hub: Hub, clock: ManualClock) -> None:
     hub.publish(100, size=MB)
-    place = begun({"0": hub.place}, {"0": hub.end}, {"0": hub})["0"]
-    seen = Seen(hub.end, clock.now_ms())
-    _, cuts = advanced(place, RULES, hub, seen, windows_max=100, bytes_max=25 * MB)
+    place = open_first_windows({"0": hub.place}, {"0": hub.end}, {"0": hub})["0"]
+    seen = PartitionObservation(hub.end, clock.now_ms())
+    _, cuts = close_windows(place, RULES, hub, seen, windows_max=100, bytes_max=25 * MB)
     assert len(cuts) == 3

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.catalog.metric_store import MIGRATIONS, SqliteHistory
+from penstock.catalog.metric_store import MIGRATIONS, SqliteMetricStore
 from penstock.model.errors import DataDirectoryError
 from penstock.model.metrics import (
     COUNTERS,
@@ -23,19 +23,19 @@ from penstock.model.metrics import (
     NAMES,
     STEP_MS,
     SUBJECTS_MAX,
-    Sample,
-    Series,
-    Subject,
+    MetricSample,
+    MetricSeries,
+    MetricSubject,
 )
 
 NOW = 1_700_000_000_000 - 1_700_000_000_000 % DAY_MS  # a turn of every step
-HUB = Subject("contoso", "orders")
+HUB = MetricSubject("contoso", "orders")
 
 
 def sample(
-    subject: Subject = HUB, count: int = 1, *, size: int | None = 5, lag: int | None = None
-) -> Sample:
-    return Sample(subject, (count,) * len(COUNTERS), (None, size, lag, None))
+    subject: MetricSubject = HUB, count: int = 1, *, size: int | None = 5, lag: int | None = None
+) -> MetricSample:
+    return MetricSample(subject, (count,) * len(COUNTERS), (None, size, lag, None))
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SqliteHistory]:
-    made = SqliteHistory(path)
+def store(path: Path) -> Iterator[SqliteMetricStore]:
+    made = SqliteMetricStore(path)
     yield made
     made.close()
 
 
-def read(store: SqliteHistory, since_ms: int, until_ms: int, **asked: Any) -> Series:
+def read(store: SqliteMetricStore, since_ms: int, until_ms: int, **asked: Any) -> MetricSeries:
     asked = {"names": NAMES, "points": 500, "now_ms": until_ms, **asked}
     return store.read("Contoso", "ORDERS", since_ms=since_ms, until_ms=until_ms, **asked)
 
@@ -63,7 +63,7 @@ def rows(path: Path) -> int:
         connection.close()
 
 
-def test_steps_are_told_as_they_were_recorded(store: SqliteHistory) -> None:
+def test_steps_are_told_as_they_were_recorded(store: SqliteMetricStore) -> None:
     store.record(NOW, [sample(count=3, size=7, lag=2)])
     store.record(NOW + 2 * STEP_MS, [sample(count=4, size=6)])
     found = read(store, NOW, NOW + 3 * STEP_MS)
@@ -74,7 +74,7 @@ def test_steps_are_told_as_they_were_recorded(store: SqliteHistory) -> None:
     assert found.values["active_connections"] == [None, None, None]
 
 
-def test_counters_add_up_and_gauges_are_the_highest(store: SqliteHistory) -> None:
+def test_counters_add_up_and_gauges_are_the_highest(store: SqliteMetricStore) -> None:
     for number, (count, size) in enumerate([(1, 5), (2, 9), (3, None)]):
         store.record(NOW + number * STEP_MS, [sample(count=count, size=size)])
     found = read(store, NOW, NOW + MINUTE_MS, points=1)
@@ -96,7 +96,9 @@ def test_counters_add_up_and_gauges_are_the_highest(store: SqliteHistory) -> Non
         (300 * DAY_MS, 90 * MINUTE_MS),  # no longer than it is kept
     ],
 )
-def test_resolution_falls_with_the_span(store: SqliteHistory, ago_ms: int, step_ms: int) -> None:
+def test_resolution_falls_with_the_span(
+    store: SqliteMetricStore, ago_ms: int, step_ms: int
+) -> None:
     found = read(store, NOW - ago_ms, NOW)
     assert found.step_ms == step_ms
     assert len(found.at_ms) <= 500
@@ -106,7 +108,7 @@ def test_resolution_falls_with_the_span(store: SqliteHistory, ago_ms: int, step_
 @pytest.mark.parametrize("points", [1, 2, 7, 499, 500])
 @pytest.mark.parametrize("odd_ms", [0, 1, 9_999, 123_457])
 def test_answer_has_no_more_points_than_asked_for(
-    store: SqliteHistory, points: int, odd_ms: int
+    store: SqliteMetricStore, points: int, odd_ms: int
 ) -> None:
     for span_ms in (0, 1, STEP_MS, HOUR_MS, 3 * HOUR_MS + 7, DAY_MS, 29 * DAY_MS):
         found = read(store, NOW - span_ms - odd_ms, NOW, points=points, now_ms=NOW + odd_ms)
@@ -114,7 +116,7 @@ def test_answer_has_no_more_points_than_asked_for(
         assert all(len(series) == len(found.at_ms) for series in found.values.values())
 
 
-def test_what_is_old_is_kept_in_larger_steps_only(store: SqliteHistory, path: Path) -> None:
+def test_what_is_old_is_kept_in_larger_steps_only(store: SqliteMetricStore, path: Path) -> None:
     """A month of ten-second steps, thinned out here to one an hour, and to all of the last hour."""
     kept = {level.step_ms: 0 for level in LEVELS}
     begin = NOW - 31 * DAY_MS
@@ -134,8 +136,11 @@ def test_what_is_old_is_kept_in_larger_steps_only(store: SqliteHistory, path: Pa
     assert counted == 719 + 360
 
 
-def test_groups_of_a_hub_have_their_own_lag(store: SqliteHistory) -> None:
-    others = [Subject("contoso", "orders", "readers"), Subject("contoso", "other", "readers")]
+def test_groups_of_a_hub_have_their_own_lag(store: SqliteMetricStore) -> None:
+    others = [
+        MetricSubject("contoso", "orders", "readers"),
+        MetricSubject("contoso", "other", "readers"),
+    ]
     store.record(NOW, [sample(), *(sample(each, 0, size=None, lag=9) for each in others)])
     found = read(store, NOW, NOW + STEP_MS, names=["lag_events"])
     assert found.lag_by_group == {"readers": [9]}
@@ -146,22 +151,24 @@ def test_groups_of_a_hub_have_their_own_lag(store: SqliteHistory) -> None:
     assert whole.lag_by_group == {}
 
 
-def test_rows_of_one_moment_are_bounded(store: SqliteHistory, path: Path) -> None:
-    many = [sample(Subject("contoso", f"hub-{number}")) for number in range(SUBJECTS_MAX + 50)]
+def test_rows_of_one_moment_are_bounded(store: SqliteMetricStore, path: Path) -> None:
+    many = [
+        sample(MetricSubject("contoso", f"hub-{number}")) for number in range(SUBJECTS_MAX + 50)
+    ]
     store.record(NOW, many)
     assert rows(path) == SUBJECTS_MAX * len(LEVELS)
 
 
-def test_what_a_wrong_clock_left_ahead_goes(store: SqliteHistory, path: Path) -> None:
+def test_what_a_wrong_clock_left_ahead_goes(store: SqliteMetricStore, path: Path) -> None:
     store.record(NOW + 400 * DAY_MS, [sample()])
     store.record(NOW, [sample()])
     assert rows(path) == len(LEVELS)
 
 
-def test_history_survives_a_restart(store: SqliteHistory, path: Path) -> None:
+def test_history_survives_a_restart(store: SqliteMetricStore, path: Path) -> None:
     store.record(NOW, [sample(count=8)])
     store.close()
-    again = SqliteHistory(path)
+    again = SqliteMetricStore(path)
     assert read(again, NOW, NOW + 1).values["incoming_messages"] == [8]
     again.close()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -170,7 +177,7 @@ def test_history_survives_a_restart(store: SqliteHistory, path: Path) -> None:
 def test_damaged_history_is_put_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.write_bytes(b"this is no database, whatever it is called" * 100)
     with caplog.at_level(logging.WARNING):
-        store = SqliteHistory(path)
+        store = SqliteMetricStore(path)
     store.record(NOW, [sample()])
     store.close()
     assert rows(path) == len(LEVELS)
@@ -182,19 +189,19 @@ def test_database_of_somebody_else_is_put_aside(path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE theirs (x)")
     other.close()
-    SqliteHistory(path).close()
+    SqliteMetricStore(path).close()
     aside = sqlite3.connect(path.with_name("history.sqlite.damaged"))
     assert aside.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
     aside.close()
 
 
 def test_newer_history_is_left_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    SqliteHistory(path).close()
+    SqliteMetricStore(path).close()
     newer = sqlite3.connect(path)
     newer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     newer.close()
     with caplog.at_level(logging.WARNING):
-        store = SqliteHistory(path)
+        store = SqliteMetricStore(path)
     store.record(NOW, [sample()])
     assert read(store, NOW, NOW + 1).values["incoming_messages"] == [1]
     store.close()
@@ -204,15 +211,15 @@ def test_newer_history_is_left_alone(path: Path, caplog: pytest.LogCaptureFixtur
 
 def test_history_that_cannot_be_opened_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "history.sqlite").mkdir()
-    store = SqliteHistory(tmp_path / "history.sqlite")
+    store = SqliteMetricStore(tmp_path / "history.sqlite")
     store.record(NOW, [sample()])
     store.close()
 
 
-def test_failed_write_is_named_and_leaves_nothing(store: SqliteHistory, path: Path) -> None:
-    broken = Sample(HUB, (1,) * len(COUNTERS), ("many",) * len(GAUGES))  # type: ignore[arg-type]  # what the table refuses
+def test_failed_write_is_named_and_leaves_nothing(store: SqliteMetricStore, path: Path) -> None:
+    broken = MetricSample(HUB, (1,) * len(COUNTERS), ("many",) * len(GAUGES))  # type: ignore[arg-type]  # what the table refuses
     with pytest.raises(DataDirectoryError, match=r"history\.sqlite"):
-        store.record(NOW, [sample(Subject("contoso")), broken])
+        store.record(NOW, [sample(MetricSubject("contoso")), broken])
     assert rows(path) == 0
     store.record(NOW, [sample()])
     assert rows(path) == len(LEVELS)
@@ -222,13 +229,13 @@ def test_large_history_is_checked_while_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "history.sqlite"
-    SqliteHistory(path).close()
+    SqliteMetricStore(path).close()
     connection = sqlite3.connect(path)
     connection.execute("UPDATE row_sums SET row_sum = 1 WHERE name = 'samples'")
     connection.commit()
     connection.close()
     monkeypatch.setattr("penstock.catalog.metric_store.CHECKED_AT_START_BYTES", 0)
-    store = SqliteHistory(path)
+    store = SqliteMetricStore(path)
     assert store._check is not None
     store._check._thread.join(30)
     store.close()

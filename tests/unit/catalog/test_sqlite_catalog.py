@@ -362,7 +362,7 @@ def test_file_of_each_earlier_version_gains_what_came_later(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:version])
         patch.setattr(sqlite, "SUMMED_TABLES", ())
-        patch.setattr(sqlite_rows, "load", lambda connection: [])  # asks for tables of this version
+        patch.setattr(sqlite_rows, "load_entities", lambda connection: [])  # asks for tables of this version
         SqliteCatalog(path).close()
     before = filled(path)
     assert REVOKED in before

@@ -13,12 +13,12 @@ import pytest
 from penstock.checkpoints import CheckpointStoreUnavailable, SqliteCheckpointStore
 from penstock.checkpoints import sqlite_file as file_module
 from penstock.checkpoints.records import namespace_key
-from penstock.checkpoints.sqlite_file import CheckpointFile, Place, Work
+from penstock.checkpoints.sqlite_file import CheckpointFile, CheckpointWrite, GroupKey
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.errors import ArgumentError
 
-PLACE = Place("namespace", "hub", "group")
+PLACE = GroupKey("namespace", "hub", "group")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def claim(partition: str = "0", owner: str = "a", etag: str | None = None) -> Cl
 
 def test_a_claim_has_the_clocks_time(file: CheckpointFile, clock: ManualClock) -> None:
     clock.advance(1234)
-    (written,) = file.write([Work(PLACE, claims=[claim()])])
+    (written,) = file.write([CheckpointWrite(PLACE, claims=[claim()])])
     assert written.ownerships == [
         Ownership(partition_id="0", owner_id="a", etag="etag-0", modified_ms=clock.now_ms())
     ]
@@ -51,9 +51,9 @@ def test_a_claim_has_the_clocks_time(file: CheckpointFile, clock: ManualClock) -
 def test_works_of_one_transaction_see_each_other(file: CheckpointFile) -> None:
     first, second, third = file.write(
         [
-            Work(PLACE, claims=[claim(owner="a")]),
-            Work(PLACE, claims=[claim(owner="b")]),
-            Work(PLACE, claims=[claim(owner="c", etag="etag-0")]),
+            CheckpointWrite(PLACE, claims=[claim(owner="a")]),
+            CheckpointWrite(PLACE, claims=[claim(owner="b")]),
+            CheckpointWrite(PLACE, claims=[claim(owner="c", etag="etag-0")]),
         ]
     )
     assert [each.owner_id for each in first.ownerships] == ["a"]
@@ -62,35 +62,37 @@ def test_works_of_one_transaction_see_each_other(file: CheckpointFile) -> None:
 
 
 def test_a_partition_that_is_claimed_twice_in_one_call_is_won_once(file: CheckpointFile) -> None:
-    (written,) = file.write([Work(PLACE, claims=[claim(owner="a"), claim(owner="b")])])
+    (written,) = file.write([CheckpointWrite(PLACE, claims=[claim(owner="a"), claim(owner="b")])])
     assert [each.owner_id for each in written.ownerships] == ["a"]
 
 
 def test_forgetting_a_place_leaves_the_others(file: CheckpointFile) -> None:
-    other = Place("namespace", "hub", "other")
+    other = GroupKey("namespace", "hub", "other")
     saved = Checkpoint(partition_id="0", offset="1", sequence_number=1)
-    file.write([Work(place, claims=[claim()], checkpoints=[saved]) for place in (PLACE, other)])
-    file.write([Work(PLACE, forget=True)])
+    file.write(
+        [CheckpointWrite(place, claims=[claim()], checkpoints=[saved]) for place in (PLACE, other)]
+    )
+    file.write([CheckpointWrite(PLACE, forget=True)])
     assert file.ownerships(PLACE) == []
-    assert {place for place, _ in file.everything()} == {other}
-    assert len(file.everything()) == 2
+    assert {place for place, _ in file.read_all()} == {other}
+    assert len(file.read_all()) == 2
 
 
 def test_what_fails_half_way_writes_nothing(file: CheckpointFile) -> None:
     too_large = Checkpoint(partition_id="0", offset="1", sequence_number=2**64)
     with pytest.raises(OverflowError):
-        file.write([Work(PLACE, claims=[claim()], checkpoints=[too_large])])
-    assert file.everything() == []
-    file.write([Work(PLACE, claims=[claim()])])
+        file.write([CheckpointWrite(PLACE, claims=[claim()], checkpoints=[too_large])])
+    assert file.read_all() == []
+    file.write([CheckpointWrite(PLACE, claims=[claim()])])
 
 
 def test_records_survive_closing(file: CheckpointFile, tmp_path: Path, clock: ManualClock) -> None:
-    file.write([Work(PLACE, claims=[claim()])])
-    known = file.everything()
+    file.write([CheckpointWrite(PLACE, claims=[claim()])])
+    known = file.read_all()
     file.close()
     file.close()
     again = open_file(tmp_path / "leases", clock)
-    assert again.everything() == known
+    assert again.read_all() == known
     again.close()
 
 
@@ -138,10 +140,10 @@ def test_a_file_that_stays_locked_is_said_after_a_while(
     other = open_file(tmp_path / "leases", clock)  # opening reads only
     assert other.ownerships(PLACE) == []  # readers do not wait for writers
     with pytest.raises(CheckpointStoreUnavailable, match="locked"):
-        other.write([Work(PLACE, claims=[claim()])])
+        other.write([CheckpointWrite(PLACE, claims=[claim()])])
     holder.execute("ROLLBACK")
     holder.close()
-    other.write([Work(PLACE, claims=[claim()])])
+    other.write([CheckpointWrite(PLACE, claims=[claim()])])
     other.close()
 
 
@@ -159,12 +161,12 @@ def test_a_first_opening_waits_for_another_that_makes_the_file(
 
 
 def test_a_child_process_gets_a_connection_of_its_own(file: CheckpointFile) -> None:
-    file.write([Work(PLACE, claims=[claim()])])
+    file.write([CheckpointWrite(PLACE, claims=[claim()])])
     mine = file._connection
     child = os.fork()
     if child == 0:
         try:
-            file.write([Work(PLACE, claims=[claim(owner="child", etag="etag-0")])])
+            file.write([CheckpointWrite(PLACE, claims=[claim(owner="child", etag="etag-0")])])
             os._exit(0 if file._connection is not mine else 1)
         finally:
             os._exit(2)
@@ -198,7 +200,7 @@ def test_what_names_no_host_is_refused(text: str) -> None:
 
 def test_file_is_for_its_owner_alone(tmp_path: Path, clock: ManualClock) -> None:
     store = open_file(tmp_path / "leases", clock)
-    store.write([Work(PLACE, claims=[claim()])])
+    store.write([CheckpointWrite(PLACE, claims=[claim()])])
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     store.close()
     assert modes == {"leases": 0o600, "leases-wal": 0o600, "leases-shm": 0o600}
@@ -206,7 +208,7 @@ def test_file_is_for_its_owner_alone(tmp_path: Path, clock: ManualClock) -> None
 
 def test_row_that_vanished_is_noticed(tmp_path: Path, clock: ManualClock) -> None:
     store = open_file(tmp_path / "leases", clock)
-    store.write([Work(PLACE, claims=[claim()])])
+    store.write([CheckpointWrite(PLACE, claims=[claim()])])
     store.close()
     connection = sqlite3.connect(tmp_path / "leases")
     connection.execute("UPDATE row_sums SET row_count = 2 WHERE name = 'ownership'")

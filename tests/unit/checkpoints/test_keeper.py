@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoints import CheckpointStoreUnavailable
-from penstock.checkpoints.server_store import CheckpointKeeper
+from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.checkpoints.sqlite_file import CheckpointFile
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim
@@ -17,8 +17,8 @@ from penstock.model.clock import ManualClock
 from penstock.model.errors import OperationCancelled, ServerBusy
 
 
-def open_keeper(folder: Path) -> CheckpointKeeper:
-    return CheckpointKeeper(
+def open_keeper(folder: Path) -> ServerCheckpointStore:
+    return ServerCheckpointStore(
         folder / "checkpoints.sqlite",
         now_ms=ManualClock().now_ms,
         loop=asyncio.get_running_loop(),
@@ -182,7 +182,7 @@ async def test_failure_after_the_flush_reaches_its_callers_and_later_writes_work
         raise RuntimeError("unexpected")
 
     with monkeypatch.context() as patched:
-        patched.setattr(keeper, "_committed", fail)
+        patched.setattr(keeper, "_apply_write", fail)
         with pytest.raises(RuntimeError):
             await keeper.save("h", "g", saved(1))
     async with asyncio.timeout(30):

@@ -11,14 +11,14 @@ import pytest
 
 from penstock.auth import parse_token
 from penstock.checkpoints import CheckpointStoreUnavailable
-from penstock.checkpoints.locating import Service
-from penstock.checkpoints.records import Names
-from penstock.checkpoints.service_client import RemoteBackend
+from penstock.checkpoints.locating import ServiceEndpoint
+from penstock.checkpoints.records import GroupNames
+from penstock.checkpoints.service_client import ServiceBackend
 from penstock.model import errors
 from penstock.model.checkpoints import Checkpoint, Claim
 from penstock.model.entities import Secret
 
-NAMES = Names("localhost:5671", "plant/line", "$Default")
+NAMES = GroupNames("localhost:5671", "plant/line", "$Default")
 EMPTY = (200, b'{"ownerships":[],"checkpoints":[]}')
 CLAIM = Claim(partition_id="0", owner_id="me")
 SAVED = Checkpoint(partition_id="0", offset="1", sequence_number=1)
@@ -48,10 +48,10 @@ class Script:
         self.will_close = False
         self.now_s = 1_000_000.0
 
-    def backend(self, **service: Any) -> RemoteBackend:
+    def backend(self, **service: Any) -> ServiceBackend:
         given: dict[str, Any] = {"key_name": "root", "key": Secret("c2VjcmV0")} | service
-        backend = RemoteBackend(
-            Service(host="localhost", port=8443, namespace_host="localhost", **given),
+        backend = ServiceBackend(
+            ServiceEndpoint(host="localhost", port=8443, namespace_host="localhost", **given),
             now_s=lambda: self.now_s,
             wait=self.waits.append,
         )
@@ -108,7 +108,7 @@ def test_a_token_is_used_for_half_its_time() -> None:
 def test_tokens_that_are_remembered_are_bounded() -> None:
     backend = Script(EMPTY).backend()
     for index in range(600):
-        backend.ownerships(Names("localhost", f"hub-{index}", "g"))
+        backend.ownerships(GroupNames("localhost", f"hub-{index}", "g"))
     assert len(backend._tokens) <= 256
 
 
@@ -159,7 +159,7 @@ def test_an_idle_connection_that_was_ended_is_replaced_at_once(ended: Exception)
 
 def test_reads_and_checkpoints_are_tried_again_for_a_while() -> None:
     refused = ConnectionRefusedError("refused")
-    acts: tuple[Callable[[RemoteBackend], object], ...] = (
+    acts: tuple[Callable[[ServiceBackend], object], ...] = (
         lambda backend: backend.ownerships(NAMES),
         lambda backend: backend.checkpoints(NAMES),
         lambda backend: backend.save(NAMES, SAVED),
@@ -227,8 +227,8 @@ def test_a_certificate_that_cannot_be_verified_is_not_tried_again() -> None:
 
 def test_a_ca_file_that_is_not_there_is_said() -> None:
     with pytest.raises(errors.ArgumentError, match="nowhere"):
-        RemoteBackend(
-            Service(host="h", port=1, namespace_host="h", ca_file="/nowhere/ca.pem"),
+        ServiceBackend(
+            ServiceEndpoint(host="h", port=1, namespace_host="h", ca_file="/nowhere/ca.pem"),
         )
 
 
@@ -242,7 +242,7 @@ def test_a_child_process_does_not_use_its_parents_connections() -> None:
 
 
 def test_nothing_secret_is_shown() -> None:
-    make: Callable[[], RemoteBackend] = Script(ConnectionRefusedError("no")).backend
+    make: Callable[[], ServiceBackend] = Script(ConnectionRefusedError("no")).backend
     with pytest.raises(CheckpointStoreUnavailable) as refused:
         make().claim(NAMES, [CLAIM])
     assert "c2VjcmV0" not in f"{refused.value!r}{make()._service!r}"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.output import Output
-from penstock.cli.server.config import effective, schema, validate
+from penstock.cli.output import OutputFormat
+from penstock.cli.server.config import effective_settings, schema, validate
 from penstock.model.errors import ConfigurationError
-from penstock.service.config.json_lines import lines_of, with_line
+from penstock.service.config.json_lines import add_line_number, line_numbers
 from penstock.service.config.loader import SETTINGS
 from penstock.service.config.schema import json_schema_of_file
 
@@ -68,7 +68,7 @@ def test_good_file_is_told_in_a_sentence(
 
 
 def test_lines_of_every_path() -> None:
-    assert dict(lines_of('{"a": 1,\n "b": [\n {"c": {}},\n 2]}')) == {
+    assert dict(line_numbers('{"a": 1,\n "b": [\n {"c": {}},\n 2]}')) == {
         "a": 1,
         "b": 2,
         "b[0]": 3,
@@ -80,8 +80,8 @@ def test_lines_of_every_path() -> None:
 def test_message_of_another_file_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("{}")
-    assert with_line("other: a.b is 1: no.", file) == "other: a.b is 1: no."
-    assert with_line("whatever", None) == "whatever"
+    assert add_line_number("other: a.b is 1: no.", file) == "other: a.b is 1: no."
+    assert add_line_number("whatever", None) == "whatever"
 
 
 def test_values_say_where_they_are_from_and_keep_keys_back(
@@ -95,7 +95,7 @@ def test_values_say_where_they_are_from_and_keep_keys_back(
     )
     monkeypatch.setenv("PENSTOCK_ADMIN_PORT", "1300")
     monkeypatch.setenv("PENSTOCK_ROOT_KEY", "another-secret-key")
-    rows = {str(row["setting"]): row for row in effective(file)}
+    rows = {str(row["setting"]): row for row in effective_settings(file)}
     assert rows["https_port"] == {"setting": "https_port", "value": 1443, "from": str(file)}
     assert rows["admin_port"]["from"] == "PENSTOCK_ADMIN_PORT"
     assert rows["amqp_port"]["from"] == "default"
@@ -110,7 +110,7 @@ def test_schema_knows_every_setting_of_a_file(capsys: pytest.CaptureFixture[str]
     keys = {f"{table}.{k}" for table in tables for k in found["properties"][table]["properties"]}
     keys |= set(found["properties"]) - {*tables, "prices", "namespaces", "capture"}
     assert keys == {setting.key for setting in SETTINGS if setting.in_file}
-    schema(output=Output.JSON)
+    schema(output=OutputFormat.JSON)
     rows = json.loads(capsys.readouterr().out)
     assert [row["variable"] for row in rows] == [setting.variable for setting in SETTINGS]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture.ledger import Ledger
-from penstock.capture.windows import Place
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.windows import WindowStart
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.io.sqlite import register_row_sum
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
@@ -25,12 +25,12 @@ from penstock.model.errors import DataDirectoryError, NotFound
 from penstock.model.events import EventBatch, Receipt
 from penstock.service.backup import (
     MANIFEST,
-    Manifest,
+    BackupManifest,
     back_up,
     check_backup,
+    data_size,
     read_manifest,
     restore_to,
-    size_of,
 )
 
 MESSAGE = b"\x00\x53\x75\xa0\x80" + bytes(128)
@@ -103,7 +103,9 @@ def quietly(_: int) -> None:
     """Nobody looks at the bar."""
 
 
-def backed_up(living: Living, place: Path, report: Callable[[int], None] = quietly) -> Manifest:
+def backed_up(
+    living: Living, place: Path, report: Callable[[int], None] = quietly
+) -> BackupManifest:
     return back_up(living.path, place, created_at="now", penstock="1", report=report)
 
 
@@ -263,7 +265,7 @@ def test_no_checkpoint_of_a_copy_is_beyond_its_log(living: Living, tmp_path: Pat
 RUN = "a" * 32 + "-first"
 
 
-def with_job(living: Living, run: str = RUN) -> Ledger:
+def with_job(living: Living, run: str = RUN) -> CaptureStateFile:
     """The state directory of a capture job that works at one run."""
     state = living.path / "capture"
     for path in (f"{run}/checkpoint/offsets/0", f"{run}/spool/7-0-1.avro", "local/blocks/1"):
@@ -272,11 +274,11 @@ def with_job(living: Living, run: str = RUN) -> Ledger:
     (state / run / "plan.json").write_text("AccountKey=of-the-storage")
     for name in ("job-id", "lock", "spark.log"):
         (state / name).write_text(name)
-    return Ledger(state / run / "ledger.sqlite")
+    return CaptureStateFile(state / run / "ledger.sqlite")
 
 
-def copied_places(data: Path, run: str = RUN) -> dict[str, Place]:
-    ledger = Ledger(data / "capture" / run / "ledger.sqlite")
+def copied_places(data: Path, run: str = RUN) -> dict[str, WindowStart]:
+    ledger = CaptureStateFile(data / "capture" / run / "ledger.sqlite")
     try:
         return ledger.places()
     finally:
@@ -288,7 +290,7 @@ def test_of_a_capture_job_the_ledgers_are_copied_and_no_key_of_others(
 ) -> None:
     living.publish(4)
     ledger = with_job(living)
-    ledger.record([], {"0": Place(3, window=1)})
+    ledger.record([], {"0": WindowStart(3, window=1)})
     made = backed_up(living, tmp_path / "copy")
     ledger.close()
     paths = {file.path for file in made.files if file.path.startswith("capture/")}
@@ -300,7 +302,7 @@ def test_of_a_capture_job_the_ledgers_are_copied_and_no_key_of_others(
         assert b"of-the-storage" not in (tmp_path / "copy" / file.path).read_bytes()
     restore_to(tmp_path / "copy", made, tmp_path / "new", quietly)
     assert (tmp_path / "new" / "capture" / "job-id").read_text() == "job-id"
-    assert copied_places(tmp_path / "new") == {"0": Place(3, window=1)}
+    assert copied_places(tmp_path / "new") == {"0": WindowStart(3, window=1)}
 
 
 def test_ledger_that_is_being_written_is_copied_as_it_was_before(
@@ -308,7 +310,7 @@ def test_ledger_that_is_being_written_is_copied_as_it_was_before(
 ) -> None:
     living.publish(4)
     ledger = with_job(living)
-    ledger.record([], {"0": Place(3, window=1)})  # in the journal alone, beside the file
+    ledger.record([], {"0": WindowStart(3, window=1)})  # in the journal alone, beside the file
     writing = sqlite3.connect(living.path / "capture" / RUN / "ledger.sqlite", isolation_level=None)
     register_row_sum(writing)
     writing.execute("PRAGMA cache_size = 1")  # what is not committed reaches the disk as well
@@ -318,7 +320,7 @@ def test_ledger_that_is_being_written_is_copied_as_it_was_before(
     writing.execute("ROLLBACK")
     writing.close()
     ledger.close()
-    assert copied_places(tmp_path / "copy") == {"0": Place(3, window=1)}
+    assert copied_places(tmp_path / "copy") == {"0": WindowStart(3, window=1)}
 
 
 def test_no_ledger_and_no_captured_file_of_a_copy_is_beyond_its_log(
@@ -336,7 +338,7 @@ def test_no_ledger_and_no_captured_file_of_a_copy_is_beyond_its_log(
         last = 2 * EVENTS_PER_SEGMENT + len(windows)
         windows.append(last)
         (captured / f"{last:04}.avro").write_text("events")
-        ledger.record([], {"0": Place(last + 1, window=len(windows))})
+        ledger.record([], {"0": WindowStart(last + 1, window=len(windows))})
 
     capture()
     backed_up(living, tmp_path / "copy", capture)
@@ -377,9 +379,9 @@ def test_ledger_that_is_damaged_is_not_copied_as_if_it_were_sound(
 
 def test_bar_leaves_out_what_is_not_copied_of_a_capture_job(living: Living) -> None:
     with_job(living).close()
-    before = size_of(living.path)
+    before = data_size(living.path)
     (living.path / "capture" / RUN / "spool" / "large").write_bytes(bytes(100_000))
-    assert size_of(living.path) == before
+    assert data_size(living.path) == before
 
 
 # --- damage, and what is refused ------------------------------------------------------------------
@@ -419,7 +421,7 @@ def test_bar_ends_about_where_it_says(living: Living, tmp_path: Path) -> None:
     reported: list[int] = []
     backed_up(living, tmp_path / "copy", reported.append)
     copied = sum(segment.stat().st_size for segment in living.segments())
-    assert copied < sum(reported) < 2 * size_of(living.path)
+    assert copied < sum(reported) < 2 * data_size(living.path)
 
 
 # --- backups that are not whole -------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.server.debug_bundle import Redactor
+from penstock.cli.server.debug_bundle import SecretRedactor
 
 KEY = "pW3dJ5nXg0q2Yk1m+/abcdefghijklmnopqrstuvwx4="
 
@@ -21,16 +21,16 @@ KEY = "pW3dJ5nXg0q2Yk1m+/abcdefghijklmnopqrstuvwx4="
     ],
 )
 def test_what_looks_like_a_secret_is_taken_out(text: str) -> None:
-    said = Redactor(iter(()))(text)
+    said = SecretRedactor(iter(()))(text)
     assert KEY not in said
     assert "***" in said
 
 
 def test_token_is_known_by_its_form() -> None:
-    said = Redactor(iter(()))("token eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl of admin")
+    said = SecretRedactor(iter(()))("token eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl of admin")
     assert said == "token eyJ*** of admin"
 
 
 def test_secret_that_is_known_is_taken_out_wherever_it_stands() -> None:
-    redact = Redactor(iter([KEY, KEY[:20], "short"]))
+    redact = SecretRedactor(iter([KEY, KEY[:20], "short"]))
     assert redact(f"a short word and {KEY} and {KEY[:20]}") == "a short word and *** and ***"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.events.soak_check import Findings, Lane
+from penstock.cli.events.soak_check import PartitionChecker, SoakFindings
 
 
-def lane_with(*order: int, size: int = 40) -> Findings:
+def lane_with(*order: int, size: int = 40) -> SoakFindings:
     """Ten events were stored; these came, in this order."""
-    lane = Lane("0", "run", size)
+    lane = PartitionChecker("0", "run", size)
     bodies = lane.bodies(10)
-    lane.stored(10)
+    lane.count_sent(10)
     for place, number in enumerate(order):
-        lane.received([place], [bodies[number]])
+        lane.check_received([place], [bodies[number]])
     return lane.finish()
 
 
@@ -40,39 +40,39 @@ def test_broken_promise_is_found(order: tuple[int, ...], fault: str, count: int)
 
 
 def test_sequence_number_that_is_left_out_is_a_gap() -> None:
-    lane = Lane("0", "run", 0)
+    lane = PartitionChecker("0", "run", 0)
     bodies = lane.bodies(2)
-    lane.stored(2)
-    lane.received([5, 7], bodies)
+    lane.count_sent(2)
+    lane.check_received([5, 7], bodies)
     assert lane.finish().gaps == 1
 
 
 def test_damaged_body_is_found_and_a_stranger_is_not_ours() -> None:
-    lane = Lane("0", "run", 60)
+    lane = PartitionChecker("0", "run", 60)
     (body,) = lane.bodies(1)
-    lane.stored(1)
-    lane.received([0, 1, 2], [body[:-1] + b"?", b"soak another 0 ", body])
+    lane.count_sent(1)
+    lane.check_received([0, 1, 2], [body[:-1] + b"?", b"soak another 0 ", body])
     found = lane.finish()
     assert (found.damaged, found.foreign, found.received, found.lost) == (1, 1, 1, 0)
 
 
 def test_events_that_were_sent_again_may_come_twice() -> None:
-    lane = Lane("0", "run", 0)
+    lane = PartitionChecker("0", "run", 0)
     bodies = lane.bodies(2)
-    lane.sent_again(0, 2)
-    lane.stored(2)
-    lane.received([0, 1, 2, 3], bodies + bodies)
+    lane.count_resent(0, 2)
+    lane.count_sent(2)
+    lane.check_received([0, 1, 2, 3], bodies + bodies)
     found = lane.finish()
     assert found.is_clean
     assert found.resent == 2
 
 
 def test_lane_is_complete_when_all_that_is_stored_has_come() -> None:
-    lane = Lane("0", "run", 0)
+    lane = PartitionChecker("0", "run", 0)
     bodies = lane.bodies(2)
-    lane.stored(2)
+    lane.count_sent(2)
     assert not lane.is_complete
-    lane.received([0], bodies[1:])
+    lane.check_received([0], bodies[1:])
     assert not lane.is_complete
-    lane.received([1], bodies[:1])
+    lane.check_received([1], bodies[:1])
     assert lane.is_complete

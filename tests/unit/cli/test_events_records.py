@@ -15,15 +15,26 @@ from hypothesis import strategies as st
 
 from penstock.amqp import types as t
 from penstock.amqp.encoder import encode
-from penstock.cli.avro import Reader, Writer, read_blocks, read_container, write_long
-from penstock.cli.capture_rows import SCHEMA, encode_rows, read_row, rows_reader
-from penstock.cli.plain import from_plain, to_plain
-from penstock.cli.records import Record, lines, read_line, records, shown_time
+from penstock.cli.avro import AvroContainerWriter, Reader, read_blocks, read_container, write_long
+from penstock.cli.capture_rows import (
+    SCHEMA,
+    capture_record_reader,
+    encode_capture_records,
+    read_capture_record,
+)
+from penstock.cli.plain import from_json_value, to_json_value
+from penstock.cli.records import (
+    EventRecord,
+    format_enqueued_time,
+    read_line,
+    to_json_lines,
+    to_records,
+)
 from penstock.cli.sections import (
-    BadEvent,
-    Copy,
-    Sections,
-    copies,
+    EventCopy,
+    EventSections,
+    InvalidEvent,
+    copy_events,
     encode_annotations,
     encode_fields,
     encode_properties,
@@ -77,10 +88,10 @@ def columns(
     body: bytes = b"body",
     kind: int = 0x75,
     key: str | None = None,
-    sections: Sections | None = None,
+    sections: EventSections | None = None,
 ) -> Columns:
     """One event as a service delivers it."""
-    sections = sections or Sections()
+    sections = sections or EventSections()
     place: dict[object, object] = {
         t.Symbol("x-opt-sequence-number-epoch"): t.Int(-1),
         t.Symbol("x-opt-sequence-number"): 7,
@@ -108,30 +119,30 @@ def columns(
     )
 
 
-def through_json(found: Columns) -> Copy:
-    return read_line(lines(records(found, "3")))
+def through_json(found: Columns) -> EventCopy:
+    return read_line(to_json_lines(to_records(found, "3")))
 
 
-def through_avro(found: Columns) -> Copy:
+def through_avro(found: Columns) -> EventCopy:
     file = io.BytesIO()
-    Writer(file, SCHEMA, deflate=len(found.bodies[0]) % 2 == 0).write_block(
-        len(found.bodies), encode_rows(found, "3")
+    AvroContainerWriter(file, SCHEMA, deflate=len(found.bodies[0]) % 2 == 0).write_block(
+        len(found.bodies), encode_capture_records(found, "3")
     )
     file.seek(0)
     quick = blocks_of(file.getvalue())
     ((row,),) = read_blocks(file)
     (event,) = quick
-    assert published(event) == published(read_row(row))  # the way for any schema agrees
+    assert published(event) == published(read_capture_record(row))  # the way for any schema agrees
     return event
 
 
-def blocks_of(data: bytes) -> list[Copy]:
+def blocks_of(data: bytes) -> list[EventCopy]:
     schema, blocks = read_container(io.BytesIO(data))
-    read = rows_reader(schema)
+    read = capture_record_reader(schema)
     return [event for count, block in blocks for event in read(count, block)]
 
 
-def published(event: Copy) -> tuple[bytes, object, object]:
+def published(event: EventCopy) -> tuple[bytes, object, object]:
     """Its bytes in a publication, and where it goes."""
     out = bytearray()
     event.append_to(out, b"")
@@ -141,7 +152,7 @@ def published(event: Copy) -> tuple[bytes, object, object]:
 @pytest.mark.parametrize("name", VALUES)
 def test_value_is_the_same_after_json(name: str) -> None:
     value = VALUES[name]
-    again = from_plain(json.loads(json.dumps(to_plain(value), allow_nan=False)))
+    again = from_json_value(json.loads(json.dumps(to_json_value(value), allow_nan=False)))
     assert encode(again) == encode(value)
     assert type(again) is type(value)
 
@@ -149,13 +160,13 @@ def test_value_is_the_same_after_json(name: str) -> None:
 @pytest.mark.parametrize("through", [through_json, through_avro])
 @pytest.mark.parametrize("name", VALUES)
 def test_property_of_each_type_is_the_same_byte_for_byte(name: str, through: Any) -> None:
-    sections = Sections(
+    sections = EventSections(
         encode_properties({"p": VALUES[name], "q": "text"}),
         encode_fields({"content-type": "text/plain", "message-id": "m"}),
         encode_annotations({"x-opt-own": VALUES[name]}),
     )
     found = columns(sections=sections, key="k")
-    assert published(through(found)) == published(copies(found, "3")[0])
+    assert published(through(found)) == published(copy_events(found, "3")[0])
 
 
 @pytest.mark.parametrize("through", [through_json, through_avro])
@@ -165,7 +176,7 @@ def test_body_of_each_kind_is_the_same_byte_for_byte(
     kind: int, key: str | None, through: Any
 ) -> None:
     found = columns(body=BODIES[kind], kind=kind, key=key)
-    assert published(through(found)) == published(copies(found, "3")[0])
+    assert published(through(found)) == published(copy_events(found, "3")[0])
 
 
 @pytest.mark.parametrize("through", [through_json, through_avro])
@@ -173,7 +184,7 @@ def test_encoding_that_is_not_the_shortest_stays(through: Any) -> None:
     """The official SDK writes 5 with eight bytes; nobody may find another byte in a copy."""
     long_five = bytes.fromhex("c1 0d 02 a1 01 6e 81 00 00 00 00 00 00 00 05")
     fields = bytes.fromhex("c0 04 01 a1 01 6d")
-    found = columns(sections=Sections(long_five, fields))
+    found = columns(sections=EventSections(long_five, fields))
     copy = through(found)
     assert long_five in published(copy)[0]
     assert fields in published(copy)[0]
@@ -193,17 +204,17 @@ def test_encoding_that_is_not_the_shortest_stays(through: Any) -> None:
 def test_any_event_is_the_same_byte_for_byte(
     through: Any, body: bytes, properties: dict[str, object], key: str | None
 ) -> None:
-    found = columns(body=body, key=key, sections=Sections(encode_properties(properties)))
-    assert published(through(found)) == published(copies(found, "3")[0])
+    found = columns(body=body, key=key, sections=EventSections(encode_properties(properties)))
+    assert published(through(found)) == published(copy_events(found, "3")[0])
 
 
 def test_json_line_is_readable() -> None:
-    sections = Sections(
+    sections = EventSections(
         encode_properties({"a": "b", "n": t.Uint(5)}),
         encode_fields({"content-type": "text/plain"}),
         encode_annotations({"iothub-connection-device-id": "d7"}),
     )
-    assert json.loads(lines(records(columns(sections=sections, key="k"), "3"))) == {
+    assert json.loads(to_json_lines(to_records(columns(sections=sections, key="k"), "3"))) == {
         "partition": "3",
         "sequence_number": 7,
         "offset": "4242",
@@ -216,9 +227,9 @@ def test_json_line_is_readable() -> None:
 
 
 def test_body_that_is_no_text_is_base64() -> None:
-    (line,) = records(columns(body=b"\xff\x00"), "0")
+    (line,) = to_records(columns(body=b"\xff\x00"), "0")
     assert line.body_base64 == "/wA="
-    assert b'"body":' not in lines([line])
+    assert b'"body":' not in to_json_lines([line])
 
 
 def test_minimal_line_is_an_event() -> None:
@@ -248,7 +259,7 @@ def test_minimal_line_is_an_event() -> None:
     ],
 )
 def test_line_that_is_no_event_is_refused(line: bytes, why: str) -> None:
-    with pytest.raises(BadEvent, match=why):
+    with pytest.raises(InvalidEvent, match=why):
         read_line(line)
 
 
@@ -256,7 +267,7 @@ def test_nesting_of_a_line_is_bounded() -> None:
     value: object = 1
     for _ in range(100):
         value = {"$type": "list", "value": [value]}
-    with pytest.raises(BadEvent, match="nested deeper"):
+    with pytest.raises(InvalidEvent, match="nested deeper"):
         read_line(json.dumps({"body": "", "properties": {"a": value}}).encode())
 
 
@@ -270,7 +281,7 @@ def test_nesting_of_a_line_is_bounded() -> None:
     ],
 )
 def test_time_is_shown_whatever_it_is(milliseconds: int, shown: str) -> None:
-    assert shown_time(milliseconds) == shown
+    assert format_enqueued_time(milliseconds) == shown
 
 
 def test_annotations_of_the_service_and_stamps_are_not_copied() -> None:
@@ -314,13 +325,13 @@ def test_file_of_another_library_is_read() -> None:
 
 def test_export_has_the_schema_and_the_columns_of_capture() -> None:
     file = io.BytesIO()
-    writer = Writer(file, SCHEMA, deflate=False)
+    writer = AvroContainerWriter(file, SCHEMA, deflate=False)
     assert len(file.getvalue()) <= 508  # what tools take for an empty file (protocol.md 9)
-    sections = Sections(
+    sections = EventSections(
         encode_properties({"n": t.Uint(5), "yes": True, "none": None, "big": t.Ulong(2**64 - 1)}),
         encode_fields({"content-type": "text/plain"}),
     )
-    writer.write_block(1, encode_rows(columns(sections=sections, key="k"), "3"))
+    writer.write_block(1, encode_capture_records(columns(sections=sections, key="k"), "3"))
     file.seek(0)
     ((row,),) = read_blocks(file)
     system = row.pop("SystemProperties")
@@ -351,7 +362,7 @@ def test_file_that_is_cut_anywhere_is_refused() -> None:
     for cut in range(len(FOREIGN)):
         try:
             found = blocks_of(FOREIGN[:cut])
-        except BadEvent:
+        except InvalidEvent:
             continue
         assert found == []  # the header alone, whole
 
@@ -360,20 +371,22 @@ def test_file_that_is_cut_anywhere_is_refused() -> None:
 @settings(max_examples=200, deadline=None)
 def test_damaged_file_is_refused_or_read(data: st.DataObject) -> None:
     file = io.BytesIO()
-    Writer(file, SCHEMA, deflate=False).write_block(1, encode_rows(columns(key="k"), "0"))
+    AvroContainerWriter(file, SCHEMA, deflate=False).write_block(
+        1, encode_capture_records(columns(key="k"), "0")
+    )
     damaged = bytearray(data.draw(st.sampled_from([FOREIGN, file.getvalue()])))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     for read in (blocks_of, lambda data: list(read_blocks(io.BytesIO(data)))):
         try:
             assert isinstance(read(bytes(damaged)), list)
-        except BadEvent:
+        except InvalidEvent:
             continue
 
 
 def test_line_holds_what_struct_says() -> None:
     """The keys that programs rely on (docs/cli-events.md)."""
-    assert Record.__struct_fields__ == (
+    assert EventRecord.__struct_fields__ == (
         "partition",
         "sequence_number",
         "offset",

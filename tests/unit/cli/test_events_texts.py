@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from penstock.amqp import types as t
 from penstock.amqp.encoder import encode
 from penstock.amqp.message import Message, SequenceBody, ValueBody, encode_message
-from penstock.cli.events.event_sender import Pace, parse_rate
-from penstock.cli.events.render import format_renderer, inert, terminal_renderer
+from penstock.cli.events.event_sender import PublishRate, parse_rate
+from penstock.cli.events.render import escape_control_bytes, format_renderer, terminal_renderer
 from penstock.cli.events.replay import _factor
 from penstock.cli.events.send import _property
-from penstock.cli.filtering import Event, compile_filter
-from penstock.cli.places import Kind, Place, parse_place, position_before
+from penstock.cli.filtering import FilteredEvent, compile_filter
+from penstock.cli.places import Position, PositionKind, parse_position, position_before_sequence
 from penstock.kernels import Columns
 
 NOW = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
@@ -83,7 +83,7 @@ def test_body_that_is_an_amqp_value_is_text_on_a_terminal() -> None:
 )
 def test_filter_reads_amqp_values(expression: str, rows: list[int]) -> None:
     wanted = compile_filter(expression)
-    assert [row for row in range(3) if wanted(Event(VALUES, "0", row))] == rows
+    assert [row for row in range(3) if wanted(FilteredEvent(VALUES, "0", row))] == rows
 
 
 def test_headers_have_the_text_of_decimals_and_described_values() -> None:
@@ -147,7 +147,7 @@ def test_bodies_on_a_terminal_are_inert() -> None:
 
 @given(st.binary(max_size=100) | st.text(max_size=50).map(str.encode))
 def test_inert_text_has_nothing_that_acts(data: bytes) -> None:
-    shown = inert(data)
+    shown = escape_control_bytes(data)
     assert all(
         unicodedata.category(each) not in ("Cc", "Zl", "Zp") and each not in "\u200e\u202e\u2066"
         for each in shown
@@ -194,7 +194,7 @@ def test_filter_chooses_events(expression: str, rows: list[int] | None) -> None:
             compile_filter(expression)
         return
     wanted = compile_filter(expression)
-    assert [row for row in range(2) if wanted(Event(COLUMNS, "3", row))] == rows
+    assert [row for row in range(2) if wanted(FilteredEvent(COLUMNS, "3", row))] == rows
 
 
 @pytest.mark.parametrize(
@@ -230,34 +230,36 @@ def test_filter_that_is_more_than_a_question_is_refused(expression: str) -> None
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("earliest", Place(Kind.EARLIEST)),
-        ("Latest", Place(Kind.LATEST)),
-        ("-100", Place(Kind.LAST, 100)),
-        ("0", Place(Kind.SEQUENCE_NUMBER, 0)),
-        ("1234", Place(Kind.SEQUENCE_NUMBER, 1234)),
-        ("@5678", Place(Kind.OFFSET, 0, "5678")),
-        ("-15m", Place(Kind.TIME, 1_794_815_100_000)),
-        ("2026-11-16T08:00:00Z", Place(Kind.TIME, 1_794_816_000_000)),
-        ("2026-11-16 08:00", Place(Kind.TIME, 1_794_816_000_000)),
-        ("2026-11-16T10:00:00+02:00", Place(Kind.TIME, 1_794_816_000_000)),
-        ("2026-11-16", Place(Kind.TIME, 1_794_787_200_000)),
-        ("8:00", Place(Kind.TIME, 1_794_816_000_000)),
-        ("08:00:00.5", Place(Kind.TIME, 1_794_816_000_500)),
+        ("earliest", Position(PositionKind.EARLIEST)),
+        ("Latest", Position(PositionKind.LATEST)),
+        ("-100", Position(PositionKind.LAST, 100)),
+        ("0", Position(PositionKind.SEQUENCE_NUMBER, 0)),
+        ("1234", Position(PositionKind.SEQUENCE_NUMBER, 1234)),
+        ("@5678", Position(PositionKind.OFFSET, 0, "5678")),
+        ("-15m", Position(PositionKind.TIME, 1_794_815_100_000)),
+        ("2026-11-16T08:00:00Z", Position(PositionKind.TIME, 1_794_816_000_000)),
+        ("2026-11-16 08:00", Position(PositionKind.TIME, 1_794_816_000_000)),
+        ("2026-11-16T10:00:00+02:00", Position(PositionKind.TIME, 1_794_816_000_000)),
+        ("2026-11-16", Position(PositionKind.TIME, 1_794_787_200_000)),
+        ("8:00", Position(PositionKind.TIME, 1_794_816_000_000)),
+        ("08:00:00.5", Position(PositionKind.TIME, 1_794_816_000_500)),
     ],
 )
-def test_place_is_understood(text: str, place: Place) -> None:
-    assert parse_place(text, now=NOW) == place
+def test_place_is_understood(text: str, place: Position) -> None:
+    assert parse_position(text, now=NOW) == place
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "@", "@a'b", "-", "-5x", "1.5", "25:00", "--1"])
 def test_place_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        parse_place(text, now=NOW)
+        parse_position(text, now=NOW)
 
 
 def test_place_becomes_a_selector() -> None:
     def selector(text: str) -> str:
-        return parse_place(text, now=NOW).position.selector.removeprefix("amqp.annotation.x-opt-")
+        return parse_position(text, now=NOW).position.selector.removeprefix(
+            "amqp.annotation.x-opt-"
+        )
 
     assert selector("earliest") == "offset > '-1'"
     assert selector("latest") == "offset > '@latest'"
@@ -265,8 +267,8 @@ def test_place_becomes_a_selector() -> None:
     assert selector("@70") == "offset >= '70'"
     # What was stored at that very millisecond is wanted too.
     assert selector("2026-11-16T08:00:00Z") == "enqueued-time > '1794815999999'"
-    assert position_before(8).selector.endswith("sequence-number > '7'")
-    assert position_before(0).selector.endswith("offset > '-1'")
+    assert position_before_sequence(8).selector.endswith("sequence-number > '7'")
+    assert position_before_sequence(0).selector.endswith("offset > '-1'")
 
 
 # --- rates ----------------------------------------------------------------------------------------
@@ -287,9 +289,9 @@ def test_rate_that_is_none_is_refused(text: str) -> None:
 
 
 def test_paced_batches_are_small_enough_to_look_even() -> None:
-    assert Pace(None).batch_events(5000) == 5000
-    assert Pace(1000.0).batch_events(5000) == 50
-    assert Pace(1.0).batch_events(5000) == 1
+    assert PublishRate(None).batch_events(5000) == 5000
+    assert PublishRate(1000.0).batch_events(5000) == 50
+    assert PublishRate(1.0).batch_events(5000) == 1
 
 
 @pytest.mark.parametrize(("text", "factor"), [("2x", 2.0), ("0.5X", 0.5), ("3", 3.0)])

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from penstock.cli.output import (
-    Output,
-    bytes_shown,
-    hours_shown,
+    OutputFormat,
+    format_bytes,
+    format_hours,
+    format_seconds,
     print_record,
     print_rows,
-    seconds_shown,
 )
 
 ROWS: list[dict[str, object]] = [
@@ -33,7 +33,7 @@ def golden(text: str) -> list[str]:
 def test_table_has_aligned_numbers_and_shows_markup_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_rows(ROWS, Output.TABLE, title="Hubs", shown={"retention_hours": hours_shown})
+    print_rows(ROWS, OutputFormat.TABLE, title="Hubs", shown={"retention_hours": format_hours})
     assert golden(capsys.readouterr().out) == golden(
         """
 name    partitions  retention  status
@@ -49,7 +49,7 @@ def test_narrow_table_wraps_texts_and_cuts_only_what_may_be_cut(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     rows = [{"detail": "a word " * 6, "owner": "b" * 30, "lag_events": None}]
-    print_rows(rows, Output.TABLE, title="", elided=("owner",))
+    print_rows(rows, OutputFormat.TABLE, title="", elided=("owner",))
     out = capsys.readouterr().out
     assert out.count("word") == 6
     assert "…" in out
@@ -64,7 +64,7 @@ def test_rows_that_have_no_room_become_blocks(
         {"name": "orders", "first": 123_456_789, "second": 123_456_789, "third": None},
         {"name": "returns", "first": 1, "second": 2, "third": 3},
     ]
-    print_rows(rows, Output.TABLE, title="")
+    print_rows(rows, OutputFormat.TABLE, title="")
     assert golden(capsys.readouterr().out) == golden(
         """
 name    orders
@@ -80,20 +80,20 @@ third   3
 
 
 def test_json_is_a_list_and_jsonl_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, Output.JSON, title="Hubs", columns=("name",))
+    print_rows(ROWS, OutputFormat.JSON, title="Hubs", columns=("name",))
     assert json.loads(capsys.readouterr().out) == ROWS
-    print_rows(ROWS, Output.JSONL, title="Hubs")
+    print_rows(ROWS, OutputFormat.JSONL, title="Hubs")
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
-    print_record(ROWS[0], Output.JSON)
+    print_record(ROWS[0], OutputFormat.JSON)
     assert json.loads(capsys.readouterr().out) == [ROWS[0]]
 
 
 def test_nothing_is_an_empty_list_for_programs_and_a_word_for_people(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_rows([], Output.JSON, title="Hubs")
+    print_rows([], OutputFormat.JSON, title="Hubs")
     assert capsys.readouterr().out == "[]\n"
-    print_rows([], Output.TABLE, title="Hubs")
+    print_rows([], OutputFormat.TABLE, title="Hubs")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "Hubs: nothing to show\n")
 
@@ -107,7 +107,7 @@ def test_record_stands_below_each_other(capsys: pytest.CaptureFixture[str]) -> N
         "missing": None,
         "events": 1234567,
     }
-    print_record(record, Output.TABLE)
+    print_record(record, OutputFormat.TABLE)
     assert golden(capsys.readouterr().out) == golden(
         """
 name      orders
@@ -124,7 +124,7 @@ events    1,234,567
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 << 20, "5.0 MB"), (3 << 40, "3.0 TB")],
 )
 def test_bytes_are_shown_with_a_unit(size: int, text: str) -> None:
-    assert bytes_shown(size) == text
+    assert format_bytes(size) == text
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_bytes_are_shown_with_a_unit(size: int, text: str) -> None:
     [(0, "0.0s"), (3.25, "3.2s"), (59, "59s"), (61, "1m 1s"), (3700, "1h 1m"), (90061, "1d 1h")],
 )
 def test_seconds_are_shown_as_people_say_them(seconds: float, text: str) -> None:
-    assert seconds_shown(seconds) == text
+    assert format_seconds(seconds) == text

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.server.portal import app
-from penstock.portal.users import Role, matches, read_users
+from penstock.portal.users import PortalRole, read_users, verify_password
 
 
 def _run(*words: str, given: str) -> tuple[int, str]:
@@ -24,8 +24,8 @@ def test_line_is_one_that_signs_in() -> None:
     text = f"[users]\n{line}"
     assert list(tomllib.loads(text)["users"]) == ["alice"]
     user = read_users(text, "users.toml")["alice"]
-    assert user.role is Role.OPERATOR
-    assert matches("correct horse", user.password)
+    assert user.role is PortalRole.OPERATOR
+    assert verify_password("correct horse", user.password)
 
 
 @pytest.mark.parametrize(

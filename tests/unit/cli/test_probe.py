@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from penstock.cli.server.probe import fetch
-from penstock.cli.service_lookup import Admin
+from penstock.cli.service_lookup import AdminEndpoint
 
 
 class _Echo(BaseHTTPRequestHandler):
@@ -46,5 +46,5 @@ def url() -> Iterator[str]:
 def test_token_is_sent_for_metrics_only(
     url: str, path: str, token: str | None, sent: bytes
 ) -> None:
-    admin = Admin(url, token, None, None)
+    admin = AdminEndpoint(url, token, None, None)
     assert fetch(admin, path, timeout_s=30) == (200, sent)

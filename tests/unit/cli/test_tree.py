@@ -14,8 +14,8 @@ import typer.main
 from tools.cli_reference import updated
 
 from penstock.cli.app import COMMANDS, app, exit_code, run, sentence, take_verbose
-from penstock.cli.command_tree import Entry, load
-from penstock.cli.help import walk
+from penstock.cli.command_tree import CommandEntry, load
+from penstock.cli.help import walk_commands
 from penstock.management.permissions import Forbidden
 from penstock.model import errors
 
@@ -25,11 +25,14 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 @functools.cache
 def commands() -> dict[str, Any]:
     root: Any = typer.main.get_command(app)
-    return {path: found for path, found, _ in walk(root, typer.Context(root, info_name="penstock"))}
+    return {
+        path: found
+        for path, found, _ in walk_commands(root, typer.Context(root, info_name="penstock"))
+    }
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
-def test_entry_says_what_its_command_says(entry: Entry) -> None:
+def test_entry_says_what_its_command_says(entry: CommandEntry) -> None:
     command = load(entry)
     assert command.help.partition("\n")[0] == entry.summary
     assert len(entry.summary) <= 65  # one line of `penstock --help` at 80 columns

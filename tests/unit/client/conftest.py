@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
     AttachReceived,
     Event,
@@ -19,7 +19,7 @@ from penstock.amqp.events import (
     SaslInitReceived,
     TransfersReceived,
 )
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import (
     DataBody,
     Message,
@@ -96,7 +96,7 @@ class PeerConnection(asyncio.Protocol):
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.engine = Connection(
+        self.engine = ConnectionEngine(
             ConnectionConfig(container_id="peer", idle_time_out_ms=None), now_ms=0
         )
         self.nodes: dict[Link, str] = {}  # the address of each link
@@ -127,7 +127,7 @@ class PeerConnection(asyncio.Protocol):
                 self.data_received(b"")
             case AttachReceived(link=link):
                 self.on_attach(link)
-            case FlowReceived(link=link) if link is not None and link.role is Role.SENDER:
+            case FlowReceived(link=link) if link is not None and link.role is LinkRole.SENDER:
                 self.on_credit(link)
             case TransfersReceived():
                 self.on_transfers(event)
@@ -157,7 +157,7 @@ class PeerConnection(asyncio.Protocol):
             max_message_size=MESSAGE_BYTES_MAX,
             properties=properties,
         )
-        if link.role is Role.RECEIVER:
+        if link.role is LinkRole.RECEIVER:
             link.grant(CREDIT)
 
     def on_credit(self, link: Link) -> None:
@@ -219,7 +219,7 @@ class PeerConnection(asyncio.Protocol):
         for reply in self.next_event:
             if (
                 self.nodes[reply] == self.nodes[link]
-                and reply.role is Role.SENDER
+                and reply.role is LinkRole.SENDER
                 and reply.is_attached
             ):
                 reply.send(encode_message(answer), settled=True)
@@ -228,7 +228,7 @@ class PeerConnection(asyncio.Protocol):
         return [
             link
             for link in self.next_event
-            if link.role is Role.SENDER
+            if link.role is LinkRole.SENDER
             and not self.nodes[link].startswith("$")
             and link.is_attached
         ]

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.load_balancer import Decision, Ownership, Strategy, decide, shares
+from penstock.client.load_balancer import (
+    BalanceDecision,
+    PartitionOwnership,
+    Strategy,
+    decide,
+    fair_shares,
+)
 
 EXPIRATION_S = 60.0
 NOW_S = 1_000_000.0
@@ -19,18 +25,18 @@ STRATEGIES: tuple[Strategy, ...] = ("greedy", "balanced")
 
 def lease(
     partition: int | str, owner: str, *, age_s: float = 1.0, etag: str | None = "e"
-) -> Ownership:
-    return Ownership(str(partition), owner, NOW_S - age_s, etag)
+) -> PartitionOwnership:
+    return PartitionOwnership(str(partition), owner, NOW_S - age_s, etag)
 
 
 def decided(
-    leases: Sequence[Ownership],
+    leases: Sequence[PartitionOwnership],
     count: int,
     *,
     me: str = "me",
     held: Sequence[str] = (),
     strategy: Strategy = "greedy",
-) -> Decision:
+) -> BalanceDecision:
     return decide(
         leases,
         [str(number) for number in range(count)],
@@ -43,11 +49,11 @@ def decided(
 
 
 def test_first_processor_claims_everything_when_greedy() -> None:
-    assert decided([], 3) == Decision([], ["0", "1", "2"], [], [])
+    assert decided([], 3) == BalanceDecision([], ["0", "1", "2"], [], [])
 
 
 def test_first_processor_claims_one_at_a_time_when_balanced() -> None:
-    assert decided([], 3, strategy="balanced") == Decision([], ["0"], [], [])
+    assert decided([], 3, strategy="balanced") == BalanceDecision([], ["0"], [], [])
     assert decided([lease(0, "me")], 3, strategy="balanced").claim == ["1"]
 
 
@@ -73,7 +79,7 @@ def test_what_was_given_up_and_what_expired_is_claimed() -> None:
 
 
 def test_lease_of_exactly_its_time_is_live() -> None:
-    assert decided([lease(0, "a", age_s=EXPIRATION_S)], 1) == Decision([], [], [], [])
+    assert decided([lease(0, "a", age_s=EXPIRATION_S)], 1) == BalanceDecision([], [], [], [])
 
 
 def test_lease_from_the_future_is_live() -> None:
@@ -82,17 +88,17 @@ def test_lease_from_the_future_is_live() -> None:
 
 def test_my_own_expired_lease_is_renewed() -> None:
     decision = decided([lease(0, "me", age_s=EXPIRATION_S * 5), lease(1, "a")], 2)
-    assert decision == Decision(["0"], [], [], [])
+    assert decision == BalanceDecision(["0"], [], [], [])
 
 
 def test_what_another_owns_by_now_is_relinquished() -> None:
     decision = decided([lease(0, "me"), lease(1, "a")], 2, held=["0", "1"])
-    assert decision == Decision(["0"], [], [], ["1"])
+    assert decision == BalanceDecision(["0"], [], [], ["1"])
 
 
 def test_partitions_that_are_gone_are_not_renewed() -> None:
     decision = decided([lease(0, "me"), lease(7, "me")], 1, held=["0", "7"])
-    assert decision == Decision(["0"], [], [], ["7"])
+    assert decision == BalanceDecision(["0"], [], [], ["7"])
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -113,11 +119,11 @@ def test_two_above_another_is_not_balanced() -> None:
 
 def test_more_processors_than_partitions_leave_some_idle() -> None:
     leases = [lease(0, "a"), lease(1, "b")]
-    assert decided(leases, 2) == Decision([], [], [], [])
+    assert decided(leases, 2) == BalanceDecision([], [], [], [])
 
 
 def test_hub_without_partitions_decides_nothing() -> None:
-    assert decided([lease(0, "a")], 0) == Decision([], [], [], [])
+    assert decided([lease(0, "a")], 0) == BalanceDecision([], [], [], [])
 
 
 def test_survivors_divide_a_dead_ones_partitions_without_a_race() -> None:
@@ -142,7 +148,7 @@ LISTS = st.lists(
 )
 
 
-def leases_of(drawn: Sequence[tuple[str, float] | None]) -> list[Ownership]:
+def leases_of(drawn: Sequence[tuple[str, float] | None]) -> list[PartitionOwnership]:
     return [
         lease(number, each[0], age_s=each[1])
         for number, each in enumerate(drawn)
@@ -196,7 +202,7 @@ def test_everybody_with_the_same_list_makes_one_plan(
 @settings(deadline=None)  # a loaded machine
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 50), min_size=1))
 def test_shares_add_up_and_differ_by_one_at_most(counts: dict[str, int]) -> None:
-    given = shares(counts, sum(counts.values()))
+    given = fair_shares(counts, sum(counts.values()))
     assert sum(given.values()) == sum(counts.values())
     assert max(given.values()) - min(given.values()) <= 1
 
@@ -211,8 +217,8 @@ class World:
         self.partitions = [str(number) for number in range(partition_count)]
         self.strategy = strategy
         self.now_s = NOW_S
-        self.leases: dict[str, Ownership] = {}
-        self.listed: dict[str, tuple[dict[str, Ownership], Decision]] = {}
+        self.leases: dict[str, PartitionOwnership] = {}
+        self.listed: dict[str, tuple[dict[str, PartitionOwnership], BalanceDecision]] = {}
         self.moves = 0
         self._etags = 0
 
@@ -239,7 +245,9 @@ class World:
             if now is None or now.owner_id != owner:
                 self.moves += 1
             self._etags += 1
-            self.leases[partition] = Ownership(partition, owner, self.now_s, str(self._etags))
+            self.leases[partition] = PartitionOwnership(
+                partition, owner, self.now_s, str(self._etags)
+            )
 
     def counts(self, owners: Sequence[str]) -> list[int]:
         found = Counter(each.owner_id for each in self.leases.values())

@@ -22,9 +22,9 @@ from penstock.amqp.message import (
 )
 from penstock.amqp.types import Decimal128, Int, Long, Symbol, Timestamp, Uint, Ulong
 from penstock.client import ClientError, EventData, EventDataBatch
-from penstock.client.event_data import events_of
+from penstock.client.event_data import to_events
 from penstock.client.idempotence import ProducerState
-from penstock.client.inbox import Chunk, Inbox, joined
+from penstock.client.inbox import MessageChunk, ReceiveQueue, join_columns
 from penstock.kernels import decode_events, split_batch
 from penstock.model.errors import ArgumentError
 
@@ -39,7 +39,7 @@ PLACE: dict[Any, object] = {
 
 def received(**sections: Any) -> EventData:
     message = encode_message(Message(message_annotations=PLACE, **sections))
-    (event,) = events_of(decode_events(message, [0, len(message)]))
+    (event,) = to_events(decode_events(message, [0, len(message)]))
     return event
 
 
@@ -190,7 +190,7 @@ def test_events_of_a_partitions_batch_may_have_their_own_keys() -> None:
 # --- what was received and not taken --------------------------------------------------------------
 
 
-def chunk_of(first: int, count: int) -> Chunk:
+def chunk_of(first: int, count: int) -> MessageChunk:
     made = [
         encode_message(
             Message(
@@ -205,16 +205,16 @@ def chunk_of(first: int, count: int) -> Chunk:
     for message in made:
         bounds += [at, at + len(message)]
         at += len(message)
-    return Chunk(data, bounds, first, first + count - 1)
+    return MessageChunk(data, bounds, first, first + count - 1)
 
 
 def numbers_of(parts: list[tuple[bytes, list[int]]]) -> list[int]:
-    return joined([decode_events(*part) for part in parts]).sequence_numbers
+    return join_columns([decode_events(*part) for part in parts]).sequence_numbers
 
 
 @given(st.lists(st.integers(1, 6), max_size=6), st.lists(st.integers(1, 9), max_size=12))
 def test_rows_are_taken_in_order_however_they_came(added: list[int], taken: list[int]) -> None:
-    inbox = Inbox()
+    inbox = ReceiveQueue()
     total = 0
     for count in added:
         inbox.add(chunk_of(total, count))
@@ -231,7 +231,7 @@ def test_rows_are_taken_in_order_however_they_came(added: list[int], taken: list
 
 
 def test_inbox_gives_whole_chunks() -> None:
-    inbox = Inbox()
+    inbox = ReceiveQueue()
     chunks = [chunk_of(0, 3), chunk_of(3, 2)]
     for chunk in chunks:
         inbox.add(chunk)
@@ -240,7 +240,7 @@ def test_inbox_gives_whole_chunks() -> None:
 
 
 def test_inbox_can_be_emptied() -> None:
-    inbox = Inbox()
+    inbox = ReceiveQueue()
     inbox.add(chunk_of(0, 5))
     inbox.take(2)
     inbox.clear()
@@ -251,7 +251,7 @@ def test_inbox_can_be_emptied() -> None:
 
 def test_event_hides_nothing_but_says_little(make_delivered: Callable[..., bytes]) -> None:
     message = make_delivered(4, bytes(1000))
-    (event,) = events_of(decode_events(message, [0, len(message)]))
+    (event,) = to_events(decode_events(message, [0, len(message)]))
     assert repr(event) == "<EventData 1000 bytes, sequence number 4>"
     assert event.raw_system_properties
     assert event.raw_properties == b""
@@ -268,7 +268,7 @@ def test_damaged_properties_are_told_when_they_are_opened(cut: int) -> None:
             len(whole) - 6
         )
         message = place + broken + b"\x00\x53\x75\xa0\x01x"
-        (event,) = events_of(decode_events(message, [0, len(message)]))
+        (event,) = to_events(decode_events(message, [0, len(message)]))
         assert event.body == b"x"
         with pytest.raises(ClientError, match="damaged"):
             _ = event.properties if whole is application else event.message_id

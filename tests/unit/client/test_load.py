@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import TransfersReceived
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import Error
 from penstock.amqp.session import Session
 from penstock.client import ClientError, parse_connection_string
@@ -19,13 +19,13 @@ from penstock.client.connection import (
     ClientTimedOut,
     failure,
 )
-from penstock.client.load.producer import Load, Pace, StampedRun, StampReader
-from penstock.client.transfer_frames import BATCH_FORMAT, Framing
+from penstock.client.load.producer import LatencyConsumer, LoadProfile, LoadRate, TimestampedRun
+from penstock.client.transfer_frames import BATCH_FORMAT, TransferFraming
 from penstock.model.errors import ArgumentError, NotFound, OperationTimedOut, ServerBusy
 
 
 def test_pace_makes_deliveries_due_at_its_rate() -> None:
-    pace = Pace(1000, 10.0)
+    pace = LoadRate(1000, 10.0)
     assert pace.due(10.0) == 1
     assert pace.take(1, 10.0) == (1, 10.0)
     assert pace.due(10.0004) == 0
@@ -33,7 +33,7 @@ def test_pace_makes_deliveries_due_at_its_rate() -> None:
 
 
 def test_pace_counts_from_when_it_was_due_only_what_was_kept_waiting() -> None:
-    pace = Pace(10_000, 0.0)
+    pace = LoadRate(10_000, 0.0)
     assert pace.take(10, 0.001) == (10, 0.001)  # a timer's own lateness is not the service's
     count, at_s = pace.take(990, 0.1)
     assert count == 10  # a millisecond's worth: each burst with its own time
@@ -44,19 +44,21 @@ def test_pace_counts_from_when_it_was_due_only_what_was_kept_waiting() -> None:
 
 
 def test_pace_below_a_thousand_a_second_ticks_once_per_delivery() -> None:
-    assert Pace(10, 0.0).tick_s == pytest.approx(0.1)
-    assert Pace(50_000, 0.0).tick_s == pytest.approx(0.001)
+    assert LoadRate(10, 0.0).tick_s == pytest.approx(0.1)
+    assert LoadRate(50_000, 0.0).tick_s == pytest.approx(0.001)
 
 
-def stamped(size: int, batch: int, mark: bytes) -> StampedRun:
+def stamped(size: int, batch: int, mark: bytes) -> TimestampedRun:
     message_format = 0 if batch == 1 else BATCH_FORMAT
-    framing = Framing(channel=0, handle=0, message_format=message_format, frame_bytes_max=65536)
-    return StampedRun(framing, size=size, batch=batch, mark=mark)
+    framing = TransferFraming(
+        channel=0, handle=0, message_format=message_format, frame_bytes_max=65536
+    )
+    return TimestampedRun(framing, size=size, batch=batch, mark=mark)
 
 
 def receiving_link() -> Link:
-    engine = Connection(ConnectionConfig(container_id="c", server=False), now_ms=0)
-    return Link(Session(engine, 0), "r", Role.RECEIVER, 0)
+    engine = ConnectionEngine(ConnectionConfig(container_id="c", server=False), now_ms=0)
+    return Link(Session(engine, 0), "r", LinkRole.RECEIVER, 0)
 
 
 @pytest.mark.parametrize(("size", "batch"), [(16, 1), (100, 1), (1024, 1)])
@@ -67,7 +69,7 @@ async def test_stamps_that_were_sent_are_read_and_others_passed_over(size: int, 
     stranger = stamped(size, batch, other).take(3, 1, 1.0)
     step = len(data) // 3
     bounds = [edge for i in range(3) for edge in (i * step + 45, (i + 1) * step)]
-    reader = StampReader(size=size, mark=mine)
+    reader = LatencyConsumer(size=size, mark=mine)
     reader.on_transfers(TransfersReceived(link, data, bounds, 0, 3, True, 0))
     reader.on_transfers(TransfersReceived(link, stranger, [45, len(stranger)], 3, 1, True, 0))
     reader.on_transfers(TransfersReceived(link, b"tiny", [0, 4], 4, 1, True, 0))
@@ -78,8 +80,8 @@ async def test_stamps_that_were_sent_are_read_and_others_passed_over(size: int, 
 
 
 def test_load_addresses_hub_or_partition() -> None:
-    assert Load(hub="h").address == "h"
-    assert Load(hub="h", partition="3").address == "h/Partitions/3"
+    assert LoadProfile(hub="h").address == "h"
+    assert LoadProfile(hub="h", partition="3").address == "h/Partitions/3"
 
 
 def test_refusals_keep_their_kind_so_that_exit_codes_fit() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.load.measurements import Latencies, Outstanding, Result
+from penstock.client.load.measurements import LatencySamples, LoadResult, OutstandingDeliveries
 
 WRAP = 2**32
 
 
 def test_latencies_give_percentiles_within_one_percent() -> None:
-    latencies = Latencies()
+    latencies = LatencySamples()
     for number in range(1, 1001):
         latencies.add(number / 10)
     for share, wanted in ((0.5, 50.0), (0.99, 99.0), (0.999, 99.9), (1.0, 100.0)):
@@ -21,7 +21,7 @@ def test_latencies_give_percentiles_within_one_percent() -> None:
 
 
 def test_latencies_are_weighted_by_their_counts() -> None:
-    latencies = Latencies()
+    latencies = LatencySamples()
     latencies.add(1.0, 99)
     latencies.add(500.0, 1)
     half, most = latencies.percentile(0.5), latencies.percentile(0.995)
@@ -31,7 +31,7 @@ def test_latencies_are_weighted_by_their_counts() -> None:
 
 
 def test_latencies_of_nothing_have_no_percentile_and_zero_counts_as_little() -> None:
-    latencies = Latencies()
+    latencies = LatencySamples()
     assert latencies.percentile(0.5) is None
     latencies.add(0.0)
     found = latencies.percentile(0.5)
@@ -40,7 +40,7 @@ def test_latencies_of_nothing_have_no_percentile_and_zero_counts_as_little() -> 
 
 
 def test_latencies_merge_as_if_added_to_one() -> None:
-    one, other, both = Latencies(), Latencies(), Latencies()
+    one, other, both = LatencySamples(), LatencySamples(), LatencySamples()
     for number in range(100):
         (one if number % 3 else other).add(number + 0.5)
         both.add(number + 0.5)
@@ -52,7 +52,7 @@ def test_latencies_merge_as_if_added_to_one() -> None:
 
 
 def test_settled_range_takes_what_it_names_of_several_runs() -> None:
-    outstanding = Outstanding()
+    outstanding = OutstandingDeliveries()
     outstanding.add(0, 10, 1.0)
     outstanding.add(10, 10, 2.0)
     assert outstanding.settle(0, 14) == [(10, 1.0), (5, 2.0)]
@@ -62,7 +62,7 @@ def test_settled_range_takes_what_it_names_of_several_runs() -> None:
 
 
 def test_settled_range_across_the_wrap_of_ids() -> None:
-    outstanding = Outstanding()
+    outstanding = OutstandingDeliveries()
     outstanding.add(WRAP - 5, 10, 1.0)
     assert outstanding.settle(WRAP - 5, 1) == [(7, 1.0)]
     assert outstanding.settle(2, 4) == [(3, 1.0)]
@@ -70,7 +70,7 @@ def test_settled_range_across_the_wrap_of_ids() -> None:
 
 
 def test_range_that_names_nothing_outstanding_takes_nothing() -> None:
-    outstanding = Outstanding()
+    outstanding = OutstandingDeliveries()
     outstanding.add(100, 10, 1.0)
     for first, last in ((0, 99), (110, 200), (5, 3), (109 + 2**31, 99)):
         assert outstanding.settle(first, last) == []
@@ -87,7 +87,7 @@ def test_range_that_names_nothing_outstanding_takes_nothing() -> None:
 def test_outstanding_agrees_with_a_set_of_ids(
     start: int, runs: list[int], ranges: list[tuple[int, int]]
 ) -> None:
-    outstanding, left, following = Outstanding(), set[int](), 0
+    outstanding, left, following = OutstandingDeliveries(), set[int](), 0
     for count in runs:
         outstanding.add((start + following) % WRAP, count, 0.0)
         left |= set(range(following, following + count))
@@ -103,11 +103,11 @@ def test_outstanding_agrees_with_a_set_of_ids(
 
 
 def test_results_of_connections_add_up_and_keep_the_first_error() -> None:
-    whole = Result(seconds=2.0)
-    whole.merge(Result(events=100, payload_bytes=1_048_576))
-    whole.merge(Result(events=50, errors=3, first_error="a: b", first_condition="a"))
-    whole.merge(Result(errors=1, first_error="c: d", first_condition="c"))
+    whole = LoadResult(seconds=2.0)
+    whole.merge(LoadResult(events=100, payload_bytes=1_048_576))
+    whole.merge(LoadResult(events=50, errors=3, first_error="a: b", first_condition="a"))
+    whole.merge(LoadResult(errors=1, first_error="c: d", first_condition="c"))
     assert (whole.events, whole.errors, whole.first_error) == (150, 4, "a: b")
     assert whole.first_condition == "a"
     assert (whole.events_per_s, whole.mb_per_s) == (75.0, 0.5)
-    assert Result().events_per_s == 0.0
+    assert LoadResult().events_per_s == 0.0

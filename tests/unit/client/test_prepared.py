@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from penstock.amqp.frames import parse_frame_header
 from penstock.amqp.performatives import Transfer, decode_performative
 from penstock.amqp.transfer_run import scan_transfers
-from penstock.client.transfer_frames import BATCH_FORMAT, Framing, PreparedRun, publication
+from penstock.client.transfer_frames import (
+    BATCH_FORMAT,
+    PreparedRun,
+    TransferFraming,
+    encode_publication,
+)
 from penstock.kernels import split_batch
 
 WRAP = 2**32
 
 
-def framing(*, message_format: int = 0, frame_bytes_max: int = 65536) -> Framing:
-    return Framing(
+def framing(*, message_format: int = 0, frame_bytes_max: int = 65536) -> TransferFraming:
+    return TransferFraming(
         channel=3, handle=7, message_format=message_format, frame_bytes_max=frame_bytes_max
     )
 
@@ -50,7 +55,7 @@ def taken(run: PreparedRun, first: int, count: int) -> bytes:
 
 @pytest.mark.parametrize("first", [0, 1, 255, 256, 65_535, 2**24 - 3, WRAP - 700, WRAP - 1])
 def test_prepared_frames_carry_consecutive_ids_also_across_the_wrap(first: int) -> None:
-    payload, message_format = publication(100, 1)
+    payload, message_format = encode_publication(100, 1)
     run = PreparedRun(framing(), payload)
     for transfer, number in zip(frames(taken(run, first, 1000)), range(1000), strict=True):
         performative, body = transfer
@@ -73,7 +78,7 @@ def test_prepared_frames_carry_consecutive_ids_also_across_the_wrap(first: int) 
 def test_prepared_frames_join_to_the_payload_whatever_their_size(
     first: int, count: int, size: int, batch: int, frame_bytes_max: int
 ) -> None:
-    payload, message_format = publication(size, batch)
+    payload, message_format = encode_publication(size, batch)
     made = framing(message_format=message_format, frame_bytes_max=frame_bytes_max)
     run = PreparedRun(made, payload)
     count = min(count, 1 + 2_000_000 // len(payload))
@@ -87,7 +92,7 @@ def test_prepared_frames_join_to_the_payload_whatever_their_size(
 
 
 def test_frames_taken_earlier_stay_as_they_were_when_the_block_is_renumbered() -> None:
-    run = PreparedRun(framing(), publication(10, 1)[0])
+    run = PreparedRun(framing(), encode_publication(10, 1)[0])
     early, count = run.take(0, 5)
     run.take(WRAP - 256, 5)
     assert [transfer.delivery_id for transfer, _ in frames(early)] == [0, 1, 2, 3, 4]
@@ -95,21 +100,21 @@ def test_frames_taken_earlier_stay_as_they_were_when_the_block_is_renumbered() -
 
 
 def test_small_writes_are_never_forced_by_the_block() -> None:
-    run = PreparedRun(framing(), publication(1024, 1)[0])
+    run = PreparedRun(framing(), encode_publication(1024, 1)[0])
     data, count = run.take(0, 10_000)
     assert count < 10_000
     assert len(data) >= 65536  # performance.md 8
 
 
 def test_scan_kernel_takes_the_frames_as_one_run() -> None:
-    data = taken(PreparedRun(framing(), publication(100, 1)[0]), WRAP - 100, 1000)
+    data = taken(PreparedRun(framing(), encode_publication(100, 1)[0]), WRAP - 100, 1000)
     run = scan_transfers(data, 0, len(data), frame_bytes_max=65536)
     assert run is not None
     assert (run.count, run.first_delivery_id, run.next_position) == (1000, WRAP - 100, len(data))
 
 
 def test_batch_publication_holds_the_events_asked_for() -> None:
-    payload, message_format = publication(100, 30)
+    payload, message_format = encode_publication(100, 30)
     assert message_format == BATCH_FORMAT
     assert split_batch(payload, 0, len(payload), publisher=None).count == 30
 
@@ -117,7 +122,7 @@ def test_batch_publication_holds_the_events_asked_for() -> None:
 @pytest.mark.parametrize(("size", "batch"), [(0, 1), (100, 1), (255, 1), (256, 1), (1024, 100)])
 def test_azure_eventhub_decodes_the_frames(size: int, batch: int) -> None:
     oracle: Any = pytest.importorskip("azure.eventhub._pyamqp._decode")
-    payload, message_format = publication(size, batch)
+    payload, message_format = encode_publication(size, batch)
     run = PreparedRun(framing(message_format=message_format), payload)
     data, count = run.take(WRAP - 1, 1)
     assert count == 1

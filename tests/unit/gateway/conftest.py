@@ -15,17 +15,17 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 import pytest
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
     CloseReceived,
     DetachReceived,
     DispositionReceived,
     Event,
-    SaslOffered,
+    SaslMechanismsReceived,
     TransfersReceived,
 )
 from penstock.amqp.frames import encode_frame, parse_frame_header
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import (
     DataBody,
     Message,
@@ -48,8 +48,8 @@ from penstock.amqp.types import Described, Symbol
 from penstock.auth import Authority, sign
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
-from penstock.gateway.amqp.context import Context
-from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.context import AmqpContext
+from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import Guard
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
@@ -232,7 +232,7 @@ class Peer:
         self.mechanism = "ANONYMOUS"
         self.response: bytes | None = None
         usual = {"container_id": "client", "hostname": HOST, "idle_time_out_ms": None}
-        self.engine = Connection(
+        self.engine = ConnectionEngine(
             ConnectionConfig(server=False, **{**usual, **config}),
             now_ms=world.clock.monotonic_ms(),
         )
@@ -292,7 +292,7 @@ class Peer:
             self.heard += read_frames(incoming)
             for event in self.engine.receive_data(incoming, now_ms=now_ms):
                 self.events.append(event)
-                if isinstance(event, SaslOffered):
+                if isinstance(event, SaslMechanismsReceived):
                     self.engine.init_sasl(self.mechanism, self.response)
         return bool(outgoing or incoming)
 
@@ -319,7 +319,7 @@ class Peer:
     def attach(
         self,
         address: str | None,
-        role: Role,
+        role: LinkRole,
         *,
         session: Session | None = None,
         name: str | None = None,
@@ -334,7 +334,7 @@ class Peer:
         selector: dict[str, object] | None = None
         if start is not None:
             selector = {Symbol(SELECTOR): Described(Symbol(SELECTOR), start)}
-        if role is Role.SENDER:
+        if role is LinkRole.SENDER:
             source, target = Source(address=other), Target(address=address)
         else:
             source, target = Source(address=address, filter=selector), Target(address=other)
@@ -343,7 +343,7 @@ class Peer:
         return link
 
     def sender(self, address: str = HUB, **fields: Any) -> Link:
-        link = self.attach(address, Role.SENDER, **fields)
+        link = self.attach(address, LinkRole.SENDER, **fields)
         assert link.is_attached, self.detach_error(link)
         return link
 
@@ -351,7 +351,7 @@ class Peer:
         self, partition: int = 0, *, group: str = "$Default", credit: int = 0, **fields: Any
     ) -> Link:
         address = f"{HUB}/ConsumerGroups/{group}/Partitions/{partition}"
-        link = self.attach(address, Role.RECEIVER, **fields)
+        link = self.attach(address, LinkRole.RECEIVER, **fields)
         assert link.is_attached, self.detach_error(link)
         if credit:
             self.grant(link, credit)
@@ -368,7 +368,7 @@ class Peer:
                 return event.error
         return None
 
-    def refusal(self, address: str | None, role: Role, **fields: Any) -> Error:
+    def refusal(self, address: str | None, role: LinkRole, **fields: Any) -> Error:
         """Attach and be refused."""
         error = self.detach_error(self.attach(address, role, **fields))
         assert error is not None
@@ -411,8 +411,8 @@ class Peer:
     def node(self, address: str) -> tuple[Link, Link]:
         """The sender and receiver of a request/response node, made once."""
         if address not in self._nodes:
-            receiver = self.attach(address, Role.RECEIVER, other="reply-here")
-            sender = self.attach(address, Role.SENDER)
+            receiver = self.attach(address, LinkRole.RECEIVER, other="reply-here")
+            sender = self.attach(address, LinkRole.SENDER)
             self.grant(receiver, 1000)
             self._nodes[address] = sender, receiver
         return self._nodes[address]
@@ -484,7 +484,7 @@ class World:
         producers, ids = itertools.count(1000), itertools.count(1)
         self.broker = Broker(self.catalog, self.logs, self.clock, producer_ids=producers.__next__)
         loop = cast(asyncio.AbstractEventLoop, self.loop)
-        self.context = Context(
+        self.context = AmqpContext(
             broker=self.broker,
             clock=self.clock,
             authorities=self._authorities,
@@ -493,7 +493,7 @@ class World:
             loop=loop,
             guard=Guard(loop, clock=self.clock),
         )
-        self.door = AmqpDoor(self.context)
+        self.door = AmqpServer(self.context)
         self.catalog.subscribe(lambda change: self.door.rejudge() if change.affects_links else None)
 
     # --- what exists

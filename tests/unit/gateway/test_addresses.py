@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.amqp.addresses import Address, NodeKind, parse_address
+from penstock.gateway.amqp.addresses import LinkAddress, NodeKind, parse_address
 from penstock.model.errors import ArgumentError, NotAllowed
 
 HUB, PARTITION, PUBLISHER, GROUP = (
@@ -41,7 +41,7 @@ def test_address_is_understood_in_every_spelling(text: str, kind: NodeKind, hub:
 
 def test_consumer_group_address_has_all_its_parts() -> None:
     address = parse_address("amqps://localhost:1/Orders/ConsumerGroups/Team%20A/Partitions/7")
-    assert address == Address(
+    assert address == LinkAddress(
         GROUP,
         path=("orders", "consumergroups", "team a", "partitions", "7"),
         hub="Orders",

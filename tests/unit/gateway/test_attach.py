@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.amqp.link import UNLIMITED, Role
+from penstock.amqp.link import UNLIMITED, LinkRole
 from penstock.amqp.performatives import (
     Attach,
     Begin,
@@ -22,7 +22,7 @@ from penstock.amqp.performatives import (
 from penstock.amqp.types import Int, Long, Short, Symbol, Ulong
 from penstock.model import limits
 from penstock.model.entities import HubStatus, LimitSet, Tier
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Peer, World
@@ -111,9 +111,9 @@ def test_settle_modes_that_the_client_left_out_stay_out(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("node", ["$cbs", "$management", "eh1/$management", "$CBS"])
-@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("role", list(LinkRole))
 def test_nodes_open_to_anybody_with_the_services_numbers(
-    world: World, node: str, role: Role
+    world: World, node: str, role: LinkRole
 ) -> None:
     peer = world.peer().opened()
     before = len(peer.heard)
@@ -123,7 +123,7 @@ def test_nodes_open_to_anybody_with_the_services_numbers(
     assert attach.max_message_size == UNLIMITED
     assert attach.properties is None
     credits = [flow.link_credit for flow in peer.said(Flow, since=before)]
-    assert credits == ([limits.NODE_CREDIT] if role is Role.SENDER else [])
+    assert credits == ([limits.NODE_CREDIT] if role is LinkRole.SENDER else [])
 
 
 @pytest.mark.parametrize("fields", [{"tier": Tier.DEDICATED}, {"limits": LimitSet.CURRENT}])
@@ -155,7 +155,7 @@ def test_sender_attaches_by_every_spelling(peer: Peer, address: str) -> None:
 # --- refusals -----------------------------------------------------------------------------------
 
 
-def refused(peer: Peer, address: str | None, role: Role, **fields: Any) -> tuple[str, str]:
+def refused(peer: Peer, address: str | None, role: LinkRole, **fields: Any) -> tuple[str, str]:
     """Condition and text, without the tracking; the shape on the wire is checked (E14, E15)."""
     before, links = len(peer.heard), list(peer.connection.apps)
     error = peer.refusal(address, role, **fields)
@@ -173,36 +173,36 @@ def test_unauthorised_peer_cannot_tell_what_exists(world: World) -> None:
     world.change_hub(status=HubStatus.DISABLED)
     peer = world.peer().opened()
     for address, claim, role in (
-        ("eh1", "Send", Role.SENDER),
-        ("nothing", "Send", Role.SENDER),
-        ("eh1/Partitions/0", "Send", Role.SENDER),
-        ("eh1/Partitions/99", "Send", Role.SENDER),
-        ("eh1/Publishers/p", "Send", Role.SENDER),
-        (READER, "Listen", Role.RECEIVER),
-        ("eh1/ConsumerGroups/nothing/Partitions/99", "Listen", Role.RECEIVER),
+        ("eh1", "Send", LinkRole.SENDER),
+        ("nothing", "Send", LinkRole.SENDER),
+        ("eh1/Partitions/0", "Send", LinkRole.SENDER),
+        ("eh1/Partitions/99", "Send", LinkRole.SENDER),
+        ("eh1/Publishers/p", "Send", LinkRole.SENDER),
+        (READER, "Listen", LinkRole.RECEIVER),
+        ("eh1/ConsumerGroups/nothing/Partitions/99", "Listen", LinkRole.RECEIVER),
     ):
         error = peer.refusal(address, role)
         assert error.condition == "amqp:unauthorized-access"
         assert tracker(error.description) == "-"
         assert plain(error.description) == (
             f"Unauthorized access. '{claim}' claim(s) are required to perform this operation. "
-            f"Resource: 'sb://contoso.example.net/{key(address)}'."
+            f"Resource: 'sb://contoso.example.net/{fold_name(address)}'."
         )
 
 
 def test_right_is_asked_for_before_anything_else(world: World) -> None:
     listener = world.peer().authorised(rule="listener")
-    assert refused(listener, "eh1", Role.SENDER)[0] == "amqp:unauthorized-access"
-    assert refused(listener, "nothing", Role.SENDER)[0] == "amqp:unauthorized-access"
+    assert refused(listener, "eh1", LinkRole.SENDER)[0] == "amqp:unauthorized-access"
+    assert refused(listener, "nothing", LinkRole.SENDER)[0] == "amqp:unauthorized-access"
     sender = world.peer().authorised(rule="sender")
-    assert refused(sender, READER, Role.RECEIVER)[0] == "amqp:unauthorized-access"
+    assert refused(sender, READER, LinkRole.RECEIVER)[0] == "amqp:unauthorized-access"
     assert sender.sender("eh1").is_attached
 
 
 def test_token_of_one_hub_opens_no_other(world: World) -> None:
     world.put_hub("eh10")
     peer = world.peer().authorised(audience="eh1")
-    assert refused(peer, "eh10", Role.SENDER)[0] == "amqp:unauthorized-access"
+    assert refused(peer, "eh10", LinkRole.SENDER)[0] == "amqp:unauthorized-access"
 
 
 @pytest.mark.parametrize(
@@ -214,16 +214,16 @@ def test_publishers_token_speaks_for_no_other_publisher(
     peer = world.peer().authorised(audience=f"eh1/publishers/{theirs}")
     assert peer.sender(f"eh1/Publishers/{theirs}").is_attached
     address = f"eh1/Publishers/{mine.replace('/', '%2F')}"
-    assert refused(peer, address, Role.SENDER)[0] == "amqp:unauthorized-access"
+    assert refused(peer, address, LinkRole.SENDER)[0] == "amqp:unauthorized-access"
 
 
 def test_unknown_hub_and_group_are_named_in_the_services_words(peer: Peer) -> None:
-    assert refused(peer, "nothing", Role.SENDER) == (
+    assert refused(peer, "nothing", LinkRole.SENDER) == (
         "amqp:not-found",
         "The messaging entity 'sb://contoso.example.net/nothing' could not be found. "
         "To know more visit https://aka.ms/sbResourceMgrExceptions.",
     )
-    condition, text = refused(peer, "eh1/ConsumerGroups/nope/Partitions/0", Role.RECEIVER)
+    condition, text = refused(peer, "eh1/ConsumerGroups/nope/Partitions/0", LinkRole.RECEIVER)
     assert condition == "amqp:not-found"
     assert text.startswith(
         "The messaging entity 'sb://contoso.example.net/eh1/ConsumerGroups/nope' could not be "
@@ -234,8 +234,8 @@ def test_unknown_hub_and_group_are_named_in_the_services_words(peer: Peer) -> No
 @pytest.mark.parametrize("partition", ["XYZ", "-1", "1000", "-", "2", "00"])
 def test_unknown_partition_is_out_of_range_both_ways(peer: Peer, partition: str) -> None:
     for address, role in (
-        (f"eh1/Partitions/{partition}", Role.SENDER),
-        (f"eh1/ConsumerGroups/$Default/Partitions/{partition}", Role.RECEIVER),
+        (f"eh1/Partitions/{partition}", LinkRole.SENDER),
+        (f"eh1/ConsumerGroups/$Default/Partitions/{partition}", LinkRole.RECEIVER),
     ):
         assert refused(peer, address, role)[0] == "com.microsoft:argument-out-of-range"
 
@@ -252,7 +252,10 @@ def test_disabled_hub_refuses_what_is_disabled(
     world: World, peer: Peer, status: HubStatus, sends: bool, receives: bool
 ) -> None:
     world.change_hub(status=status)
-    for address, role, works in (("eh1", Role.SENDER, sends), (READER, Role.RECEIVER, receives)):
+    for address, role, works in (
+        ("eh1", LinkRole.SENDER, sends),
+        (READER, LinkRole.RECEIVER, receives),
+    ):
         if works:
             assert peer.attach(address, role).is_attached
         else:
@@ -261,17 +264,17 @@ def test_disabled_hub_refuses_what_is_disabled(
 
 @pytest.mark.parametrize("address", ["eh1", "eh1/Partitions/0", "eh1/Publishers/p"])
 def test_receiving_from_what_is_no_consumer_group_is_not_allowed(peer: Peer, address: str) -> None:
-    assert refused(peer, address, Role.RECEIVER)[0] == "amqp:not-allowed"
+    assert refused(peer, address, LinkRole.RECEIVER)[0] == "amqp:not-allowed"
 
 
 @pytest.mark.parametrize("address", [None, "", READER])
 def test_sending_to_nowhere_or_to_a_group_is_not_allowed(peer: Peer, address: str | None) -> None:
-    assert refused(peer, address, Role.SENDER)[0] == "amqp:not-allowed"
+    assert refused(peer, address, LinkRole.SENDER)[0] == "amqp:not-allowed"
 
 
 def test_transactions_are_not_implemented(peer: Peer) -> None:
     assert peer.session is not None
-    link = peer.session.new_link("coordinator", Role.SENDER)
+    link = peer.session.new_link("coordinator", LinkRole.SENDER)
     target: Any = Coordinator()
     link.request(source=Source(), target=target)
     peer.run()
@@ -282,10 +285,10 @@ def test_transactions_are_not_implemented(peer: Peer) -> None:
 
 def test_overlong_names_are_refused_and_not_repeated(peer: Peer) -> None:
     name = "n" * (limits.LINK_NAME_MAX + 1)
-    condition, text = refused(peer, "eh1", Role.SENDER, name=name)
+    condition, text = refused(peer, "eh1", LinkRole.SENDER, name=name)
     assert condition == "com.microsoft:argument-error"
     assert len(text) < 200
-    assert refused(peer, "h/" * 600, Role.SENDER)[0] == "com.microsoft:argument-error"
+    assert refused(peer, "h/" * 600, LinkRole.SENDER)[0] == "com.microsoft:argument-error"
 
 
 @pytest.mark.parametrize(
@@ -305,7 +308,7 @@ def test_unreadable_filter_is_refused_before_anybody_is_displaced(
     epoch = {Symbol("com.microsoft:epoch"): Long(1)}
     reader = peer.receiver(properties=epoch)
     other = world.peer().authorised()
-    assert refused(other, READER, Role.RECEIVER, start=start, properties=epoch)[0] == (
+    assert refused(other, READER, LinkRole.RECEIVER, start=start, properties=epoch)[0] == (
         "com.microsoft:argument-error"
     )
     peer.run()
@@ -327,7 +330,7 @@ def test_reader_property_of_a_wrong_kind_is_an_argument_error(
     world: World, peer: Peer, name: str, value: object
 ) -> None:
     properties = {Symbol(name): value}
-    assert refused(peer, READER, Role.RECEIVER, properties=properties)[0] == (
+    assert refused(peer, READER, LinkRole.RECEIVER, properties=properties)[0] == (
         "com.microsoft:argument-error"
     )
     assert world.broker.readers() == []
@@ -350,7 +353,7 @@ def test_producer_number_that_no_type_holds_is_refused(
     condition, _ = refused(
         peer,
         "eh1/Partitions/0",
-        Role.SENDER,
+        LinkRole.SENDER,
         desired_capabilities=["com.microsoft:idempotent-producer"],
         properties={Symbol(name): value},
     )
@@ -371,7 +374,7 @@ def test_idempotent_producer_that_is_named_needs_a_partition(
     condition, text = refused(
         peer,
         address,
-        Role.SENDER,
+        LinkRole.SENDER,
         desired_capabilities=["com.microsoft:idempotent-producer"],
         properties=properties,
     )
@@ -418,7 +421,7 @@ def test_idempotent_producer_is_told_its_three_numbers_in_their_types(peer: Peer
 def test_sixth_shared_reader_is_refused_with_the_others_names(peer: Peer) -> None:
     for n in range(limits.SHARED_READERS_MAX):
         peer.receiver(properties={Symbol("com.microsoft:receiver-name"): f"r{n}"})
-    error = peer.refusal(READER, Role.RECEIVER)
+    error = peer.refusal(READER, LinkRole.RECEIVER)
     assert error.condition == "amqp:resource-limit-exceeded"
     assert plain(error.description) == (
         "Exceeded the maximum number of allowed receivers per partition in a consumer group which "
@@ -456,10 +459,10 @@ def test_takeover_on_the_same_connection_detaches_the_older_link(peer: Peer) -> 
 def test_lower_epoch_and_shared_reader_are_refused_beside_an_epoch(peer: Peer) -> None:
     peer.receiver(properties={Symbol("com.microsoft:epoch"): Long(5)})
     lower = {Symbol("com.microsoft:epoch"): Long(4)}
-    condition, text = refused(peer, READER, Role.RECEIVER, properties=lower)
+    condition, text = refused(peer, READER, LinkRole.RECEIVER, properties=lower)
     assert condition == "amqp:link:stolen"
     assert text.startswith("Receiver 'nil' with a higher epoch '5' already exists.")
-    condition, text = refused(peer, READER, Role.RECEIVER)
+    condition, text = refused(peer, READER, LinkRole.RECEIVER)
     assert condition == "amqp:link:stolen"
     assert "non-epoch receiver is not allowed" in text
 
@@ -493,9 +496,9 @@ def test_begin_after_a_refused_reader_costs_no_other_link_of_the_connection(peer
 def test_refused_entity_is_named_in_the_tracker(peer: Peer) -> None:
     """6.1: SystemTracker tells the hub, and the partition and group where there are some."""
     for address, role, expected in (
-        ("eh1/Partitions/9", Role.SENDER, "contoso:eventhub:eh1"),
-        ("nothing", Role.SENDER, "contoso:eventhub:nothing"),
-        ("eh1/ConsumerGroups/nope/Partitions/0", Role.RECEIVER, "contoso:eventhub:eh1|nope"),
+        ("eh1/Partitions/9", LinkRole.SENDER, "contoso:eventhub:eh1"),
+        ("nothing", LinkRole.SENDER, "contoso:eventhub:nothing"),
+        ("eh1/ConsumerGroups/nope/Partitions/0", LinkRole.RECEIVER, "contoso:eventhub:eh1|nope"),
     ):
         assert tracker(peer.refusal(address, role).description) == expected
 
@@ -507,7 +510,7 @@ def test_attach_whose_answer_the_peer_cannot_take_leaves_nothing_behind(world: W
     """A peer of 512-byte frames asks with a source that fills more: echoing it is impossible."""
     peer = world.peer(max_frame_size=512).authorised()
     assert peer.session is not None
-    link = peer.session.new_link("reader", Role.RECEIVER)
+    link = peer.session.new_link("reader", LinkRole.RECEIVER)
     target = Target(address="a" * 400)
     link.request(source=Source(address=READER), target=target)
     peer.connection.data_received(peer.engine.bytes_to_send(now_ms=0))
@@ -520,7 +523,7 @@ def test_attach_whose_answer_the_peer_cannot_take_leaves_nothing_behind(world: W
 def test_links_that_come_and_go_in_one_read_leave_nothing_behind(world: World, peer: Peer) -> None:
     assert peer.session is not None
     for n in range(3):
-        link = peer.session.new_link(f"hasty-{n}", Role.RECEIVER)
+        link = peer.session.new_link(f"hasty-{n}", LinkRole.RECEIVER)
         link.request(source=Source(address=READER), target=None)
         link.detach()
     peer.session.end()
@@ -532,12 +535,12 @@ def test_links_that_come_and_go_in_one_read_leave_nothing_behind(world: World, p
 def test_capture_s_own_group_is_there_for_managers_of_captured_hubs(world: World) -> None:
     address = READER.replace("$Default", "$Capture")
     manager = world.peer().authorised()
-    assert refused(manager, address, Role.RECEIVER)[0] == "amqp:not-found"
+    assert refused(manager, address, LinkRole.RECEIVER)[0] == "amqp:not-found"
     world.change_hub(metadata={"captureRuns": [{"id": "r", "on_ms": 1, "starts": {}}]})
-    link = manager.attach(address, Role.RECEIVER)
+    link = manager.attach(address, LinkRole.RECEIVER)
     assert link.is_attached
     listener = world.peer().authorised(rule="listener")
-    assert refused(listener, address, Role.RECEIVER)[0] == "amqp:unauthorized-access"
+    assert refused(listener, address, LinkRole.RECEIVER)[0] == "amqp:unauthorized-access"
     world.change_hub(metadata={"captureRuns": []})
     manager.run()
     assert manager.detach_error(link) is not None

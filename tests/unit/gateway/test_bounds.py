@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from penstock.amqp.frames import encode_frame
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import Message, Properties, encode_message
 from penstock.amqp.performatives import (
     Attach,
@@ -217,8 +217,8 @@ def request(message_id: Any = "1") -> bytes:
 
 def test_replies_that_nobody_takes_end_the_connection(world: World) -> None:
     peer = world.peer().opened()
-    peer.attach("$cbs", Role.RECEIVER)  # and no credit
-    sender = peer.attach("$cbs", Role.SENDER)
+    peer.attach("$cbs", LinkRole.RECEIVER)  # and no credit
+    sender = peer.attach("$cbs", LinkRole.SENDER)
     for _ in range(100):
         peer.publish(sender, request())
         world.loop.advance(10)  # asked at a pace that nobody minds
@@ -236,8 +236,8 @@ def test_replies_are_bounded_in_bytes_over_all_links(world: World) -> None:
     sessions = [peer.engine.begin() for _ in range(3)]
     peer.run()
     for session in sessions:
-        peer.attach("$cbs", Role.RECEIVER, session=session)
-        sender = peer.attach("$cbs", Role.SENDER, session=session)
+        peer.attach("$cbs", LinkRole.RECEIVER, session=session)
+        sender = peer.attach("$cbs", LinkRole.SENDER, session=session)
         for _ in range(10):
             if peer.close_error is None:
                 peer.publish(sender, request(b"i" * 50_000))
@@ -248,8 +248,8 @@ def test_replies_are_bounded_in_bytes_over_all_links(world: World) -> None:
 
 def test_reply_link_that_goes_gives_its_bytes_back(world: World) -> None:
     peer = world.peer().opened()
-    receiver = peer.attach("$cbs", Role.RECEIVER)
-    peer.publish(peer.attach("$cbs", Role.SENDER), request())
+    receiver = peer.attach("$cbs", LinkRole.RECEIVER)
+    peer.publish(peer.attach("$cbs", LinkRole.SENDER), request())
     assert peer.connection.reply_bytes > 0
     receiver.detach()
     peer.run()
@@ -261,9 +261,9 @@ def test_links_and_sessions_that_come_and_go_leave_nothing_behind(world: World, 
     for n in range(50):
         session = peer.engine.begin()
         peer.run()
-        reader = peer.attach(READER, Role.RECEIVER, session=session)
+        reader = peer.attach(READER, LinkRole.RECEIVER, session=session)
         reader.grant(3)
-        sender = peer.attach("eh1", Role.SENDER, session=session)
+        sender = peer.attach("eh1", LinkRole.SENDER, session=session)
         sender.send(world.event(), settled=False)
         if n % 2:
             reader.detach()
@@ -363,7 +363,7 @@ def test_bug_while_attaching_frees_the_place_that_was_taken(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Link, "accept", boom)
-        peer.attach(READER, Role.RECEIVER)
+        peer.attach(READER, LinkRole.RECEIVER)
     crashed(world, peer, caplog)
 
 
@@ -388,7 +388,7 @@ def test_bug_while_a_read_comes_back(
     world.loop.reads_held = True
     link = peer.receiver(0, start="amqp.annotation.x-opt-sequence-number >= '0'", credit=1)
     app = app_of(peer, link)
-    monkeypatch.setattr(type(app.reader), "fetched", boom)
+    monkeypatch.setattr(type(app.reader), "accept_fetch", boom)
     world.loop.reads_held = False
     crashed(world, peer, caplog)
 

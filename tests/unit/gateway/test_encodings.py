@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.amqp.link import Role
+from penstock.amqp.link import LinkRole
 from penstock.amqp.types import Long, Symbol
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def written(world: World, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> list[R
     epoch = {Symbol("com.microsoft:epoch"): Long(1)}
     peer.receiver(0, credit=5, properties=epoch)
     peer.receiver(0, credit=5, properties=epoch)  # takes over
-    peer.refusal("nothing", Role.SENDER)
+    peer.refusal("nothing", LinkRole.SENDER)
     session = peer.engine.begin()
     peer.run()
     session.end()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
-from penstock.amqp.link import Role
+from penstock.amqp.link import LinkRole
 from penstock.amqp.performatives import (
     Attach,
     Begin,
@@ -270,7 +270,7 @@ def test_opening_all_partitions_never_waits(world: World, peer: Peer) -> None:
     world.clock.step_us = 500
     for _ in range(32):
         peer.sender("eh1")
-        peer.attach("$management", Role.RECEIVER)
+        peer.attach("$management", LinkRole.RECEIVER)
         assert peer.socket.is_reading
 
 

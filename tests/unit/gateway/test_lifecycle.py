@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER
-from penstock.amqp.link import Role
+from penstock.amqp.link import LinkRole
 from penstock.amqp.performatives import (
     Attach,
     Begin,
@@ -263,7 +263,7 @@ def test_refused_attach_is_no_link(world: World) -> None:
     peer.mechanism, peer.response = "PLAIN", b"\0sender\0sender-key"
     peer.opened()
     world.loop.advance(30_000)
-    peer.refusal("nothing", Role.SENDER)
+    peer.refusal("nothing", LinkRole.SENDER)
     world.loop.advance(30_000)
     peer.run()
     assert "60000" in stamps(peer)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.gateway.conftest import Answer
 
 from penstock.amqp.codec import encode
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import (
     DataBody,
     Message,
@@ -232,12 +232,12 @@ def replied(peer: Peer, link: Link) -> list[object]:
 
 
 def test_reply_goes_to_the_link_whose_target_or_name_is_reply_to(stranger: Peer) -> None:
-    by_target = stranger.attach("$cbs", Role.RECEIVER, other="target-a", name="name-a")
-    by_name = stranger.attach("$cbs", Role.RECEIVER, other=None, name="name-b")
-    last = stranger.attach("$cbs", Role.RECEIVER, other="target-c", name="name-c")
+    by_target = stranger.attach("$cbs", LinkRole.RECEIVER, other="target-a", name="name-a")
+    by_name = stranger.attach("$cbs", LinkRole.RECEIVER, other=None, name="name-b")
+    last = stranger.attach("$cbs", LinkRole.RECEIVER, other="target-c", name="name-c")
     for link in (by_target, by_name, last):
         stranger.grant(link, 10)
-    sender = stranger.attach("$cbs", Role.SENDER)
+    sender = stranger.attach("$cbs", LinkRole.SENDER)
     stranger.publish(sender, ask("1", "target-a"), ask("2", "name-b"), ask("3", "neither"))
     stranger.publish(sender, ask("4"))
     assert replied(stranger, by_target) == ["1"]
@@ -248,12 +248,12 @@ def test_reply_goes_to_the_link_whose_target_or_name_is_reply_to(stranger: Peer)
 def test_reply_stays_in_its_session_and_at_its_node(stranger: Peer) -> None:
     other_session = stranger.engine.begin()
     stranger.run()
-    elsewhere = stranger.attach("$cbs", Role.RECEIVER, session=other_session)
-    other_node = stranger.attach("$management", Role.RECEIVER)
-    here = stranger.attach("$cbs", Role.RECEIVER)
+    elsewhere = stranger.attach("$cbs", LinkRole.RECEIVER, session=other_session)
+    other_node = stranger.attach("$management", LinkRole.RECEIVER)
+    here = stranger.attach("$cbs", LinkRole.RECEIVER)
     for link in (elsewhere, other_node, here):
         stranger.grant(link, 10)
-    stranger.publish(stranger.attach("$cbs", Role.SENDER), ask("1"))
+    stranger.publish(stranger.attach("$cbs", LinkRole.SENDER), ask("1"))
     counts = [len(stranger.received(link)) for link in (elsewhere, other_node, here)]
     assert counts == [0, 0, 1]
 
@@ -261,7 +261,7 @@ def test_reply_stays_in_its_session_and_at_its_node(stranger: Peer) -> None:
 def test_request_without_a_reply_link_is_accepted_and_carried_out(
     world: World, stranger: Peer
 ) -> None:
-    sender = stranger.attach("$cbs", Role.SENDER)
+    sender = stranger.attach("$cbs", LinkRole.SENDER)
     request = Message(
         application_properties={
             "operation": "put-token",
@@ -276,8 +276,8 @@ def test_request_without_a_reply_link_is_accepted_and_carried_out(
 
 
 def test_replies_wait_for_credit_one_at_a_time_and_in_order(stranger: Peer) -> None:
-    receiver = stranger.attach("$cbs", Role.RECEIVER)
-    sender = stranger.attach("$cbs", Role.SENDER)
+    receiver = stranger.attach("$cbs", LinkRole.RECEIVER)
+    sender = stranger.attach("$cbs", LinkRole.SENDER)
     stranger.publish(sender, *[ask(str(n)) for n in range(3)])
     assert replied(stranger, receiver) == []
     for n in range(3):
@@ -286,8 +286,8 @@ def test_replies_wait_for_credit_one_at_a_time_and_in_order(stranger: Peer) -> N
 
 
 def test_reply_link_that_is_drained_says_so(stranger: Peer) -> None:
-    receiver = stranger.attach("$cbs", Role.RECEIVER)
-    sender = stranger.attach("$cbs", Role.SENDER)
+    receiver = stranger.attach("$cbs", LinkRole.RECEIVER)
+    sender = stranger.attach("$cbs", LinkRole.SENDER)
     stranger.publish(sender, ask("1"))
     stranger.grant(receiver, 5, drain=True)
     assert replied(stranger, receiver) == ["1"]

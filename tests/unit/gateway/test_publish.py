@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.amqp.frames import encode_frame
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import (
     Accepted,
     Detach,
@@ -18,7 +18,7 @@ from penstock.amqp.performatives import (
     encode_performative,
 )
 from penstock.amqp.types import Int, Long, Short, Symbol
-from penstock.gateway.amqp.publish_link import PublisherLink
+from penstock.gateway.amqp.publish_link import PublishLink
 from penstock.gateway.amqp.turn_queue import ITEMS_PER_TURN
 from penstock.model import limits
 from penstock.model.entities import HubStatus
@@ -322,7 +322,7 @@ def test_hub_with_many_links_ends_a_bounded_number_of_them_per_turn(world: World
 
     def attached() -> int:
         links = [app for peer in peers for app in peer.connection.apps.values()]
-        return sum(isinstance(app, PublisherLink) for app in links)
+        return sum(isinstance(app, PublishLink) for app in links)
 
     world.loop.settle()
     count = attached()
@@ -424,7 +424,7 @@ def test_producer_of_a_lower_epoch_is_refused(world: World, peer: Peer) -> None:
     producer(peer, id=Long(5), epoch=Short(3), **{"sequence-number": Int(0)})
     link = peer.attach(
         "eh1/Partitions/0",
-        Role.SENDER,
+        LinkRole.SENDER,
         desired_capabilities=IDEMPOTENT,
         properties={
             Symbol("com.microsoft:producer-id"): Long(5),

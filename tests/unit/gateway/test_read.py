@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.amqp.events import FlowReceived
-from penstock.amqp.link import Role
+from penstock.amqp.link import LinkRole
 from penstock.amqp.message import decode_message
 from penstock.amqp.performatives import Accepted, Detach, Disposition, Flow, Source, Transfer
 from penstock.amqp.types import Long, Symbol, Timestamp
@@ -59,7 +59,7 @@ def test_credit_of_all_32_bits_is_taken(world: World, peer: Peer) -> None:
 def test_credit_that_comes_with_the_attach_counts(world: World, peer: Peer) -> None:
     world.fill(numbers(3))
     assert peer.session is not None
-    link = peer.session.new_link("hasty", Role.RECEIVER)
+    link = peer.session.new_link("hasty", LinkRole.RECEIVER)
     link.request(source=Source(address=READER), target=None)
     link.grant(2)
     peer.run()

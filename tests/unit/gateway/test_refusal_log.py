@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.amqp.link import Role
+from penstock.amqp.link import LinkRole
 from penstock.amqp.message import ValueBody
 from penstock.gateway import refusal_log
 from penstock.gateway.refusal_log import RefusalLog
@@ -16,7 +16,7 @@ from penstock.model import limits
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Right
 from penstock.model.errors import NotFound
-from penstock.service.logging_setup import BURST, Thinning
+from penstock.service.logging_setup import BURST, RepeatLimit
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Peer, World
@@ -40,26 +40,26 @@ def tracking_id(text: str | None) -> str:
 @pytest.mark.parametrize(
     ("address", "role", "expected"),
     [
-        ("nope", Role.SENDER, {"hub": "nope", "condition": "amqp:not-found"}),
+        ("nope", LinkRole.SENDER, {"hub": "nope", "condition": "amqp:not-found"}),
         (
             "eh1/ConsumerGroups/nobody/Partitions/0",
-            Role.RECEIVER,
+            LinkRole.RECEIVER,
             {"hub": "eh1", "group": "nobody", "partition": "0", "condition": "amqp:not-found"},
         ),
         (
             "eh1/ConsumerGroups/$Default/Partitions/99",
-            Role.RECEIVER,
+            LinkRole.RECEIVER,
             {"partition": "99", "condition": "com.microsoft:argument-out-of-range"},
         ),
-        ("eh1", Role.RECEIVER, {"hub": "eh1", "condition": "amqp:not-allowed"}),
-        (None, Role.SENDER, {"hub": "-", "condition": "amqp:not-allowed"}),
+        ("eh1", LinkRole.RECEIVER, {"hub": "eh1", "condition": "amqp:not-allowed"}),
+        (None, LinkRole.SENDER, {"hub": "-", "condition": "amqp:not-allowed"}),
     ],
 )
 def test_refused_attach_is_one_line_with_the_clients_id(
     peer: Peer,
     caplog: pytest.LogCaptureFixture,
     address: str | None,
-    role: Role,
+    role: LinkRole,
     expected: dict[str, str],
 ) -> None:
     error = peer.refusal(address, role)
@@ -74,7 +74,7 @@ def test_missing_right_names_the_policy_that_lacks_it(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = world.peer().authorised(rule="listener")
-    peer.refusal("eh1", Role.SENDER)
+    peer.refusal("eh1", LinkRole.SENDER)
     (line,) = refusals(caplog)
     assert (line["condition"], line["policy"]) == ("amqp:unauthorized-access", "listener")
     assert "'Send' claim(s) are required" in line["text"]
@@ -83,7 +83,7 @@ def test_missing_right_names_the_policy_that_lacks_it(
 def test_quota_of_readers_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
         peer.receiver()
-    peer.refusal("eh1/ConsumerGroups/$Default/Partitions/0", Role.RECEIVER)
+    peer.refusal("eh1/ConsumerGroups/$Default/Partitions/0", LinkRole.RECEIVER)
     (line,) = refusals(caplog)
     assert line["condition"] == "amqp:resource-limit-exceeded"
 
@@ -189,7 +189,7 @@ def test_end_of_a_connection_names_its_id(peer: Peer, caplog: pytest.LogCaptureF
 def test_what_a_peer_writes_stays_within_its_field(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer.refusal('x id=1\nrefused operation="a', Role.SENDER)
+    peer.refusal('x id=1\nrefused operation="a', LinkRole.SENDER)
     (line,) = refusals(caplog)
     assert line["id"] == peer.connection.id
     assert line["hub"] == r'"x id=1\\x0arefused operation=\"a"'
@@ -249,7 +249,7 @@ def test_memory_of_addresses_is_bounded(
 def test_lines_pass_the_filter_for_repeated_warnings(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    thinning = Thinning(clock.monotonic_ms)
+    thinning = RepeatLimit(clock.monotonic_ms)
     log = RefusalLog(clock.monotonic_ms)
     for number in range(BURST + 10):
         record(log, f"192.0.2.{number}")

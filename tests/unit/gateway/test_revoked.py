@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.amqp.link import Role
+from penstock.amqp.link import LinkRole
 from penstock.model.entities import RevokedPublisher
 from penstock.model.names import HubName, NamespaceName, PublisherName
 
@@ -27,7 +27,7 @@ def revoke(world: World, name: str) -> None:
 
 def test_revoked_publisher_may_not_attach_until_it_is_resumed(world: World, peer: Peer) -> None:
     revoke(world, "device-1")
-    assert peer.refusal("eh1/Publishers/Device-1", Role.SENDER).condition == REVOKED
+    assert peer.refusal("eh1/Publishers/Device-1", LinkRole.SENDER).condition == REVOKED
     assert peer.sender("eh1/Publishers/device-2").is_attached
     world.catalog.delete_revoked_publisher("contoso", "eh1", "device-1")
     assert peer.sender("eh1/Publishers/device-1").is_attached

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.amqp.link import Link, Role
+from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import Detach, SaslOutcome
 from penstock.model import limits
 from penstock.model.entities import Right
@@ -80,8 +80,8 @@ def test_expired_token_opens_nothing_new_within_the_grace_period(world: World) -
     peer = world.peer().authorised(audience="eh1", lasts_s=60)
     link = peer.sender("eh1")
     world.loop.advance(MINUTE_MS)
-    assert peer.refusal("eh1", Role.SENDER).condition == "amqp:unauthorized-access"
-    assert peer.refusal(READER, Role.RECEIVER).condition == "amqp:unauthorized-access"
+    assert peer.refusal("eh1", LinkRole.SENDER).condition == "amqp:unauthorized-access"
+    assert peer.refusal(READER, LinkRole.RECEIVER).condition == "amqp:unauthorized-access"
     asked = {"operation": "READ", "type": "com.microsoft:eventhub", "name": "eh1"}
     assert peer.request("$management", asked).status == 401
     assert condition(peer, link) is None
@@ -161,7 +161,7 @@ def test_link_moves_to_another_token_that_covers_it(world: World) -> None:
 def test_expired_token_attaches_nothing(world: World) -> None:
     peer = world.peer().authorised(audience="eh1", lasts_s=60)
     world.loop.advance(MINUTE_MS)
-    assert peer.refusal("eh1", Role.SENDER).condition == "amqp:unauthorized-access"
+    assert peer.refusal("eh1", LinkRole.SENDER).condition == "amqp:unauthorized-access"
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
@@ -217,7 +217,7 @@ def test_right_that_is_taken_away_ends_what_needed_it(world: World) -> None:
 
 def test_wider_right_is_usable_at_once(world: World) -> None:
     peer = world.peer().authorised(rule="listener")
-    assert peer.refusal("eh1", Role.SENDER).condition == "amqp:unauthorized-access"
+    assert peer.refusal("eh1", LinkRole.SENDER).condition == "amqp:unauthorized-access"
     world.put_rule("listener", Right.ALL, "listener-key")
     assert peer.sender("eh1").is_attached
 
@@ -235,7 +235,7 @@ def plain(world: World, user: str, key: str) -> Peer:
 def test_plain_authorises_the_whole_connection_without_cbs(world: World) -> None:
     peer = plain(world, "sender", "sender-key").opened()
     assert peer.sender("eh1").is_attached
-    assert peer.refusal(READER, Role.RECEIVER).condition == "amqp:unauthorized-access"
+    assert peer.refusal(READER, LinkRole.RECEIVER).condition == "amqp:unauthorized-access"
     world.loop.advance(31_000)
     peer.run()
     assert peer.close_error is None  # no token is waited for
@@ -277,7 +277,7 @@ def test_anonymous_kinds_reach_cbs_and_nothing_else(world: World, mechanism: str
     peer.mechanism = mechanism
     peer.opened()
     assert peer.said(SaslOutcome)[0].additional_data == b"Welcome!"
-    assert peer.refusal("eh1", Role.SENDER).condition == "amqp:unauthorized-access"
+    assert peer.refusal("eh1", LinkRole.SENDER).condition == "amqp:unauthorized-access"
     assert peer.put_token("eh1").status == 202
 
 
@@ -292,7 +292,7 @@ def test_mechanism_that_was_not_offered_is_refused(world: World) -> None:
 
 def test_peer_without_sasl_is_nobody(world: World) -> None:
     peer = world.peer(sasl=False).opened()
-    assert peer.refusal("eh1", Role.SENDER).condition == "amqp:unauthorized-access"
+    assert peer.refusal("eh1", LinkRole.SENDER).condition == "amqp:unauthorized-access"
     assert peer.put_token("eh1").status == 202
 
 

@@ -18,12 +18,12 @@ from tests.unit.gateway_http.test_websockets import BINARY, UPGRADE, frame
 
 from penstock.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, SASL_HEADER, encode_frame
 from penstock.amqp.performatives import Begin, Open, SaslInit, encode_performative
-from penstock.gateway.amqp.context import Context
+from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.input_buffer import FRAMES_AT_ONCE
-from penstock.gateway.amqp.server import AmqpDoor
-from penstock.gateway.amqp.websocket import PATHS, WebSocketDoor
+from penstock.gateway.amqp.server import AmqpServer
+from penstock.gateway.amqp.websocket import PATHS, WebSocketEndpoint
 from penstock.gateway.guard import Guard
-from penstock.gateway.http.server import HttpDoor
+from penstock.gateway.http.server import HttpServer
 from penstock.model import limits
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Server:
         loop, ids = asyncio.get_running_loop(), itertools.count(1)
         self.clock = world.clock
         self.guard = Guard(loop, clock=world.clock)
-        context = Context(
+        context = AmqpContext(
             broker=world.broker,
             clock=world.clock,
             authorities=world.context.authorities,
@@ -60,11 +60,11 @@ class Server:
             loop=loop,
             guard=self.guard,
         )
-        self.door = AmqpDoor(context)
+        self.door = AmqpServer(context)
         websockets = Starlette(
-            routes=[WebSocketRoute(path, WebSocketDoor(self.door)) for path in PATHS]
+            routes=[WebSocketRoute(path, WebSocketEndpoint(self.door)) for path in PATHS]
         )
-        self._http = HttpDoor(websockets, loop, guard=self.guard)
+        self._http = HttpServer(websockets, loop, guard=self.guard)
         self._tls = tls
         self._over_websocket = False
         self._writers: list[asyncio.StreamWriter] = []

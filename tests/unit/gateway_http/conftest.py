@@ -19,7 +19,7 @@ from penstock.amqp.message import DataBody, Message, decode_message
 from penstock.auth import Authority, sign
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
-from penstock.gateway.http.publish import HttpPublishing
+from penstock.gateway.http.publish import PublishEndpoint
 from penstock.log.api import AppendDone, PartitionLog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
@@ -134,7 +134,7 @@ class World:
         self.broker = Broker(self.catalog, self.logs, self.clock, producer_ids=lambda: 1)
         ids = itertools.count(1)
         self.verified = 0
-        self.app = HttpPublishing(
+        self.app = PublishEndpoint(
             broker=self.broker,
             catalog=self.catalog,
             clock=self.clock,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.gateway.http.checkpoints import HttpCheckpoints
+from penstock.gateway.http.checkpoints import CheckpointEndpoint
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.entities import ConsumerGroup, Right
@@ -64,7 +64,7 @@ class Door:
     def __init__(self, world: World, **options: Any) -> None:
         self.world = world
         self.kept = Kept()
-        self.app = HttpCheckpoints(
+        self.app = CheckpointEndpoint(
             broker=world.broker,
             catalog=world.catalog,
             keeper=self.kept,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.gateway.guard import ConnectionSlot, Guard
-from penstock.gateway.http.server import HttpDoor
-from penstock.gateway.transport import PolitelyClosed
+from penstock.gateway.http.server import HttpServer
+from penstock.gateway.transport import ClosingTransport
 from penstock.model import limits
 from penstock.model.clock import ManualClock
 
@@ -67,7 +67,7 @@ class Door:
         )
         self._status = status
         self._streams = streams
-        self._door = HttpDoor(self._app, loop, guard=self.guard)
+        self._door = HttpServer(self._app, loop, guard=self.guard)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.called += 1
@@ -281,9 +281,9 @@ async def test_heads_that_an_unauthenticated_peer_makes_us_keep_are_bounded(
 # --- closing ------------------------------------------------------------------------------------
 
 
-def polite(transport: Transport, slot: ConnectionSlot | None) -> PolitelyClosed:
+def polite(transport: Transport, slot: ConnectionSlot | None) -> ClosingTransport:
     inner: Any = transport
-    return PolitelyClosed(inner, slot, asyncio.get_running_loop())
+    return ClosingTransport(inner, slot, asyncio.get_running_loop())
 
 
 async def test_strangers_tls_connection_is_not_read_after_goodbye() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.gateway.http.server import HttpDoor
+from penstock.gateway.http.server import HttpServer
 
 if TYPE_CHECKING:
     from tests.unit.gateway_http.conftest import World
@@ -139,7 +139,7 @@ def test_no_bytes_break_a_connection_but_their_own(stream: list[bytes]) -> None:
         await send({"type": "http.response.body", "body": b""})
 
     async def run() -> None:
-        door = HttpDoor(app, asyncio.get_running_loop())
+        door = HttpServer(app, asyncio.get_running_loop())
         connection: Any = door.connection()
         transport = _Nowhere()
         connection.connection_made(transport)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.gateway.guard import Guard
-from penstock.gateway.http.server import HttpDoor, PublicApplication
+from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.model import limits
 from penstock.model.clock import ManualClock
 
@@ -57,7 +57,7 @@ class Door:
         clock, loop = ManualClock(), asyncio.get_running_loop()
         # Work takes no time: no request waits for its turn, however busy the machine is.
         guard = Guard(loop, clock=clock)
-        self.door = HttpDoor(self._app, loop, guard=guard)
+        self.door = HttpServer(self._app, loop, guard=guard)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.scopes.append(dict(scope))

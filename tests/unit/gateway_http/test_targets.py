@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.http.routes import Operation, Target, parse_target
+from penstock.gateway.http.routes import HttpOperation, RequestTarget, parse_target
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 
 PUBLISH, LIST, ONE = (
-    Operation.PUBLISH,
-    Operation.REVOKED_PUBLISHERS,
-    Operation.REVOKED_PUBLISHER,
+    HttpOperation.PUBLISH,
+    HttpOperation.REVOKED_PUBLISHERS,
+    HttpOperation.REVOKED_PUBLISHER,
 )
 
 
@@ -50,7 +50,7 @@ def test_publish_path_is_understood_in_every_spelling(
 
 
 def test_target_says_what_tokens_are_compared_with() -> None:
-    assert parse_target(b"/a/b/publisher/x%2Fy%20z/messages") == Target(
+    assert parse_target(b"/a/b/publisher/x%2Fy%20z/messages") == RequestTarget(
         PUBLISH,
         hub="a/b",
         path=("a", "b", "publishers", "x/y z"),
@@ -73,7 +73,7 @@ def test_target_says_what_tokens_are_compared_with() -> None:
     ],
 )
 def test_revoked_publishers_have_paths_of_the_hub(
-    path: str, operation: Operation, publisher: str | None
+    path: str, operation: HttpOperation, publisher: str | None
 ) -> None:
     target = parse_target(path.encode())
     assert (target.operation, target.publisher) == (operation, publisher)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.gateway.guard import ConnectionSlot, Guard
 from penstock.gateway.http import websocket_protocol
-from penstock.gateway.http.server import HttpDoor
+from penstock.gateway.http.server import HttpServer
 from penstock.model import limits
 from penstock.model.clock import ManualClock
 
@@ -89,7 +89,7 @@ class Talk:
         self.heard: list[dict[str, Any]] = []
         self.listens = asyncio.Event()
         self.listens.set()
-        door = HttpDoor(self._app, loop, guard=self.guard)
+        door = HttpServer(self._app, loop, guard=self.guard)
         self.transport = Transport()
         self.transport.protocol = door.connection(self.slot)
         self.transport.protocol.connection_made(self.transport)

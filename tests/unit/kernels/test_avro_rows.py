@@ -21,7 +21,7 @@ from penstock.amqp.message import (
 )
 from penstock.cli.capture_rows import SCHEMA
 from penstock.client.values import avro_value
-from penstock.kernels import AvroRows, KernelError
+from penstock.kernels import AvroRecordWriter, KernelError
 
 PARSED = fastavro.parse_schema(json.loads(SCHEMA))
 TIME_MS = 1_506_456_327_225  # 26 September 2017, 20:05:27.225
@@ -47,7 +47,7 @@ def read(block: bytes) -> Any:
 
 
 def records(*messages: bytes, **options: Any) -> list[Any]:
-    rows = AvroRows(avro_value, **options)
+    rows = AvroRecordWriter(avro_value, **options)
     for message in messages:
         rows.add(b"??" + message + b"!", [2, 2 + len(message)])
     assert rows.rows == len(messages)
@@ -165,7 +165,7 @@ def test_body_is_null_where_there_is_none() -> None:
 
 def test_bad_message_leaves_those_before_it() -> None:
     good = delivered(application_properties={"a": 1})
-    rows = AvroRows(avro_value)
+    rows = AvroRecordWriter(avro_value)
     data = good + good[:-1]
     with pytest.raises(KernelError, match="ends at"):
         rows.add(data, [0, len(good), len(good), len(data)])
@@ -175,7 +175,7 @@ def test_bad_message_leaves_those_before_it() -> None:
 
 def test_block_does_not_outgrow_its_bound() -> None:
     message = delivered()
-    rows = AvroRows(avro_value, block_bytes_max=200)
+    rows = AvroRecordWriter(avro_value, block_bytes_max=200)
     rows.add(message, [0, len(message)])
     with pytest.raises(KernelError, match="more than 200 bytes"):
         rows.add(message, [0, len(message)])
@@ -184,12 +184,12 @@ def test_block_does_not_outgrow_its_bound() -> None:
     rows.add(message, [0, len(message)])
     assert rows.rows == 1
     with pytest.raises(KernelError, match="block_bytes_max"):
-        AvroRows(avro_value, block_bytes_max=2**31)
+        AvroRecordWriter(avro_value, block_bytes_max=2**31)
 
 
 def test_large_unions_of_the_helper_have_room() -> None:
     union = b"\x04" + b"\xc0\x9a\x0c" + b"x" * 100_000
-    rows = AvroRows(lambda value: union)
+    rows = AvroRecordWriter(lambda value: union)
     message = delivered(
         body=DataBody([b"y" * 500_000]),
         application_properties={str(i): t.Timestamp(0) for i in range(9)},

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels import KernelError, count_steps
+from penstock.kernels import KernelError, count_metered_events
 from penstock.kernels._pure import steps as pure
 
 KB = 1024
@@ -40,14 +40,14 @@ def test_each_event_counts_its_own_steps(
     sizes: tuple[int, ...], steps: int, fill: bytes, long: bool
 ) -> None:
     sections = b"".join(section(size, fill, long=long) for size in sizes)
-    assert count_steps(sections, STEP) == steps
+    assert count_metered_events(sections, STEP) == steps
 
 
 @pytest.mark.parametrize("step", [1, 3, 255, 256])
 def test_any_step_may_be_asked_for(step: int) -> None:
     sections = b"".join(map(section, (0, 1, 254, 255, 256, 1000)))
     expected = sum(max(1, -(-size // step)) for size in (0, 1, 254, 255, 256, 1000))
-    assert count_steps(sections, step) == expected
+    assert count_metered_events(sections, step) == expected
 
 
 def test_sections_cut_anywhere_are_damaged_unless_between_events() -> None:
@@ -56,25 +56,25 @@ def test_sections_cut_anywhere_are_damaged_unless_between_events() -> None:
     whole = {0, 8, 8 + 308, len(sections)}
     for cut in range(len(sections) + 1):
         if cut in whole:
-            assert count_steps(sections[:cut], STEP) == sorted(whole).index(cut)
+            assert count_metered_events(sections[:cut], STEP) == sorted(whole).index(cut)
         else:
             with pytest.raises(KernelError, match="at byte"):
-                count_steps(sections[:cut], STEP)
+                count_metered_events(sections[:cut], STEP)
 
 
 def test_other_codes_are_damage() -> None:
     with pytest.raises(KernelError, match="byte 6 is damaged"):
-        count_steps(section(1) + b"\x00\x53\x75\x40" + b"x" * 20, STEP)
+        count_metered_events(section(1) + b"\x00\x53\x75\x40" + b"x" * 20, STEP)
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 400), max_size=5))
 def test_twins_agree_on_any_bytes(tail: bytes, sizes: list[int]) -> None:
     sections = b"".join(map(section, sizes)) + tail
     try:
-        expected = pure.count_steps(sections, 100)
+        expected = pure.count_metered_events(sections, 100)
     except KernelError as error:
         with pytest.raises(KernelError) as raised:
-            count_steps(sections, 100)
+            count_metered_events(sections, 100)
         assert str(raised.value) == str(error)
     else:
-        assert count_steps(sections, 100) == expected
+        assert count_metered_events(sections, 100) == expected

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from penstock.kernels import Framed, KernelError, frame_events
+from penstock.kernels import FramedDeliveries, KernelError, frame_events
 
 
 def raw(*parts: str | bytes) -> bytes:
@@ -48,7 +48,7 @@ def frame(
     base_offset: int = 1000,
     sequence: int = 7,
     runtime: bytes = b"",
-) -> Framed:
+) -> FramedDeliveries:
     return frame_events(
         sections,
         position,
@@ -113,7 +113,7 @@ def test_plain_event_gets_the_services_annotations_first() -> None:
         "00 53 75 a0 05", b"hello",
     )  # fmt: skip
     assert expected == transfer(ANNOTATED + HELLO)
-    assert frame(sections) == Framed(expected, 1, 1, len(sections))
+    assert frame(sections) == FramedDeliveries(expected, 1, 1, len(sections))
 
 
 def test_senders_annotations_follow_the_services() -> None:
@@ -213,9 +213,9 @@ def test_delivery_begins_at_any_event_and_tells_where_it_stopped() -> None:
 
     assert (framed.events, framed.frames, framed.position) == (2, 2, 60)
     assert OFFSET + raw("a1 04", b"1030") in framed.data
-    assert frame(sections, 75) == Framed(b"", 0, 0, 75)
-    assert frame(sections, events_max=0) == Framed(b"", 0, 0, 0)
-    assert frame(sections, frames_max=0) == Framed(b"", 0, 0, 0)
+    assert frame(sections, 75) == FramedDeliveries(b"", 0, 0, 75)
+    assert frame(sections, events_max=0) == FramedDeliveries(b"", 0, 0, 0)
+    assert frame(sections, frames_max=0) == FramedDeliveries(b"", 0, 0, 0)
 
 
 def test_largest_offset_and_number_fit() -> None:
@@ -275,7 +275,7 @@ def test_event_is_not_begun_when_its_frames_do_not_all_fit() -> None:
     results = [frame(sections, frame_bytes_max=512, frames_max=n) for n in range(6)]
     assert [result.events for result in results] == [0, 1, 1, 1, 2, 3]
     assert [result.frames for result in results] == [0, 1, 1, 1, 4, 5]
-    assert frame(large, frame_bytes_max=512, frames_max=2) == Framed(b"", 0, 0, 0)
+    assert frame(large, frame_bytes_max=512, frames_max=2) == FramedDeliveries(b"", 0, 0, 0)
 
 
 @pytest.mark.parametrize(

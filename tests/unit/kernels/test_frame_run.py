@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kernels import Framed, KernelError, frame_events, frame_run
+from penstock.kernels import FramedDeliveries, KernelError, frame_events, frame_run
 from penstock.model.events import StoredBatch
 
 _LINK: dict[str, Any] = {
@@ -42,7 +42,7 @@ def frame(
     frames_max: int = 1 << 30,
     bytes_max: int = 1 << 30,
     delivery_id: int = 9,
-) -> Framed:
+) -> FramedDeliveries:
     return frame_run(
         batches,
         position,
@@ -148,4 +148,4 @@ def test_position_outside_of_the_batch_is_refused(position: int) -> None:
 
 
 def test_no_batches_are_no_frames() -> None:
-    assert frame([]) == Framed(b"", 0, 0, 0)
+    assert frame([]) == FramedDeliveries(b"", 0, 0, 0)

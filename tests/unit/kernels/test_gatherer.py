@@ -19,7 +19,7 @@ from penstock.amqp.message import (
     encode_message,
 )
 from penstock.client.values import json_text, plain_text
-from penstock.kernels import Gathered, Gatherer, KernelError, Maps, Texts
+from penstock.kernels import ArrowColumnBuilder, ArrowColumns, KernelError, MapColumn, TextColumn
 
 PLACE: dict[Any, Any] = {
     t.Symbol("x-opt-sequence-number-epoch"): t.Int(-1),
@@ -37,8 +37,8 @@ def delivered(
     return encode_message(Message(message_annotations=PLACE | own, body=made, **sections))
 
 
-def gathered(*messages: bytes, **options: Any) -> Gathered:
-    gatherer = Gatherer(json_text if options.get("json", True) else plain_text, **options)
+def gathered(*messages: bytes, **options: Any) -> ArrowColumns:
+    gatherer = ArrowColumnBuilder(json_text if options.get("json", True) else plain_text, **options)
     for message in messages:
         gatherer.add(b"??" + message + b"!", [2, 2 + len(message)])
     assert gatherer.rows == len(messages)
@@ -47,7 +47,7 @@ def gathered(*messages: bytes, **options: Any) -> Gathered:
     return taken
 
 
-def texts(column: Texts, kind: Any = None) -> list[Any]:
+def texts(column: TextColumn, kind: Any = None) -> list[Any]:
     """As Arrow reads them."""
     buffers = [column.valid, column.ends, column.data]
     count = len(column.ends) // 4 - 1
@@ -61,7 +61,7 @@ def texts(column: Texts, kind: Any = None) -> list[Any]:
     return found
 
 
-def maps(column: Maps) -> list[dict[str, Any]]:
+def maps(column: MapColumn) -> list[dict[str, Any]]:
     ends = struct.unpack(f"<{len(column.ends) // 4}i", column.ends)
     pairs = list(zip(texts(column.names), texts(column.values), strict=True))
     return [dict(pairs[a:b]) for a, b in itertools.pairwise(ends)]
@@ -177,7 +177,7 @@ def test_validity_has_a_bit_for_each_of_many() -> None:
 
 def test_bad_message_leaves_those_before_it() -> None:
     good = delivered(application_properties={"a": 1})
-    gatherer = Gatherer(json_text)
+    gatherer = ArrowColumnBuilder(json_text)
     bad = good[:-1]
     data = good + bad + good
     with pytest.raises(KernelError, match="ends at"):
@@ -188,7 +188,7 @@ def test_bad_message_leaves_those_before_it() -> None:
 
 
 def test_bounds_outside_of_the_data_are_refused() -> None:
-    gatherer = Gatherer(json_text)
+    gatherer = ArrowColumnBuilder(json_text)
     for bounds in ([0, 9], [-1, 2]):
         with pytest.raises(KernelError, match="bounds from"):
             gatherer.add(b"12345678", bounds)
@@ -199,7 +199,7 @@ def test_bounds_outside_of_the_data_are_refused() -> None:
 
 def test_column_does_not_outgrow_its_bound() -> None:
     message = delivered(application_properties={"name": "v" * 10})
-    gatherer = Gatherer(json_text, buffer_bytes_max=30)
+    gatherer = ArrowColumnBuilder(json_text, buffer_bytes_max=30)
     gatherer.add(message * 2, [0, len(message), len(message), 2 * len(message)])
     with pytest.raises(KernelError, match="more than 30 bytes"):
         gatherer.add(message, [0, len(message)])
@@ -208,14 +208,14 @@ def test_column_does_not_outgrow_its_bound() -> None:
     gatherer.add(message, [0, len(message)])
     assert gatherer.rows == 1
     with pytest.raises(KernelError, match="buffer_bytes_max"):
-        Gatherer(json_text, buffer_bytes_max=2**31)
+        ArrowColumnBuilder(json_text, buffer_bytes_max=2**31)
 
 
 def test_error_of_the_helper_passes_and_nothing_is_half_added() -> None:
     def helper(value: bytes) -> str:
         raise LookupError(value.hex())
 
-    gatherer = Gatherer(helper)
+    gatherer = ArrowColumnBuilder(helper)
     message = delivered(application_properties={"a": 1, "b": b"x"})
     with pytest.raises(LookupError, match="a00178"):
         gatherer.add(message, [0, len(message)])
@@ -223,7 +223,7 @@ def test_error_of_the_helper_passes_and_nothing_is_half_added() -> None:
 
 
 def test_size_is_what_the_buffers_hold() -> None:
-    gatherer = Gatherer(json_text)
+    gatherer = ArrowColumnBuilder(json_text)
     message = delivered(application_properties={"ab": 1})
     gatherer.add(message, [0, len(message)])
     assert gatherer.size == 40 + 8 + len("body" + "1000" + "ab" + "1")

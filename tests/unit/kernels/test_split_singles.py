@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kernels import KernelError, KeyConflict, Publication, Refusal, split_singles
+from penstock.kernels import KernelError, KeyConflict, Publication, RefusedEvent, split_singles
 
 
 def raw(*parts: str | bytes) -> bytes:
@@ -26,7 +26,7 @@ def wrapped(message: bytes) -> bytes:
     return raw("00 53 75 b0", len(message).to_bytes(4, "big"), message)
 
 
-def split(*messages: bytes, publisher: str | None = None) -> list[Publication | Refusal]:
+def split(*messages: bytes, publisher: str | None = None) -> list[Publication | RefusedEvent]:
     """Lay the messages out with foreign bytes between, as frames do."""
     data, bounds = b"", []
     for message in messages:
@@ -89,7 +89,7 @@ def test_malformed_message_is_refused_in_its_place_and_hurts_no_neighbour() -> N
     one, refusal, other = split(HELLO, BROKEN, HELLO)
 
     assert one == other == Publication(wrapped(HELLO), 1, None, None)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RefusedEvent)
     assert refusal.count == 1
     assert isinstance(refusal.error, KernelError)
 
@@ -97,7 +97,7 @@ def test_malformed_message_is_refused_in_its_place_and_hurts_no_neighbour() -> N
 def test_each_malformed_message_has_its_own_refusal() -> None:
     kinds = [type(part) for part in split(BROKEN, HELLO, b"\x00", b"\x00\x53", b"\xff" * 9)]
 
-    assert kinds == [Refusal, Publication, Refusal, Refusal, Refusal]
+    assert kinds == [RefusedEvent, Publication, RefusedEvent, RefusedEvent, RefusedEvent]
 
 
 def test_message_without_a_section_is_an_event_without_body() -> None:
@@ -138,7 +138,7 @@ def test_publisher_is_the_key_of_all() -> None:
     same, conflict, again = split(HELLO, KEY_A + HELLO, KEY_B + HELLO, HELLO, publisher="a")
 
     assert same == Publication(wrapped(stamp + HELLO) * 2, 2, "a", None)
-    assert isinstance(conflict, Refusal)
+    assert isinstance(conflict, RefusedEvent)
     assert isinstance(conflict.error, KeyConflict)
     assert again == Publication(wrapped(stamp + HELLO), 1, "a", None)
 

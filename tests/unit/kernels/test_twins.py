@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.amqp import transfer_run
-from penstock.kernels import KernelError, Refusal
+from penstock.kernels import KernelError, RefusedEvent
 from penstock.kernels._pure import columns, publications, transfer_frames
 from penstock.model.events import StoredBatch
 
@@ -103,7 +103,9 @@ def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
         return type(error), str(error)
     if isinstance(result, list):
         return [
-            (part.count, type(part.error), str(part.error)) if isinstance(part, Refusal) else part
+            (part.count, type(part.error), str(part.error))
+            if isinstance(part, RefusedEvent)
+            else part
             for part in result
         ]
     return result

@@ -157,7 +157,7 @@ def text_of(encoded: bytes) -> str:
 
 def union_of(encoded: bytes) -> bytes:
     text = encoded.hex().encode()
-    return b"\x04" + avro_records.variable(text)
+    return b"\x04" + avro_records.encode_bytes(text)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -195,7 +195,7 @@ def test_twins_gather_alike(compiled: Callable[[str], ModuleType], cases: int) -
         pair = twins.get(tuple(options.items()))
         if pair is None:
             pair = twins[tuple(options.items())] = (
-                arrow_columns.Gatherer(text_of, **options),  # type: ignore[arg-type] # mixed values
+                arrow_columns.ArrowColumnBuilder(text_of, **options),  # type: ignore[arg-type] # mixed values
                 compiled("_arrow_columns").Gatherer(text_of, **options),
             )
         expected = outcome(pair[0], data, bounds)
@@ -213,7 +213,7 @@ def test_twins_write_avro_alike(compiled: Callable[[str], ModuleType], cases: in
             "iso_time": rng.random() < 0.5,
             "block_bytes_max": rng.choice((0, 300, 2**31 - 1, 2**31 - 1)),
         }
-        expected = outcome(avro_records.AvroRows(union_of, **options), data, bounds)  # type: ignore[arg-type] # mixed values
+        expected = outcome(avro_records.AvroRecordWriter(union_of, **options), data, bounds)  # type: ignore[arg-type] # mixed values
         given = outcome(compiled("_avro_records").AvroRows(union_of, **options), data, bounds)
         assert given == expected, (data, bounds, options)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels import KernelError
-from penstock.kernels._pure.message_fast_path import inspect_usual
-from penstock.kernels._pure.messages import BARE, Annotations, Seen, inspect
+from penstock.kernels._pure.message_fast_path import inspect_common_message
+from penstock.kernels._pure.messages import BARE, Annotations, AnnotationsCache, inspect_message
 from penstock.kernels._pure.publications import _plain_events
 
 
@@ -45,21 +45,21 @@ USUAL = [
 
 def general(message: bytes) -> Annotations | None:
     try:
-        return inspect(message, 0, len(message), Seen())
+        return inspect_message(message, 0, len(message), AnnotationsCache())
     except KernelError:
         return None
 
 
-def usual(message: bytes, seen: Seen) -> Annotations | None:
+def usual(message: bytes, seen: AnnotationsCache) -> Annotations | None:
     try:
-        return inspect_usual(message, 0, len(message), seen)
+        return inspect_common_message(message, 0, len(message), seen)
     except (IndexError, struct.error, KernelError):
         return None
 
 
-def seen_key() -> Seen:
-    seen = Seen()
-    assert inspect(KEY + HELLO, 0, len(KEY + HELLO), seen).key == "a"
+def seen_key() -> AnnotationsCache:
+    seen = AnnotationsCache()
+    assert inspect_message(KEY + HELLO, 0, len(KEY + HELLO), seen).key == "a"
     return seen
 
 
@@ -100,8 +100,8 @@ def test_plain_events_are_counted_without_being_looked_into() -> None:
 
 
 def test_annotations_are_usual_only_when_they_were_seen() -> None:
-    assert usual(KEY + HELLO, Seen()) is None
-    assert usual(HELLO, Seen()) is BARE
+    assert usual(KEY + HELLO, AnnotationsCache()) is None
+    assert usual(HELLO, AnnotationsCache()) is BARE
 
 
 def test_annotations_with_a_producers_number_are_not_remembered() -> None:
@@ -111,9 +111,9 @@ def test_annotations_with_a_producers_number_are_not_remembered() -> None:
         "a3 26", b"com.microsoft:producer-sequence-number", "54 01",
     )  # fmt: skip
     message = raw("00 53 72 c1", bytes((len(pairs) + 1,)), "06", pairs, HELLO)
-    seen = Seen()
+    seen = AnnotationsCache()
 
-    assert inspect(message, 0, len(message), seen).producer == (7, 2, 1)
+    assert inspect_message(message, 0, len(message), seen).producer == (7, 2, 1)
     assert seen.section == b""
 
 

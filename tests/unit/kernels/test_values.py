@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from penstock.kernels import KernelError, Publication, Refusal, split_batch, split_singles
+from penstock.kernels import KernelError, Publication, RefusedEvent, split_batch, split_singles
 
 
 def raw(*parts: str | bytes) -> bytes:
@@ -36,7 +36,7 @@ def check(value: bytes) -> None:
         maps.append(raw("c1", bytes((len(pair) + 1, 2)), pair))
     for message in [b"\x00\x53\x77" + value, *(b"\x00\x53\x74" + value for value in maps)]:
         (result,) = split_singles(message, [0, len(message)])
-        if isinstance(result, Refusal):
+        if isinstance(result, RefusedEvent):
             raise result.error
         assert isinstance(result, Publication)
         assert result.sections.endswith(message)
@@ -137,7 +137,7 @@ def test_nesting_is_taken_to_32_levels_and_no_further(kind: str, inner: str) -> 
     for levels in (33, 34, 1000):
         bomb = nested(levels)
         (refusal,) = split_singles(bomb, [0, len(bomb)])
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, RefusedEvent)
         assert "deeper than 32" in str(refusal.error)
 
 
@@ -164,14 +164,14 @@ def test_elements_of_a_message_are_taken_to_100000_and_no_further() -> None:
 
     fits, exceeds = message(49_998), message(49_999)
     assert isinstance(split_singles(fits, [0, len(fits)])[0], Publication)
-    assert isinstance(split_singles(exceeds, [0, len(exceeds)])[0], Refusal)
+    assert isinstance(split_singles(exceeds, [0, len(exceeds)])[0], RefusedEvent)
 
 
 def test_body_sections_of_a_message_are_bounded() -> None:
     for section, limit in ((b"\x00\x53\x75\xa0\x00", 100_000), (b"\x00\x53\x76\x45", 100_000)):
         fits, exceeds = section * limit, section * (limit + 1)
         assert isinstance(split_singles(fits, [0, len(fits)])[0], Publication)
-        assert isinstance(split_singles(exceeds, [0, len(exceeds)])[0], Refusal)
+        assert isinstance(split_singles(exceeds, [0, len(exceeds)])[0], RefusedEvent)
 
 
 def _bombs() -> dict[str, bytes]:
@@ -248,5 +248,5 @@ def test_compiled_check_of_an_unusual_shape_runs_no_python_for_each_element(
         (result,) = split_singles(message, [0, len(message)])
     finally:
         sys.setprofile(None)
-    assert isinstance(result, Publication if is_valid else Refusal)
+    assert isinstance(result, Publication if is_valid else RefusedEvent)
     assert calls < 200

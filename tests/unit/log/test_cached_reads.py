@@ -75,7 +75,7 @@ class Bench:
     def go_on(self, sequence: int, *, bytes_max: int = 1 << 20) -> list[StoredBatch]:
         """Everything that is served from memory, in calls as a reader makes them."""
         found: list[StoredBatch] = []
-        while batches := self.log.cached(sequence, bytes_max=bytes_max):
+        while batches := self.log.read_cached(sequence, bytes_max=bytes_max):
             found += batches
             sequence = batches[-1].next_sequence
         return found
@@ -118,19 +118,19 @@ def test_reader_that_goes_on_gets_what_the_disk_has_without_asking_it(
 
 def test_records_are_taken_up_to_the_bytes_that_were_asked_for(bench: Bench) -> None:
     bench.publish(*[EVENT_BYTES] * 40)
-    found = bench.log.cached(bench.begin(), bytes_max=5 * EVENT_BYTES)
+    found = bench.log.read_cached(bench.begin(), bytes_max=5 * EVENT_BYTES)
     assert found is not None
     assert [each.first_sequence for each in found] == [1, 2, 3, 4]
 
 
 def test_who_did_not_ask_for_the_files_gets_none_of_them(bench: Bench) -> None:
     bench.publish(*[EVENT_BYTES] * 4)
-    assert bench.log.cached(bench.begin()) is None
+    assert bench.log.read_cached(bench.begin()) is None
 
 
 def test_reader_that_comes_from_nowhere_must_ask_the_disk(bench: Bench) -> None:
     bench.publish(*[EVENT_BYTES] * 4)
-    assert bench.log.cached(2, bytes_max=1 << 20) is None
+    assert bench.log.read_cached(2, bytes_max=1 << 20) is None
 
 
 @pytest.mark.parametrize("cached_bytes", [0, 10, 64, 200])
@@ -140,7 +140,7 @@ def test_record_that_is_not_whole_in_memory_is_left_to_the_disk(
     bench.publish(*[EVENT_BYTES] * 4)
     sequence = bench.begin()
     bench.files.cached_bytes = cached_bytes
-    assert bench.log.cached(sequence, bytes_max=1 << 20) is None
+    assert bench.log.read_cached(sequence, bytes_max=1 << 20) is None
     assert len(bench.log.read(sequence, bytes_max=1 << 20)) == 3
 
 
@@ -148,14 +148,14 @@ def test_memory_that_ends_within_a_record_gives_those_before_it(bench: Bench) ->
     bench.publish(*[EVENT_BYTES] * 6)
     sequence = bench.begin()
     bench.files.cached_bytes = 2500
-    found = bench.log.cached(sequence, bytes_max=1 << 20)
+    found = bench.log.read_cached(sequence, bytes_max=1 << 20)
     assert found is not None
     assert [each.first_sequence for each in found] == [1, 2]
 
 
 def test_record_larger_than_the_buffer_is_left_to_the_disk(bench: Bench) -> None:
     bench.publish(10, CACHED_READ_BYTES, 10)
-    assert bench.log.cached(bench.begin(), bytes_max=1 << 30) is None
+    assert bench.log.read_cached(bench.begin(), bytes_max=1 << 30) is None
 
 
 def test_segments_end_is_passed_with_the_disks_help(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_segments_end_is_passed_with_the_disks_help(tmp_path: Path) -> None:
     found = bench.log.read(0, bytes_max=1)
     while found[-1].next_sequence < 12:
         sequence = found[-1].next_sequence
-        more = bench.log.cached(sequence, bytes_max=1 << 20)
+        more = bench.log.read_cached(sequence, bytes_max=1 << 20)
         found += more if more is not None else bench.log.read(sequence, bytes_max=1)
     assert [each.first_sequence for each in found] == list(range(12))
     bench.store.close()
@@ -188,7 +188,7 @@ def test_error_of_the_file_system_is_left_to_the_disk_to_word(bench: Bench) -> N
     bench.publish(*[EVENT_BYTES] * 4)
     sequence = bench.begin()
     bench.files.error = errno.EIO
-    assert bench.log.cached(sequence, bytes_max=1 << 20) is None
+    assert bench.log.read_cached(sequence, bytes_max=1 << 20) is None
 
 
 def test_closed_file_and_a_busy_lock_are_not_waited_for(bench: Bench) -> None:
@@ -196,9 +196,9 @@ def test_closed_file_and_a_busy_lock_are_not_waited_for(bench: Bench) -> None:
     sequence = bench.begin()
     handles = bench.store._handles
     with handles._lock:
-        assert bench.log.cached(sequence, bytes_max=1 << 20) is None
+        assert bench.log.read_cached(sequence, bytes_max=1 << 20) is None
     handles.close()
-    assert bench.log.cached(sequence, bytes_max=1 << 20) is None
+    assert bench.log.read_cached(sequence, bytes_max=1 << 20) is None
     assert len(bench.log.read(sequence, bytes_max=1 << 20)) == 3
 
 
@@ -258,7 +258,7 @@ def test_consumer_that_reaches_a_gap_gets_an_error_that_names_it(
     for start, end in ((0, first), (12, 20)):
         sequence = start
         while sequence < end:
-            batches = bench.log.cached(sequence, bytes_max=bytes_max)
+            batches = bench.log.read_cached(sequence, bytes_max=bytes_max)
             if batches is None:
                 batches = bench.log.read(sequence, bytes_max=bytes_max)
             assert [found.first_sequence for found in batches] == list(
@@ -267,7 +267,7 @@ def test_consumer_that_reaches_a_gap_gets_an_error_that_names_it(
             sequence = batches[-1].next_sequence
         assert sequence == end
     for _ in range(2):  # also when the consumer comes back
-        assert bench.log.cached(first, bytes_max=bytes_max) is None
+        assert bench.log.read_cached(first, bytes_max=bytes_max) is None
         with pytest.raises(LogCorrupt, match=f"{first} to 11 cannot be read.* number 12"):
             bench.log.read(first, bytes_max=bytes_max)
     bench.store.close()

@@ -51,7 +51,7 @@ def end_committer(bench: Bench) -> None:
     def end() -> None:
         raise SystemExit
 
-    bench.store._committer.do(end)
+    bench.store._committer.run_on_committer(end)
     bench.store._committer._thread.join(DEADLINE_S)
     assert not bench.store._committer._thread.is_alive()
 
@@ -159,7 +159,7 @@ def test_mark_or_flush_observer_that_raises_is_logged_and_the_round_counts(
     def fail(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(PartitionWriter, "tidy", fail)
+    monkeypatch.setattr(PartitionWriter, "write_mark_if_due", fail)
     monkeypatch.setattr(bench.store._committer, "_on_flush", fail)
     for number in range(3):
         assert isinstance(bench.append(batch(number))[0], Receipt)
@@ -180,7 +180,7 @@ def test_ended_committer_fails_what_is_queued_and_what_comes_later(tmp_path: Pat
     def end() -> None:
         raise SystemExit
 
-    bench.store._committer.do(end)
+    bench.store._committer.run_on_committer(end)
     queued = bench.start(batch(2))  # in the round with the chore, which comes after it
     bench.files.gate.set()
     bench.store._committer._thread.join(DEADLINE_S)

@@ -11,7 +11,7 @@ from tests.unit.log.test_embedded import NOW, Bench, batch
 
 from penstock.log.embedded.files import OsFiles
 from penstock.log.producer_state import decode_producers
-from penstock.model.events import EventBatch, Producer
+from penstock.model.events import EventBatch, ProducerStamp
 
 KB = 1024
 CLEAN_BYTES_MAX = 24 * KB  # after a clean stop, with blocks of 4 KB
@@ -25,7 +25,9 @@ def used_bytes(folder: Path) -> int:
 
 
 def stamped(number: int) -> EventBatch:
-    return EventBatch(batch(number).sections, 1, producer=Producer(number % 2, 1, number, number))
+    return EventBatch(
+        batch(number).sections, 1, producer=ProducerStamp(number % 2, 1, number, number)
+    )
 
 
 @pytest.mark.parametrize("flush", ["disk", "os"])
@@ -121,7 +123,7 @@ def test_stamps_are_flushed_before_they_replace_those_of_dropped_records(tmp_pat
     [path] = (tmp_path / "hub" / "0").glob("*.producers")
     found = decode_producers(path.read_bytes())
     assert found is not None
-    assert found[0].get(0) == Producer(0, 1, 0, 0)
+    assert found[0].get(0) == ProducerStamp(0, 1, 0, 0)
     bench.store.close()
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.embedded.partition_loader import HEADER_TABLE, HeaderRow
-from penstock.log.embedded.recovery import RECOVERY_TABLE, Row
+from penstock.log.embedded.partition_loader import HEADER_TABLE, HeaderRule
+from penstock.log.embedded.recovery import RECOVERY_TABLE, RecoveryRule
 
 PAGE = Path(__file__).parents[3] / "docs" / "durability.md"
 WORDS = {True: "yes", False: "no", None: ""}
@@ -24,12 +24,12 @@ def expected(label: str, facts: list[bool | None], act: Enum) -> list[str]:
 
 
 @pytest.mark.parametrize("row", RECOVERY_TABLE, ids=lambda row: row.label)
-def test_page_tells_the_recovery_table(row: Row) -> None:
+def test_page_tells_the_recovery_table(row: RecoveryRule) -> None:
     facts = [row.left, row.zero, row.valid, row.flushed]
     assert row_of(row.label)[:6] == expected(row.label, facts, row.act)
 
 
 @pytest.mark.parametrize("row", HEADER_TABLE, ids=lambda row: row.label)
-def test_page_tells_the_header_table(row: HeaderRow) -> None:
+def test_page_tells_the_header_table(row: HeaderRule) -> None:
     facts = [row.whole, row.newest, row.bare, row.known, row.covered]
     assert row_of(row.label)[:7] == expected(row.label, facts, row.act)

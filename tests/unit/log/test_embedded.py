@@ -14,7 +14,7 @@ import pytest
 
 from penstock.log.embedded import file_handles, reader, writer
 from penstock.log.embedded.committer import FLUSH_HELPERS
-from penstock.log.embedded.file_handles import Handles
+from penstock.log.embedded.file_handles import FileHandleCache
 from penstock.log.embedded.files import OsFiles
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
@@ -267,9 +267,9 @@ def test_callback_of_the_store_that_fails_does_not_end_the_committer(bench: Benc
     def broken() -> None:
         raise ValueError("a bug")
 
-    bench.store._committer.do(broken)
-    bench.store._committer.do_aside(broken)
-    bench.store._committer.post(broken)
+    bench.store._committer.run_on_committer(broken)
+    bench.store._committer.run_on_helper(broken)
+    bench.store._committer.run_on_owner(broken)
     assert isinstance(bench.append(batch(0))[0], Receipt)
 
 
@@ -314,7 +314,7 @@ def test_room_is_reserved_in_growing_steps(bench: Bench) -> None:
 
 def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_handles, "HANDLES_MAX", 8)
-    monkeypatch.setattr(Handles.__init__, "__kwdefaults__", {"handles_max": 8})
+    monkeypatch.setattr(FileHandleCache.__init__, "__kwdefaults__", {"handles_max": 8})
     bench = Bench(tmp_path, segment_bytes=SEGMENT_HEADER_BYTES + SIZE)
     for index in range(20):
         bench.append(*[batch(number) for number in range(5)], index=index)
@@ -341,7 +341,7 @@ def test_handle_in_use_outlives_being_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(b"hello")
     files = WatchedFiles()
-    cache = Handles(files)
+    cache = FileHandleCache(files)
     segment = Segment(path, SegmentHeader(0, 0, -1, 0, 0, 0))
     handle = cache.acquire(segment)
     assert cache.acquire(segment) is handle

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.log.test_embedded import DEADLINE_S, NOW, Bench, batch
 
-from penstock.log.tail_cache import TailBudget
+from penstock.log.tail_cache import TailCacheBudget
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
 
@@ -60,7 +60,7 @@ def test_budget_of_the_newest_batches_holds_over_all_partitions(
 ) -> None:
     """Also in partitions that got nothing since: no partition keeps its last round."""
     budget = 5 * size
-    monkeypatch.setattr("penstock.log.embedded.store.TailBudget", partial(TailBudget, budget))
+    monkeypatch.setattr("penstock.log.embedded.store.TailBudget", partial(TailCacheBudget, budget))
     bench = Bench(tmp_path)
     for number in range(10):
         assert all(

@@ -20,7 +20,7 @@ from penstock.log.embedded.files import OsFiles
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import ArgumentError, PenstockError
-from penstock.model.events import EventBatch, Producer, Receipt, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 from penstock.model.positions import Position, PositionKind
 
 DEADLINE_S = 20
@@ -42,7 +42,7 @@ class LogMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp())
         self.segment_bytes = segment_bytes
         self.batches: list[StoredBatch] = []
-        self.stamps: dict[int, Producer] = {}
+        self.stamps: dict[int, ProducerStamp] = {}
         self.now_ms = 1_000_000
         self.begin_sequence = 0
         self.open()
@@ -75,7 +75,7 @@ class LogMachine(RuleBasedStateMachine):
             stamp = None
             if producer_id is not None:
                 number = len(self.batches) + len(sent)
-                stamp = self.stamps[producer_id] = Producer(producer_id, 0, number, number)
+                stamp = self.stamps[producer_id] = ProducerStamp(producer_id, 0, number, number)
             sections = b"".join(
                 b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + bytes([size % 251]) * size
                 for size in events
@@ -148,7 +148,7 @@ class LogMachine(RuleBasedStateMachine):
         if found and len(found) < len(expected):
             size = sum(len(b.sections) for b in expected[: len(found) + 1])
             assert size > bytes_max
-        cached = self.log.cached(sequence)
+        cached = self.log.read_cached(sequence)
         if cached is not None:
             assert cached == expected[: len(cached)]
             assert bool(cached) == bool(expected)

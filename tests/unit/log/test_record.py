@@ -6,24 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.checksummed_file import seal, unseal
-from penstock.log.embedded.index import INDEX_INTERVAL_BYTES, Mark, Place, SparseIndex, decode_index
+from penstock.log.checksummed_file import add_checksum, remove_checksum
+from penstock.log.embedded.index import (
+    INDEX_INTERVAL_BYTES,
+    IndexEntry,
+    LogMark,
+    SparseIndex,
+    decode_index,
+)
 from penstock.log.embedded.record import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
+    decode_batch,
+    decode_record_header,
+    encode_record_header,
     event_positions,
-    frame,
     is_intact,
     last_event_position,
-    peek,
     record_bytes,
-    stored,
 )
-from penstock.log.embedded.segment import SegmentHeader, base_of, segment_name
-from penstock.log.producer_state import Producers, decode_producers
+from penstock.log.embedded.segment import SegmentHeader, parse_segment_name, segment_name
+from penstock.log.producer_state import ProducerStates, decode_producers
 from penstock.model import limits
 from penstock.model.errors import LogCorrupt
-from penstock.model.events import EventBatch, Producer, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 
 SALT = 0x1234_5678
 
@@ -35,7 +41,7 @@ def section(message: bytes, *, long: bool = False) -> bytes:
 
 
 def record(batch: EventBatch, *, first: int = 5, base: int = 1000, flushed: int = 900) -> bytes:
-    header = frame(
+    header = encode_record_header(
         batch,
         first_sequence=first,
         base_offset=base,
@@ -47,7 +53,7 @@ def record(batch: EventBatch, *, first: int = 5, base: int = 1000, flushed: int 
 
 
 producers = st.none() | st.builds(
-    Producer,
+    ProducerStamp,
     st.integers(-(2**63), 2**63 - 1),
     st.integers(-(2**15), 2**15 - 1),
     st.integers(-(2**31), 2**31 - 1),
@@ -57,48 +63,52 @@ producers = st.none() | st.builds(
 
 @given(st.binary(max_size=300), st.integers(1, 65536), producers, st.integers(0, 2**62))
 def test_record_is_read_back_as_it_was_framed(
-    sections: bytes, count: int, producer: Producer | None, base: int
+    sections: bytes, count: int, producer: ProducerStamp | None, base: int
 ) -> None:
     written = record(EventBatch(sections, count, producer=producer), base=base, flushed=0)
-    header = peek(b"before" + written, 6, base_offset=base)
+    header = decode_record_header(b"before" + written, 6, base_offset=base)
     assert header is not None
     assert is_intact(b"before" + written, 6, header, SALT)
     assert header.producer == producer
-    assert stored(b"before" + written, 6, header) == StoredBatch(5, base, 77, count, sections)
+    assert decode_batch(b"before" + written, 6, header) == StoredBatch(5, base, 77, count, sections)
     assert header.next_offset == base + len(written) == base + record_bytes(sections)
     assert header.next_sequence == 5 + count
 
 
 @pytest.mark.parametrize(("base", "flushed"), [(0, 0), (10, 0), (10, 10), (2**40, 2**40 - 5)])
 def test_record_tells_what_was_flushed_before_it(base: int, flushed: int) -> None:
-    header = peek(record(EventBatch(b"", 1), base=base, flushed=flushed), 0, base_offset=base)
+    header = decode_record_header(
+        record(EventBatch(b"", 1), base=base, flushed=flushed), 0, base_offset=base
+    )
     assert header is not None
     assert header.flushed_offset == flushed
 
 
 def test_record_whose_flush_lies_far_back_claims_no_more_than_it_knows() -> None:
     base = 2**40
-    header = peek(record(EventBatch(b"", 1), base=base, flushed=7), 0, base_offset=base)
+    header = decode_record_header(
+        record(EventBatch(b"", 1), base=base, flushed=7), 0, base_offset=base
+    )
     assert header is not None
     assert header.flushed_offset == base - 0xFFFF_FFFF
 
 
 def test_header_is_not_taken_where_it_cannot_be_one() -> None:
     whole = record(EventBatch(section(b"x"), 1))
-    assert peek(whole, 0, base_offset=1000) is not None
-    assert peek(whole, 0, base_offset=1001) is None
-    assert peek(whole[:63], 0, base_offset=1000) is None
-    assert peek(b"PnRx" + whole[4:], 0, base_offset=1000) is None
+    assert decode_record_header(whole, 0, base_offset=1000) is not None
+    assert decode_record_header(whole, 0, base_offset=1001) is None
+    assert decode_record_header(whole[:63], 0, base_offset=1000) is None
+    assert decode_record_header(b"PnRx" + whole[4:], 0, base_offset=1000) is None
     too_long = (limits.RECORD_PAYLOAD_BYTES_MAX + 1).to_bytes(4, "little")
-    assert peek(whole[:8] + too_long + whole[12:], 0, base_offset=1000) is None
+    assert decode_record_header(whole[:8] + too_long + whole[12:], 0, base_offset=1000) is None
     for count in (0, limits.BATCH_EVENTS_MAX + 1):
         changed = whole[:12] + count.to_bytes(4, "little") + whole[16:]
-        assert peek(changed, 0, base_offset=1000) is None
+        assert decode_record_header(changed, 0, base_offset=1000) is None
 
 
 def test_record_cut_anywhere_is_not_intact() -> None:
     whole = record(EventBatch(section(b"hello"), 1))
-    header = peek(whole, 0, base_offset=1000)
+    header = decode_record_header(whole, 0, base_offset=1000)
     assert header is not None
     for cut in range(RECORD_HEADER_BYTES, len(whole)):
         assert not is_intact(whole[:cut], 0, header, SALT)
@@ -106,7 +116,7 @@ def test_record_cut_anywhere_is_not_intact() -> None:
 
 
 def test_record_is_drawn_as_the_docstring_says() -> None:
-    batch = EventBatch(section(b"x"), 1, producer=Producer(-1, 2, 3, 4))
+    batch = EventBatch(section(b"x"), 1, producer=ProducerStamp(-1, 2, 3, 4))
     written = record(batch)
     assert written[:4] == RECORD_MAGIC
     assert written[8:12] == (6).to_bytes(4, "little")
@@ -153,12 +163,12 @@ def test_sections_that_are_none_are_told_and_never_read_beyond(sections: bytes) 
 
 @given(st.binary(max_size=100), st.integers(0, 115), st.integers(0, 7))
 def test_sealed_file_with_a_flipped_bit_is_ignored(body: bytes, position: int, bit: int) -> None:
-    content = bytearray(seal(b"PNSTKXYZ", body))
-    assert unseal(b"PNSTKXYZ", bytes(content)) == body
-    assert unseal(b"PNSTKXYA", bytes(content)) is None
+    content = bytearray(add_checksum(b"PNSTKXYZ", body))
+    assert remove_checksum(b"PNSTKXYZ", bytes(content)) == body
+    assert remove_checksum(b"PNSTKXYA", bytes(content)) is None
     content[position % len(content)] ^= 1 << bit
-    assert unseal(b"PNSTKXYZ", bytes(content)) is None
-    assert unseal(b"PNSTKXYZ", bytes(content[:15])) is None
+    assert remove_checksum(b"PNSTKXYZ", bytes(content)) is None
+    assert remove_checksum(b"PNSTKXYZ", bytes(content[:15])) is None
 
 
 def filled_index() -> SparseIndex:
@@ -178,19 +188,19 @@ def test_index_remembers_about_one_record_per_interval() -> None:
 
 def test_index_finds_the_nearest_entry_before() -> None:
     index = filled_index()
-    assert index.before_sequence(39) == Place(0, 0)
-    assert index.before_sequence(40) == Place(80_000, 40)
-    assert index.before_sequence(10_000) == Place(96 * 20_000, 960)
-    assert index.before_offset(79_999) == Place(0, 0)
-    assert index.before_offset(80_000) == Place(80_000, 40)
-    assert index.before_time(2) == Place(0, 0)
-    assert index.before_time(3) == Place(80_000, 40)
+    assert index.before_sequence(39) == IndexEntry(0, 0)
+    assert index.before_sequence(40) == IndexEntry(80_000, 40)
+    assert index.before_sequence(10_000) == IndexEntry(96 * 20_000, 960)
+    assert index.before_offset(79_999) == IndexEntry(0, 0)
+    assert index.before_offset(80_000) == IndexEntry(80_000, 40)
+    assert index.before_time(2) == IndexEntry(0, 0)
+    assert index.before_time(3) == IndexEntry(80_000, 40)
     assert index.before_time(0) is None
     assert SparseIndex().before_sequence(5) is None
 
 
 def test_index_file_is_read_back() -> None:
-    mark = Mark(2_000_000, 1000, 49, 1_999_000)
+    mark = LogMark(2_000_000, 1000, 49, 1_999_000)
     content = filled_index().encode(0, mark)
     found = decode_index(content, 0)
     assert found is not None
@@ -199,25 +209,25 @@ def test_index_file_is_read_back() -> None:
     assert index.encode(0, mark) == content
     assert decode_index(content, 1) is None
     assert decode_index(content[:-1], 0) is None
-    assert decode_index(seal(b"PNSTKIDX", b"short"), 0) is None
-    assert decode_index(seal(b"PNSTKIDX", bytes(41)), 0) is None
+    assert decode_index(add_checksum(b"PNSTKIDX", b"short"), 0) is None
+    assert decode_index(add_checksum(b"PNSTKIDX", bytes(41)), 0) is None
 
 
 def test_producers_file_is_read_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 3)
-    table = Producers()
+    table = ProducerStates()
     for number in (1, 2, 3, 1, 4):
-        table.note(Producer(number, -1, number, number + 1))
+        table.note(ProducerStamp(number, -1, number, number + 1))
     found = decode_producers(table.encode(55))
     assert found is not None
     read, through = found
     assert through == 55
     assert len(read) == len(table) == 3
-    read.note(Producer(9, 0, 0, 0))
+    read.note(ProducerStamp(9, 0, 0, 0))
     assert read.get(3) is None  # the oldest went first, as it would have before
     assert table.get(3) is not None
     assert decode_producers(b"") is None
-    assert decode_producers(seal(b"PNSTKPRD", bytes(9))) is None
+    assert decode_producers(add_checksum(b"PNSTKPRD", bytes(9))) is None
 
 
 # --- names and headers ----------------------------------------------------------------------------
@@ -225,10 +235,10 @@ def test_producers_file_is_read_back_in_order(monkeypatch: pytest.MonkeyPatch) -
 
 def test_segment_is_named_by_its_base_offset() -> None:
     assert segment_name(0) == "00000000000000000000.log"
-    assert base_of(segment_name(2**63)) == 2**63
+    assert parse_segment_name(segment_name(2**63)) == 2**63
     for name in ("1.log", "00000000000000000000.index", "0000000000000000000x.log", "lock", ".log"):
-        assert base_of(name) is None
-    assert base_of("٠" * 20 + ".log") is None
+        assert parse_segment_name(name) is None
+    assert parse_segment_name("٠" * 20 + ".log") is None
 
 
 def test_segment_header_keeps_two_equal_copies() -> None:

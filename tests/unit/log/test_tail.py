@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from penstock.log.tail_cache import CACHED_BATCHES_MAX, EXPIRED_BATCHES_MAX, Tail, TailBudget
+from penstock.log.tail_cache import (
+    CACHED_BATCHES_MAX,
+    EXPIRED_BATCHES_MAX,
+    TailCache,
+    TailCacheBudget,
+)
 from penstock.model import limits
 from penstock.model.events import StoredBatch
 
@@ -17,7 +22,7 @@ def batch(number: int, size: int = 100, *, at_ms: int = 0) -> StoredBatch:
 
 
 def test_tail_gives_from_the_batch_that_holds_the_event() -> None:
-    tail = Tail(1 << 20, TailBudget())
+    tail = TailCache(1 << 20, TailCacheBudget())
     assert tail.since(0) is None
     tail.add([StoredBatch(10, 0, 0, 5, b""), StoredBatch(15, 0, 0, 5, b"")])
     assert tail.since(9) is None
@@ -28,7 +33,7 @@ def test_tail_gives_from_the_batch_that_holds_the_event() -> None:
 
 
 def test_tail_hands_out_a_bounded_number_at_once() -> None:
-    tail = Tail(1 << 20, TailBudget())
+    tail = TailCache(1 << 20, TailCacheBudget())
     tail.add([batch(number) for number in range(CACHED_BATCHES_MAX * 2)])
     found = tail.since(3)
     assert found is not None
@@ -36,7 +41,7 @@ def test_tail_hands_out_a_bounded_number_at_once() -> None:
 
 
 def test_tail_forgets_the_oldest_when_it_is_full() -> None:
-    tail = Tail(10 * (COST + 100), TailBudget())
+    tail = TailCache(10 * (COST + 100), TailCacheBudget())
     for number in range(5000):
         tail.add([batch(number)])
         assert len(tail) == min(number + 1, 10)
@@ -46,8 +51,8 @@ def test_tail_forgets_the_oldest_when_it_is_full() -> None:
 
 
 def test_tails_share_one_budget_and_the_one_written_longest_ago_pays() -> None:
-    budget = TailBudget(20 * (COST + 100))
-    old, young, newest = (Tail(1 << 20, budget) for _ in range(3))
+    budget = TailCacheBudget(20 * (COST + 100))
+    old, young, newest = (TailCache(1 << 20, budget) for _ in range(3))
     old.add([batch(number) for number in range(10)])
     young.add([batch(number) for number in range(10)])
     newest.add([batch(0)])
@@ -60,7 +65,7 @@ def test_tails_share_one_budget_and_the_one_written_longest_ago_pays() -> None:
 
 
 def test_tail_knows_the_newest_events_offset_after_forgetting_it() -> None:
-    tail = Tail(1, TailBudget(), last_offset=7)
+    tail = TailCache(1, TailCacheBudget(), last_offset=7)
     assert tail.last_offset == 7
     two = b"\x00\x53\x75\xa0\x01a" + b"\x00\x53\x75\xa0\x01b"
     tail.add([StoredBatch(0, 100, 0, 2, two)])
@@ -69,8 +74,8 @@ def test_tail_knows_the_newest_events_offset_after_forgetting_it() -> None:
 
 
 def test_dropped_events_leave_the_tail() -> None:
-    budget = TailBudget()
-    tail = Tail(1 << 20, budget)
+    budget = TailCacheBudget()
+    tail = TailCache(1 << 20, budget)
     tail.add([batch(number) for number in range(10)])
     tail.drop_before(4)
     assert tail.since(3) is None
@@ -82,7 +87,7 @@ def test_dropped_events_leave_the_tail() -> None:
 
 
 def test_old_batches_leave_when_newer_ones_come() -> None:
-    tail = Tail(1 << 20, TailBudget())
+    tail = TailCache(1 << 20, TailCacheBudget())
     for second in range(1000):
         tail.add([batch(second, at_ms=second * 1000)])
     kept = limits.TAIL_CACHE_AGE_MS // 1000 + 1
@@ -92,8 +97,8 @@ def test_old_batches_leave_when_newer_ones_come() -> None:
 
 
 def test_quiet_partition_holds_nothing_after_some_passes_of_bounded_length() -> None:
-    budget = TailBudget()
-    tail = Tail(1 << 22, budget)
+    budget = TailCacheBudget()
+    tail = TailCache(1 << 22, budget)
     tail.add([batch(number) for number in range(3000)])
     tail.drop_older(0)
     lengths = [len(tail)]

@@ -10,23 +10,23 @@ from queue import SimpleQueue
 import pytest
 
 from penstock.log.embedded.files import OsFiles
-from penstock.log.embedded.record import RECORD_HEADER_BYTES, frame
-from penstock.log.embedded.record_scanner import Damaged
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, encode_record_header
+from penstock.log.embedded.record_scanner import DamagedRange
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.embedded.verify import (
     DumpedRecord,
     DumpedSegment,
-    Finding,
+    LogFinding,
     PartitionSummary,
     dump_segment,
     verify_directory,
 )
 from penstock.model.errors import DataDirectoryError, LogCorrupt, PenstockError
-from penstock.model.events import EventBatch, Producer, Receipt
+from penstock.model.events import EventBatch, ProducerStamp, Receipt
 
 NOW = 1_700_000_000_000
-STAMP = Producer(7, 1, 2, 3)
+STAMP = ProducerStamp(7, 1, 2, 3)
 
 
 def batch(number: int) -> EventBatch:
@@ -61,8 +61,8 @@ def segments(directory: Path) -> list[Path]:
     return sorted((directory / "hub" / "3").glob("*.log"))
 
 
-def findings(directory: Path) -> list[Finding]:
-    return [item for item in verify_directory(directory) if isinstance(item, Finding)]
+def findings(directory: Path) -> list[LogFinding]:
+    return [item for item in verify_directory(directory) if isinstance(item, LogFinding)]
 
 
 def change(path: Path, position: int) -> None:
@@ -195,7 +195,7 @@ def test_dump_goes_on_behind_damage(directory: Path) -> None:
     change(segments(directory)[0], SEGMENT_HEADER_BYTES + 70)
     assert [type(item) for item in dump_segment(segments(directory)[0])] == [
         DumpedSegment,
-        Damaged,
+        DamagedRange,
         DumpedRecord,
     ]
 
@@ -216,7 +216,9 @@ def test_disk_that_fails_while_verifying_is_a_finding(
             files = OsFiles()
             patch.setattr(files, call, fail)
             patch.setattr("penstock.log.embedded.verify.check_format", lambda *_: None)
-            found = [f for f in verify_directory(directory, files=files) if isinstance(f, Finding)]
+            found = [
+                f for f in verify_directory(directory, files=files) if isinstance(f, LogFinding)
+            ]
         assert [finding.is_loss for finding in found] == [True] * 3
         assert all("cannot be read" in finding.text for finding in found)
 
@@ -231,7 +233,7 @@ def test_numbers_and_times_that_do_not_follow_are_told(tmp_path: Path) -> None:
     for first, enqueued_ms in ((0, 50), (3, 40)):
         item = batch(0)
         content += (
-            frame(
+            encode_record_header(
                 item,
                 first_sequence=first,
                 base_offset=offset,

@@ -13,27 +13,27 @@ import pytest
 
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
-from penstock.catalog.usage_ledger import MemoryLedger
+from penstock.catalog.usage_ledger import MemoryUsageLedger
 from penstock.log.memory import MemoryLogStore
-from penstock.management.door import ManagementDoor
+from penstock.management.door import ManagementApp
 from penstock.management.jobs import JobRegistry
 from penstock.management.operations import (
-    Administration,
     ConnectionView,
     HubRequest,
     IssuedToken,
     LinkView,
+    ManagementContext,
     NamespaceRequest,
     Operations,
 )
-from penstock.management.permissions import Actor, Role, Verified
-from penstock.management.shapes import Endpoints
+from penstock.management.permissions import Actor, AdminRole, Verified
+from penstock.management.shapes import ServiceEndpoints
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed
 from penstock.model.events import EventBatch, Receipt
-from penstock.model.metrics import Series
+from penstock.model.metrics import MetricSeries
 from penstock.service.lag_report import LagReport
 
 NAMESPACE = "contoso"
@@ -49,7 +49,7 @@ TOKENS = {
 _CLAIMS = base64.urlsafe_b64encode(b'{"exp":1700003600}').decode()
 JWT = f"header.{_CLAIMS}.signature"  # expires an hour after the manual clock's start
 TOKENS[JWT] = ("Reader",)
-ENDPOINTS = Endpoints(
+ENDPOINTS = ServiceEndpoints(
     servicebus="sb://localhost:5671/", https="https://localhost:8443", tenant_id="a-tenant"
 )
 
@@ -147,11 +147,11 @@ class NoHistory:
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
 
-    async def read(self, namespace: str, hub: str | None, **asked: Any) -> Series:
+    async def read(self, namespace: str, hub: str | None, **asked: Any) -> MetricSeries:
         self.asked = {"namespace": namespace, "hub": hub, **asked}
         values: dict[str, list[int | None]] = {name: [1, None] for name in asked["names"]}
         groups: dict[str, list[int | None]] = {"readers": [7, 8], "gone": [9, 9]}
-        return Series(
+        return MetricSeries(
             step_ms=10_000,
             at_ms=[0, 10_000],
             values=values,
@@ -160,7 +160,7 @@ class NoHistory:
 
 
 class SomePortal:
-    def sign_in_link(self, user: str, role: Role, *, now_ms: int) -> str:
+    def sign_in_link(self, user: str, role: AdminRole, *, now_ms: int) -> str:
         return f"link of {user}, {role.name}"
 
     def token_holder(self, token: str) -> tuple[str, tuple[str, ...]] | None:
@@ -178,14 +178,14 @@ class Plane:
             self.catalog, self.logs, self.clock, producer_ids=itertools.count(1).__next__
         )
         self.connections = SomeConnections()
-        self.ledger = MemoryLedger()
+        self.ledger = MemoryUsageLedger()
         self.needed = {"units": 1}
         self.kept = Kept()
         reads = AtOnce()
         self.history = NoHistory()
         self.tokens = SomeTokens()
         numbers = itertools.count(1)
-        self.administration = Administration(
+        self.administration = ManagementContext(
             catalog=self.catalog,
             broker=self.broker,
             clock=self.clock,
@@ -203,12 +203,12 @@ class Plane:
             tokens=self.tokens,
         )
 
-    def as_(self, role: Role, name: str | None = None) -> Operations:
+    def as_(self, role: AdminRole, name: str | None = None) -> Operations:
         return Operations(self.administration, Actor(name or role.name.lower(), role))
 
     @property
     def admin(self) -> Operations:
-        return self.as_(Role.ADMIN)
+        return self.as_(AdminRole.ADMIN)
 
     def publish(self, *bodies: bytes, partition: int = 0) -> None:
         """One batch."""
@@ -278,7 +278,7 @@ class Caller:
         self.plane = plane
         self.tokens = list(TOKENS)
         ids = itertools.count(1)
-        self.door = ManagementDoor(
+        self.door = ManagementApp(
             plane.administration,
             verify=self._verify,
             endpoints=lambda: ENDPOINTS,

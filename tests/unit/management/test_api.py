@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock.management.operations import NamespaceRequest, Place
+from penstock.management.operations import NamespaceRequest, ResourceScope
 from penstock.model.entities import LimitSet
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ OWN = "/providers/Penstock"
 
 @pytest.fixture
 async def made(call: Caller) -> Caller:
-    call.plane.admin.namespaces.put("fabrikam", NamespaceRequest(capacity=2), Place("s", "g"))
+    call.plane.admin.namespaces.put(
+        "fabrikam", NamespaceRequest(capacity=2), ResourceScope("s", "g")
+    )
     assert (await call("PUT", HUB, {"properties": {"partitionCount": 2}})).status == 200
     return call
 

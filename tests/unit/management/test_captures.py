@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
-from penstock.capture.runs import RUNS_MAX, Reached, runs_of
+from penstock.capture.runs import RUNS_MAX, RunProgress, load_runs
 from penstock.management.capture_registry import (
     CLAIM_MS,
     SILENT_MS,
@@ -88,7 +88,7 @@ def test_a_run_that_is_over_is_forgotten_when_its_job_is_done(plane: Plane) -> N
     assert run_ids(plane) == []
     assert status(plane).state is CaptureState.OFF
     hub = plane.catalog.hub(NS, HUB)
-    assert hub is not None and runs_of(hub.metadata["captureRuns"]) == []
+    assert hub is not None and load_runs(hub.metadata["captureRuns"]) == []
 
 
 def test_what_a_run_wrote_is_told_when_it_is_done(plane: Plane) -> None:
@@ -133,16 +133,16 @@ def test_how_far_a_run_is_outlives_the_service(plane: Plane) -> None:
     # Written down at once, and then not at every word.
     for sequence, kept, after_ms in ((7, 7, 0), (8, 7, 5_000), (9, 9, 10_000)):
         plane.clock.advance(after_ms)
-        reached = {"0": Reached(sequence, 1_000, 2, 1)}
+        reached = {"0": RunProgress(sequence, 1_000, 2, 1)}
         report = CaptureReport(run=one, captured={"0": sequence}, reached=reached)
         plane.admin.captures.report(NS, HUB, report)
         (told,) = plane.admin.captures.runs()
         assert told.captured["0"] == sequence
         hub = plane.catalog.hub(NS, HUB)
         assert hub is not None
-        (run,) = runs_of(hub.metadata["captureRuns"])
+        (run,) = load_runs(hub.metadata["captureRuns"])
         assert run.reached["0"].sequence == kept
-        assert CaptureRegistry().captured(hub, run)["0"] == kept
+        assert CaptureRegistry().captured_positions(hub, run)["0"] == kept
 
 
 def test_too_many_runs_that_wait_are_refused(plane: Plane) -> None:
@@ -196,7 +196,7 @@ def test_state_is_what_the_job_says_as_long_as_it_does(plane: Plane) -> None:
     plane.clock.advance(SILENT_MS)
     found = status(plane)
     assert found.state is CaptureState.WAITING and "60 s" in found.last_error
-    assert found.warning is not None
+    assert found.warning_text is not None
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_backlog_counts_what_is_in_no_file(plane: Plane) -> None:
     )
     found = registry.status(hub, {"0": 5, "1": 7}, now_ms=now_ms)
     assert (found.backlog_events, found.backlog_seconds) == (4, 9.0)
-    assert found.warning is None
+    assert found.warning_text is None
 
 
 def test_it_warns_before_retention_wins(plane: Plane) -> None:
@@ -271,7 +271,7 @@ def test_it_warns_before_retention_wins(plane: Plane) -> None:
     plane.admin.captures.report(NS, HUB, report)
     ends = {"0": 7}
     found = plane.administration.captures.status(hub, ends, now_ms=plane.clock.now_ms())
-    assert found.warning is not None and "retention begins to drop" in found.warning
+    assert found.warning_text is not None and "retention begins to drop" in found.warning_text
 
 
 def test_it_warns_of_retention_also_when_no_job_tells_anything(plane: Plane) -> None:
@@ -283,8 +283,11 @@ def test_it_warns_of_retention_also_when_no_job_tells_anything(plane: Plane) -> 
     registry.status(hub, ends, now_ms=plane.clock.now_ms())
     plane.clock.advance(hub.retention_hours * hour_ms * 6 // 10)
     found = registry.status(hub, ends, now_ms=plane.clock.now_ms())
-    assert found.warning is not None
-    assert "is waiting: No capture job" in found.warning and "retention begins" in found.warning
+    assert found.warning_text is not None
+    assert (
+        "is waiting: No capture job" in found.warning_text
+        and "retention begins" in found.warning_text
+    )
     (one,) = run_ids(plane)
     report = CaptureReport(run=one, captured={"0": 1}, backlog_seconds=5.0)
     plane.admin.captures.report(NS, HUB, report)
@@ -302,7 +305,7 @@ def test_after_a_restart_the_job_has_time_to_come(plane: Plane) -> None:
     anew = CaptureRegistry(plane.administration.captures.destinations)
     now_ms = plane.clock.now_ms()
     found = anew.status(hub, {"0": 7}, now_ms=now_ms)
-    assert (found.state, found.warning) == (CaptureState.STARTING, None)
+    assert (found.state, found.warning_text) == (CaptureState.STARTING, None)
     late = anew.status(hub, {"0": 7}, now_ms=now_ms + STARTING_MS)
     assert late.state is CaptureState.WAITING
 

@@ -16,7 +16,7 @@ import uvicorn
 
 from penstock.management.client import ManagementClient
 from penstock.management.errors import GroupInUse
-from penstock.management.faults import error_of, status_and_code
+from penstock.management.faults import error_from_response, status_and_code
 from penstock.management.permissions import Forbidden
 from penstock.model.checkpoints import Ownership
 from penstock.model.errors import (
@@ -251,7 +251,7 @@ def test_broken_runtime_file_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_statuses_become_errors(status: int, code: str, kind: type[PenstockError]) -> None:
-    assert isinstance(error_of(status, code, "why"), kind)
+    assert isinstance(error_from_response(status, code, "why"), kind)
 
 
 def test_errors_without_a_code_of_their_own_keep_their_status() -> None:

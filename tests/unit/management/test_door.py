@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.management import paths
-from penstock.management.mount import WithManagement, is_management
+from penstock.management.mount import ManagementMount, is_management
 from penstock.model import limits
 from penstock.model.errors import ArgumentError, DataDirectoryError
 
@@ -276,12 +276,12 @@ async def test_words_of_paths_are_read_in_any_case(call: Caller) -> None:
     ],
 )
 def test_canonical_path_leaves_names_alone(raw: bytes, made: str) -> None:
-    assert paths.canonical(raw) == made
+    assert paths.canonical_arm_path(raw) == made
 
 
 def test_path_that_is_no_text_is_refused() -> None:
     with pytest.raises(ArgumentError):
-        paths.canonical(b"/subscriptions/%ff")
+        paths.canonical_arm_path(b"/subscriptions/%ff")
 
 
 async def test_own_fault_is_logged_and_not_told(
@@ -361,6 +361,6 @@ async def test_requests_find_their_door(method: str, path: str, chosen: str) -> 
 
         return app
 
-    mounted = WithManagement(door("management"), door("others"), atom=door("atom"))  # type: ignore[arg-type]  # they are ASGI applications
+    mounted = ManagementMount(door("management"), door("others"), atom=door("atom"))  # type: ignore[arg-type]  # they are ASGI applications
     await mounted({"type": "http", "method": method, "path": path}, None, None)  # type: ignore[arg-type]  # not looked at
     assert seen == [chosen]

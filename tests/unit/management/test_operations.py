@@ -17,10 +17,17 @@ from penstock.management.operations import (
     KeyType,
     NamespaceRequest,
     Operations,
-    Place,
+    ResourceScope,
 )
 from penstock.management.operations.namespaces import capacity_of
-from penstock.management.permissions import REQUIRED, Action, Actor, Forbidden, Role, role_of
+from penstock.management.permissions import (
+    REQUIRED,
+    Action,
+    Actor,
+    AdminRole,
+    Forbidden,
+    role_from_claims,
+)
 from penstock.model.entities import HubStatus, LimitSet, Right, Secret, Tier
 from penstock.model.errors import (
     AlreadyExists,
@@ -43,7 +50,7 @@ CAPTURE = {
     "enabled": True,
     "destination": {"properties": {"storageAccountResourceId": "a", "blobContainer": "b"}},
 }
-HERE = Place("a-subscription", "a-group")
+HERE = ResourceScope("a-subscription", "a-group")
 
 # Each action by the call that does it.
 ACTS: dict[Action, Callable[[Operations], object]] = {
@@ -63,7 +70,7 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.RULE_DELETE: lambda o: o.rules.delete(NS, None, "sender"),
     Action.KEYS_LIST: lambda o: o.rules.keys(NS, None, "sender"),
     Action.KEYS_REGENERATE: lambda o: o.rules.regenerate(NS, None, "sender", KeyType.PRIMARY),
-    Action.PUBLISHER_READ: lambda o: o.publishers.revoked(NS, HUB),
+    Action.PUBLISHER_READ: lambda o: o.publishers.list_revoked(NS, HUB),
     Action.PUBLISHER_REVOKE: lambda o: o.publishers.revoke(NS, HUB, "device"),
     Action.PUBLISHER_RESUME: lambda o: o.publishers.resume(NS, HUB, "device"),
     Action.CONNECTION_READ: lambda o: o.reports.connections(),
@@ -104,8 +111,8 @@ def ready(full: Plane) -> Plane:
 
 
 @pytest.mark.parametrize("action", Action)
-@pytest.mark.parametrize("role", Role)
-def test_every_action_needs_its_role(ready: Plane, action: Action, role: Role) -> None:
+@pytest.mark.parametrize("role", AdminRole)
+def test_every_action_needs_its_role(ready: Plane, action: Action, role: AdminRole) -> None:
     before = len(ready.audit())
     act = ACTS[action]
     if role >= REQUIRED[action]:
@@ -126,7 +133,7 @@ def test_every_change_is_recorded_once_with_who_did_it(ready: Plane, action: Act
     if action is Action.PUBLISHER_REVOKE:
         ready.admin.publishers.resume(NS, HUB, "device")
     before = len(ready.audit())
-    ACTS[action](ready.as_(Role.ADMIN, "alice"))
+    ACTS[action](ready.as_(AdminRole.ADMIN, "alice"))
     recorded = ready.audit()[before:]
     assert [who for who, _, _ in recorded] == ["alice"]
     if action not in (Action.GRANT_WRITE, Action.GRANT_DELETE):  # the catalog's own words
@@ -143,7 +150,7 @@ def test_audit_holds_no_key(ready: Plane) -> None:
 
 
 def test_hostile_names_reach_the_audit_log_escaped(full: Plane) -> None:
-    viewer = full.as_(Role.VIEWER, "a\nb" * 200)
+    viewer = full.as_(AdminRole.VIEWER, "a\nb" * 200)
     with pytest.raises(Forbidden):
         viewer.hubs.delete(NS, "x\x00y" * 500)
     who, _, detail = full.audit()[-1]
@@ -155,16 +162,16 @@ def test_hostile_names_reach_the_audit_log_escaped(full: Plane) -> None:
 @pytest.mark.parametrize(
     ("claims", "role"),
     [
-        ((), Role.NOBODY),
-        (("Janitor",), Role.NOBODY),
-        (("Reader",), Role.VIEWER),
-        (("viewer", "CONTRIBUTOR"), Role.OPERATOR),
-        (("Owner", "Reader"), Role.ADMIN),
+        ((), AdminRole.NOBODY),
+        (("Janitor",), AdminRole.NOBODY),
+        (("Reader",), AdminRole.VIEWER),
+        (("viewer", "CONTRIBUTOR"), AdminRole.OPERATOR),
+        (("Owner", "Reader"), AdminRole.ADMIN),
     ],
 )
-def test_role_is_the_highest_of_the_claims(claims: tuple[str, ...], role: Role) -> None:
-    assert role_of(claims) is role
-    assert Actor("a", role).may(Action.HUB_READ) is (role >= Role.VIEWER)
+def test_role_is_the_highest_of_the_claims(claims: tuple[str, ...], role: AdminRole) -> None:
+    assert role_from_claims(claims) is role
+    assert Actor("a", role).may(Action.HUB_READ) is (role >= AdminRole.VIEWER)
 
 
 # --- namespaces -----------------------------------------------------------------------------------
@@ -186,14 +193,16 @@ def test_namespace_keeps_its_place_tags_and_location(plane: Plane) -> None:
     namespaces = plane.admin.namespaces
     assert namespaces.show("FABRIKAM", HERE).metadata["tags"] == {"a": "b"}
     assert [each.name for each in namespaces.list(HERE)] == ["fabrikam"]
-    assert namespaces.list(Place("a-subscription", "other")) == []
-    assert [each.name for each in namespaces.list(Place("A-Subscription", ""))] == ["fabrikam"]
+    assert namespaces.list(ResourceScope("a-subscription", "other")) == []
+    assert [each.name for each in namespaces.list(ResourceScope("A-Subscription", ""))] == [
+        "fabrikam"
+    ]
     with pytest.raises(NotFound):
-        namespaces.show("fabrikam", Place("a-subscription", "other"))
+        namespaces.show("fabrikam", ResourceScope("a-subscription", "other"))
     with pytest.raises(NotFound):
-        namespaces.delete("fabrikam", Place("other", "a-group"))
+        namespaces.delete("fabrikam", ResourceScope("other", "a-group"))
     with pytest.raises(AlreadyExists):
-        namespaces.put("fabrikam", NamespaceRequest(), Place("other", "a-group"))
+        namespaces.put("fabrikam", NamespaceRequest(), ResourceScope("other", "a-group"))
 
 
 def test_namespace_without_a_place_is_found_at_each(full: Plane) -> None:
@@ -204,7 +213,7 @@ def test_namespace_without_a_place_is_found_at_each(full: Plane) -> None:
     assert "seeded" in [each.name for each in full.admin.namespaces.list(HERE)]
     changed, _ = full.admin.namespaces.put("seeded", NamespaceRequest(tags={"a": "b"}), HERE)
     assert changed.metadata == {"tags": {"a": "b"}}
-    for place in (HERE, Place("other", "another-group"), Place("other", "")):
+    for place in (HERE, ResourceScope("other", "another-group"), ResourceScope("other", "")):
         assert "seeded" in [each.name for each in full.admin.namespaces.list(place)]
         assert full.admin.namespaces.show("seeded", place) == changed
 
@@ -530,7 +539,7 @@ def test_deleted_rule_is_gone(full: Plane) -> None:
 
 
 def test_sign_in_link_has_the_name_and_role_of_its_maker_and_is_recorded(full: Plane) -> None:
-    assert full.as_(Role.OPERATOR, "otto").reports.sign_in_link() == "link of otto, OPERATOR"
+    assert full.as_(AdminRole.OPERATOR, "otto").reports.sign_in_link() == "link of otto, OPERATOR"
     entry = full.admin.reports.audit(newest=1)[0]
     assert (entry.who, entry.what) == ("otto", "portal/signInLink")
     assert "link of" not in entry.detail
@@ -540,7 +549,7 @@ def test_publisher_is_revoked_once_and_resumed(full: Plane) -> None:
     first = full.admin.publishers.revoke(NS, HUB, "device/1")
     full.clock.advance(5)
     assert full.admin.publishers.revoke(NS, HUB, "DEVICE/1") == first
-    assert [each.name for each in full.admin.publishers.revoked(NS, HUB)] == ["device/1"]
+    assert [each.name for each in full.admin.publishers.list_revoked(NS, HUB)] == ["device/1"]
     full.admin.publishers.resume(NS, HUB, "device/1")
     with pytest.raises(NotFound):
         full.admin.publishers.resume(NS, HUB, "device/1")

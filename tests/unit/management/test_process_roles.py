@@ -11,7 +11,7 @@ from tests.unit.management.test_operations import ACTS, CAPTURE, HUB, NS, ready
 from penstock.management.capture_registry import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import HubRequest, NamespaceRequest, Operations
-from penstock.management.permissions import Action, Forbidden, Role, actor_of
+from penstock.management.permissions import Action, AdminRole, Forbidden, actor_of
 from penstock.model.entities import Right
 from penstock.model.errors import NotFound
 from penstock.model.names import ROOT_RULE
@@ -131,7 +131,7 @@ def test_portal_may_ask_only_whose_token_it_is(two: Plane) -> None:
 @pytest.mark.parametrize("role", ["Capture", "Portal", "capture"])
 def test_process_role_is_no_role_of_a_person(role: str) -> None:
     actor = actor_of("someone", (role,))
-    assert actor.role is Role.NOBODY
+    assert actor.role is AdminRole.NOBODY
     assert actor.process is not None
     assert actor_of("someone", (role, "Reader")).process is None  # the higher one is meant
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.management.errors import GroupInUse
 from penstock.management.operations.progress import LEASE_FRESH_MS, parse_position
-from penstock.management.permissions import Forbidden, Role
+from penstock.management.permissions import AdminRole, Forbidden
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 from penstock.model.positions import EARLIEST, PositionKind
@@ -48,7 +48,7 @@ def kept(plane: Plane, partition: str = "0") -> Checkpoint:
 
 
 async def test_lag_tells_of_every_group_and_partition(read: Plane) -> None:
-    rows = await read.as_(Role.VIEWER).progress.lag("contoso", "ORDERS")
+    rows = await read.as_(AdminRole.VIEWER).progress.lag("contoso", "ORDERS")
     assert [(row.group, row.partition) for row in rows] == [
         (group, str(number)) for group in ("$Default", "readers") for number in range(4)
     ]
@@ -71,7 +71,7 @@ async def test_lag_of_what_does_not_exist_is_not_found(read: Plane) -> None:
         with pytest.raises(NotFound, match="missing"):
             await progress.lag(*path)
     with pytest.raises(Forbidden):
-        await read.as_(Role.NOBODY).progress.lag("contoso")
+        await read.as_(AdminRole.NOBODY).progress.lag("contoso")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ async def test_seek_after_retention_begins_with_the_oldest_event(read: Plane) ->
 
 async def test_dry_run_tells_and_changes_nothing(read: Plane) -> None:
     own(read, "0")
-    (moved,) = await read.as_(Role.VIEWER).progress.seek(
+    (moved,) = await read.as_(AdminRole.VIEWER).progress.seek(
         *GROUP, "earliest", partition="0", dry_run=True
     )
     assert moved.delta == -4
@@ -178,8 +178,8 @@ async def test_seek_is_refused_for_an_old_lease_whose_reader_is_connected(read: 
 
 async def test_seek_needs_an_operator_and_is_recorded(read: Plane) -> None:
     with pytest.raises(Forbidden):
-        await read.as_(Role.VIEWER).progress.seek(*GROUP, "latest")
-    await read.as_(Role.OPERATOR, "ann").progress.seek(*GROUP, "latest", partition="0")
+        await read.as_(AdminRole.VIEWER).progress.seek(*GROUP, "latest")
+    await read.as_(AdminRole.OPERATOR, "ann").progress.seek(*GROUP, "latest", partition="0")
     assert read.audit()[-2:] == [
         ("viewer", "consumergroups/seek", "denied: contoso/orders/Readers"),
         ("ann", "consumergroups/seek", "contoso/orders/readers: partition 0 to latest"),

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.model.clock import ManualClock
 from penstock.portal.app import build
-from penstock.portal.application import Application
+from penstock.portal.application import PortalApplication
 from penstock.portal.settings import PortalSettings, hash_token
-from penstock.portal.users import hashed
+from penstock.portal.users import hash_password
 
 TOKEN = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhZG1pbiIsInJvbGVzIjpbIk93bmVyIl19.c2ln"
 PASSWORD = "correct horse"
@@ -37,7 +37,7 @@ class Browser:
     token = TOKEN
     password = PASSWORD
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: PortalApplication) -> None:
         self.application = application
         self.cookies: dict[str, str] = {}
 
@@ -98,7 +98,9 @@ def clock() -> ManualClock:
 @pytest.fixture
 def users_file(tmp_path: Path) -> Path:
     file = tmp_path / "users.toml"
-    file.write_text(f'[users]\nalice = {{ role = "viewer", password = "{hashed(PASSWORD)}" }}\n')
+    file.write_text(
+        f'[users]\nalice = {{ role = "viewer", password = "{hash_password(PASSWORD)}" }}\n'
+    )
     return file
 
 

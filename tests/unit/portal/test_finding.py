@@ -14,9 +14,9 @@ from penstock.client import EventData
 from penstock.client.event_data import ReceivedEvent
 from penstock.model.errors import ArgumentError
 from penstock.portal.bodies import preview, read_body
-from penstock.portal.downloads import as_csv, as_lines
-from penstock.portal.event_browser import Row
-from penstock.portal.finding import compile_search, shown_value
+from penstock.portal.downloads import to_csv, to_json_lines
+from penstock.portal.event_browser import EventRow
+from penstock.portal.finding import compile_search, format_value
 
 
 def event() -> EventData:
@@ -129,18 +129,18 @@ def test_amqp_values_are_shown_as_text() -> None:
     assert preview(event) == '{"a": 1}'
     assert read_body(event) == (b'{"a": 1}', "")
     assert preview(received(b"\xff\x00\x01")) == "ff 00 01"
-    assert shown_value(PRICE) == "0.1"
-    assert shown_value([PRICE, b"\xff"]) == '["0.1","/w=="]'
+    assert format_value(PRICE) == "0.1"
+    assert format_value([PRICE, b"\xff"]) == '["0.1","/w=="]'
 
 
 def test_downloads_have_the_text_and_the_sections_of_an_amqp_value() -> None:
     event = received("text", price=PRICE)
-    (line,) = as_lines([Row("0", event)]).splitlines()
+    (line,) = to_json_lines([EventRow("0", event)]).splitlines()
     record = json.loads(line)
     assert (record["body"], record["body_type"]) == ("text", "value")
     assert base64.b64decode(record["body_base64"]) == event.body
     assert record["properties"] == {"price": "0.1"}
-    assert b'"text"' in as_csv([Row("0", event)])
+    assert b'"text"' in to_csv([EventRow("0", event)])
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_downloads_have_the_text_and_the_sections_of_an_amqp_value() -> None:
     ids=str,
 )
 def test_properties_are_shown_for_people(value: object, text: str) -> None:
-    assert shown_value(value) == text
+    assert format_value(value) == text

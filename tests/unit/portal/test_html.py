@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.portal.html import document, el, group, path, visible
+from penstock.portal.html import document, el, escape_invisible, group, path
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -73,7 +73,7 @@ def test_paths_escape_every_segment_and_leave_out_what_is_none() -> None:
 
 
 def test_characters_that_hide_are_shown_by_number() -> None:
-    assert visible("a\u202eb\x00\u200b") == "a\\u202eb\\u0000\\u200b"
+    assert escape_invisible("a\u202eb\x00\u200b") == "a\\u202eb\\u0000\\u200b"
 
 
 def test_document_survives_text_that_is_no_unicode() -> None:

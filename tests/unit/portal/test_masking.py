@@ -9,11 +9,11 @@ import pytest
 
 from penstock.client import EventData
 from penstock.model.errors import ConfigurationError
-from penstock.portal.field_mask import HIDDEN_BODY, SHOWN, Mask
+from penstock.portal.field_mask import HIDDEN_BODY, SHOWN, FieldMask
 
 
 def masked(text: str, event: EventData) -> EventData:
-    Mask(text).apply([event])
+    FieldMask(text).apply([event])
     return event
 
 
@@ -58,7 +58,7 @@ def test_properties_and_key_are_masked() -> None:
 @pytest.mark.parametrize("text", ["card", "json", "json.", "properties.a b", "key.x"])
 def test_field_that_is_none_is_a_sentence(text: str) -> None:
     with pytest.raises(ConfigurationError, match="is no field"):
-        Mask(text)
+        FieldMask(text)
 
 
 def test_nothing_is_masked_without_fields() -> None:

@@ -16,11 +16,11 @@ import pytest
 from penstock.client import EventData, PartitionProperties
 from penstock.model.errors import ArgumentError
 from penstock.portal import avro, bodies, components, downloads, spans, texts
-from penstock.portal.application import Route, Router
-from penstock.portal.event_browser import Row
+from penstock.portal.application import PageRoute, PageRouter
+from penstock.portal.event_browser import EventRow
 from penstock.portal.finding import compile_search
 from penstock.portal.pages.send import parse_properties
-from penstock.portal.spans import Span, parse_span
+from penstock.portal.spans import EventQuery, parse_span
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -28,23 +28,23 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("kind", "at", "expected"),
     [
-        ("earliest", "", Span("earliest")),
-        ("", "", Span("last", "50")),
-        ("latest", "", Span("last", "50")),
-        ("sequence", "42", Span("sequence", "42")),
-        ("42", "", Span("sequence", "42")),
-        ("-100", "", Span("last", "100")),
-        ("-5000", "", Span("last", "1000")),
-        ("offset", "4096", Span("offset", "4096")),
-        ("2026-01-31T12:00:00", "", Span("time", "2026-01-31T12:00:00")),
-        ("time", "2026-01-31", Span("time", "2026-01-31")),
-        ("time", "-15min", Span("time", "2026-01-31T11:45:00+00:00")),
-        ("-2h", "", Span("time", "2026-01-31T10:00:00+00:00")),
-        ("before", "0:42,3:-1", Span("before", places={"0": 42, "3": -1})),
-        ("after", "7:0", Span("after", places={"7": 0})),
+        ("earliest", "", EventQuery("earliest")),
+        ("", "", EventQuery("last", "50")),
+        ("latest", "", EventQuery("last", "50")),
+        ("sequence", "42", EventQuery("sequence", "42")),
+        ("42", "", EventQuery("sequence", "42")),
+        ("-100", "", EventQuery("last", "100")),
+        ("-5000", "", EventQuery("last", "1000")),
+        ("offset", "4096", EventQuery("offset", "4096")),
+        ("2026-01-31T12:00:00", "", EventQuery("time", "2026-01-31T12:00:00")),
+        ("time", "2026-01-31", EventQuery("time", "2026-01-31")),
+        ("time", "-15min", EventQuery("time", "2026-01-31T11:45:00+00:00")),
+        ("-2h", "", EventQuery("time", "2026-01-31T10:00:00+00:00")),
+        ("before", "0:42,3:-1", EventQuery("before", places={"0": 42, "3": -1})),
+        ("after", "7:0", EventQuery("after", places={"7": 0})),
     ],
 )
-def test_start_is_understood(kind: str, at: str, expected: Span) -> None:
+def test_start_is_understood(kind: str, at: str, expected: EventQuery) -> None:
     now_ms = int(NOON.timestamp() * 1000)
     assert parse_span(kind, at, count=50, now_ms=now_ms) == expected
 
@@ -81,24 +81,24 @@ def test_span_ends_at_a_time_or_a_number() -> None:
     assert parse_span("earliest", "", "", count=5).last_of("0") is None
 
 
-def _selector(span: Span, last: int, partition: str = "0") -> str | None:
+def _selector(span: EventQuery, last: int, partition: str = "0") -> str | None:
     position = span.position(partition, last=last, count=10)
     return None if position is None else position.selector.rpartition("number ")[2]
 
 
 def test_span_becomes_a_position() -> None:
-    assert _selector(Span("last", "10"), 99) == ">= '90'"
-    assert _selector(Span("last", "10"), 3) == ">= '0'"
-    assert _selector(Span("sequence", "7"), 9) == ">= '7'"
-    assert _selector(Span("sequence", "7"), 3) is None
-    assert _selector(Span("before", places={"0": 50}), 49) == ">= '40'"
-    assert _selector(Span("after", places={"0": 50}), 60) == "> '50'"
-    assert _selector(Span("after", places={"0": 50}), 50) is None
+    assert _selector(EventQuery("last", "10"), 99) == ">= '90'"
+    assert _selector(EventQuery("last", "10"), 3) == ">= '0'"
+    assert _selector(EventQuery("sequence", "7"), 9) == ">= '7'"
+    assert _selector(EventQuery("sequence", "7"), 3) is None
+    assert _selector(EventQuery("before", places={"0": 50}), 49) == ">= '40'"
+    assert _selector(EventQuery("after", places={"0": 50}), 60) == "> '50'"
+    assert _selector(EventQuery("after", places={"0": 50}), 50) is None
     # "after" a millisecond earlier is "at or after".
-    timed = Span("time", "1970-01-01T00:00:01").position("0", last=3, count=10)
+    timed = EventQuery("time", "1970-01-01T00:00:01").position("0", last=3, count=10)
     assert timed is not None
     assert "> '999'" in timed.selector
-    long_ago = Span("time", "0001-01-01").position("0", last=3, count=10)
+    long_ago = EventQuery("time", "0001-01-01").position("0", last=3, count=10)
     assert long_ago is not None
     assert "> '0'" in long_ago.selector
 
@@ -106,17 +106,17 @@ def test_span_becomes_a_position() -> None:
 @pytest.mark.parametrize(
     ("span", "may"),
     [
-        (Span("sequence", "9"), True),
-        (Span("sequence", "10"), False),
-        (Span("offset", "100"), True),
-        (Span("offset", "101"), False),
-        (Span("offset", "x"), True),
-        (Span("time", "2026-01-31T12:00"), True),
-        (Span("time", "2026-01-31T12:00:01"), False),
-        (Span("earliest"), True),
+        (EventQuery("sequence", "9"), True),
+        (EventQuery("sequence", "10"), False),
+        (EventQuery("offset", "100"), True),
+        (EventQuery("offset", "101"), False),
+        (EventQuery("offset", "x"), True),
+        (EventQuery("time", "2026-01-31T12:00"), True),
+        (EventQuery("time", "2026-01-31T12:00:01"), False),
+        (EventQuery("earliest"), True),
     ],
 )
-def test_nobody_waits_for_what_is_behind_the_end(span: Span, may: bool) -> None:
+def test_nobody_waits_for_what_is_behind_the_end(span: EventQuery, may: bool) -> None:
     known = PartitionProperties(
         eventhub_name="h",
         id="0",
@@ -131,24 +131,24 @@ def test_nobody_waits_for_what_is_behind_the_end(span: Span, may: bool) -> None:
 
 def test_bodies_are_shown_as_what_they_are() -> None:
     assert bodies.best_view(b'{"a": 1}') == "json"
-    assert bodies.shown(b'{"b":[1]}', "json") == '{\n  "b": [\n    1\n  ]\n}'
+    assert bodies.format_body(b'{"b":[1]}', "json") == '{\n  "b": [\n    1\n  ]\n}'
     assert bodies.best_view("grüße".encode()) == "text"
     assert bodies.best_view(bytes(range(256))) == "hex"
-    assert bodies.shown(b"AB", "hex").startswith("00000000  41 42")
-    assert bodies.shown(b"not json", "json") == "not json"
+    assert bodies.format_body(b"AB", "hex").startswith("00000000  41 42")
+    assert bodies.format_body(b"not json", "json") == "not json"
     assert bodies.best_view(b"") == "text"
-    assert "bytes more" in bodies.shown(b"x" * 300_000, "text")
+    assert "bytes more" in bodies.format_body(b"x" * 300_000, "text")
     assert bodies.preview(EventData(b"a\n  b")) == "a b"
     assert bodies.preview(EventData(b"x" * 500)).endswith("…")
 
 
 def test_gzip_is_opened_and_a_bomb_only_a_little() -> None:
-    assert bodies.unpacked(gzip.compress(b"hello"))[0] == b"hello"
-    content, note = bodies.unpacked(gzip.compress(bytes(50 * 1024 * 1024)))
+    assert bodies.unpack_gzip(gzip.compress(b"hello"))[0] == b"hello"
+    content, note = bodies.unpack_gzip(gzip.compress(bytes(50 * 1024 * 1024)))
     assert len(content) <= 4 * 1024 * 1024
     assert "beginning" in note
-    assert "damaged" in bodies.unpacked(b"\x1f\x8bnonsense")[1]
-    assert bodies.unpacked(b"plain") == (b"plain", "")
+    assert "damaged" in bodies.unpack_gzip(b"\x1f\x8bnonsense")[1]
+    assert bodies.unpack_gzip(b"plain") == (b"plain", "")
 
 
 def test_deeply_nested_json_is_text() -> None:
@@ -186,8 +186,8 @@ HOSTILE = (
 
 
 def test_lines_say_the_same_and_command_no_terminal() -> None:
-    rows = [Row("0", EventData(text, properties={text: text})) for text in HOSTILE]
-    written = downloads.as_lines(rows).decode()
+    rows = [EventRow("0", EventData(text, properties={text: text})) for text in HOSTILE]
+    written = downloads.to_json_lines(rows).decode()
     assert all(c.isprintable() or c == "\n" for c in written)
     read = [json.loads(line) for line in written.split("\n")[:-1]]
     assert [each["body"] for each in read] == list(HOSTILE)
@@ -195,9 +195,9 @@ def test_lines_say_the_same_and_command_no_terminal() -> None:
 
 
 def test_csv_has_no_formula_and_keeps_its_cells() -> None:
-    rows = [Row("0", EventData(text, properties={"=1": text})) for text in HOSTILE]
-    rows.append(Row("1", EventData(b"\xff\xfe")))
-    written = downloads.as_csv(rows).decode("utf-8-sig")
+    rows = [EventRow("0", EventData(text, properties={"=1": text})) for text in HOSTILE]
+    rows.append(EventRow("1", EventData(b"\xff\xfe")))
+    written = downloads.to_csv(rows).decode("utf-8-sig")
     read = list(csv.DictReader(io.StringIO(written, newline="")))
     assert len(read) == len(rows)
     for cell in (cell for each in read for cell in each.values()):
@@ -209,9 +209,13 @@ def test_csv_has_no_formula_and_keeps_its_cells() -> None:
 
 
 def test_file_is_named_after_the_hub_and_nothing_else() -> None:
-    answer = downloads.made([], 'a/b"\r\nx: \u00e9', "csv")
+    answer = downloads.download_response([], 'a/b"\r\nx: \u00e9', "csv")
     assert answer.headers["content-disposition"] == 'attachment; filename="a-b---x---.csv"'
-    assert downloads.made([], "h", "exe").headers["content-disposition"].endswith('h.jsonl"')
+    assert (
+        downloads.download_response([], "h", "exe")
+        .headers["content-disposition"]
+        .endswith('h.jsonl"')
+    )
 
 
 def test_packed_bodies_are_searched_and_previewed() -> None:
@@ -236,8 +240,8 @@ async def _nothing(visit: Any) -> Any:
 
 
 def test_router_matches_whole_segments_and_methods() -> None:
-    router = Router(
-        [Route("GET", "/hubs/{hub}/events", _nothing), Route("POST", "/hubs", _nothing)]
+    router = PageRouter(
+        [PageRoute("GET", "/hubs/{hub}/events", _nothing), PageRoute("POST", "/hubs", _nothing)]
     )
     found = router.find("GET", ["hubs", "a/b", "events"])
     assert found is not None

@@ -5,29 +5,35 @@ from __future__ import annotations
 import pytest
 
 from penstock.portal.revocations import Revocations
-from penstock.portal.sessions import BACKOFF_AFTER, BACKOFF_MS, IDLE_MS, Guesses, Sessions
+from penstock.portal.sessions import (
+    BACKOFF_AFTER,
+    BACKOFF_MS,
+    IDLE_MS,
+    FailedSignIns,
+    SessionCookies,
+)
 from penstock.portal.signing import Signer
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
 
 
-def with_secret(secret: str, *, hours: int = 1) -> Sessions:
+def with_secret(secret: str, *, hours: int = 1) -> SessionCookies:
     kept = Revocations(None, now_ms=NOW_MS)
-    return Sessions(Signer(secret), kept, lifetime_ms=hours * HOUR_MS)
+    return SessionCookies(Signer(secret), kept, lifetime_ms=hours * HOUR_MS)
 
 
-def made() -> tuple[Sessions, str]:
+def made() -> tuple[SessionCookies, str]:
     sessions = with_secret("secret", hours=12)
-    return sessions, sessions.cookie(sessions.begin("alice", Role.VIEWER, now_ms=NOW_MS))
+    return sessions, sessions.cookie(sessions.begin("alice", PortalRole.VIEWER, now_ms=NOW_MS))
 
 
 def test_cookie_is_read_back() -> None:
     sessions, cookie = made()
     session = sessions.read(cookie, now_ms=NOW_MS + 1)
     assert session is not None
-    assert (session.user, session.role) == ("alice", Role.VIEWER)
+    assert (session.user, session.role) == ("alice", PortalRole.VIEWER)
 
 
 def test_cookie_with_one_bit_changed_is_none() -> None:
@@ -56,14 +62,14 @@ def test_session_ends_by_idleness_by_age_and_by_signing_out() -> None:
     sessions.end(session, now_ms=NOW_MS)
     assert sessions.read(cookie, now_ms=NOW_MS) is None
     short = with_secret("secret")
-    cookie = short.cookie(short.begin("bob", Role.ADMIN, now_ms=NOW_MS))
+    cookie = short.cookie(short.begin("bob", PortalRole.ADMIN, now_ms=NOW_MS))
     assert short.read(cookie, now_ms=NOW_MS + HOUR_MS) is None
 
 
 def test_ids_are_new_each_time_and_form_tokens_belong_to_one_session() -> None:
     sessions, _ = made()
-    one = sessions.begin("alice", Role.VIEWER, now_ms=NOW_MS)
-    two = sessions.begin("alice", Role.VIEWER, now_ms=NOW_MS)
+    one = sessions.begin("alice", PortalRole.VIEWER, now_ms=NOW_MS)
+    two = sessions.begin("alice", PortalRole.VIEWER, now_ms=NOW_MS)
     assert one.id != two.id
     assert sessions.is_form_token(one, sessions.form_token(one))
     assert not sessions.is_form_token(one, sessions.form_token(two))
@@ -72,13 +78,13 @@ def test_ids_are_new_each_time_and_form_tokens_belong_to_one_session() -> None:
 
 
 def test_guess_is_counted_before_it_is_known_to_be_wrong() -> None:
-    guesses = Guesses()
+    guesses = FailedSignIns()
     begun = [guesses.begin("here", now_ms=NOW_MS) for _ in range(150)]
     assert begun.count(0) == BACKOFF_AFTER + 1
 
 
 def test_wrong_guesses_wait_longer_each_time_and_a_right_one_clears() -> None:
-    guesses = Guesses()
+    guesses = FailedSignIns()
     for _ in range(BACKOFF_AFTER):
         assert guesses.begin("here", now_ms=NOW_MS) == 0
     assert guesses.wait_ms("here", now_ms=NOW_MS) == 0

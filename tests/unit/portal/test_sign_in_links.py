@@ -11,7 +11,7 @@ import pytest
 from penstock.model.clock import ManualClock
 from penstock.portal.app import build
 from penstock.portal.sign_in_links import LIFETIME_MS, issue_link
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 if TYPE_CHECKING:
     from tests.unit.portal.conftest import Browser
@@ -24,7 +24,7 @@ URL = "http://localhost:5380"
 @pytest.fixture
 def link(settings: PortalSettings, clock: ManualClock) -> str:
     """Path and query of one for an operator."""
-    made = issue_link(URL, settings.secret, "otto", Role.OPERATOR, now_ms=clock.now_ms())
+    made = issue_link(URL, settings.secret, "otto", PortalRole.OPERATOR, now_ms=clock.now_ms())
     return made.removeprefix(URL)
 
 
@@ -35,7 +35,7 @@ async def test_link_signs_its_holder_in_with_its_role(browser: Browser, link: st
     cookie = browser.cookies["penstock_portal_5380"]
     session = portal.sessions.read(cookie, now_ms=portal.clock.now_ms())
     assert session is not None
-    assert (session.user, session.role) == ("otto", Role.OPERATOR)
+    assert (session.user, session.role) == ("otto", PortalRole.OPERATOR)
     assert (await browser.get("/scale")).status != 303
 
 
@@ -65,7 +65,7 @@ async def test_link_expires(browser: Browser, link: str, clock: ManualClock) -> 
 async def test_link_of_another_service_or_with_a_changed_character_is_refused(
     browser: Browser, link: str, clock: ManualClock
 ) -> None:
-    other = issue_link("", "another secret", "eve", Role.ADMIN, now_ms=clock.now_ms())
+    other = issue_link("", "another secret", "eve", PortalRole.ADMIN, now_ms=clock.now_ms())
     assert (await browser.get(other)).status == 401
     start = link.index("=") + 1
     for at in range(start, len(link), 11):

@@ -16,7 +16,7 @@ from penstock.portal.app import build
 from penstock.portal.pages import ROUTES
 from penstock.portal.sessions import BACKOFF_AFTER
 from penstock.portal.sign_in import claims
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 if TYPE_CHECKING:
     from tests.unit.portal.conftest import Browser
@@ -175,7 +175,7 @@ async def test_burst_of_wrong_tokens_delays_no_page(
         other.address = f"192.0.2.{number}"
         guessing.append(asyncio.create_task(other.sign_in("a wrong token")))
     await asyncio.sleep(0)
-    assert await backend.shared("a page", lambda client: "loaded") == "loaded"
+    assert await backend.get_shared("a page", lambda client: "loaded") == "loaded"
     assert (await browser.sign_in()).status == 303  # the admin token is not asked about
     judged.set()
     statuses = [each.status for each in await asyncio.gather(*guessing)]
@@ -187,7 +187,7 @@ async def test_password_checks_have_a_bounded_queue(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = threading.Event()
-    monkeypatch.setattr(users, "matches", lambda password, stored: not checked.wait(30))
+    monkeypatch.setattr(users, "verify_password", lambda password, stored: not checked.wait(30))
     guessing = []
     for number in range(120):
         other = type(browser)(browser.application)
@@ -291,7 +291,7 @@ def test_claims_give_the_highest_role_and_odd_tokens_the_lowest() -> None:
 
     assert claims(token('{"sub":"eve","roles":["Reader","contributor"]}')) == (
         "eve",
-        Role.OPERATOR,
+        PortalRole.OPERATOR,
     )
-    assert claims(token('{"sub":"eve","roles":[]}')) == ("eve", Role.VIEWER)
-    assert claims("nonsense") == ("admin", Role.VIEWER)
+    assert claims(token('{"sub":"eve","roles":[]}')) == ("eve", PortalRole.VIEWER)
+    assert claims("nonsense") == ("admin", PortalRole.VIEWER)

@@ -11,9 +11,9 @@ import pytest
 from penstock.management.client import ManagementClient
 from penstock.model.clock import ManualClock
 from penstock.model.errors import NotFound
-from penstock.portal.service_client import TTL_MS, Backend
+from penstock.portal.service_client import TTL_MS, PortalServiceClient
 from penstock.portal.settings import PortalSettings, from_environ
-from penstock.portal.streams import EventStream, said
+from penstock.portal.streams import ServerSentEvents, encode_server_sent_event
 
 
 class Source:
@@ -52,7 +52,7 @@ async def streamed(source: Source, *, leave: bool) -> list[bytes]:
         return {"type": "http.disconnect"}
 
     async with asyncio.timeout(10):
-        await EventStream(source.lines())({"type": "http"}, receive, send)
+        await ServerSentEvents(source.lines())({"type": "http"}, receive, send)
     return sent
 
 
@@ -69,7 +69,7 @@ async def test_source_that_ends_ends_the_answer() -> None:
 
 
 def test_text_cannot_end_an_event_of_the_stream() -> None:
-    made = said("rows", {"text": "a\n\nevent: forged\r\ndata: 1\u2028"})
+    made = encode_server_sent_event("rows", {"text": "a\n\nevent: forged\r\ndata: 1\u2028"})
     assert made.count(b"\n") == 3
     assert made.endswith(b"\n\n")
 
@@ -80,15 +80,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def backend(clock: ManualClock) -> Iterator[Backend]:
+def backend(clock: ManualClock) -> Iterator[PortalServiceClient]:
     settings = PortalSettings(admin_url="http://127.0.0.1:9", token_file="/t", secret="s")
-    backend = Backend(settings, clock)
+    backend = PortalServiceClient(settings, clock)
     yield backend
     backend.close()
 
 
 async def test_ten_tabs_ask_once_until_the_answer_is_old(
-    backend: Backend, clock: ManualClock
+    backend: PortalServiceClient, clock: ManualClock
 ) -> None:
     asked: list[str | None] = []
 
@@ -96,15 +96,15 @@ async def test_ten_tabs_ask_once_until_the_answer_is_old(
         asked.append(client.on_behalf_of)
         return len(asked)
 
-    assert await asyncio.gather(*(backend.shared("key", work) for _ in range(10))) == [1] * 10
+    assert await asyncio.gather(*(backend.get_shared("key", work) for _ in range(10))) == [1] * 10
     clock.advance(TTL_MS)
-    assert await backend.shared("key", work) == 2
+    assert await backend.get_shared("key", work) == 2
     backend.forget("key")
-    assert await backend.shared("key", work) == 3
+    assert await backend.get_shared("key", work) == 3
     assert set(asked) == {"viewer portal"}
 
 
-async def test_failure_is_not_kept(backend: Backend) -> None:
+async def test_failure_is_not_kept(backend: PortalServiceClient) -> None:
     answers: Iterator[str | NotFound] = iter([NotFound("not yet"), "there"])
 
     def work(client: ManagementClient) -> str:
@@ -114,8 +114,8 @@ async def test_failure_is_not_kept(backend: Backend) -> None:
         return answer
 
     with pytest.raises(NotFound):
-        await backend.shared("key", work)
-    assert await backend.shared("key", work) == "there"
+        await backend.get_shared("key", work)
+    assert await backend.get_shared("key", work) == "there"
 
 
 def test_settings_come_from_the_environment_and_show_no_secret() -> None:

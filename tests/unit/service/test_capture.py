@@ -18,16 +18,21 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
 from penstock.service import capture_process
-from penstock.service.capture_process import CaptureSupervisor, CaptureWatch, asking, capture_child
-from penstock.service.child_processes import Child, ChildState, ChildStatus
+from penstock.service.capture_process import (
+    CaptureMonitor,
+    CaptureSupervisor,
+    capture_child,
+    job_is_polling,
+)
+from penstock.service.child_processes import ChildProcess, ChildState, ChildStatus
 from penstock.service.config.loader import load_settings
 from penstock.service.config.settings import Settings
 from penstock.service.readiness import State
-from penstock.service.runtime_description import Facts
+from penstock.service.runtime_description import RuntimeDescription
 
 NS = NamespaceName("contoso")
 CLOCK = ManualClock()
-CHILD = Child("capture", ("true",), {})
+CHILD = ChildProcess("capture", ("true",), {})
 
 
 class FakeChildren:
@@ -36,7 +41,7 @@ class FakeChildren:
         self.heard: Callable[[ChildStatus], None] | None = None
         self.found: ChildStatus | None = None
 
-    def start(self, child: Child) -> None:
+    def start(self, child: ChildProcess) -> None:
         self.running.append(child.name)
         self.heard = child.heard
 
@@ -121,7 +126,7 @@ async def test_packages_that_are_missing_are_told(
     catalog.put_hub(hub([RUN]))
     await until(lambda: "penstock[capture]" in registry.trouble)
     assert children.running == []
-    watch = CaptureWatch(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
+    watch = CaptureMonitor(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
     statuses = await watch.statuses()
     assert "no_such_package" in watch.warnings(statuses)[0]
     # newcomer.md 20: `/ready` said ok while Capture could not run.
@@ -144,7 +149,7 @@ async def test_process_that_keeps_ending_is_told(
     assert registry.trouble == ""  # that happens
     children.heard(msgspec.structs.replace(ended, in_vain=3))
     assert "ended 3 times in a row, last with exit code 2: " in registry.trouble
-    watch = CaptureWatch(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
+    watch = CaptureMonitor(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
     assert registry.trouble in watch.warnings(await watch.statuses())[0]
     children.heard(msgspec.structs.replace(ended, in_vain=4, last_exit=-9))
     assert "last with signal 9: " in registry.trouble
@@ -177,7 +182,7 @@ async def test_word_of_a_process_that_keeps_ending_outlives_a_change_of_the_cata
 
 async def test_job_that_has_not_asked_for_five_minutes_hangs(registry: CaptureRegistry) -> None:
     children, clock = FakeChildren(), ManualClock()
-    asks = asking(children, registry, clock.now_ms)  # type: ignore[arg-type]
+    asks = job_is_polling(children, registry, clock.now_ms)  # type: ignore[arg-type]
     children.running = ["capture"]
     assert not await asks()  # nobody ever did
     registry.claim("job", now_ms=clock.now_ms())
@@ -192,7 +197,7 @@ async def test_question_of_the_process_before_is_no_answer_of_the_next(
     registry: CaptureRegistry,
 ) -> None:
     children, clock = FakeChildren(), ManualClock()
-    asks = asking(children, registry, clock.now_ms)  # type: ignore[arg-type]
+    asks = job_is_polling(children, registry, clock.now_ms)  # type: ignore[arg-type]
     registry.claim("job", now_ms=clock.now_ms())
     clock.advance(1_000)
     children.found = ChildStatus("capture", ChildState.STARTING, 7, 1, -9, clock.now_ms())
@@ -204,15 +209,15 @@ async def test_question_of_the_process_before_is_no_answer_of_the_next(
 
 async def test_clock_that_was_set_back_hides_no_job_that_hangs(registry: CaptureRegistry) -> None:
     children, clock = FakeChildren(), ManualClock()
-    asks = asking(children, registry, clock.now_ms)  # type: ignore[arg-type]
+    asks = job_is_polling(children, registry, clock.now_ms)  # type: ignore[arg-type]
     registry.claim("job", now_ms=clock.now_ms() + 3_600_000)
     assert not await asks()
     registry.claim("job", now_ms=clock.now_ms())
     assert await asks()
 
 
-def facts_of(data: Path) -> Facts:
-    return Facts(
+def facts_of(data: Path) -> RuntimeDescription:
+    return RuntimeDescription(
         namespace="ns",
         connection_string="",
         emulator_connection_string=None,
@@ -295,7 +300,7 @@ async def test_warnings_are_logged_once_in_ten_minutes(
     catalog: MemoryCatalog, registry: CaptureRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
-    watch = CaptureWatch(catalog, registry, lambda _: {"0": 5, "1": 0}, clock.now_ms)
+    watch = CaptureMonitor(catalog, registry, lambda _: {"0": 5, "1": 0}, clock.now_ms)
     assert watch.check(await watch.statuses()).state is State.OFF
     captured = hub([RUN])
     catalog.put_hub(captured)

@@ -19,8 +19,8 @@ from penstock.model.clock import ManualClock
 from penstock.service.child_processes import (
     BACKOFF_S,
     LINE_BYTES_MAX,
-    Child,
-    Children,
+    ChildProcess,
+    ChildProcesses,
     ChildState,
     ChildStatus,
     Probe,
@@ -62,17 +62,17 @@ def pauses() -> Pauses:
 
 
 @pytest.fixture
-async def children(clock: ManualClock, pauses: Pauses) -> AsyncIterator[Children]:
-    children = Children(clock, grace_s=20, pause=pauses)
+async def children(clock: ManualClock, pauses: Pauses) -> AsyncIterator[ChildProcesses]:
+    children = ChildProcesses(clock, grace_s=20, pause=pauses)
     yield children
     await children.close()
 
 
-def python(code: str, *, probe: Probe | None = None, **environ: str) -> Child:
-    return Child("job", (sys.executable, "-c", code), {**os.environ, **environ}, probe)
+def python(code: str, *, probe: Probe | None = None, **environ: str) -> ChildProcess:
+    return ChildProcess("job", (sys.executable, "-c", code), {**os.environ, **environ}, probe)
 
 
-async def seen(children: Children, what: Callable[[ChildStatus], bool]) -> ChildStatus:
+async def seen(children: ChildProcesses, what: Callable[[ChildStatus], bool]) -> ChildStatus:
     async with asyncio.timeout(DEADLINE_S):
         while True:
             (status,) = children.status()
@@ -101,7 +101,7 @@ async def gone(pid: int) -> None:
     await until(lambda: not alive(pid))
 
 
-async def test_child_runs_until_it_is_stopped(children: Children) -> None:
+async def test_child_runs_until_it_is_stopped(children: ChildProcesses) -> None:
     children.start(python(SLEEPS))
     status = await seen(children, lambda s: s.state is ChildState.RUNNING)
     assert status.pid is not None
@@ -111,7 +111,7 @@ async def test_child_runs_until_it_is_stopped(children: Children) -> None:
     assert children.status() == []
 
 
-async def test_child_is_nicer_than_we_are(children: Children) -> None:
+async def test_child_is_nicer_than_we_are(children: ChildProcesses) -> None:
     """Where cores are few, the broker comes first."""
     children.start(python(SLEEPS))
     wanted = min(os.nice(0) + 5, 19)
@@ -124,7 +124,7 @@ async def test_child_is_nicer_than_we_are(children: Children) -> None:
 
 
 async def test_child_that_ends_is_started_again_later_each_time(
-    children: Children, pauses: Pauses
+    children: ChildProcesses, pauses: Pauses
 ) -> None:
     children.start(python("raise SystemExit(3)"))
     for times in range(8):
@@ -138,7 +138,7 @@ async def test_child_that_ends_is_started_again_later_each_time(
 
 
 async def test_child_that_lived_for_a_minute_starts_again_soon(
-    children: Children, pauses: Pauses, clock: ManualClock
+    children: ChildProcesses, pauses: Pauses, clock: ManualClock
 ) -> None:
     children.start(python(SLEEPS))
     for _ in range(2):
@@ -154,7 +154,7 @@ async def test_child_that_lived_for_a_minute_starts_again_soon(
 
 
 async def test_child_that_does_not_answer_is_killed_and_started_again(
-    children: Children, pauses: Pauses
+    children: ChildProcesses, pauses: Pauses
 ) -> None:
     answers = [True]
 
@@ -178,7 +178,7 @@ async def test_child_that_does_not_answer_is_killed_and_started_again(
 
 
 async def test_probing_ends_when_it_is_canceled_in_the_turn_of_an_answer(
-    children: Children,
+    children: ChildProcesses,
 ) -> None:
     """`asyncio.wait_for` of Python 3.11 returns the answer, and probing never ends."""
     asked = asyncio.Event()
@@ -199,7 +199,7 @@ async def test_probing_ends_when_it_is_canceled_in_the_turn_of_an_answer(
 
 
 async def test_child_that_never_answers_is_started_again_after_a_minute(
-    children: Children, pauses: Pauses, clock: ManualClock
+    children: ChildProcesses, pauses: Pauses, clock: ManualClock
 ) -> None:
     async def probe() -> bool:
         return False
@@ -214,7 +214,7 @@ async def test_child_that_never_answers_is_started_again_after_a_minute(
 
 
 async def test_child_that_needs_longer_to_answer_first_is_given_it(
-    children: Children, pauses: Pauses, clock: ManualClock
+    children: ChildProcesses, pauses: Pauses, clock: ManualClock
 ) -> None:
     async def probe() -> bool:
         return False
@@ -232,7 +232,7 @@ async def test_child_that_needs_longer_to_answer_first_is_given_it(
 
 
 async def test_ends_in_a_row_are_counted_until_a_child_was_well_for_a_minute(
-    children: Children, pauses: Pauses, clock: ManualClock
+    children: ChildProcesses, pauses: Pauses, clock: ManualClock
 ) -> None:
     heard: list[ChildStatus] = []
     answers = [False]
@@ -269,7 +269,7 @@ async def test_ends_in_a_row_are_counted_until_a_child_was_well_for_a_minute(
 
 
 async def test_child_that_ignores_sigterm_is_killed(clock: ManualClock) -> None:
-    children = Children(clock, grace_s=0.05)
+    children = ChildProcesses(clock, grace_s=0.05)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
     children.start(python(deaf))
     status = await seen(children, lambda s: s.pid is not None)
@@ -279,7 +279,7 @@ async def test_child_that_ignores_sigterm_is_killed(clock: ManualClock) -> None:
     assert not alive(status.pid)
 
 
-async def test_what_a_child_started_goes_with_it(children: Children, tmp_path: Path) -> None:
+async def test_what_a_child_started_goes_with_it(children: ChildProcesses, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = (
         "import os, pathlib, subprocess, sys, time\n"
@@ -297,7 +297,7 @@ async def test_what_a_child_started_goes_with_it(children: Children, tmp_path: P
 
 
 async def test_lines_of_a_child_come_into_our_log(
-    children: Children, caplog: pytest.LogCaptureFixture
+    children: ChildProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "penstock.child.job")
     code = (
@@ -314,19 +314,19 @@ async def test_lines_of_a_child_come_into_our_log(
     assert any("left out" in text for _, text in said)
 
 
-async def test_program_that_is_missing_is_tried_again(children: Children) -> None:
-    children.start(Child("job", ("/does/not/exist",), {}))
+async def test_program_that_is_missing_is_tried_again(children: ChildProcesses) -> None:
+    children.start(ChildProcess("job", ("/does/not/exist",), {}))
     status = await seen(children, lambda s: s.state is ChildState.WAITING)
     assert status.last_exit == 1
 
 
-async def test_name_is_used_once(children: Children) -> None:
+async def test_name_is_used_once(children: ChildProcesses) -> None:
     children.start(python(SLEEPS))
     with pytest.raises(ValueError, match="stop it first"):
         children.start(python(SLEEPS))
 
 
-async def test_stopping_what_is_not_there_does_nothing(children: Children) -> None:
+async def test_stopping_what_is_not_there_does_nothing(children: ChildProcesses) -> None:
     await children.stop("nobody")
     assert children.status() == []
 
@@ -368,7 +368,7 @@ async def test_child_does_not_outlive_a_parent_that_is_killed() -> None:
 
 
 async def test_child_that_cannot_be_started_is_tried_again(
-    children: Children, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+    children: ChildProcesses, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """reliability.md bug 4: "can't start new thread" is no OSError, and ended the supervision."""
     spawn = asyncio.create_subprocess_exec

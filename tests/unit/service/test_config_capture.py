@@ -9,12 +9,12 @@ import pytest
 from penstock.model.errors import ConfigurationError
 from penstock.service.config.capture import destinations_of
 from penstock.service.config.loader import load_settings
-from penstock.service.config.settings import CaptureConfig
+from penstock.service.config.settings import CaptureJobConfig
 
 SECRET = "c2VjcmV0LWtleQ=="
 
 
-def load(tmp_path: Path, text: str, **environ: str) -> CaptureConfig:
+def load(tmp_path: Path, text: str, **environ: str) -> CaptureJobConfig:
     file = tmp_path / "penstock.toml"
     file.write_text(text)
     return load_settings(flags={"config": file}, environ=environ).capture

@@ -12,7 +12,7 @@ from penstock.catalog.memory import MemoryCatalog
 from penstock.model.entities import Namespace, Tier
 from penstock.model.errors import ConfigurationError, QuotaExceeded
 from penstock.model.names import NamespaceName
-from penstock.model.prices import Prices
+from penstock.model.prices import PriceList
 from penstock.model.usage import QuotaKind, Usage
 from penstock.service import initial_entities
 from penstock.service.config.loader import load_settings
@@ -68,7 +68,7 @@ def test_auto_inflate_is_off_not_said_or_up_to_a_number(
 
 def test_prices_are_exact_to_their_last_digit(load: Load) -> None:
     text = '[prices]\ncurrency = "EUR"\nthroughput_unit_hour = 0.1\negress_gb = "0.123456789"\n'
-    assert load(text).prices == Prices(
+    assert load(text).prices == PriceList(
         currency="EUR", throughput_unit_hour=Decimal("0.1"), egress_gb=Decimal("0.123456789")
     )
     assert load("").prices is None
@@ -112,7 +112,7 @@ def test_a_bad_line_is_named_with_what_is_allowed(load: Load, text: str, sentenc
 
 
 def test_price_of_an_hour_is_the_sum_of_its_parts() -> None:
-    prices = Prices(
+    prices = PriceList(
         throughput_unit_hour=Decimal("0.03"),
         million_ingress_events=Decimal("0.028"),
         ingress_gb=Decimal(1),
@@ -129,7 +129,7 @@ def test_price_of_an_hour_is_the_sum_of_its_parts() -> None:
         capture_hours=3,
     )
     assert prices.of(hour) == Decimal("0.12") + Decimal("0.014") + 1 + 1 + Decimal("0.3")
-    assert Prices().of(hour) == 0
+    assert PriceList().of(hour) == 0
 
 
 # --- the start ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import DataDirectoryError
-from penstock.service.data_directory import DataDirectory, read_runtime, write_whole
+from penstock.service.data_directory import DataDirectory, read_runtime, write_file_atomically
 
 FACTS = {"namespace": "penstock", "pid": 1, "portal": None}
 
@@ -208,9 +208,9 @@ def test_a_runtime_that_cannot_be_read_is_one_sentence(data: DataDirectory) -> N
 
 def test_write_whole_keeps_or_replaces_what_is_there(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    write_whole(file, b"1", mode=0o600, replace=False)
-    write_whole(file, b"2", mode=0o600, replace=False)
+    write_file_atomically(file, b"1", mode=0o600, replace=False)
+    write_file_atomically(file, b"2", mode=0o600, replace=False)
     assert file.read_bytes() == b"1"
-    write_whole(file, b"3", mode=0o600)
+    write_file_atomically(file, b"3", mode=0o600)
     assert file.read_bytes() == b"3"
     assert list(tmp_path.iterdir()) == [file]

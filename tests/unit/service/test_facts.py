@@ -11,7 +11,7 @@ from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.names import ROOT_RULE, NamespaceName
 from penstock.service.config.settings import Settings
 from penstock.service.management_context import endpoints_of
-from penstock.service.runtime_description import Facts
+from penstock.service.runtime_description import RuntimeDescription
 
 ROOT = AuthorizationRule(
     namespace=NamespaceName("penstock"),
@@ -43,7 +43,7 @@ ROOT = AuthorizationRule(
 def test_every_address_has_the_host_that_is_bound(
     host: str, public_hosts: tuple[str, ...], expected: str
 ) -> None:
-    facts = Facts.of(
+    facts = RuntimeDescription.of(
         Settings(host=host, public_hosts=public_hosts),
         root=ROOT,
         amqp_port=1,

@@ -11,13 +11,13 @@ import pytest
 
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch
-from penstock.model.flush_times import FLUSH_BOUNDS_S, FlushTimes
+from penstock.model.flush_times import FLUSH_BOUNDS_S, FlushLatencies
 
 DEADLINE_S = 30.0
 
 
 def test_each_time_is_counted_in_its_class() -> None:
-    times = FlushTimes()
+    times = FlushLatencies()
     for seconds in (0.0, 0.0005, 0.0006, 10.0, 10.1, 300.0):
         times.observe(seconds)
     assert (times.counts[0], times.counts[1]) == (2, 1)
@@ -28,7 +28,7 @@ def test_each_time_is_counted_in_its_class() -> None:
 
 
 def test_what_was_read_does_not_change_afterwards() -> None:
-    times = FlushTimes()
+    times = FlushLatencies()
     before = times.counts
     times.observe(1.0)
     assert sum(before) == 0
@@ -40,7 +40,7 @@ def test_log_tells_of_each_round_that_was_flushed(
 ) -> None:
     """One append at a time: each is a round of its own."""
     works: queue.Queue[Callable[[], None]] = queue.Queue()
-    times = FlushTimes()
+    times = FlushLatencies()
     store = EmbeddedLogStore(tmp_path / "log", wake=works.put, flush=flush, on_flush=times.observe)
     partition = store.partition("hub", 0)
     done: list[object] = []

@@ -17,7 +17,7 @@ from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
-from penstock.model.flush_times import FlushTimes
+from penstock.model.flush_times import FlushLatencies
 from penstock.model.names import HubName, NamespaceName
 from penstock.service.metrics import BrokerCollector, CertificateCollector
 
@@ -54,7 +54,7 @@ def metrics() -> dict[str, Metric]:
         lag=lambda hub: [],
         connections=lambda: 1,
         connections_opened=lambda: 2,
-        flushes=FlushTimes(),
+        flushes=FlushLatencies(),
         answered={201: 1},
     )
 

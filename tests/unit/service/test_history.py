@@ -19,7 +19,15 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import DataDirectoryError
 from penstock.model.events import EventBatch
-from penstock.model.metrics import COUNTERS, GAUGES, STEP_MS, SUBJECTS_MAX, Sample, Series, Subject
+from penstock.model.metrics import (
+    COUNTERS,
+    GAUGES,
+    STEP_MS,
+    SUBJECTS_MAX,
+    MetricSample,
+    MetricSeries,
+    MetricSubject,
+)
 from penstock.model.names import HubName, NamespaceName
 from penstock.service.metric_history import MetricHistory
 from penstock.service.periodic_tasks import ITEMS_PER_TURN
@@ -33,30 +41,30 @@ class Store:
     """Keeps what it is given, and on which thread; refuses when it is told to."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[int, list[Sample]]] = []
+        self.records: list[tuple[int, list[MetricSample]]] = []
         self.threads: set[str] = set()
         self.refuses = False
         self.recorded = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def record(self, at_ms: int, samples: Sequence[Sample]) -> None:
+    def record(self, at_ms: int, samples: Sequence[MetricSample]) -> None:
         self.threads.add(threading.current_thread().name)
         if self.refuses:
             raise DataDirectoryError("The disk is full.")
         self.records.append((at_ms, list(samples)))
         self._loop.call_soon_threadsafe(self.recorded.set)
 
-    def read(self, namespace: str, hub: str | None, **asked: Any) -> Series:
+    def read(self, namespace: str, hub: str | None, **asked: Any) -> MetricSeries:
         self.threads.add(threading.current_thread().name)
-        return Series(step_ms=asked["now_ms"], at_ms=[], values={})
+        return MetricSeries(step_ms=asked["now_ms"], at_ms=[], values={})
 
     def close(self) -> None:
         pass
 
-    def sample(self, *subject: str) -> Sample:
+    def sample(self, *subject: str) -> MetricSample:
         """Of the last record."""
         _, samples = self.records[-1]
-        return next(each for each in samples if each.subject == Subject(*subject))
+        return next(each for each in samples if each.subject == MetricSubject(*subject))
 
     def counted(self, *subject: str) -> dict[str, int]:
         return dict(zip(COUNTERS, self.sample(*subject).counters, strict=True))
@@ -246,8 +254,8 @@ async def test_too_many_hubs_leave_the_quiet_ones_out(world: World) -> None:
     _, samples = world.store.records[-1]
     assert len(samples) == SUBJECTS_MAX
     assert [each.subject for each in samples[:2]] == [
-        Subject("contoso"),
-        Subject("contoso", "hub-200"),
+        MetricSubject("contoso"),
+        MetricSubject("contoso", "hub-200"),
     ]
 
 
@@ -269,7 +277,7 @@ async def test_stopping_notes_the_last_seconds(world: World) -> None:
         dict(zip(COUNTERS, each.counters, strict=True))["incoming_messages"]
         for _, samples in world.store.records
         for each in samples
-        if each.subject == Subject("contoso", "orders")
+        if each.subject == MetricSubject("contoso", "orders")
     ]
     assert sum(counts) == 3
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker import Broker, HubRuntime
 from penstock.catalog.memory import MemoryCatalog
-from penstock.checkpoints.server_store import CheckpointKeeper
+from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.log.memory import MemoryLogStore
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import ManualClock
@@ -56,9 +56,9 @@ def put_group(catalog: MemoryCatalog, name: str) -> None:
     )
 
 
-def open_keeper(folder: Path, clock: ManualClock) -> CheckpointKeeper:
+def open_keeper(folder: Path, clock: ManualClock) -> ServerCheckpointStore:
     loop = asyncio.get_running_loop()
-    return CheckpointKeeper(folder / "checkpoints.sqlite", now_ms=clock.now_ms, loop=loop)
+    return ServerCheckpointStore(folder / "checkpoints.sqlite", now_ms=clock.now_ms, loop=loop)
 
 
 async def test_checkpoints_end_with_their_group_and_their_hub(
@@ -119,10 +119,10 @@ async def test_lag_in_seconds_comes_from_the_disk_when_it_is_measured(
     with ThreadPoolExecutor(1) as reads:
         lag = LagReport(broker, catalog, keeper, clock, reads)
         assert [row.lag_seconds for row in lag.rows()] == [3.0, None]
-        assert await lag.measured() == lag.rows()  # memory knows it all
+        assert await lag.measure() == lag.rows()  # memory knows it all
         monkeypatch.setattr(HubRuntime, "enqueued_ms", lambda *_: None)
         assert [row.lag_seconds for row in lag.rows()] == [None, None]
-        (first, second) = await lag.measured("contoso", "EVENTS")
+        (first, second) = await lag.measure("contoso", "EVENTS")
         assert (first.lag_events, first.lag_seconds) == (1, 3.0)
         assert (second.lag_events, second.lag_seconds) == (None, None)
     await keeper.close()

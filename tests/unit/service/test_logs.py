@@ -57,7 +57,7 @@ def test_facts_are_never_thinned(written: io.StringIO) -> None:
 
 
 def test_memory_is_bounded_whatever_is_logged(clock: ManualClock) -> None:
-    thinning = logging_setup.Thinning(clock.monotonic_ms)
+    thinning = logging_setup.RepeatLimit(clock.monotonic_ms)
     for number in range(5000):
         record = logging.makeLogRecord({"levelno": logging.WARNING, "msg": f"template {number}"})
         assert thinning.filter(record)

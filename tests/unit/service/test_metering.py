@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker import Account, Broker
 from penstock.catalog.memory import MemoryCatalog
-from penstock.catalog.usage_ledger import MemoryLedger
+from penstock.catalog.usage_ledger import MemoryUsageLedger
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier
@@ -20,13 +20,13 @@ from penstock.model.errors import DataDirectoryError
 from penstock.model.names import HubName, NamespaceName
 from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
 from penstock.service import usage_recorder as module
-from penstock.service.usage_recorder import Metering
+from penstock.service.usage_recorder import UsageRecorder
 
 NS = NamespaceName("contoso")
 TEN = 480_000 * HOUR_MS
 
 
-class Ledger(MemoryLedger):
+class Ledger(MemoryUsageLedger):
     """Tells of each write, and fails when it is told to."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class World:
         self.broker = Broker(
             self.catalog, MemoryLogStore(lambda work: None), self.clock, producer_ids=lambda: 1
         )
-        self.metering = Metering(
+        self.metering = UsageRecorder(
             self.broker.accounts,
             self.catalog,
             self.ledger,

@@ -14,7 +14,7 @@ from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
-from penstock.model.flush_times import FlushTimes
+from penstock.model.flush_times import FlushLatencies
 from penstock.model.names import HubName, NamespaceName
 from penstock.service.metrics import BrokerCollector, CertificateCollector, Family, MetricsPage
 from penstock.service.periodic_tasks import ITEMS_PER_TURN
@@ -79,7 +79,7 @@ def collector_of(hubs: int, rows: Rows) -> BrokerCollector:
         lag=rows,
         connections=lambda: 3,
         connections_opened=lambda: 4,
-        flushes=FlushTimes(),
+        flushes=FlushLatencies(),
         answered={201: 7},
     )
 

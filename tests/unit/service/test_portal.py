@@ -15,9 +15,9 @@ from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
 from penstock.service.management_context import ServiceTokens
 from penstock.service.portal_process import PortalSignIn, PortalSockets, portal_child
-from penstock.service.runtime_description import Facts
+from penstock.service.runtime_description import RuntimeDescription
 
-FACTS = Facts(
+FACTS = RuntimeDescription(
     namespace="n",
     connection_string="c",
     emulator_connection_string=None,

@@ -118,7 +118,7 @@ async def test_failure_leaves_the_old_token_and_is_tried_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(process_tokens, "write_whole", full)
+        patch.setattr(process_tokens, "write_file_atomically", full)
         with pytest.raises(OSError, match="No space"):
             await tokens.renew()
     assert read_token(tokens.file(CAPTURE)) == first

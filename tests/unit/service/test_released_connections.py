@@ -20,7 +20,7 @@ from penstock.client.connection import Connection, connect
 from penstock.client.endpoint import Endpoint
 from penstock.client.errors import ClientError
 from penstock.gateway.amqp.connection import AmqpConnection
-from penstock.gateway.amqp.links import LinkApp
+from penstock.gateway.amqp.links import LinkHandler
 from penstock.gateway.guard import ConnectionSlot
 from penstock.service.config.settings import Settings
 from penstock.service.wiring import Penstock
@@ -105,5 +105,5 @@ async def test_connection_that_ended_needs_no_collection(
 
 def _live() -> Counter[str]:
     """What exists for connections, on the service's side."""
-    kinds = (AmqpConnection, ConnectionSlot, LinkApp, SenderLink, ProducerLink, Reader)
+    kinds = (AmqpConnection, ConnectionSlot, LinkHandler, SenderLink, ProducerLink, Reader)
     return Counter(type(item).__name__ for item in gc.get_objects() if isinstance(item, kinds))

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model import limits, slow_operations
 from penstock.model.clock import ManualClock
-from penstock.service.logging_setup import BURST, Thinning
+from penstock.service.logging_setup import BURST, RepeatLimit
 from penstock.service.read_threads import ReadThreads
 
 
@@ -32,23 +32,23 @@ def reads() -> Iterator[ReadThreads]:
 
 
 def test_slow_operation_is_one_line_with_its_facts(told: pytest.LogCaptureFixture) -> None:
-    slow_operations.took("commit", limits.SLOW_OPERATION_MS - 0.1, hub="a")
-    slow_operations.took("commit", limits.SLOW_OPERATION_MS + 234.5, hub="b", events=3)
+    slow_operations.warn_if_slow("commit", limits.SLOW_OPERATION_MS - 0.1, hub="a")
+    slow_operations.warn_if_slow("commit", limits.SLOW_OPERATION_MS + 234.5, hub="b", events=3)
     assert told.messages == ["slow operation: what=commit ms=1234 hub=b events=3"]
 
 
 def test_flood_of_one_kind_does_not_hide_another(told: pytest.LogCaptureFixture) -> None:
-    thinning = Thinning(ManualClock().monotonic_ms)
+    thinning = RepeatLimit(ManualClock().monotonic_ms)
     for _ in range(1000):
-        slow_operations.took("commit", 5000)
-    slow_operations.took("read", 5000)
+        slow_operations.warn_if_slow("commit", 5000)
+    slow_operations.warn_if_slow("read", 5000)
     let_through = [record.getMessage() for record in told.records if thinning.filter(record)]
     assert len(let_through) == BURST + 1
     assert "what=read" in let_through[-1]
 
 
 def test_facts_with_a_percent_sign_are_only_text(told: pytest.LogCaptureFixture) -> None:
-    slow_operations.took("attach", 5000, peer="fe80::1%eth0:5")
+    slow_operations.warn_if_slow("attach", 5000, peer="fe80::1%eth0:5")
     assert told.messages == ["slow operation: what=attach ms=5000 peer=fe80::1%eth0:5"]
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.unit.log.test_committer import refuse_threads
 
-from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.server import AmqpServer
 from penstock.model.clock import ManualClock
 from penstock.model.entities import ConsumerGroup
 from penstock.model.errors import PenstockError
@@ -232,7 +232,7 @@ async def test_links_are_judged_again_only_when_rules_or_status_changed(
 ) -> None:
     """reliability.md bug 10: a consumer group that was created stopped the loop for 0.95 s."""
     judged: list[str] = []
-    monkeypatch.setattr(AmqpDoor, "rejudge", lambda door: judged.append("again"))
+    monkeypatch.setattr(AmqpServer, "revalidate_grants", lambda door: judged.append("again"))
     broker = service.penstock.broker
     assert broker is not None
     catalog = broker._catalog

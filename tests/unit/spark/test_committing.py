@@ -7,12 +7,15 @@ import threading
 import pytest
 
 from penstock.checkpoints.errors import CheckpointStoreUnavailable
-from penstock.checkpoints.records import Names
+from penstock.checkpoints.records import GroupNames
 from penstock.model.checkpoints import Checkpoint
-from penstock.spark.eventhubs.checkpoint_reporter import Committer, committer
-from penstock.spark.eventhubs.options import Options
+from penstock.spark.eventhubs.checkpoint_reporter import (
+    CheckpointReporter,
+    open_checkpoint_reporter,
+)
+from penstock.spark.eventhubs.options import EventHubsOptions
 
-NAMES = Names("host", "hub", "$Default")
+NAMES = GroupNames("host", "hub", "$Default")
 
 
 class Store:
@@ -21,7 +24,7 @@ class Store:
         self.fails = fails
         self.closed = threading.Event()
 
-    def save(self, names: Names, checkpoint: Checkpoint) -> None:
+    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None:
         assert names == NAMES
         if self.fails:
             raise CheckpointStoreUnavailable("nobody is there")
@@ -33,7 +36,9 @@ class Store:
 
 def test_changed_positions_are_saved_as_the_last_event_processed() -> None:
     store = Store()
-    told = Committer(NAMES, lambda: store, lambda partition, number: f"{partition}@{number}")
+    told = CheckpointReporter(
+        NAMES, lambda: store, lambda partition, number: f"{partition}@{number}"
+    )
     told.note({"0": 0, "1": 10})
     assert told.flush()
     told.note({"0": 5, "1": 10})
@@ -44,7 +49,7 @@ def test_changed_positions_are_saved_as_the_last_event_processed() -> None:
 
 def test_an_event_that_is_gone_leaves_its_number() -> None:
     store = Store()
-    told = Committer(NAMES, lambda: store, lambda partition, number: None)
+    told = CheckpointReporter(NAMES, lambda: store, lambda partition, number: None)
     told.note({"0": 7})
     told.close()
     assert store.saved == [("0", 6, "-1")]
@@ -52,7 +57,9 @@ def test_an_event_that_is_gone_leaves_its_number() -> None:
 
 def test_a_service_without_such_a_store_is_asked_seldom() -> None:
     store, clock_s = Store(fails=True), [100.0]
-    told = Committer(NAMES, lambda: store, lambda p, n: "x", monotonic_s=lambda: clock_s[0])
+    told = CheckpointReporter(
+        NAMES, lambda: store, lambda p, n: "x", monotonic_s=lambda: clock_s[0]
+    )
     told.note({"0": 1})
     assert told.flush(), "given up for now"
     store.fails = False
@@ -78,8 +85,8 @@ def test_azures_own_service_is_left_alone(
     is_penstock: bool, more: dict[str, str], is_told: bool
 ) -> None:
     text = "Endpoint=sb://host;SharedAccessKeyName=n;SharedAccessKey=aw==;EntityPath=hub"
-    made = committer(
-        Options({"connectionString": text} | more).read(),
+    made = open_checkpoint_reporter(
+        EventHubsOptions({"connectionString": text} | more).read(),
         lambda p, n: None,
         is_penstock=lambda: is_penstock,
     )
@@ -92,7 +99,7 @@ def test_position_that_cannot_be_reported_is_one_warning_with_the_remedy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = [0.0]
-    reporter = Committer(
+    reporter = CheckpointReporter(
         NAMES, lambda: Store(fails=True), lambda *_: "1", monotonic_s=lambda: now_s[0]
     )
     with caplog.at_level("INFO", logger="penstock.spark"):

@@ -10,20 +10,22 @@ import pytest
 from penstock.model.errors import ArgumentError, ConfigurationError
 from penstock.spark.capture.source import SCHEMA, CaptureSource
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
-from penstock.spark.eventhubs.options import NAMES, Options, parse_duration
-from penstock.spark.eventhubs.positions import EARLIEST, LATEST, Kind, Position
+from penstock.spark.eventhubs.options import NAMES, EventHubsOptions, parse_duration
+from penstock.spark.eventhubs.positions import EARLIEST, LATEST, Position, PositionKind
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 TEXT = f"Endpoint=sb://host:5671/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"
 
 
-def options(**given: str) -> Options:
-    return Options({"connectionString": TEXT} | given)
+def options(**given: str) -> EventHubsOptions:
+    return EventHubsOptions({"connectionString": TEXT} | given)
 
 
 @pytest.mark.parametrize("prefix", ["", "eventhubs.", "EventHubs."])
 def test_names_may_have_the_old_prefix_and_any_case(prefix: str) -> None:
-    read = Options({f"{prefix}CONNECTIONSTRING": TEXT, f"{prefix}maxeventspertrigger": "10"}).read()
+    read = EventHubsOptions(
+        {f"{prefix}CONNECTIONSTRING": TEXT, f"{prefix}maxeventspertrigger": "10"}
+    ).read()
     assert read.target.eventhub_name == "hub"
     assert read.max_events_per_trigger == 10
 
@@ -40,16 +42,16 @@ def test_names_may_have_the_old_prefix_and_any_case(prefix: str) -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one(given: str, meant: str) -> None:
     with pytest.raises(ArgumentError, match=f"did you mean {meant}\\?") as refused:
-        Options({given: KEY})
+        EventHubsOptions({given: KEY})
     assert KEY not in str(refused.value)
 
 
 def test_the_same_option_twice_must_mean_the_same() -> None:
-    assert Options({"maxEventsPerTrigger": "5", "eventhubs.maxEventsPerTrigger": "5"}).text(
-        "maxEventsPerTrigger"
-    )
+    assert EventHubsOptions(
+        {"maxEventsPerTrigger": "5", "eventhubs.maxEventsPerTrigger": "5"}
+    ).text("maxEventsPerTrigger")
     with pytest.raises(ArgumentError, match="given twice"):
-        Options({"maxEventsPerTrigger": "5", "maxOffsetsPerTrigger": "6"})
+        EventHubsOptions({"maxEventsPerTrigger": "5", "maxOffsetsPerTrigger": "6"})
 
 
 def test_sparks_own_and_retired_options_pass() -> None:
@@ -113,13 +115,13 @@ def test_connections_can_be_given_in_four_ways(
         {"connectionString.file": str(file)},
         composed,
     ):
-        target = Options(given).target()
+        target = EventHubsOptions(given).target()
         assert target.eventhub_name == "hub"
         assert KEY in target.connection_string.reveal()
         assert KEY not in repr(target)
     monkeypatch.setenv("PENSTOCK_CONNECTION_STRING", TEXT)
-    assert Options({}).target().eventhub_name == "hub"
-    assert Options({"eventHubName": "other"}).target().eventhub_name == "other"
+    assert EventHubsOptions({}).target().eventhub_name == "hub"
+    assert EventHubsOptions({"eventHubName": "other"}).target().eventhub_name == "other"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_connection_that_is_not_whole_is_refused(
 ) -> None:
     monkeypatch.delenv("PENSTOCK_CONNECTION_STRING", raising=False)
     with pytest.raises(ArgumentError, match=named) as refused:
-        Options(given).target()
+        EventHubsOptions(given).target()
     assert KEY not in str(refused.value)
 
 
@@ -151,18 +153,18 @@ def test_a_key_has_a_name_that_spark_hides_by_itself(monkeypatch: pytest.MonkeyP
     hidden = re.compile("(?i)secret|password|token|access[.]?key")  # spark.redaction.regex
     safe = {"endpoint": "h", "sharedAccessKeyName": "n", "sharedAccessKey": KEY}
     assert all(hidden.search(name) for name in safe if name != "endpoint")
-    made = Options(safe | {"eventhubs.eventHubName": "hub"})
+    made = EventHubsOptions(safe | {"eventhubs.eventHubName": "hub"})
     assert KEY in made.target().connection_string.reveal()
     assert made.notes == []
-    (note,) = Options({"sasKey": KEY}).notes
+    (note,) = EventHubsOptions({"sasKey": KEY}).notes
     assert "sharedAccessKey" in note and KEY not in note
     monkeypatch.setenv("PENSTOCK_SPARK_REDACTED", "1")
-    assert Options({"sasKey": KEY}).notes == []
+    assert EventHubsOptions({"sasKey": KEY}).notes == []
 
 
 def test_a_table_is_refused_with_what_works_instead() -> None:
     with pytest.raises(ArgumentError, match="CREATE TEMPORARY VIEW"):
-        Options({"connectionString": TEXT, "option.connectionString": TEXT})
+        EventHubsOptions({"connectionString": TEXT, "option.connectionString": TEXT})
 
 
 def test_an_option_like_no_other_is_refused_with_the_nearest_all_the_same() -> None:
@@ -184,13 +186,13 @@ def test_the_authority_of_a_known_service_is_trusted(
     assert options(**{"tls.insecure": "true"}).target().ca_file is None
     azure = TEXT.replace("sb://host", "sb://contoso.servicebus.windows.net")
     assert azure != TEXT
-    assert Options({"connectionString": azure}).target().ca_file is None
+    assert EventHubsOptions({"connectionString": azure}).target().ca_file is None
 
 
 def test_transport_decides_over_the_connection_string() -> None:
     plain = options(transport="amqp").target().connection_string.reveal()
     assert plain.endswith("UseDevelopmentEmulator=true")
-    again = Options({"connectionString": plain, "transport": "wss"}).target()
+    again = EventHubsOptions({"connectionString": plain, "transport": "wss"}).target()
     assert again.websocket
     assert "UseDevelopmentEmulator" not in again.connection_string.reveal()
 
@@ -220,14 +222,14 @@ def test_durations_have_many_spellings(text: str, seconds: float) -> None:
         ("earliest", EARLIEST),
         ("LATEST", LATEST),
         ("@latest", LATEST),
-        ("100", Position(Kind.SEQUENCE, 100)),
-        ("1970-01-01T00:00:01Z", Position(Kind.TIME, 1000)),
-        ("1970-01-01T01:00:00+01:00", Position(Kind.TIME, 0)),
+        ("100", Position(PositionKind.SEQUENCE, 100)),
+        ("1970-01-01T00:00:01Z", Position(PositionKind.TIME, 1000)),
+        ("1970-01-01T01:00:00+01:00", Position(PositionKind.TIME, 0)),
         ('{"offset": "-1", "seqNo": -1, "enqueuedTime": null, "isInclusive": true}', EARLIEST),
         ('{"offset": "@latest"}', LATEST),
-        ('{"offset": "246812"}', Position(Kind.OFFSET, offset="246812")),
-        ('{"SeqNo": 7, "IsInclusive": false}', Position(Kind.SEQUENCE, 7, inclusive=False)),
-        ('{"enqueuedTime": "1970-01-01T00:00:01.500Z"}', Position(Kind.TIME, 1500)),
+        ('{"offset": "246812"}', Position(PositionKind.OFFSET, offset="246812")),
+        ('{"SeqNo": 7, "IsInclusive": false}', Position(PositionKind.SEQUENCE, 7, inclusive=False)),
+        ('{"enqueuedTime": "1970-01-01T00:00:01.500Z"}', Position(PositionKind.TIME, 1500)),
     ],
 )
 def test_a_position_has_many_spellings(text: str, position: Position) -> None:
@@ -244,7 +246,7 @@ def test_a_position_that_says_nothing_is_refused(text: str) -> None:
 
 
 def test_positions_of_partitions_have_three_spellings() -> None:
-    expected = {"0": Position(Kind.SEQUENCE, 100), "2": LATEST}
+    expected = {"0": Position(PositionKind.SEQUENCE, 100), "2": LATEST}
     for name, text in (
         ("startingPositions", '{"0": 100, "2": "latest"}'),
         ("startingOffsets", '{"hub": {"0": 100, "2": -1}}'),

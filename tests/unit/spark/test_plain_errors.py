@@ -13,8 +13,8 @@ from pyspark.sql.types import StringType, StructType
 from penstock.client.errors import ClientDenied, ClientNotFound
 from penstock.spark.errors import plain_errors
 from penstock.spark.eventhubs import data_source
-from penstock.spark.eventhubs.data_source import EventHubsDataSource, SpanPartition
-from penstock.spark.eventhubs.planner import Span
+from penstock.spark.eventhubs.data_source import EventHubsDataSource, SequenceRangePartition
+from penstock.spark.eventhubs.planner import SequenceRange
 from penstock.testing import InProcessBroker
 from penstock.testing import broker as in_process
 
@@ -63,7 +63,9 @@ def plan(given: dict[str, str]) -> object:
 
 def read(given: dict[str, str]) -> object:
     source = EventHubsDataSource(given)
-    return list(source.reader(source.schema()).read(SpanPartition(Span("0", 0, 1))))
+    return list(
+        source.reader(source.schema()).read(SequenceRangePartition(SequenceRange("0", 0, 1)))
+    )
 
 
 def start_stream(given: dict[str, str]) -> object:

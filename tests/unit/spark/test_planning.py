@@ -10,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.errors import DataLoss
-from penstock.spark.eventhubs.options import Options
-from penstock.spark.eventhubs.planner import Bounds, Sizes, Span, admit, sorted_offsets, split
+from penstock.spark.eventhubs.options import EventHubsOptions
+from penstock.spark.eventhubs.planner import (
+    EventSizeEstimate,
+    PartitionBounds,
+    SequenceRange,
+    admit_events,
+    sorted_offsets,
+    split_ranges,
+)
 from penstock.spark.eventhubs.positions import EARLIEST, Position
-from penstock.spark.eventhubs.source import Poller
+from penstock.spark.eventhubs.source import StreamOffsets
 
 TEXT = "Endpoint=sb://host;SharedAccessKeyName=n;SharedAccessKey=aw==;EntityPath=hub"
 
@@ -28,7 +35,7 @@ def test_admission_never_exceeds_its_limit_and_never_stalls(
 ) -> None:
     start = {key: 7 for key in backlogs}
     end = {key: 7 + count for key, count in backlogs.items()}
-    admitted = admit(start, end, limit)
+    admitted = admit_events(start, end, limit)
     taken = sum(admitted[key] - start[key] for key in end)
     assert taken == min(limit, sum(backlogs.values()))
     assert all(start[key] <= admitted[key] <= end[key] for key in end)
@@ -42,8 +49,8 @@ def test_admission_never_exceeds_its_limit_and_never_stalls(
 def test_splitting_keeps_every_event_once(
     counts: dict[str, int], per_task: int | None, least: int | None
 ) -> None:
-    spans = [Span(key, 10, 10 + count) for key, count in counts.items()]
-    cut = split(spans, max_events_per_task=per_task, min_partitions=least)
+    spans = [SequenceRange(key, 10, 10 + count) for key, count in counts.items()]
+    cut = split_ranges(spans, max_events_per_task=per_task, min_partitions=least)
     covered = {(s.partition_id, n) for s in cut for n in range(s.first, s.end)}
     assert len(covered) == sum(s.length for s in cut) == sum(counts.values())
     assert all(span.length > 0 for span in cut)
@@ -58,13 +65,13 @@ def test_offsets_are_in_the_order_of_numbers() -> None:
 
 
 def test_sizes_follow_what_the_service_tells() -> None:
-    sizes = Sizes()
+    sizes = EventSizeEstimate()
     assert sizes.event_bytes("0", 0) == 1024
-    sizes.note("0", Bounds(0, 100, "20000"))
+    sizes.note("0", PartitionBounds(0, 100, "20000"))
     assert sizes.event_bytes("0", 0) == 200
-    sizes.note("0", Bounds(0, 200, "120000"))
+    sizes.note("0", PartitionBounds(0, 200, "120000"))
     assert sizes.event_bytes("0", 100) == 1000, "the newer ones are larger"
-    sizes.note("0", Bounds(0, 300, "not:a:number"))
+    sizes.note("0", PartitionBounds(0, 300, "not:a:number"))
     assert sizes.event_bytes("0", 100) == 1000
     assert sizes.events_for({"0": 100}, {"0": 200}, 50_000) == 50
     assert sizes.events_for({"0": 100}, {"0": 200}, 500_000) is None
@@ -74,11 +81,11 @@ class Hub:
     """Ends, beginnings and a birthday that a test sets."""
 
     def __init__(self, **bounds: tuple[int, int]) -> None:
-        self.now = {key.removeprefix("p"): Bounds(*each) for key, each in bounds.items()}
+        self.now = {key.removeprefix("p"): PartitionBounds(*each) for key, each in bounds.items()}
         self.born = datetime(2026, 1, 1, tzinfo=UTC)
         self.clock_s = 0.0
 
-    def bounds(self) -> dict[str, Bounds]:
+    def bounds(self) -> dict[str, PartitionBounds]:
         return dict(self.now)
 
     def created_at(self) -> datetime:
@@ -87,7 +94,7 @@ class Hub:
     def offset_of(self, partition_id: str, number: int) -> str | None:
         return f"{partition_id}-{number}"
 
-    def starts(self, bounds: Mapping[str, Bounds], default: Position) -> dict[str, int]:
+    def starts(self, bounds: Mapping[str, PartitionBounds], default: Position) -> dict[str, int]:
         return {k: b.begin if default is EARLIEST else b.end for k, b in bounds.items()}
 
 
@@ -100,9 +107,9 @@ def at(born_ms: int = BORN_MS, **positions: int) -> dict[str, int]:
     return {key.removeprefix("p"): n for key, n in positions.items()} | {"createdAt": born_ms}
 
 
-def poller(hub: Hub, **options: str) -> Poller:
-    read = Options({"connectionString": TEXT} | options).read()
-    return Poller(read, hub, monotonic_s=lambda: hub.clock_s)
+def poller(hub: Hub, **options: str) -> StreamOffsets:
+    read = EventHubsOptions({"connectionString": TEXT} | options).read()
+    return StreamOffsets(read, hub, monotonic_s=lambda: hub.clock_s)
 
 
 def test_a_stream_without_position_begins_at_the_end() -> None:
@@ -113,9 +120,9 @@ def test_a_new_partition_is_read_from_its_beginning() -> None:
     hub = Hub(p0=(0, 5))
     polled = poller(hub)
     assert polled.next({"0": 5}) == {"0": 5}
-    hub.now["1"] = Bounds(3, 9)
+    hub.now["1"] = PartitionBounds(3, 9)
     assert polled.next(at(p0=5)) == at(p0=5, p1=9)
-    assert polled.spans(at(p0=5), at(p0=5, p1=9)) == [Span("1", 3, 9)]
+    assert polled.spans(at(p0=5), at(p0=5, p1=9)) == [SequenceRange("1", 3, 9)]
     fixed = poller(hub, dynamicPartitionDiscovery="false")
     assert fixed.next({"0": 5}) == {"0": 5}
 
@@ -124,7 +131,7 @@ def test_a_spark_that_tells_no_start_is_still_bounded() -> None:
     hub = Hub(p0=(0, 0))
     polled = poller(hub, maxEventsPerTrigger="10")
     assert polled.initial() == at(p0=0, bytes=0)
-    hub.now["0"] = Bounds(0, 25)
+    hub.now["0"] = PartitionBounds(0, 25)
     assert [polled.next(None)["0"] for _ in range(4)] == [10, 20, 25, 25]
 
 
@@ -132,7 +139,7 @@ def test_available_now_ends_where_it_began() -> None:
     hub = Hub(p0=(0, 10))
     polled = poller(hub, maxEventsPerTrigger="6", minEventsPerTrigger="100")
     polled.stop_at_present()
-    hub.now["0"] = Bounds(0, 50)
+    hub.now["0"] = PartitionBounds(0, 50)
     assert polled.next(at(p0=0)) == at(p0=6)
     assert polled.next(at(p0=6)) == at(p0=10)
     assert polled.next(at(p0=10)) == at(p0=10)
@@ -145,20 +152,20 @@ def test_few_events_wait_until_the_delay_is_over() -> None:
     assert polled.next(at(p0=0)) == at(p0=0)
     hub.clock_s = 61
     assert polled.next(at(p0=0)) == at(p0=3)
-    hub.now["0"] = Bounds(0, 20)
+    hub.now["0"] = PartitionBounds(0, 20)
     assert polled.next(at(p0=3)) == at(p0=20)
     assert polled.known_ends() == at(p0=20)
 
 
 def test_offsets_say_how_much_was_read_where_the_service_tells() -> None:
     hub = Hub(p0=(0, 10), p1=(0, 0))
-    hub.now["0"] = Bounds(0, 10, "1000")
+    hub.now["0"] = PartitionBounds(0, 10, "1000")
     polled = poller(hub, maxEventsPerTrigger="6")
     assert polled.next(at(p0=0, p1=0)) == at(p0=6, p1=0, bytes=600)
     assert polled.known_ends() == at(p0=10, p1=0, bytes=1000)
-    hub.now["0"] = Bounds(0, 12, "1700")
+    hub.now["0"] = PartitionBounds(0, 12, "1700")
     assert polled.next(at(p0=10, p1=0, bytes=50)) == at(p0=12, p1=0, bytes=750)
-    hub.now["1"] = Bounds(0, 3, "no number")
+    hub.now["1"] = PartitionBounds(0, 3, "no number")
     assert "bytes" not in polled.next(at(p0=12, p1=0, bytes=750))
 
 
@@ -167,7 +174,7 @@ def test_retention_is_noticed_where_the_batch_is_planned() -> None:
     with pytest.raises(DataLoss, match="Events 10 to 39 of partition 0 of hub 'hub' are gone"):
         poller(hub).spans({"0": 10}, {"0": 60})
     lenient = poller(hub, failOnDataLoss="false")
-    assert lenient.spans({"0": 10}, {"0": 60}) == [Span("0", 40, 60)]
+    assert lenient.spans({"0": 10}, {"0": 60}) == [SequenceRange("0", 40, 60)]
     assert lenient.spans({"0": 10}, {"0": 30}) == [], "all of it is gone"
 
 
@@ -175,15 +182,15 @@ def test_a_hub_made_anew_is_an_error_or_is_read_from_its_beginning() -> None:
     hub = Hub(p0=(0, 50))
     strict, lenient = poller(hub), poller(hub, failOnDataLoss="false")
     assert strict.next(at(p0=50)) == lenient.next(at(p0=50)) == at(p0=50)
-    hub.born, hub.now["0"] = datetime(2026, 1, 2, tzinfo=UTC), Bounds(0, 80)
+    hub.born, hub.now["0"] = datetime(2026, 1, 2, tzinfo=UTC), PartitionBounds(0, 80)
     with pytest.raises(DataLoss, match="made anew"):
         strict.next(at(p0=50))
     anew = at(ANEW_MS, p0=80)
     assert lenient.next(at(p0=50)) == anew
-    assert lenient.spans(at(p0=50), anew) == [Span("0", 0, 80)]
-    hub.now["0"] = Bounds(0, 90)
+    assert lenient.spans(at(p0=50), anew) == [SequenceRange("0", 0, 80)]
+    hub.now["0"] = PartitionBounds(0, 90)
     assert lenient.next(anew) == at(ANEW_MS, p0=90)
-    assert lenient.spans(anew, at(ANEW_MS, p0=90)) == [Span("0", 80, 90)]
+    assert lenient.spans(anew, at(ANEW_MS, p0=90)) == [SequenceRange("0", 80, 90)]
 
 
 def test_a_hub_made_anew_before_a_restart_is_noticed_however_much_it_holds() -> None:
@@ -216,12 +223,12 @@ def test_a_checkpoint_beyond_the_end_is_an_error_or_begins_anew() -> None:
         poller(hub).next({"0": 50})
     lenient = poller(hub, failOnDataLoss="false")
     assert lenient.next({"0": 50}) == at(p0=20)
-    assert lenient.spans({"0": 50}, at(p0=20)) == [Span("0", 0, 20)]
+    assert lenient.spans({"0": 50}, at(p0=20)) == [SequenceRange("0", 0, 20)]
 
 
 def test_the_offset_of_the_last_event_is_known_without_asking() -> None:
     hub = Hub(p0=(0, 5))
-    hub.now["0"] = Bounds(0, 5, "4096")
+    hub.now["0"] = PartitionBounds(0, 5, "4096")
     polled = poller(hub)
     polled.next({"0": 0})
     assert polled.offset_of("0", 4) == "4096"

@@ -51,7 +51,7 @@ def publish(
         done.set()
 
     def work() -> None:
-        service = running._running()
+        service = running._require_service()
         service.broker.hub(running.namespace, hub).publish(
             EventBatch(sections, len(messages)),
             size_bytes=len(sections),
@@ -209,7 +209,7 @@ def test_repr_shows_no_key() -> None:
 
 def test_hubs_have_the_partitions_and_groups_that_were_asked_for() -> None:
     with broker(hubs={"orders": 1, "alerts": 8}, groups=["readers"]) as running:
-        catalog = running._running().catalog
+        catalog = running._require_service().catalog
         assert {hub.name: hub.partition_count for hub in catalog.hubs("penstock")} == {
             "orders": 1,
             "alerts": 8,

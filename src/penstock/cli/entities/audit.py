@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import Format, Output, print_rows
-from penstock.cli.service_options import Service, with_whole_service
+from penstock.cli.output import Format, OutputFormat, print_rows
+from penstock.cli.service_options import AdminSession, with_whole_service
 
 
 @with_whole_service
 def audit(
-    service: Service,
+    service: AdminSession,
     newest: Annotated[int, typer.Option("-n", "--newest", min=1, max=1000, help="So many")] = 50,
     who: Annotated[str | None, typer.Option(help="Of one actor alone")] = None,
     what: Annotated[str | None, typer.Option(help="Acts whose name holds this text")] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Who did what, newest first."""
     asked = newest if who is what is None else 1000

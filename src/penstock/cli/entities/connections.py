@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.output import Format, Output, print_rows, seconds_shown, talk
-from penstock.cli.service_options import Service, with_whole_service
+from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
+from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import NotFound
 
-app = Noun("Who is connected; end a connection.")
+app = CommandGroup("Who is connected; end a connection.")
 
 _COLUMNS = (
     "id",
@@ -30,9 +30,9 @@ _COLUMNS = (
 @app.verb("list")
 @with_whole_service
 def list_(
-    service: Service,
+    service: AdminSession,
     namespace: Annotated[str | None, typer.Option(help="Of one namespace alone")] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """AMQP connections, with their links and events."""
     found = service.client.connections()
@@ -43,7 +43,7 @@ def list_(
         output,
         title="Connections",
         columns=[name for name in _COLUMNS if found and name in found[0]],
-        shown={"age_seconds": seconds_shown},
+        shown={"age_seconds": format_seconds},
         elided=("id", "container_id"),
     )
 
@@ -51,7 +51,7 @@ def list_(
 @app.verb()
 @with_whole_service
 def kill(
-    service: Service,
+    service: AdminSession,
     connection: Annotated[list[str], typer.Argument(metavar="ID...", help="Or its beginning")],
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -68,7 +68,7 @@ def kill(
         )
         if confirm(what, each, yes=yes, dry_run=dry_run):
             client.kill_connection(each)
-            talk(what)
+            print_message(what)
 
 
 def _one(known: Iterable[str], wanted: str) -> str:

@@ -52,7 +52,7 @@ def _grant(place: Path, namespace: str, kind: QuotaKind, value: int, by: str, no
         with ManagementClient.find({}, data=place) as client:
             client.grant(namespace, kind, value, note=note, by=by)
         return
-    offline.grant(
+    offline.store_grant_offline(
         place,
         QuotaGrant(
             namespace=NamespaceName(namespace),

@@ -6,29 +6,29 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.entities.lag_view import LagView, lag_row, print_lag
 from penstock.cli.output import (
     Format,
-    Output,
-    bytes_shown,
+    OutputFormat,
+    format_bytes,
+    format_seconds,
+    print_message,
     print_record,
     print_rows,
-    seconds_shown,
-    talk,
 )
 from penstock.cli.service_options import (
+    AdminSession,
     HubName,
-    Service,
     complete_groups,
     complete_hubs,
     with_service,
 )
-from penstock.cli.units import seconds
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError
 
-app = Noun("Consumer groups: how far behind they are, and where they go on.")
+app = CommandGroup("Consumer groups: how far behind they are, and where they go on.")
 
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="Consumer group", autocompletion=complete_groups)
@@ -39,14 +39,14 @@ _INTERVAL_S_MIN = 0.2
 @app.verb()
 @with_service
 def create(
-    service: Service,
+    service: AdminSession,
     hub: HubName,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name")],
     metadata: Annotated[str | None, typer.Option(metavar="TEXT", help="Your own note")] = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="One that is there is fine, and stays as it is")
     ] = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Make a consumer group."""
     client, namespace = service.client, service.namespace
@@ -55,20 +55,20 @@ def create(
     if found is not None and not if_absent:
         raise AlreadyExists(f"The consumer group '{group}' of '{hub}' exists already.")
     made = found or client.put_group(namespace, hub, group, user_metadata=metadata)
-    talk(f"The consumer group '{made.name}' of '{hub}' {'was' if found else 'is'} there.")
-    if output is not Output.TABLE:
+    print_message(f"The consumer group '{made.name}' of '{hub}' {'was' if found else 'is'} there.")
+    if output is not OutputFormat.TABLE:
         print_record({"hub": hub, "name": made.name, "user_metadata": made.user_metadata}, output)
 
 
 @app.verb("list")
 @with_service
 def list_(
-    service: Service,
+    service: AdminSession,
     hub: Annotated[
         str | None,
         typer.Argument(metavar="HUB", help="Of one event hub", autocompletion=complete_hubs),
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """The consumer groups of one event hub, or of all."""
     client, namespace = service.client, service.namespace
@@ -87,7 +87,9 @@ def list_(
 
 @app.verb()
 @with_service
-def show(service: Service, hub: HubName, group: GroupName, output: Format = Output.TABLE) -> None:
+def show(
+    service: AdminSession, hub: HubName, group: GroupName, output: Format = OutputFormat.TABLE
+) -> None:
     """One consumer group: how far behind it is in all, and who reads."""
     client, namespace = service.client, service.namespace
     found = client.group(namespace, hub, group)
@@ -107,13 +109,13 @@ def show(service: Service, hub: HubName, group: GroupName, output: Format = Outp
         "lag_bytes": _sum(rows, "lag_bytes"),
         "lag_seconds": max(ages, default=None),
     }
-    print_record(record, output, shown={"lag_bytes": bytes_shown, "lag_seconds": seconds_shown})
+    print_record(record, output, shown={"lag_bytes": format_bytes, "lag_seconds": format_seconds})
 
 
 @app.verb()
 @with_service
 def delete(
-    service: Service, hub: HubName, group: GroupName, yes: Yes = False, dry_run: DryRun = False
+    service: AdminSession, hub: HubName, group: GroupName, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
     """Delete a consumer group with the checkpoints that the service keeps of it."""
     client, namespace = service.client, service.namespace
@@ -121,13 +123,13 @@ def delete(
     what = f"The consumer group '{found.name}' of '{hub}' goes with its checkpoints."
     if confirm(what, found.name, yes=yes, dry_run=dry_run):
         client.delete_group(namespace, hub, group)
-        talk(f"The consumer group '{found.name}' of '{hub}' is deleted.")
+        print_message(f"The consumer group '{found.name}' of '{hub}' is deleted.")
 
 
 @app.verb()
 @with_service
 def lag(
-    service: Service,
+    service: AdminSession,
     hub: Annotated[
         str | None,
         typer.Argument(metavar="HUB", help="Of one event hub", autocompletion=complete_hubs),
@@ -140,7 +142,7 @@ def lag(
     count: Annotated[
         int | None, typer.Option(min=1, help="With --watch: so many looks, then end")
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """How far each consumer group is behind, partition by partition.
 
@@ -162,9 +164,9 @@ def lag(
     if not watch:
         print_lag(look(), output)
         return
-    if output is Output.JSON:
+    if output is OutputFormat.JSON:
         raise typer.BadParameter("--watch gives a table or jsonl: a list has an end.")
-    every_s = max(_INTERVAL_S_MIN, seconds(interval, option="--interval"))
+    every_s = max(_INTERVAL_S_MIN, parse_seconds(interval, option="--interval"))
     title = f"{service.namespace}/{hub or '*'}"
     LagView(look, title=title, every_s=every_s, looks_max=count).run(output)
 
@@ -172,7 +174,7 @@ def lag(
 @app.verb()
 @with_service
 def seek(
-    service: Service,
+    service: AdminSession,
     hub: HubName,
     group: GroupName,
     to: Annotated[
@@ -189,7 +191,7 @@ def seek(
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Set a consumer group's checkpoints: backwards reads events again, forwards skips some.
 
@@ -200,7 +202,7 @@ def seek(
     planned = client.seek(namespace, hub, group, to, partition=partition, dry_run=True, force=force)
     if dry_run:
         print_rows(planned, output, title=title)
-        talk("Dry run: nothing was done.")
+        print_message("Dry run: nothing was done.")
         return
     moved = sum(each["from_sequence_number"] != each["to_sequence_number"] for each in planned)
     what = f"{moved} of {len(planned)} checkpoints of '{group}' on '{hub}' go to {to}."
@@ -209,10 +211,10 @@ def seek(
             namespace, hub, group, to, partition=partition, dry_run=False, force=force
         )
         print_rows(done, output, title=title)
-        talk(what)
+        print_message(what)
 
 
-def _hubs(service: Service, hub: str | None) -> list[str]:
+def _hubs(service: AdminSession, hub: str | None) -> list[str]:
     if hub is not None:
         return [hub]
     found = [each.name for each in service.client.hubs(service.namespace)]

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.output import (
     Format,
-    Output,
-    bytes_shown,
-    hours_shown,
+    OutputFormat,
+    format_bytes,
+    format_hours,
+    print_message,
     print_record,
     print_rows,
-    talk,
 )
-from penstock.cli.service_options import HubName, Service, with_service
-from penstock.cli.units import hours
+from penstock.cli.service_options import AdminSession, HubName, with_service
+from penstock.cli.units import parse_hours
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
-    from penstock.management.client import HubInfo
+    from penstock.management.client import EventHubResource
 
-app = Noun("Event hubs and their partitions.")
+app = CommandGroup("Event hubs and their partitions.")
 
 _CAPTURE_BYTES_MAX = 64 * 1024
 
@@ -48,7 +48,7 @@ Capture = Annotated[
 @app.verb()
 @with_service
 def create(
-    service: Service,
+    service: AdminSession,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, _ - . /")],
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", help="Fixed from now on [default: 4]")
@@ -60,11 +60,11 @@ def create(
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="One that is there is fine, and stays as it is")
     ] = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Make an event hub."""
-    wanted = None if retention is None else hours(retention, option="--retention")
-    found = _existing(service, name)
+    wanted = None if retention is None else parse_hours(retention, option="--retention")
+    found = _find_hub(service, name)
     if found is not None and not if_absent:
         raise AlreadyExists(f"The event hub '{found.name}' exists already.")
     made = found or service.client.put_hub(
@@ -76,42 +76,46 @@ def create(
         user_metadata=metadata,
         capture=_capture(capture),
     )
-    talk(f"The event hub '{made.name}' {'was' if found else 'is'} there: {_told(made)}.")
-    if output is not Output.TABLE:
-        print_record(_row(made), output)
+    print_message(
+        f"The event hub '{made.name}' {'was' if found else 'is'} there: {_describe_hub(made)}."
+    )
+    if output is not OutputFormat.TABLE:
+        print_record(_hub_row(made), output)
 
 
 @app.verb("list")
 @with_service
-def list_(service: Service, output: Format = Output.TABLE) -> None:
+def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     """The event hubs of a namespace."""
-    rows = [_row(each) for each in service.client.hubs(service.namespace)]
+    rows = [_hub_row(each) for each in service.client.hubs(service.namespace)]
     print_rows(
         rows,
         output,
         title=f"Event hubs of {service.namespace}",
         columns=("name", "partition_count", "retention_hours", "status", "created_at"),
-        shown={"retention_hours": hours_shown},
+        shown={"retention_hours": format_hours},
     )
 
 
 @app.verb()
 @with_service
-def show(service: Service, hub: HubName, output: Format = Output.TABLE) -> None:
+def show(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
     """One event hub, with what it holds."""
     client, namespace = service.client, service.namespace
-    record = _row(client.hub(namespace, hub))
+    record = _hub_row(client.hub(namespace, hub))
     partitions = client.partitions(namespace, hub)
     record["events"] = sum(count_retained(each) for each in partitions)
     record["size_bytes"] = sum(each["size_bytes"] for each in partitions)
     record["groups"] = [each.name for each in client.groups(namespace, hub)]
-    print_record(record, output, shown={"size_bytes": bytes_shown, "retention_hours": hours_shown})
+    print_record(
+        record, output, shown={"size_bytes": format_bytes, "retention_hours": format_hours}
+    )
 
 
 @app.verb()
 @with_service
 def alter(
-    service: Service,
+    service: AdminSession,
     hub: HubName,
     retention: Retention = None,
     status: Status = None,
@@ -119,7 +123,7 @@ def alter(
     capture: Capture = None,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Change retention, status, note or Capture. The number of partitions stays.
 
@@ -129,12 +133,12 @@ def alter(
         raise typer.BadParameter(
             "Nothing is changed: give --retention, --status, --metadata or --capture."
         )
-    wanted = None if retention is None else hours(retention, option="--retention")
+    wanted = None if retention is None else parse_hours(retention, option="--retention")
     old = service.client.hub(service.namespace, hub)
     shorter = wanted is not None and wanted < old.retention_hours
     what = f"The event hub '{old.name}' becomes {_difference(old, wanted, status)}."
     if shorter:
-        what += f" Events older than {hours_shown(wanted)} are deleted, for good."
+        what += f" Events older than {format_hours(wanted)} are deleted, for good."
     if (shorter or dry_run) and not confirm(what, old.name, yes=yes, dry_run=dry_run):
         return
     made = service.client.put_hub(
@@ -145,19 +149,19 @@ def alter(
         user_metadata=metadata,
         capture=_capture(capture),
     )
-    talk(f"The event hub '{made.name}': {_told(made)}.")
-    if output is not Output.TABLE:
-        print_record(_row(made), output)
+    print_message(f"The event hub '{made.name}': {_describe_hub(made)}.")
+    if output is not OutputFormat.TABLE:
+        print_record(_hub_row(made), output)
 
 
 @app.verb()
 @with_service
-def delete(service: Service, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
+def delete(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete an event hub with its events, groups and policies, at once and for good."""
     client, namespace = service.client, service.namespace
     found = client.hub(namespace, hub)
     partitions = client.partitions(namespace, hub)
-    size = bytes_shown(sum(each["size_bytes"] for each in partitions))
+    size = format_bytes(sum(each["size_bytes"] for each in partitions))
     events = sum(map(count_retained, partitions))
     what = (
         f"The event hub '{found.name}' goes with {events:,} events ({size}) "
@@ -165,12 +169,12 @@ def delete(service: Service, hub: HubName, yes: Yes = False, dry_run: DryRun = F
     )
     if confirm(what, found.name, yes=yes, dry_run=dry_run):
         client.delete_hub(namespace, hub)
-        talk(f"The event hub '{found.name}' is deleted.")
+        print_message(f"The event hub '{found.name}' is deleted.")
 
 
 @app.verb()
 @with_service
-def partitions(service: Service, hub: HubName, output: Format = Output.TABLE) -> None:
+def partitions(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
     """First and last sequence number, last offset, time and size of each partition."""
     found = service.client.partitions(service.namespace, hub)
     rows = [_partition(each) for each in found]
@@ -181,11 +185,11 @@ def partitions(service: Service, hub: HubName, output: Format = Output.TABLE) ->
         columns=[name for name in rows[0] if name != "failed" or any(r["failed"] for r in rows)]
         if rows
         else (),
-        shown={"size_bytes": bytes_shown},
+        shown={"size_bytes": format_bytes},
     )
 
 
-def _existing(service: Service, name: str) -> HubInfo | None:
+def _find_hub(service: AdminSession, name: str) -> EventHubResource | None:
     try:
         return service.client.hub(service.namespace, name)
     except NotFound:
@@ -208,7 +212,7 @@ def _capture(file: Path | None) -> dict[str, Any] | None:
     return found
 
 
-def _row(hub: HubInfo) -> dict[str, object]:
+def _hub_row(hub: EventHubResource) -> dict[str, object]:
     return {
         "name": hub.name,
         "partition_count": hub.partition_count,
@@ -229,7 +233,7 @@ def _partition(found: dict[str, Any]) -> dict[str, object]:
         "last_sequence_number": None if is_unused else found["last_sequence"],
         "events": count_retained(found),
         "last_offset": None if is_unused else found["last_offset"],
-        "last_enqueued": None if is_unused else _time(found["last_enqueued_ms"]),
+        "last_enqueued": None if is_unused else format_time(found["last_enqueued_ms"]),
         "size_bytes": found["size_bytes"],
         "failed": found["failed"],
     }
@@ -242,24 +246,24 @@ def count_retained(partition: dict[str, Any]) -> int:
     return 0 if first < 0 else last - first + 1
 
 
-def _time(milliseconds: int) -> str:
+def format_time(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _told(hub: HubInfo) -> str:
+def _describe_hub(hub: EventHubResource) -> str:
     return (
-        f"{hub.partition_count} partitions, events stay {hours_shown(hub.retention_hours)}, "
+        f"{hub.partition_count} partitions, events stay {format_hours(hub.retention_hours)}, "
         f"{hub.status}"
     )
 
 
-def _difference(old: HubInfo, retention_hours: int | None, status: str | None) -> str:
+def _difference(old: EventHubResource, retention_hours: int | None, status: str | None) -> str:
     parts = []
     if retention_hours is not None:
         parts.append(
-            f"{hours_shown(retention_hours)} of retention instead of "
-            f"{hours_shown(old.retention_hours)}"
+            f"{format_hours(retention_hours)} of retention instead of "
+            f"{format_hours(old.retention_hours)}"
         )
     if status is not None:
         parts.append(f"{status} instead of {old.status}")

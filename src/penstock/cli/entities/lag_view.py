@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from penstock.cli.output import (
-    Output,
-    bytes_shown,
+    OutputFormat,
     console,
+    format_bytes,
+    format_seconds,
     print_rows,
-    seconds_shown,
     table_style,
 )
 from penstock.model.errors import PenstockError
@@ -54,23 +54,23 @@ def lag_row(found: Mapping[str, object]) -> Row:
     return {name: found.get(name) for name in KEYS}
 
 
-def print_lag(rows: Sequence[Row], output: Output) -> None:
+def print_lag(rows: Sequence[Row], output: OutputFormat) -> None:
     """Everything as JSON; as a table what has room."""
-    narrow = output is Output.TABLE and console().width < _WIDE
+    narrow = output is OutputFormat.TABLE and console().width < _WIDE
     print_rows(
         rows,
         output,
         title="Lag",
         columns=_NARROW if narrow else KEYS,
-        shown={"lag_bytes": bytes_shown, "lag_seconds": seconds_shown},
+        shown={"lag_bytes": format_bytes, "lag_seconds": format_seconds},
         elided=("owner",) if narrow else (),
     )
 
 
-class Look:
+class LagSnapshot:
     """One look at all rows, compared with the one before."""
 
-    def __init__(self, rows: Sequence[Row], at_s: float, before: Look | None) -> None:
+    def __init__(self, rows: Sequence[Row], at_s: float, before: LagSnapshot | None) -> None:
         self.rows = rows
         self.at_s = at_s
         self._before_s = None if before is None else before.at_s
@@ -118,9 +118,9 @@ class LagView:
         self._looks_max = looks_max
         self._trouble = ""
 
-    def run(self, output: Output) -> None:
+    def run(self, output: OutputFormat) -> None:
         try:
-            if output is Output.JSONL:
+            if output is OutputFormat.JSONL:
                 self._repeat(_print_lines)
             elif sys.stdout.isatty():
                 self._live()
@@ -134,20 +134,20 @@ class LagView:
 
         with Live(console=console(), auto_refresh=False, transient=False) as live:
 
-            def show(look: Look) -> None:
+            def show(look: LagSnapshot) -> None:
                 room = max(1, live.console.height - 5)
                 live.update(
-                    self.rendered(look, width=live.console.width, rows_max=room), refresh=True
+                    self.render(look, width=live.console.width, rows_max=room), refresh=True
                 )
 
             self._repeat(show)
 
-    def _repeat(self, show: Callable[[Look], None]) -> None:
-        last: Look | None = None
+    def _repeat(self, show: Callable[[LagSnapshot], None]) -> None:
+        last: LagSnapshot | None = None
         looks = 0
         while True:
             try:
-                last = Look(self._look(), time.monotonic(), last)
+                last = LagSnapshot(self._look(), time.monotonic(), last)
                 self._trouble = ""
             except PenstockError as error:
                 if last is None or not error.retriable:
@@ -159,7 +159,7 @@ class LagView:
                 return
             time.sleep(self._every_s)
 
-    def rendered(self, look: Look, *, width: int, rows_max: int) -> Group:
+    def render(self, look: LagSnapshot, *, width: int, rows_max: int) -> Group:
         from rich.console import Group
         from rich.text import Text
 
@@ -179,7 +179,7 @@ class LagView:
         return Group(head, _live_table(look, rows, width=width), below)
 
 
-def _live_table(look: Look, rows: Sequence[Row], *, width: int) -> Table:
+def _live_table(look: LagSnapshot, rows: Sequence[Row], *, width: int) -> Table:
     """Numbers are shown whole: a number that is cut would be another number. Names give way."""
     from rich.table import Table
     from rich.text import Text
@@ -206,20 +206,20 @@ def _live_table(look: Look, rows: Sequence[Row], *, width: int) -> Table:
     return table
 
 
-def _numbers(look: Look, row: Row, *, wide: bool) -> list[Text]:
+def _numbers(look: LagSnapshot, row: Row, *, wide: bool) -> list[Text]:
     from rich.text import Text
 
     cells = [Text(str(row["partition"]))]
     if wide:
-        cells += [_number(row["last_sequence_number"])]
-        cells += [_number(row["checkpoint_sequence_number"])]
+        cells += [_format_number(row["last_sequence_number"])]
+        cells += [_format_number(row["checkpoint_sequence_number"])]
     cells += [_lag(row, look.trend(row)), _age(row["lag_seconds"])]
     cells += [_rate(look.rate(row, "last_sequence_number"))]
     cells += [_rate(look.rate(row, "checkpoint_sequence_number"))]
-    return [*cells, _number(row["readers"])]
+    return [*cells, _format_number(row["readers"])]
 
 
-def _sums(look: Look, shown: int) -> Text:
+def _sums(look: LagSnapshot, shown: int) -> Text:
     from rich.text import Text
 
     lags = [value for row in look.rows if isinstance(value := row["lag_events"], int)]
@@ -227,9 +227,9 @@ def _sums(look: Look, shown: int) -> Text:
     ages = [value for row in look.rows if isinstance(value := row["lag_seconds"], int | float)]
     parts = [f"{sum(lags):,} events behind" if lags else "nothing known to be behind"]
     if sizes and len(sizes) == len(lags):  # a sum of some would be no sum
-        parts.append(bytes_shown(sum(sizes)))
+        parts.append(format_bytes(sum(sizes)))
     if ages and max(ages) > 0:
-        parts.append(f"oldest {seconds_shown(max(ages))}")
+        parts.append(f"oldest {format_seconds(max(ages))}")
     for name, word in (("last_sequence_number", "in"), ("checkpoint_sequence_number", "out")):
         rate = look.total_rate(name)
         if rate is not None:
@@ -248,7 +248,7 @@ def _urgency(row: Row) -> float:
     return -float(lag) if isinstance(lag, int) else 1.0
 
 
-def _number(value: object) -> Text:
+def _format_number(value: object) -> Text:
     from rich.text import Text
 
     return Text(f"{value:,}" if isinstance(value, int) else "-")
@@ -268,7 +268,7 @@ def _lag(row: Row, trend: int) -> Text:
 def _age(value: object) -> Text:
     from rich.text import Text
 
-    return Text(seconds_shown(value) if isinstance(value, int | float) else "-")
+    return Text(format_seconds(value) if isinstance(value, int | float) else "-")
 
 
 def _rate(value: float | None) -> Text:
@@ -277,13 +277,13 @@ def _rate(value: float | None) -> Text:
     return Text("-" if value is None else f"{value:,.0f}", "" if value else "dim")
 
 
-def _print_lines(look: Look) -> None:
+def _print_lines(look: LagSnapshot) -> None:
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     for row in look.rows:
         typer.echo(json.dumps({**row, "at": at}))
     sys.stdout.flush()
 
 
-def _print_plain(look: Look) -> None:
-    print_lag(look.rows, Output.TABLE)
+def _print_plain(look: LagSnapshot) -> None:
+    print_lag(look.rows, OutputFormat.TABLE)
     sys.stdout.flush()

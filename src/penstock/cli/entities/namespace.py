@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.entities.hub import count_retained
-from penstock.cli.output import Format, Output, print_record, print_rows, talk
-from penstock.cli.service_options import Service, complete_namespaces, with_whole_service
+from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
+from penstock.cli.service_options import AdminSession, complete_namespaces, with_whole_service
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
-    from penstock.management.client import ManagementClient, NamespaceInfo
+    from penstock.management.client import ManagementClient, NamespaceResource
 
-app = Noun("Namespaces and their throughput units.")
+app = CommandGroup("Namespaces and their throughput units.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_namespaces)]
 Units = Annotated[
@@ -28,7 +28,7 @@ Units = Annotated[
 @app.verb()
 @with_whole_service
 def create(
-    service: Service,
+    service: AdminSession,
     name: Annotated[str, typer.Argument(metavar="NAME", help="6 to 50 letters, digits, hyphens")],
     units: Units = None,
     max_units: Annotated[
@@ -38,7 +38,7 @@ def create(
     resource_group: Annotated[str, typer.Option(help="Where the management API finds it")] = (
         "penstock"
     ),
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Make a namespace."""
     client = service.client
@@ -53,16 +53,16 @@ def create(
         maximum_units=max_units,
         resource_group=resource_group,
     )
-    talk(f"The namespace '{made.name}' is there: {_told(made)}.")
-    if output is not Output.TABLE:
-        print_record(_row(made), output)
+    print_message(f"The namespace '{made.name}' is there: {_describe_units(made)}.")
+    if output is not OutputFormat.TABLE:
+        print_record(_namespace_row(made), output)
 
 
 @app.verb("list")
 @with_whole_service
-def list_(service: Service, output: Format = Output.TABLE) -> None:
+def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     """Every namespace of the service."""
-    rows = [_row(each) for each in service.client.namespaces()]
+    rows = [_namespace_row(each) for each in service.client.namespaces()]
     print_rows(
         rows,
         output,
@@ -73,10 +73,10 @@ def list_(service: Service, output: Format = Output.TABLE) -> None:
 
 @app.verb()
 @with_whole_service
-def show(service: Service, name: Name, output: Format = Output.TABLE) -> None:
+def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE) -> None:
     """One namespace, with what is in it."""
     client = service.client
-    record = _row(client.namespace(name))
+    record = _namespace_row(client.namespace(name))
     hubs = client.hubs(name)
     record["hubs"] = [hub.name for hub in hubs]
     record["partitions"] = sum(hub.partition_count for hub in hubs)
@@ -85,25 +85,25 @@ def show(service: Service, name: Name, output: Format = Output.TABLE) -> None:
 
 @app.verb()
 @with_whole_service
-def delete(service: Service, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
+def delete(service: AdminSession, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete a namespace with its hubs, their events, groups and policies, for good."""
     found = service.client.namespace(name)
     what = f"The namespace '{found.name}' goes with {_content(service.client, name)}, for good."
     if confirm(what, found.name, yes=yes, dry_run=dry_run):
         service.client.delete_namespace(name)
-        talk(f"The namespace '{found.name}' is deleted.")
+        print_message(f"The namespace '{found.name}' is deleted.")
 
 
 @app.verb("set-units")
 @with_whole_service
 def set_units(
-    service: Service,
+    service: AdminSession,
     name: Name,
     units: Annotated[str, typer.Argument(metavar="N|unlimited", help="Throughput units")],
     max_units: Annotated[
         int | None, typer.Option(help="Auto-inflate up to so many units; 0: off")
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Enforce so many throughput units from now on, or none."""
     service.client.namespace(name)
@@ -111,9 +111,9 @@ def set_units(
     made = service.client.put_namespace(
         name, units=number, unlimited=unlimited, maximum_units=max_units
     )
-    talk(f"The namespace '{made.name}': {_told(made)}.")
-    if output is not Output.TABLE:
-        print_record(_row(made), output)
+    print_message(f"The namespace '{made.name}': {_describe_units(made)}.")
+    if output is not OutputFormat.TABLE:
+        print_record(_namespace_row(made), output)
 
 
 app.verb("set-tu", hidden=True)(set_units)
@@ -127,7 +127,7 @@ def _units(text: str | None) -> tuple[int | None, bool]:
     return int(text), False
 
 
-def _row(found: NamespaceInfo) -> dict[str, object]:
+def _namespace_row(found: NamespaceResource) -> dict[str, object]:
     return {
         "name": found.name,
         "sku": found.sku,
@@ -143,7 +143,7 @@ def _row(found: NamespaceInfo) -> dict[str, object]:
     }
 
 
-def _told(found: NamespaceInfo) -> str:
+def _describe_units(found: NamespaceResource) -> str:
     if found.unlimited:
         return "throughput units are counted, not enforced"
     units = f"{found.capacity} throughput unit{'s' * (found.capacity != 1)}"

@@ -10,16 +10,21 @@ from urllib.parse import quote
 
 import typer
 
-from penstock.cli.command_tree import Noun
-from penstock.cli.output import Format, Output, print_record, talk
-from penstock.cli.service_options import Service, complete_hubs, with_service, with_whole_service
-from penstock.cli.units import seconds
+from penstock.cli.command_tree import CommandGroup
+from penstock.cli.output import Format, OutputFormat, print_message, print_record
+from penstock.cli.service_options import (
+    AdminSession,
+    complete_hubs,
+    with_service,
+    with_whole_service,
+)
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
     from penstock.client.endpoint import Endpoint
 
-app = Noun("Shared access signatures and admin tokens.")
+app = CommandGroup("Shared access signatures and admin tokens.")
 
 _LONG_S = 7 * 86400
 
@@ -27,7 +32,7 @@ _LONG_S = 7 * 86400
 @app.verb()
 @with_service
 def make(
-    service: Service,
+    service: AdminSession,
     policy: Annotated[
         str | None, typer.Option(help="Whose key signs [default: the connection string's own]")
     ] = None,
@@ -41,7 +46,7 @@ def make(
         str | None,
         typer.Option(metavar="TEXT", help="Sign with its key; any endpoint, Azure's too"),
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Sign a token for a namespace, an event hub or one publisher, over HTTPS and AMQP.
 
@@ -53,7 +58,7 @@ def make(
 
     if publisher is not None and hub is None:
         raise typer.BadParameter("--publisher needs --hub: a publisher is one of an event hub.")
-    lives_s = seconds(ttl, option="--ttl")
+    lives_s = parse_seconds(ttl, option="--ttl")
     endpoint = _endpoint(service, policy, hub, connection_string)
     if endpoint.key is None or endpoint.key_name is None:
         raise typer.BadParameter("The connection string holds a signature and no key to sign with.")
@@ -67,10 +72,12 @@ def make(
     expires_s = int(time.time() + lives_s)
     text = sign(resource, endpoint.key_name, endpoint.key, expires_s=expires_s)
     until = datetime.fromtimestamp(expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    talk(f"For {resource}, by the policy '{endpoint.key_name}', until {until}.")
+    print_message(f"For {resource}, by the policy '{endpoint.key_name}', until {until}.")
     if lives_s > _LONG_S:
-        talk("It is good for more than a week, and nothing but rotating the key ends it earlier.")
-    if output is Output.TABLE:
+        print_message(
+            "It is good for more than a week, and nothing but rotating the key ends it earlier."
+        )
+    if output is OutputFormat.TABLE:
         typer.echo(text)
     else:
         print_record(
@@ -94,7 +101,7 @@ class AdminRole(StrEnum):
 @app.verb()
 @with_whole_service
 def admin(
-    service: Service,
+    service: AdminSession,
     role: Annotated[
         AdminRole,
         typer.Option(case_sensitive=False, help="What it may do, see docs/management.md"),
@@ -103,22 +110,22 @@ def admin(
     name: Annotated[
         str | None, typer.Option(help="Who uses it, for the audit log [default: the role]")
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Issue an admin token for the management API, az, the portal and /metrics.
 
     Prints the token and nothing else; its id, by which it is revoked, is shown on stderr and in the
     audit log. Needs an admin token with the role Owner.
     """
-    lifetime_s = int(seconds(ttl, option="--ttl"))
+    lifetime_s = int(parse_seconds(ttl, option="--ttl"))
     issued = service.client.issue_admin_token(
         name or role.value.lower(), role=role.value, lifetime_s=lifetime_s
     )
-    talk(
+    print_message(
         f"Admin token {issued['id']} with the role {issued['role']}, until {issued['expiresAt']}. "
         f"'penstock token revoke {issued['id']}' ends it earlier."
     )
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         typer.echo(issued["token"])
     else:
         record = {name: issued[name] for name in ("id", "name", "role", "token")}
@@ -128,7 +135,7 @@ def admin(
 @app.verb()
 @with_whole_service
 def revoke(
-    service: Service,
+    service: AdminSession,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As `token admin` showed it")],
 ) -> None:
     """Revoke an admin token by its id: it is refused from now on, also after a restart.
@@ -136,11 +143,11 @@ def revoke(
     To revoke every admin token, stop the service and remove admin.secret from the data directory.
     """
     service.client.revoke_admin_token(token_id)
-    talk(f"The admin token {token_id} is revoked.")
+    print_message(f"The admin token {token_id} is revoked.")
 
 
 def _endpoint(
-    service: Service, policy: str | None, hub: str | None, connection_string: str | None
+    service: AdminSession, policy: str | None, hub: str | None, connection_string: str | None
 ) -> Endpoint:
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.endpoint import parse_connection_string

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.model.prices import Prices
+    from penstock.model.prices import PriceList
     from penstock.model.usage import Usage
 
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%SZ"]
@@ -27,7 +27,7 @@ _DETAILS = ("ingress_messages", "capture_hours")
 Row = dict[str, object]
 
 
-class Output(StrEnum):
+class UsageOutput(StrEnum):
     TABLE = "table"
     JSON = "json"
     JSONL = "jsonl"
@@ -60,8 +60,8 @@ def usage(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with a price list")] = None,
     output: Annotated[
-        Output, typer.Option("-o", "--output", help="table, json, jsonl or csv")
-    ] = Output.TABLE,
+        UsageOutput, typer.Option("-o", "--output", help="table, json, jsonl or csv")
+    ] = UsageOutput.TABLE,
 ) -> None:
     """Units, events and bytes by the hour: what a bill is made of.
 
@@ -69,7 +69,7 @@ def usage(
     writes every two seconds.
     """
     from penstock.catalog import offline
-    from penstock.model.names import key
+    from penstock.model.names import fold_name
     from penstock.service.config.loader import read_price_list
 
     if day and month:
@@ -77,30 +77,30 @@ def usage(
     period = Period.DAY if day else Period.MONTH if month else Period.HOUR
     file = config or _path("PENSTOCK_CONFIG")
     prices, of_file = read_price_list(file) if file is not None else (None, None)
-    found = offline.usage(
+    found = offline.read_usage_offline(
         data or _path("PENSTOCK_DATA") or of_file or Path("penstock-data"),
         **_bounds(since, until),
     )
     if namespace is not None:
-        found = [each for each in found if key(each.namespace) == key(namespace)]
-    rows = summed(found, period, prices, details=details)
+        found = [each for each in found if fold_name(each.namespace) == fold_name(namespace)]
+    rows = sum_usage_rows(found, period, prices, details=details)
     _print(rows, output, columns(period, prices, details=details), prices)
 
 
-def columns(period: Period, prices: Prices | None, *, details: bool = False) -> list[str]:
+def columns(period: Period, prices: PriceList | None, *, details: bool = False) -> list[str]:
     units = ["units"] if period is Period.HOUR else ["units", "unit_hours"]
     names = [period.value, "namespace", *units, *_COUNTED]
     return [*names, *(_DETAILS if details else ()), *(("price",) if prices else ())]
 
 
-def summed(
-    hours: Sequence[Usage], period: Period, prices: Prices | None, *, details: bool = False
+def sum_usage_rows(
+    hours: Sequence[Usage], period: Period, prices: PriceList | None, *, details: bool = False
 ) -> list[Row]:
     """Rows by period and namespace, in the order of time. Of several hours `units` are the most
     that were held, `unit_hours` those of all hours together."""
     groups: dict[tuple[str, str], list[Usage]] = {}
     for hour in hours:
-        groups.setdefault((_name(hour.hour_ms, period), hour.namespace), []).append(hour)
+        groups.setdefault((_period_label(hour.hour_ms, period), hour.namespace), []).append(hour)
     rows: list[Row] = []
     for (when, namespace), parts in groups.items():
         counted = (*_COUNTED, *(_DETAILS if details else ()))
@@ -119,7 +119,7 @@ def summed(
     return rows
 
 
-def _name(hour_ms: int, period: Period) -> str:
+def _period_label(hour_ms: int, period: Period) -> str:
     when = datetime.fromtimestamp(hour_ms / 1000, UTC)
     formats = {Period.HOUR: "%Y-%m-%dT%H:00:00Z", Period.DAY: "%Y-%m-%d", Period.MONTH: "%Y-%m"}
     return when.strftime(formats[period])
@@ -138,18 +138,20 @@ def _path(variable: str) -> Path | None:
     return Path(text) if text else None
 
 
-def _print(rows: list[Row], output: Output, names: list[str], prices: Prices | None) -> None:
-    if output is Output.JSON:
+def _print(
+    rows: list[Row], output: UsageOutput, names: list[str], prices: PriceList | None
+) -> None:
+    if output is UsageOutput.JSON:
         typer.echo(json.dumps(rows))
-    elif output is Output.JSONL:
+    elif output is UsageOutput.JSONL:
         for row in rows:
             typer.echo(json.dumps(row))
-    elif output is Output.CSV:
+    elif output is UsageOutput.CSV:
         writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows({**row, **_exact(row)} for row in rows)
     else:
-        from penstock.cli.output import Output as Shown
+        from penstock.cli.output import OutputFormat as Shown
         from penstock.cli.output import print_rows
 
         if rows and prices is not None and prices.currency:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 
 if TYPE_CHECKING:
-    from penstock.client.load.measurements import Latencies, Result
+    from penstock.client.load.measurements import LatencySamples, LoadResult
     from penstock.client.load.producer import Report
 
-app = Noun("Measure publishing, delivery and latency.")
+app = CommandGroup("Measure publishing, delivery and latency.")
 
 _PROGRESS_FROM_S = 2.0
 _BATCHES_IN_FLIGHT = 64
 _SINGLES_IN_FLIGHT = 10_000  # the service's credit and window bound it
 
 
-class Output(StrEnum):
+class BenchOutput(StrEnum):
     TABLE = "table"
     JSON = "json"
     JSONL = "jsonl"
@@ -43,7 +43,7 @@ Strings = Annotated[
 ]
 Data = Annotated[Path | None, typer.Option(help="Data directory of a service on this machine")]
 Duration = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds")]
-Format = Annotated[Output, typer.Option("-o", "--output", help="table, json or jsonl")]
+Format = Annotated[BenchOutput, typer.Option("-o", "--output", help="table, json or jsonl")]
 
 
 @app.verb()
@@ -59,14 +59,14 @@ def send(
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = Output.TABLE,
+    output: Format = BenchOutput.TABLE,
 ) -> None:
     """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined."""
     from penstock.cli.service_lookup import find_endpoint
-    from penstock.client.load.producer import Load, publish
+    from penstock.client.load.producer import LoadProfile, publish
 
     endpoint, tls = find_endpoint(connection_string, data)
-    load = Load(
+    load = LoadProfile(
         hub=hub,
         partition=partition,
         size=size,
@@ -92,7 +92,7 @@ def recv(
     duration: Duration = 60.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = Output.TABLE,
+    output: Format = BenchOutput.TABLE,
 ) -> None:
     """Read from the start, as fast as the service delivers."""
     from penstock.cli.service_lookup import find_endpoint
@@ -130,14 +130,14 @@ def e2e(
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = Output.TABLE,
+    output: Format = BenchOutput.TABLE,
 ) -> None:
     """Publish at a fixed rate, read at the same time: from sending to reading."""
     from penstock.cli.service_lookup import find_endpoint
-    from penstock.client.load.producer import Load, end_to_end
+    from penstock.client.load.producer import LoadProfile, end_to_end
 
     endpoint, tls = find_endpoint(connection_string, data)
-    load = Load(
+    load = LoadProfile(
         hub=hub,
         partition=partition,
         size=size,
@@ -153,10 +153,12 @@ def e2e(
     _show(f"e2e {batch} x {size} B at {rate:g}/s", result, output)
 
 
-def _run(work: Callable[[Report | None], Coroutine[Any, Any, Result]], duration_s: float) -> Result:
-    from penstock.cli.server.serve import loop_factory
+def _run(
+    work: Callable[[Report | None], Coroutine[Any, Any, LoadResult]], duration_s: float
+) -> LoadResult:
+    from penstock.cli.server.serve import event_loop_factory
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         if duration_s <= _PROGRESS_FROM_S:
             return runner.run(work(None))
         from rich.console import Console
@@ -175,18 +177,18 @@ def _run(work: Callable[[Report | None], Coroutine[Any, Any, Result]], duration_
             return runner.run(work(report))
 
 
-def _show(what: str, result: Result, output: Output) -> None:
-    facts = _facts(what, result)
-    if output is Output.JSON:
+def _show(what: str, result: LoadResult, output: BenchOutput) -> None:
+    facts = _result_fields(what, result)
+    if output is BenchOutput.JSON:
         typer.echo(json.dumps([facts]))
-    elif output is Output.JSONL:
+    elif output is BenchOutput.JSONL:
         typer.echo(json.dumps(facts))
     else:
         _print_table(facts)
     _exit_if_failed(result)
 
 
-def _facts(what: str, result: Result) -> dict[str, object]:
+def _result_fields(what: str, result: LoadResult) -> dict[str, object]:
     facts: dict[str, object] = {
         "what": what,
         "events": result.events,
@@ -204,7 +206,7 @@ def _facts(what: str, result: Result) -> dict[str, object]:
     return facts
 
 
-def _add_percentiles(facts: dict[str, object], prefix: str, latencies: Latencies) -> None:
+def _add_percentiles(facts: dict[str, object], prefix: str, latencies: LatencySamples) -> None:
     for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
         value = latencies.percentile(share)
         facts[f"{prefix}{name}_ms"] = None if value is None else round(value, 3)
@@ -224,7 +226,7 @@ def _print_table(facts: dict[str, object]) -> None:
     Console().print(table)
 
 
-def _exit_if_failed(result: Result) -> None:
+def _exit_if_failed(result: LoadResult) -> None:
     """Figures were shown; a script must still notice that not everything was taken."""
     from penstock.amqp.performatives import Error
     from penstock.cli.app import exit_code

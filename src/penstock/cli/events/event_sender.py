@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.progress_bar import Counter
+from penstock.cli.progress_bar import ProgressBar
 from penstock.client.errors import ClientError, ClientThrottled, ClientTooLarge
 from penstock.client.retry import RetryPolicy
 from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
-    from penstock.cli.sections import Copy
+    from penstock.cli.sections import EventCopy
     from penstock.client import EventData, EventDataBatch, EventHubProducerClient
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def parse_rate(text: str | None) -> float | None:
     return float(found[1]) / _SECONDS[(found[2] or "s")[0]]
 
 
-class Pace:
+class PublishRate:
     """Lets so many events through in a second; None lets all."""
 
     def __init__(self, rate: float | None) -> None:
@@ -82,22 +82,22 @@ class Pace:
             await asyncio.sleep(due - now)
 
 
-class Publisher:
+class EventSender:
     """Sends batches one after the other; counts what is stored."""
 
     def __init__(
         self,
         producer: EventHubProducerClient,
-        counter: Counter,
+        counter: ProgressBar,
         *,
         patience_s: float,
-        pace: Pace | None = None,
+        pace: PublishRate | None = None,
         on_retry: Callable[[EventDataBatch], None] | None = None,
     ) -> None:
         self._producer = producer
         self._counter = counter
         self._patience_s = patience_s
-        self._pace = pace or Pace(None)
+        self._pace = pace or PublishRate(None)
         self._on_retry = on_retry
         self._sending: asyncio.Task[None] | None = None
 
@@ -167,7 +167,7 @@ def _why(error: ClientError, pause_s: float) -> str:
     return f"{error} Again in {pause_s:.1f} s."
 
 
-def too_large(what: str, size: int, batch: EventDataBatch) -> ClientTooLarge:
+def event_too_large(what: str, size: int, batch: EventDataBatch) -> ClientTooLarge:
     """Of an event that no batch can hold."""
     return ClientTooLarge(
         f"{what} is larger than the service takes at once: it has {size:,} bytes or more, and with "
@@ -175,13 +175,13 @@ def too_large(what: str, size: int, batch: EventDataBatch) -> ClientTooLarge:
     )
 
 
-class Router:
+class PartitionRouter:
     """Sends copies of events: keys decide the partition, as the service's own hash does; without
     one it is the partition where the event was, or the one that is named."""
 
     def __init__(
         self,
-        publisher: Publisher,
+        publisher: EventSender,
         partition_ids: list[str],
         *,
         only: str | None = None,
@@ -193,16 +193,16 @@ class Router:
         self._only = only
         self._batch_events = batch_events
 
-    async def send(self, events: Iterable[Copy]) -> None:
+    async def send(self, events: Iterable[EventCopy]) -> None:
         """All of them; those of one partition in their order."""
-        lanes: dict[str | None, list[Copy]] = {}
+        lanes: dict[str | None, list[EventCopy]] = {}
         for event in events:
             lanes.setdefault(self.target(event), []).append(event)
         for target, lane in lanes.items():
             await self._send_lane(target, lane)
         await self._publisher.finish()
 
-    def target(self, event: Copy) -> str | None:
+    def target(self, event: EventCopy) -> str | None:
         if self._only is not None:
             return self._only
         if event.partition_key is not None:
@@ -213,13 +213,13 @@ class Router:
             return self._ids[int(event.partition) % len(self._ids)]
         return None
 
-    async def _send_lane(self, target: str | None, events: list[Copy]) -> None:
+    async def _send_lane(self, target: str | None, events: list[EventCopy]) -> None:
         batch = await self._publisher.create_batch(partition_id=target)
         size = 0
         for event in events:
             if len(batch) >= self._batch_events or not batch.try_add(event):
                 if len(batch) == 0:
-                    raise too_large("An event", len(event.body), batch)
+                    raise event_too_large("An event", len(event.body), batch)
                 await self._publisher.begin(batch, size)
                 batch, size = await self._publisher.create_batch(partition_id=target), 0
                 _add(batch, event)
@@ -229,4 +229,4 @@ class Router:
 
 def _add(batch: EventDataBatch, event: EventData) -> None:
     if not batch.try_add(event):
-        raise too_large("An event", len(event.body), batch)
+        raise event_too_large("An event", len(event.body), batch)

@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.avro import Writer, read_container
-from penstock.cli.capture_rows import SCHEMA, encode_rows, rows_reader
+from penstock.cli.avro import AvroContainerWriter, read_container
+from penstock.cli.capture_rows import SCHEMA, capture_record_reader, encode_capture_records
 from penstock.cli.confirm import DryRun
 from penstock.cli.events.event_sender import (
     BATCH_EVENTS,
     BatchOption,
-    Pace,
+    EventSender,
+    PartitionRouter,
     PatienceOption,
-    Publisher,
+    PublishRate,
     QuietOption,
     RateOption,
-    Router,
     parse_rate,
 )
-from penstock.cli.events_options import Wire, run, with_events
-from penstock.cli.output import talk
+from penstock.cli.events_options import EventsEndpoint, run, with_events
+from penstock.cli.output import print_message
 from penstock.cli.places import (
     FromOption,
     Partitions,
     ToOption,
-    chosen_partitions,
-    parse_place,
-    spans,
+    parse_position,
+    resolve_ranges,
+    select_partitions,
 )
-from penstock.cli.progress_bar import Counter
-from penstock.cli.records import lines, read_line, records
-from penstock.cli.sections import BadEvent, Copy
+from penstock.cli.progress_bar import ProgressBar
+from penstock.cli.records import read_line, to_json_lines, to_records
+from penstock.cli.sections import EventCopy, InvalidEvent
 from penstock.cli.service_options import HubName
-from penstock.cli.stdio import leave_quietly
-from penstock.cli.units import seconds
+from penstock.cli.stdio import ignore_broken_pipe
+from penstock.cli.units import parse_seconds
 
 if TYPE_CHECKING:
     from penstock.kernels import Columns
@@ -64,7 +64,7 @@ FileArgument = Annotated[
 
 @with_events
 def export(
-    wire: Wire,
+    wire: EventsEndpoint,
     hub: HubName,
     file: FileArgument,
     from_: FromOption = "earliest",
@@ -83,16 +83,16 @@ def export(
     What is there now, from --from on and before --to, partition by partition. The file appears
     when it is whole. `penstock import` publishes it again, byte for byte.
     """
-    start, stop = parse_place(from_), parse_place(to, option="--to")
+    start, stop = parse_position(from_), parse_position(to, option="--to")
     kind = format_ or _kind(file)
     if file != _STDIO and file.exists() and not force:
         raise typer.BadParameter(f"{file} is there already: say --force to write over it.")
-    counter = Counter("Exported", total=0, quiet=quiet)
+    counter = ProgressBar("Exported", total=0, quiet=quiet)
 
     async def work(write: Callable[[Columns, str], None]) -> None:
         async with wire.consumer(hub, group) as consumer:
-            ids = await chosen_partitions(consumer, partition)
-            planned = await spans(consumer, ids, start, stop)
+            ids = await select_partitions(consumer, partition)
+            planned = await resolve_ranges(consumer, ids, start, stop)
             counter.expect(sum(each.events for each in planned))
             for span in planned:
                 found = consumer.read_range(span.partition, span.first, span.stop - 1)
@@ -102,17 +102,17 @@ def export(
                         counter.add(len(columns.bodies), sum(map(len, columns.bodies)))
 
     try:
-        with counter, _opened(file) as target:
+        with counter, _open_target(file) as target:
             run(work(_writer(target, kind, deflate=deflate)))
     except BrokenPipeError:
-        leave_quietly()
+        ignore_broken_pipe()
         return
     counter.tell()
 
 
 @with_events
 def import_(
-    wire: Wire,
+    wire: EventsEndpoint,
     hub: HubName,
     file: FileArgument,
     partition: Annotated[
@@ -130,9 +130,9 @@ def import_(
     One of `penstock export` or `tail -o jsonl`, or an Avro file of Event Hubs Capture. Events with
     a key go where it leads, others to the partition they came from, where that is known.
     """
-    pace = Pace(parse_rate(rate))
-    patience_s = seconds(patience, option="--patience")
-    counter = Counter("Read" if dry_run else "Imported", quiet=quiet)
+    pace = PublishRate(parse_rate(rate))
+    patience_s = parse_seconds(patience, option="--patience")
+    counter = ProgressBar("Read" if dry_run else "Imported", quiet=quiet)
 
     async def work(source: BinaryIO) -> None:
         if dry_run:
@@ -143,8 +143,10 @@ def import_(
             ids = await producer.get_partition_ids()
             if partition is not None and partition not in ids:
                 raise typer.BadParameter(f"'{hub}' has no partition '{partition}'.")
-            publisher = Publisher(producer, counter, patience_s=patience_s, pace=pace)
-            router = Router(publisher, ids, only=partition, batch_events=pace.batch_events(batch))
+            publisher = EventSender(producer, counter, patience_s=patience_s, pace=pace)
+            router = PartitionRouter(
+                publisher, ids, only=partition, batch_events=pace.batch_events(batch)
+            )
             for events in _events(source, file):
                 await router.send(events)
 
@@ -157,11 +159,11 @@ def import_(
             run(work(source))
     except BaseException:
         if counter.events and not dry_run:
-            talk(f"Events that were imported before this: {counter.events:,}.")
+            print_message(f"Events that were imported before this: {counter.events:,}.")
         raise
     counter.tell()
     if dry_run:
-        talk(f"All of them can go into '{hub}'. Dry run: nothing was done.")
+        print_message(f"All of them can go into '{hub}'. Dry run: nothing was done.")
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -178,19 +180,21 @@ def _kind(file: Path) -> FileFormat:
 
 def _writer(target: BinaryIO, kind: FileFormat, *, deflate: bool) -> Callable[[Columns, str], None]:
     if kind is FileFormat.JSONL:
-        return lambda columns, partition: _put(target, lines(records(columns, partition)))
-    container = Writer(target, SCHEMA, deflate=deflate)
+        return lambda columns, partition: _write_output(
+            target, to_json_lines(to_records(columns, partition))
+        )
+    container = AvroContainerWriter(target, SCHEMA, deflate=deflate)
     return lambda columns, partition: container.write_block(
-        len(columns.bodies), encode_rows(columns, partition)
+        len(columns.bodies), encode_capture_records(columns, partition)
     )
 
 
-def _put(target: BinaryIO, data: bytes) -> None:
+def _write_output(target: BinaryIO, data: bytes) -> None:
     target.write(data)
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
+def _open_target(file: Path) -> Iterator[BinaryIO]:
     """A file that appears whole, or not at all; events are for their owner's eyes."""
     if file == _STDIO:
         yield sys.stdout.buffer
@@ -211,26 +215,26 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _events(source: BinaryIO, file: Path) -> Iterator[list[Copy]]:
+def _events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
     """The file's events, some at a time. A BadEvent says where."""
     head = source.peek(len(_MAGIC))[: len(_MAGIC)]  # type: ignore[attr-defined]  # buffered both
     yield from _avro_events(source, file) if head == _MAGIC else _line_events(source, file)
 
 
-def _avro_events(source: BinaryIO, file: Path) -> Iterator[list[Copy]]:
+def _avro_events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
     before = 0
     try:
         schema, blocks = read_container(source)
-        read = rows_reader(schema)
+        read = capture_record_reader(schema)
         for count, block in blocks:
             yield read(count, block)
             before += count
-    except BadEvent as error:
-        raise BadEvent(f"{file}, behind event {before:,}: {error}.") from None
+    except InvalidEvent as error:
+        raise InvalidEvent(f"{file}, behind event {before:,}: {error}.") from None
 
 
-def _line_events(source: BinaryIO, file: Path) -> Iterator[list[Copy]]:
-    events: list[Copy] = []
+def _line_events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
+    events: list[EventCopy] = []
     number = 0
     while line := source.readline(_LINE_BYTES_MAX):
         number += 1
@@ -238,8 +242,8 @@ def _line_events(source: BinaryIO, file: Path) -> Iterator[list[Copy]]:
             continue
         try:
             events.append(read_line(line))
-        except BadEvent as error:
-            raise BadEvent(f"{file}, line {number}: {error}.") from None
+        except InvalidEvent as error:
+            raise InvalidEvent(f"{file}, line {number}: {error}.") from None
         if len(events) >= _CHUNK_EVENTS:
             yield events
             events = []

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import typer
 
-from penstock.cli.plain import to_plain
-from penstock.cli.records import lines, records, shown_time
+from penstock.cli.plain import to_json_value
+from penstock.cli.records import format_enqueued_time, to_json_lines, to_records
 from penstock.cli.sections import BODY_KINDS, DATA, field_values, map_values
 from penstock.client.values import display_body
 from penstock.kernels import Columns
@@ -31,22 +31,22 @@ _NAMES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e", "\0": "\\0"}
 Cell = Callable[[Columns, str, int], bytes]
 
 
-class Render(Protocol):
+class EventRenderer(Protocol):
     """Bytes for the rows that are wanted, in their order."""
 
     def __call__(self, columns: Columns, partition: str, rows: Sequence[int]) -> bytes: ...
 
 
-def inert(data: bytes) -> str:
+def escape_control_bytes(data: bytes) -> str:
     r"""Text that a terminal only shows: b"\x1b[2J\xff" -> "\\e[2J\\xff"."""
-    return inert_text(data.decode("utf-8", "backslashreplace"))
+    return escape_control_characters(data.decode("utf-8", "backslashreplace"))
 
 
-def inert_text(text: str) -> str:
-    return _INERT.sub(_escaped, text)
+def escape_control_characters(text: str) -> str:
+    return _INERT.sub(_escape_match, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     character = found[0]
     code = ord(character)
     return _NAMES.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
@@ -55,7 +55,7 @@ def _escaped(found: re.Match[str]) -> str:
 # --- --format -------------------------------------------------------------------------------------
 
 
-def format_renderer(template: str, *, is_terminal: bool) -> Render:
+def format_renderer(template: str, *, is_terminal: bool) -> EventRenderer:
     """Raises typer.BadParameter for a field that there is not."""
     parts = _parts(template, is_terminal=is_terminal)
     if parts == [_CELLS["b"], b"\n"]:
@@ -81,7 +81,9 @@ def _parts(template: str, *, is_terminal: bool) -> list[bytes | Cell]:
         elif token["escape"] in _ESCAPES:
             parts.append(_ESCAPES[token["escape"]])
         else:
-            raise _bad(f"There is no '\\{token['escape']}'", "\\n \\t \\r \\0 \\e \\c \\xHH \\\\")
+            raise _template_error(
+                f"There is no '\\{token['escape']}'", "\\n \\t \\r \\0 \\e \\c \\xHH \\\\"
+            )
     parts.append(template[position:].encode())
     # One event a line, unless the template ends its lines itself, or says \c: no end at all.
     if not re.search(r"(?:^|[^\\])(?:\\\\)*\\[n0c]$", template):
@@ -94,13 +96,17 @@ def _cell(field: str, *, is_terminal: bool) -> bytes | Cell:
         return b"%"
     cell = _CELLS.get(field)
     if cell is None:
-        raise _bad(f"There is no %{field}", " ".join(f"%{name}" for name in (*_CELLS, "%")))
+        raise _template_error(
+            f"There is no %{field}", " ".join(f"%{name}" for name in (*_CELLS, "%"))
+        )
     if is_terminal and field in "bkhc":
-        return lambda columns, partition, row: inert(cell(columns, partition, row)).encode()
+        return lambda columns, partition, row: escape_control_bytes(
+            cell(columns, partition, row)
+        ).encode()
     return cell
 
 
-def _bad(what: str, there_is: str) -> typer.BadParameter:
+def _template_error(what: str, there_is: str) -> typer.BadParameter:
     return typer.BadParameter(f"{what}: there is {there_is}", param_hint="--format")
 
 
@@ -125,7 +131,7 @@ _CELLS: dict[str, Cell] = {
     "p": lambda columns, partition, row: partition.encode(),
     "s": lambda columns, partition, row: b"%d" % columns.sequence_numbers[row],
     "o": lambda columns, partition, row: columns.offsets[row].encode(),
-    "t": lambda columns, partition, row: shown_time(columns.enqueued_ms[row]).encode(),
+    "t": lambda columns, partition, row: format_enqueued_time(columns.enqueued_ms[row]).encode(),
     "T": lambda columns, partition, row: b"%d" % columns.enqueued_ms[row],
     "k": lambda columns, partition, row: (columns.partition_keys[row] or "").encode(),
     "b": lambda columns, partition, row: read_body(columns, row),
@@ -138,7 +144,7 @@ _CELLS: dict[str, Cell] = {
 def _headers(encoded: bytes) -> bytes:
     import msgspec
 
-    return msgspec.json.encode({n: to_plain(v) for n, v in map_values(encoded).items()})
+    return msgspec.json.encode({n: to_json_value(v) for n, v in map_values(encoded).items()})
 
 
 def _content_type(encoded: bytes) -> bytes:
@@ -150,7 +156,7 @@ def _content_type(encoded: bytes) -> bytes:
 
 def json_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
     """An object a line."""
-    return lines(records(columns, partition, rows))
+    return to_json_lines(to_records(columns, partition, rows))
 
 
 def terminal_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
@@ -158,14 +164,14 @@ def terminal_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> 
     out = []
     for row in rows:
         key = columns.partition_keys[row]
-        shown = "" if key is None else f"\x1b[36m{inert_text(key)}\x1b[0m "
-        when = shown_time(columns.enqueued_ms[row])[11:-1]
+        shown = "" if key is None else f"\x1b[36m{escape_control_characters(key)}\x1b[0m "
+        when = format_enqueued_time(columns.enqueued_ms[row])[11:-1]
         place = f"\x1b[2m{partition}:{columns.sequence_numbers[row]} {when}\x1b[0m"
-        out.append(f"{place} {shown}{_cut(read_body(columns, row))}\n")
+        out.append(f"{place} {shown}{_truncate_body(read_body(columns, row))}\n")
     return "".join(out).encode()
 
 
-def _cut(body: bytes) -> str:
+def _truncate_body(body: bytes) -> str:
     if len(body) <= _SHOWN_BYTES_MAX:
-        return inert(body)
-    return f"{inert(body[:_SHOWN_BYTES_MAX])}\x1b[2m… {len(body):,} bytes\x1b[0m"
+        return escape_control_bytes(body)
+    return f"{escape_control_bytes(body[:_SHOWN_BYTES_MAX])}\x1b[2m… {len(body):,} bytes\x1b[0m"

@@ -12,22 +12,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.confirm import DryRun
-from penstock.cli.events.event_sender import PatienceOption, Publisher, QuietOption, Router
-from penstock.cli.events_options import Wire, find_wire, run, together, with_events
-from penstock.cli.output import Format, Output, print_rows, talk
+from penstock.cli.events.event_sender import (
+    EventSender,
+    PartitionRouter,
+    PatienceOption,
+    QuietOption,
+)
+from penstock.cli.events_options import EventsEndpoint, find_wire, run, run_together, with_events
+from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.places import (
+    EventRange,
     FromOption,
     Partitions,
-    Span,
     ToOption,
-    chosen_partitions,
-    parse_place,
-    spans,
+    parse_position,
+    resolve_ranges,
+    select_partitions,
 )
-from penstock.cli.progress_bar import Counter
-from penstock.cli.sections import Copy, copies
+from penstock.cli.progress_bar import ProgressBar
+from penstock.cli.sections import EventCopy, copy_events
 from penstock.cli.service_options import HubName
-from penstock.cli.units import seconds
+from penstock.cli.units import parse_seconds
 
 if TYPE_CHECKING:
     from penstock.client import EventHubConsumerClient
@@ -39,7 +44,7 @@ _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?)x?")
 
 @with_events
 def replay(
-    wire: Wire,
+    wire: EventsEndpoint,
     hub: HubName,
     into: Annotated[str, typer.Option("--into", metavar="HUB", help="Event hub that gets them")],
     from_: FromOption = "earliest",
@@ -64,7 +69,7 @@ def replay(
     patience: PatienceOption = "60s",
     quiet: QuietOption = False,
     dry_run: DryRun = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Publish a range of events again, into another event hub.
 
@@ -72,58 +77,60 @@ def replay(
     times are new. Events with a key go where it leads, others to the partition of the same number.
     The range ends before --to, and at the end as it is now.
     """
-    start, stop = parse_place(from_), parse_place(to, option="--to")
+    start, stop = parse_position(from_), parse_position(to, option="--to")
     factor = _factor(speed)
     target = wire
     if into_connection_string is not None:
         target = find_wire(connection_string=into_connection_string, ca_file=into_ca_file)
-    patience_s = seconds(patience, option="--patience")
+    patience_s = parse_seconds(patience, option="--patience")
 
-    async def plan() -> list[Span]:
+    async def plan() -> list[EventRange]:
         async with wire.consumer(hub, group) as consumer:
-            return await spans(consumer, await chosen_partitions(consumer, partition), start, stop)
+            return await resolve_ranges(
+                consumer, await select_partitions(consumer, partition), start, stop
+            )
 
     planned = run(plan())
     total = sum(each.events for each in planned)
     if dry_run:
-        print_rows([_row(each) for each in planned], output, title="Partitions")
-        talk(f"{total:,} events would go into '{into}'. Dry run: nothing was done.")
+        print_rows([_range_row(each) for each in planned], output, title="Partitions")
+        print_message(f"{total:,} events would go into '{into}'. Dry run: nothing was done.")
         return
-    counter = Counter("Replayed", total=total, quiet=quiet)
+    counter = ProgressBar("Replayed", total=total, quiet=quiet)
     with counter:
         run(_replay((wire, hub, group), (target, into), planned, factor, counter, patience_s))
     counter.tell()
 
 
 async def _replay(
-    source: tuple[Wire, str, str],
-    target: tuple[Wire, str],
-    planned: list[Span],
+    source: tuple[EventsEndpoint, str, str],
+    target: tuple[EventsEndpoint, str],
+    planned: list[EventRange],
     factor: float | None,
-    counter: Counter,
+    counter: ProgressBar,
     patience_s: float,
 ) -> None:
     wire, hub, group = source
     planned = [each for each in planned if each.events]
-    clock = _Timeline(len(planned), factor)
+    clock = _ReplayClock(len(planned), factor)
     async with wire.consumer(hub, group) as consumer, target[0].producer(target[1]) as producer:
         ids = await producer.get_partition_ids()
 
-        async def one(span: Span) -> None:
-            publisher = Publisher(producer, counter, patience_s=patience_s)
-            await _replay_partition(consumer, span, Router(publisher, ids), clock)
+        async def one(span: EventRange) -> None:
+            publisher = EventSender(producer, counter, patience_s=patience_s)
+            await _replay_partition(consumer, span, PartitionRouter(publisher, ids), clock)
 
-        await together(*(one(each) for each in planned))
+        await run_together(*(one(each) for each in planned))
 
 
 async def _replay_partition(
-    consumer: EventHubConsumerClient, span: Span, router: Router, clock: _Timeline
+    consumer: EventHubConsumerClient, span: EventRange, router: PartitionRouter, clock: _ReplayClock
 ) -> None:
     found = consumer.read_range(span.partition, span.first, span.stop - 1)
     is_first = True
     async with aclosing(found):
         async for columns in found:
-            events = copies(columns, span.partition)
+            events = copy_events(columns, span.partition)
             if not clock.is_kept:
                 await router.send(events)
                 continue
@@ -135,7 +142,7 @@ async def _replay_partition(
                 await router.send(part)
 
 
-class _Timeline:
+class _ReplayClock:
     """When an event is due: as long after the first of all partitions as it was then."""
 
     def __init__(self, partitions: int, factor: float | None) -> None:
@@ -167,7 +174,9 @@ class _Timeline:
             await asyncio.sleep(pause_s)
 
 
-def _steps(columns: Columns, events: Sequence[Copy]) -> Iterator[tuple[int, Sequence[Copy]]]:
+def _steps(
+    columns: Columns, events: Sequence[EventCopy]
+) -> Iterator[tuple[int, Sequence[EventCopy]]]:
     """Runs of events that were stored at about the same time."""
     times, start = columns.enqueued_ms, 0
     for row in range(1, len(events) + 1):
@@ -187,7 +196,7 @@ def _factor(speed: str | None) -> float | None:
     return float(found[1])
 
 
-def _row(span: Span) -> dict[str, object]:
+def _range_row(span: EventRange) -> dict[str, object]:
     return {
         "partition": span.partition,
         "first_sequence_number": span.first if span.events else None,

@@ -15,23 +15,23 @@ import typer
 from penstock.cli.events.event_sender import (
     BATCH_EVENTS,
     BatchOption,
-    Pace,
+    EventSender,
     PatienceOption,
-    Publisher,
+    PublishRate,
     QuietOption,
     RateOption,
+    event_too_large,
     parse_rate,
-    too_large,
 )
-from penstock.cli.events_options import Wire, run, with_events
-from penstock.cli.output import talk
-from penstock.cli.progress_bar import Counter
-from penstock.cli.sections import Copy, Sections, encode_fields, encode_properties
+from penstock.cli.events_options import EventsEndpoint, run, with_events
+from penstock.cli.output import print_message
+from penstock.cli.progress_bar import ProgressBar
+from penstock.cli.sections import EventCopy, EventSections, encode_fields, encode_properties
 from penstock.cli.service_options import HubName
-from penstock.cli.units import seconds
+from penstock.cli.units import parse_seconds
 
 if TYPE_CHECKING:
-    from penstock.cli.stdio import Inlet
+    from penstock.cli.stdio import StdinReader
     from penstock.client import EventDataBatch
 
 _STDIN = Path("-")
@@ -46,7 +46,7 @@ PropertyOption = Annotated[
 ]
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _SendOptions(msgspec.Struct, frozen=True):
     """What is sent, and how."""
 
     hub: str
@@ -65,7 +65,7 @@ class _Job(msgspec.Struct, frozen=True):
 
 @with_events
 def send(
-    wire: Wire,
+    wire: EventsEndpoint,
     hub: HubName,
     file: Annotated[
         Path | None,
@@ -106,11 +106,11 @@ def send(
     source = None if text else file or _STDIN
     if source == _STDIN and sys.stdin.isatty():
         lines = True
-        talk("Each line is an event; Ctrl-D ends.")
-    job = _Job(
+        print_message("Each line is an event; Ctrl-D ends.")
+    job = _SendOptions(
         hub=hub,
         source=source,
-        texts=_texts(text or [], lines=lines),
+        texts=_text_bodies(text or [], lines=lines),
         lines=lines,
         repeat=repeat,
         key=key,
@@ -119,24 +119,24 @@ def send(
         content_type=content_type,
         batch=batch,
         rate=parse_rate(rate),
-        patience_s=seconds(patience, option="--patience"),
+        patience_s=parse_seconds(patience, option="--patience"),
     )
-    counter = Counter("Sent", total=_total(job), total_bytes=_total_bytes(job), quiet=quiet)
+    counter = ProgressBar("Sent", total=_total(job), total_bytes=_total_bytes(job), quiet=quiet)
     try:
         with counter:
             run(_send(wire, job, counter))
     except BaseException:
         if counter.events:
-            talk(f"Events that were sent before this: {counter.events:,}.")
+            print_message(f"Events that were sent before this: {counter.events:,}.")
         raise
     counter.tell()
 
 
-async def _send(wire: Wire, job: _Job, counter: Counter) -> None:
-    pace = Pace(job.rate)
+async def _send(wire: EventsEndpoint, job: _SendOptions, counter: ProgressBar) -> None:
+    pace = PublishRate(job.rate)
     async with wire.producer(job.hub) as producer:
-        publisher = Publisher(producer, counter, patience_s=job.patience_s, pace=pace)
-        filler = _Filler(publisher, job, pace.batch_events(job.batch))
+        publisher = EventSender(producer, counter, patience_s=job.patience_s, pace=pace)
+        filler = _BatchFiller(publisher, job, pace.batch_events(job.batch))
         kept: list[list[bytes]] = []  # stdin can be read only once
         for turn in range(job.repeat):
             if turn and job.source == _STDIN:
@@ -153,15 +153,17 @@ async def _send(wire: Wire, job: _Job, counter: Counter) -> None:
         await publisher.finish()
 
 
-class _Filler:
+class _BatchFiller:
     """Puts bodies into batches."""
 
-    def __init__(self, publisher: Publisher, job: _Job, batch_events: int) -> None:
+    def __init__(self, publisher: EventSender, job: _SendOptions, batch_events: int) -> None:
         self._publisher = publisher
         self._job = job
         content_type = {} if job.content_type is None else {"content-type": job.content_type}
-        sections = Sections(encode_properties(job.properties or {}), encode_fields(content_type))
-        self._event = Copy(b"", sections, key=job.key)
+        sections = EventSections(
+            encode_properties(job.properties or {}), encode_fields(content_type)
+        )
+        self._event = EventCopy(b"", sections, key=job.key)
         self._batch_events = batch_events
         self._batch: EventDataBatch | None = None
         self._size = 0
@@ -184,7 +186,7 @@ class _Filler:
                 if not batch.try_add(event):
                     what = f"Line {self._count + 1:,}" if self._job.lines else "The event"
                     await self._publisher.finish()
-                    raise too_large(what, len(body), batch)
+                    raise event_too_large(what, len(body), batch)
             room -= 1
             self._count += 1
             self._size += len(body)
@@ -203,9 +205,9 @@ class _Filler:
         return self._batch
 
 
-async def _bodies(job: _Job, bytes_max: int) -> AsyncIterator[tuple[list[bytes], bool]]:
+async def _bodies(job: _SendOptions, bytes_max: int) -> AsyncIterator[tuple[list[bytes], bool]]:
     """Bodies as they come, and whether nothing more is there at this moment."""
-    from penstock.cli.stdio import Inlet
+    from penstock.cli.stdio import StdinReader
 
     if job.source is None:
         yield job.texts, False
@@ -214,13 +216,13 @@ async def _bodies(job: _Job, bytes_max: int) -> AsyncIterator[tuple[list[bytes],
         opened: BinaryIO = sys.stdin.buffer
         if job.source != _STDIN:
             opened = stack.enter_context(job.source.open("rb"))
-        inlet = Inlet(opened)
+        inlet = StdinReader(opened)
         parts = _lines(inlet, bytes_max) if job.lines else _whole(inlet, bytes_max)
         async for bodies in parts:
             yield bodies, inlet.is_quiet
 
 
-async def _lines(inlet: Inlet, bytes_max: int) -> AsyncIterator[list[bytes]]:
+async def _lines(inlet: StdinReader, bytes_max: int) -> AsyncIterator[list[bytes]]:
     rest = b""
     async for chunk in inlet:
         found = (rest + chunk).split(b"\n")
@@ -233,7 +235,7 @@ async def _lines(inlet: Inlet, bytes_max: int) -> AsyncIterator[list[bytes]]:
         yield [rest]
 
 
-async def _whole(inlet: Inlet, bytes_max: int) -> AsyncIterator[list[bytes]]:
+async def _whole(inlet: StdinReader, bytes_max: int) -> AsyncIterator[list[bytes]]:
     parts: list[bytes] = []
     size = 0
     async for chunk in inlet:
@@ -244,19 +246,19 @@ async def _whole(inlet: Inlet, bytes_max: int) -> AsyncIterator[list[bytes]]:
     yield [b"".join(parts)]
 
 
-def _texts(texts: list[str], *, lines: bool) -> list[bytes]:
+def _text_bodies(texts: list[str], *, lines: bool) -> list[bytes]:
     encoded = [each.encode("utf-8", "surrogateescape") for each in texts]
     return [line for each in encoded for line in each.split(b"\n")] if lines else encoded
 
 
-def _total(job: _Job) -> int | None:
+def _total(job: _SendOptions) -> int | None:
     """How many events it will be, where that is known."""
     if job.source is None:
         return len(job.texts) * job.repeat
     return None if job.lines else job.repeat
 
 
-def _total_bytes(job: _Job) -> int | None:
+def _total_bytes(job: _SendOptions) -> int | None:
     """How long all lines are, where that is known."""
     if job.source is None or job.source == _STDIN or not job.source.is_file():
         return None

@@ -12,26 +12,26 @@ import msgspec
 import typer
 
 from penstock.cli.events.event_sender import (
-    Pace,
+    EventSender,
     PatienceOption,
-    Publisher,
+    PublishRate,
     QuietOption,
     RateOption,
     parse_rate,
 )
-from penstock.cli.events.soak_check import Findings, Lane
-from penstock.cli.events_options import Wire, run, together, with_events
-from penstock.cli.output import Format, Output, print_rows, talk
+from penstock.cli.events.soak_check import PartitionChecker, SoakFindings
+from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
+from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.places import (
-    Kind,
     Partitions,
-    Place,
-    chosen_partitions,
-    position_before,
-    spans,
+    Position,
+    PositionKind,
+    position_before_sequence,
+    resolve_ranges,
+    select_partitions,
 )
-from penstock.cli.progress_bar import Counter
-from penstock.cli.units import seconds
+from penstock.cli.progress_bar import ProgressBar
+from penstock.cli.units import parse_seconds
 from penstock.client.event_data import EventData
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import PenstockError
@@ -48,7 +48,7 @@ class SoakFailed(PenstockError):
     """An event was lost, doubled, out of order or damaged."""
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _SoakOptions(msgspec.Struct, frozen=True):
     hub: str
     group: str
     seconds: float
@@ -61,7 +61,7 @@ class _Job(msgspec.Struct, frozen=True):
 
 @with_events
 def soak(
-    wire: Wire,
+    wire: EventsEndpoint,
     hub: Annotated[str, typer.Option("--hub", help="Event hub to publish to")] = "events",
     minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How long")] = 10.0,
     hours: Annotated[
@@ -80,7 +80,7 @@ def soak(
     ] = True,
     patience: PatienceOption = "5m",
     quiet: QuietOption = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Publish and read for a long time, and check every event.
 
@@ -88,7 +88,7 @@ def soak(
     sequence numbers may leave none out. The service may be restarted meanwhile. Exit code 1 when
     anything is wrong. Ctrl-C ends it early, with the findings so far.
     """
-    job = _Job(
+    job = _SoakOptions(
         hub=hub,
         group=group,
         seconds=hours * 3600 if hours is not None else minutes * 60,
@@ -96,9 +96,9 @@ def soak(
         size=size,
         partitions=partition,
         idempotent=idempotent,
-        patience_s=seconds(patience, option="--patience"),
+        patience_s=parse_seconds(patience, option="--patience"),
     )
-    counter = Counter("Published", quiet=quiet)
+    counter = ProgressBar("Published", quiet=quiet)
     with counter:
         findings = run(_soak(wire, job, counter))
     counter.tell()
@@ -107,10 +107,12 @@ def soak(
     if bad:
         raise SoakFailed(f"The service did not keep its promises in partition {', '.join(bad)}.")
     received = sum(each.received for each in findings)
-    talk(f"{received:,} events came exactly once and in order.")
+    print_message(f"{received:,} events came exactly once and in order.")
 
 
-async def _soak(wire: Wire, job: _Job, counter: Counter) -> list[Findings]:
+async def _soak(
+    wire: EventsEndpoint, job: _SoakOptions, counter: ProgressBar
+) -> list[SoakFindings]:
     import signal
 
     stopping = asyncio.Event()
@@ -123,10 +125,12 @@ async def _soak(wire: Wire, job: _Job, counter: Counter) -> list[Findings]:
         AsyncExitStack() as stack,
     ):
         async with wire.consumer(job.hub, job.group) as asked:
-            ids = await chosen_partitions(asked, job.partitions)
-            found = await spans(asked, ids, Place(Kind.LATEST), Place(Kind.LATEST))
+            ids = await select_partitions(asked, job.partitions)
+            found = await resolve_ranges(
+                asked, ids, Position(PositionKind.LATEST), Position(PositionKind.LATEST)
+            )
         run_id = secrets.token_hex(8)
-        soaking = [_Soaking(Lane(each.partition, run_id, job.size)) for each in found]
+        soaking = [_SoakRun(PartitionChecker(each.partition, run_id, job.size)) for each in found]
         reading = [
             asyncio.create_task(each.read(consumer, span.first, stack))
             for each, span in zip(soaking, found, strict=True)
@@ -134,10 +138,11 @@ async def _soak(wire: Wire, job: _Job, counter: Counter) -> list[Findings]:
         try:
             rate = None if job.rate is None else job.rate / len(ids)
             publishing = (
-                each.publish(producer, counter, job, Pace(rate), stopping) for each in soaking
+                each.publish(producer, counter, job, PublishRate(rate), stopping)
+                for each in soaking
             )
             ended = asyncio.create_task(_after(job.seconds, stopping))
-            await _until_failure(together(*publishing), reading)
+            await _until_failure(run_together(*publishing), reading)
             ended.cancel()
             await _until_complete(soaking, reading, job.patience_s)
         finally:
@@ -147,28 +152,28 @@ async def _soak(wire: Wire, job: _Job, counter: Counter) -> list[Findings]:
     return [each.lane.finish() for each in soaking]
 
 
-class _Soaking:
+class _SoakRun:
     """One partition: who publishes to it, and who reads it."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: PartitionChecker) -> None:
         self.lane = lane
         self.complete = asyncio.Event()
 
     async def publish(
         self,
         producer: EventHubProducerClient,
-        counter: Counter,
-        job: _Job,
-        pace: Pace,
+        counter: ProgressBar,
+        job: _SoakOptions,
+        pace: PublishRate,
         stopping: asyncio.Event,
     ) -> None:
         lane, sent = self.lane, 0
 
         def again(batch: EventDataBatch) -> None:
             if not job.idempotent:
-                lane.sent_again(sent, len(batch))
+                lane.count_resent(sent, len(batch))
 
-        publisher = Publisher(producer, counter, patience_s=job.patience_s, on_retry=again)
+        publisher = EventSender(producer, counter, patience_s=job.patience_s, on_retry=again)
         events = pace.batch_events(_BATCH_EVENTS)
         while not stopping.is_set():
             await pace.wait(events)
@@ -177,17 +182,19 @@ class _Soaking:
             for body in bodies:
                 batch.add(EventData(body))
             await publisher.send(batch, sum(map(len, bodies)))
-            lane.stored(len(bodies))
+            lane.count_sent(len(bodies))
             sent += len(bodies)
 
     async def read(
         self, consumer: EventHubConsumerClient, first: int, stack: AsyncExitStack
     ) -> None:
-        reader = consumer.open_partition(self.lane.findings.partition, position_before(first))
+        reader = consumer.open_partition(
+            self.lane.findings.partition, position_before_sequence(first)
+        )
         await stack.enter_async_context(reader)
         while True:
             columns = await reader.receive_columns(_SILENCE_S)
-            self.lane.received(columns.sequence_numbers, columns.bodies)
+            self.lane.check_received(columns.sequence_numbers, columns.bodies)
             self.look()
 
     def look(self) -> None:
@@ -214,7 +221,7 @@ async def _until_failure(
 
 
 async def _until_complete(
-    soaking: list[_Soaking], reading: list[asyncio.Task[None]], patience_s: float
+    soaking: list[_SoakRun], reading: list[asyncio.Task[None]], patience_s: float
 ) -> None:
     """What is stored comes; what does not within the time is lost."""
     for each in soaking:

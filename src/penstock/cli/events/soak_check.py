@@ -15,7 +15,7 @@ _MISSING_MAX = 1_000_000  # numbers remembered one by one; beyond it a late one 
 _FAULTS = ("lost", "doubled", "disordered", "gaps", "damaged")
 
 
-class Findings(msgspec.Struct):
+class SoakFindings(msgspec.Struct):
     """Of one partition."""
 
     partition: str
@@ -34,11 +34,11 @@ class Findings(msgspec.Struct):
         return not any(getattr(self, name) for name in _FAULTS)
 
 
-class Lane:
+class PartitionChecker:
     """Makes the bodies of one partition, and checks them when they come back."""
 
     def __init__(self, partition: str, run: str, size: int) -> None:
-        self.findings = Findings(partition)
+        self.findings = SoakFindings(partition)
         self._head = f"soak {run} ".encode()
         self._size = size
         self._next_sent = 0
@@ -63,14 +63,14 @@ class Lane:
             max(0, self._size - len(text)) // 8
         )
 
-    def stored(self, count: int) -> None:
+    def count_sent(self, count: int) -> None:
         self.findings.sent += count
 
-    def sent_again(self, first: int, count: int) -> None:
+    def count_resent(self, first: int, count: int) -> None:
         """Without an idempotent producer these may be there twice, and nobody is to blame."""
         self._resent.update(range(first, first + count))
 
-    def received(self, sequence_numbers: Sequence[int], bodies: Sequence[bytes]) -> None:
+    def check_received(self, sequence_numbers: Sequence[int], bodies: Sequence[bytes]) -> None:
         before = self._sequence_number
         for number, body in zip(sequence_numbers, bodies, strict=True):
             if before is not None and number != before + 1:
@@ -79,7 +79,7 @@ class Lane:
             self._check(body)
         self._sequence_number = before
 
-    def finish(self) -> Findings:
+    def finish(self) -> SoakFindings:
         """No more will come."""
         self.findings.lost = len(self._missing) + max(0, self.findings.sent - self._expected)
         return self.findings

@@ -13,29 +13,29 @@ import typer
 from penstock.cli.events.event_sender import QuietOption
 from penstock.cli.events.render import (
     PIPE_FORMAT,
-    Render,
+    EventRenderer,
     format_renderer,
     json_renderer,
     terminal_renderer,
 )
-from penstock.cli.events_options import Wire, run, together, with_events
-from penstock.cli.output import Format, Output, talk
+from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.places import (
-    Kind,
     Partitions,
-    Place,
-    chosen_partitions,
-    parse_place,
-    position_before,
-    spans,
+    Position,
+    PositionKind,
+    parse_position,
+    position_before_sequence,
+    resolve_ranges,
+    select_partitions,
 )
 from penstock.cli.service_options import HubName, complete_groups
-from penstock.cli.stdio import Outlet, ReaderGone, leave_quietly
+from penstock.cli.stdio import StdoutClosed, StdoutWriter, ignore_broken_pipe
 from penstock.client.retry import RetryPolicy
 from penstock.kernels import Columns
 
 if TYPE_CHECKING:
-    from penstock.cli.filtering import Event
+    from penstock.cli.filtering import FilteredEvent
     from penstock.client import EventHubConsumerClient
 
 _QUEUED_MAX = 16  # chunks between readers and stdout
@@ -58,22 +58,22 @@ FormatOption = Annotated[
 ]
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _TailOptions(msgspec.Struct, frozen=True):
     hub: str
     group: str
-    start: Place
+    start: Position
     partitions: list[str] | None
     count: int | None
     follow: bool
-    wanted: Callable[[Event], bool] | None
+    wanted: Callable[[FilteredEvent], bool] | None
     template: str | None
-    output: Output
+    output: OutputFormat
     quiet: bool
 
 
 @with_events
 def tail(
-    wire: Wire,
+    wire: EventsEndpoint,
     hub: HubName,
     group: Annotated[
         str,
@@ -100,7 +100,7 @@ def tail(
         typer.Option("--filter", metavar="EXPR", help="Such as 'json.temperature > 30'"),
     ] = None,
     format_: FormatOption = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     quiet: QuietOption = False,
 ) -> None:
     """Show events as they arrive, or as they were.
@@ -108,19 +108,19 @@ def tail(
     A terminal gets a line of each event in which nothing of a body can do harm; a pipe gets the
     bodies as they are, one a line. Ctrl-C ends it, and so does a reader that goes (`| head`).
     """
-    if format_ is not None and output is not Output.TABLE:
+    if format_ is not None and output is not OutputFormat.TABLE:
         raise typer.BadParameter("--format and -o exclude each other.")
-    if output is Output.JSON and follow and count is None:
+    if output is OutputFormat.JSON and follow and count is None:
         raise typer.BadParameter("A list has an end: say -n, --no-follow, or -o jsonl.")
     wanted = None
     if filter_ is not None:
         from penstock.cli.filtering import compile_filter
 
         wanted = compile_filter(filter_)
-    job = _Job(
+    job = _TailOptions(
         hub=hub,
         group=group,
-        start=parse_place(from_ or ("latest" if follow else "earliest")),
+        start=parse_position(from_ or ("latest" if follow else "earliest")),
         partitions=partition,
         count=count,
         follow=follow,
@@ -135,25 +135,25 @@ def tail(
         run(_tail(wire, job))
     except KeyboardInterrupt:
         return  # the way to end it
-    except ReaderGone:
-        leave_quietly()
+    except StdoutClosed:
+        ignore_broken_pipe()
 
 
-async def _tail(wire: Wire, job: _Job) -> None:
-    outlet = Outlet()
-    printer = _Printer(job, outlet)
+async def _tail(wire: EventsEndpoint, job: _TailOptions) -> None:
+    outlet = StdoutWriter()
+    printer = _EventPrinter(job, outlet)
     async with (
         wire.consumer(job.hub, job.group, retry=_QUICK) as asked,
         wire.consumer(job.hub, job.group, retry=_PATIENT) as consumer,
     ):
-        ids = await chosen_partitions(asked, job.partitions)
+        ids = await select_partitions(asked, job.partitions)
         reading = _follow(asked, consumer, job, ids) if job.follow else _range(asked, job, ids)
         showing = asyncio.create_task(printer.show(reading))
         try:
             # A reader that left is noticed also while no event comes.
             await asyncio.wait((showing, outlet.gone), return_when=asyncio.FIRST_COMPLETED)
             if not showing.done():
-                raise ReaderGone
+                raise StdoutClosed
         finally:
             if not showing.done():
                 showing.cancel()
@@ -162,10 +162,10 @@ async def _tail(wire: Wire, job: _Job) -> None:
         await showing
 
 
-class _Printer:
+class _EventPrinter:
     """Filters, counts, renders and writes."""
 
-    def __init__(self, job: _Job, outlet: Outlet) -> None:
+    def __init__(self, job: _TailOptions, outlet: StdoutWriter) -> None:
         self._job = job
         self._outlet = outlet
         self._render = _renderer(job, is_terminal=outlet.is_terminal)
@@ -174,7 +174,7 @@ class _Printer:
 
     async def show(self, chunks: AsyncGenerator[Chunk, None]) -> None:
         """Until no more come, or as many as are wanted were shown."""
-        is_list = self._job.output is Output.JSON
+        is_list = self._job.output is OutputFormat.JSON
         if is_list:
             await self._outlet.write(b"[")
         async with aclosing(chunks):
@@ -182,7 +182,7 @@ class _Printer:
                 rows = self._rows(columns, partition)
                 if rows:
                     data = self._render(columns, partition, rows)
-                    await self._outlet.write(self._listed(data) if is_list else data)
+                    await self._outlet.write(self._to_list_items(data) if is_list else data)
                 if self._left == 0:
                     break
         if is_list:
@@ -191,24 +191,24 @@ class _Printer:
     def _rows(self, columns: Columns, partition: str) -> list[int] | range:
         rows: list[int] | range = range(len(columns.bodies))
         if self._job.wanted is not None:
-            from penstock.cli.filtering import Event
+            from penstock.cli.filtering import FilteredEvent
 
             wanted = self._job.wanted
-            rows = [row for row in rows if wanted(Event(columns, partition, row))]
+            rows = [row for row in rows if wanted(FilteredEvent(columns, partition, row))]
         if self._left is not None:
             rows = rows[: self._left]
             self._left -= len(rows)
         return rows
 
-    def _listed(self, data: bytes) -> bytes:
+    def _to_list_items(self, data: bytes) -> bytes:
         """Lines of JSON as items of a list."""
         items = data.rstrip(b"\n").replace(b"\n", b",\n")
         begun, self._is_first = not self._is_first, False
         return b",\n" + items if begun else items
 
 
-def _renderer(job: _Job, *, is_terminal: bool) -> Render:
-    if job.output is not Output.TABLE:
+def _renderer(job: _TailOptions, *, is_terminal: bool) -> EventRenderer:
+    if job.output is not OutputFormat.TABLE:
         return json_renderer
     if job.template is None and is_terminal:
         return terminal_renderer
@@ -216,10 +216,10 @@ def _renderer(job: _Job, *, is_terminal: bool) -> Render:
 
 
 async def _range(
-    consumer: EventHubConsumerClient, job: _Job, ids: list[str]
+    consumer: EventHubConsumerClient, job: _TailOptions, ids: list[str]
 ) -> AsyncGenerator[Chunk, None]:
     """What is there now, partition by partition."""
-    for span in await spans(consumer, ids, job.start, Place(Kind.LATEST)):
+    for span in await resolve_ranges(consumer, ids, job.start, Position(PositionKind.LATEST)):
         if span.events:
             found = consumer.read_range(span.partition, span.first, span.stop - 1)
             async with aclosing(found):
@@ -228,13 +228,16 @@ async def _range(
 
 
 async def _follow(
-    asked: EventHubConsumerClient, consumer: EventHubConsumerClient, job: _Job, ids: list[str]
+    asked: EventHubConsumerClient,
+    consumer: EventHubConsumerClient,
+    job: _TailOptions,
+    ids: list[str],
 ) -> AsyncGenerator[Chunk, None]:
     """What comes, of all partitions as it comes."""
-    if job.start.kind in (Kind.LAST, Kind.LATEST):
+    if job.start.kind in (PositionKind.LAST, PositionKind.LATEST):
         # As numbers: a reader that is reopened goes on where it was, not at the new end.
-        found = await spans(asked, ids, job.start, Place(Kind.LATEST))
-        starts = [position_before(each.first) for each in found]
+        found = await resolve_ranges(asked, ids, job.start, Position(PositionKind.LATEST))
+        starts = [position_before_sequence(each.first) for each in found]
     else:
         starts = [job.start.position] * len(ids)
     queued: asyncio.Queue[Chunk] = asyncio.Queue(_QUEUED_MAX)
@@ -243,7 +246,7 @@ async def _follow(
         await asyncio.gather(*(stack.enter_async_context(each) for each in readers))
         if not job.quiet:
             many = "1 partition" if len(ids) == 1 else f"{len(ids)} partitions"
-            talk(f"Reading {many} of {job.hub}; Ctrl-C ends.")
+            print_message(f"Reading {many} of {job.hub}; Ctrl-C ends.")
 
         async def read(number: int) -> None:
             while True:
@@ -251,9 +254,9 @@ async def _follow(
                 if columns.bodies:
                     await queued.put((ids[number], columns))
 
-        reading = asyncio.create_task(together(*(read(number) for number in range(len(ids)))))
+        reading = asyncio.create_task(run_together(*(read(number) for number in range(len(ids)))))
         try:
-            async for chunk in _taken(queued, reading):
+            async for chunk in _queued_chunks(queued, reading):
                 yield chunk
         finally:
             reading.cancel()
@@ -261,7 +264,7 @@ async def _follow(
                 await reading
 
 
-async def _taken(
+async def _queued_chunks(
     queued: asyncio.Queue[Chunk], reading: asyncio.Task[None]
 ) -> AsyncGenerator[Chunk, None]:
     """From the queue, until reading failed and nothing is left."""

@@ -11,7 +11,14 @@ from typing import Annotated
 import typer
 
 from penstock.cli.confirm import DryRun
-from penstock.cli.output import Format, Output, bytes_shown, console, print_record, talk
+from penstock.cli.output import (
+    Format,
+    OutputFormat,
+    console,
+    format_bytes,
+    print_message,
+    print_record,
+)
 from penstock.cli.service_options import ContextOption, DataOption
 
 Report = Callable[[int], None]
@@ -21,7 +28,7 @@ def backup(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory")],
     data: DataOption = None,
     context: ContextOption = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Copy a data directory, also while its service runs.
 
@@ -29,12 +36,12 @@ def backup(
     Exit code 1 when the data directory itself is damaged; what can be read is in the copy.
     """
     from penstock import __version__
-    from penstock.cli.service_lookup import Where, data_directory
-    from penstock.service.backup import back_up, size_of
+    from penstock.cli.service_lookup import ServiceFlags, data_directory
+    from penstock.service.backup import back_up, data_size
 
-    source = data_directory(Where(data=data, context=context))
+    source = data_directory(ServiceFlags(data=data, context=context))
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with _progress("Backing up", lambda: size_of(source)) as report:
+    with _progress("Backing up", lambda: data_size(source)) as report:
         made = back_up(source, directory, created_at=now, penstock=__version__, report=report)
     size = sum(file.size for file in made.files)
     print_record(
@@ -48,13 +55,13 @@ def backup(
             "damage": len(made.findings),
         },
         output,
-        shown={"size_bytes": bytes_shown},
+        shown={"size_bytes": format_bytes},
     )
     for finding in made.findings:
-        talk(f"LOST in the source: {finding}")
+        print_message(f"LOST in the source: {finding}")
     if made.findings:
         raise typer.Exit(1)
-    talk("Verified: every event of the copy can be read.")
+    print_message("Verified: every event of the copy can be read.")
 
 
 def restore(
@@ -64,17 +71,17 @@ def restore(
         typer.Option(metavar="DIR", help="A new or empty one [default: ./penstock-data]"),
     ] = None,
     dry_run: DryRun = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Make a data directory of a backup.
 
     Into an empty or new directory only, and only when every file is as it was backed up and every
     event can be read. --dry-run checks the backup alone.
     """
-    from penstock.cli.service_lookup import Where, data_directory
+    from penstock.cli.service_lookup import ServiceFlags, data_directory
     from penstock.service.backup import check_backup, read_manifest, restore_to
 
-    target = data_directory(Where(data=data))
+    target = data_directory(ServiceFlags(data=data))
     manifest = read_manifest(directory)
     size = sum(file.size for file in manifest.files)
     record: dict[str, object] = {
@@ -93,11 +100,11 @@ def restore(
         else:
             restored = restore_to(directory, manifest, target, report)
             record |= {"partitions": restored.partitions, "events": restored.events}
-    print_record(record, output, shown={"size_bytes": bytes_shown})
+    print_record(record, output, shown={"size_bytes": format_bytes})
     if dry_run:
-        talk("Every file is as it was backed up. (Dry run: nothing was done.)")
+        print_message("Every file is as it was backed up. (Dry run: nothing was done.)")
     else:
-        talk(f"Verified: every event can be read. Next: penstock serve --data {target}")
+        print_message(f"Verified: every event can be read. Next: penstock serve --data {target}")
 
 
 @contextmanager

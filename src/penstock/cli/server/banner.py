@@ -14,11 +14,11 @@ from penstock.kernels import KERNEL
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
-    from penstock.service.runtime_description import Facts
+    from penstock.service.runtime_description import RuntimeDescription
 
 
 def print_banner(
-    facts: Facts, settings: Settings, sign_in_link: str | None, *, first_start: bool
+    facts: RuntimeDescription, settings: Settings, sign_in_link: str | None, *, first_start: bool
 ) -> None:
     """Facts as a table; long strings are on lines of their own, so that they can be copied.
     For terminals only: the connection strings and the link are secrets."""
@@ -55,7 +55,7 @@ def print_banner(
     console.print("Ctrl-C stops it.", style="dim")
 
 
-def _print_first_steps(console: Console, facts: Facts, settings: Settings) -> None:
+def _print_first_steps(console: Console, facts: RuntimeDescription, settings: Settings) -> None:
     string = facts.emulator_connection_string
     hubs = settings.namespaces[0].hubs
     if string is None or not hubs:

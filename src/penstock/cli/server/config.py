@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command_tree import Noun
-from penstock.cli.output import Format, Output, print_rows, talk
+from penstock.cli.command_tree import CommandGroup
+from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
 
-app = Noun("Show, validate and describe the service's configuration.")
+app = CommandGroup("Show, validate and describe the service's configuration.")
 
 _HIDDEN = "(set, not shown)"
 _SECRETS = ("root_key",)
@@ -28,9 +28,11 @@ Config = Annotated[
 
 
 @app.verb()
-def show(config: Config = None, output: Format = Output.TABLE) -> None:
+def show(config: Config = None, output: Format = OutputFormat.TABLE) -> None:
     """What `penstock serve` would run with here, and where each value is from; no secrets."""
-    print_rows(effective(config), output, title="Configuration", shown={"value": _plain})
+    print_rows(
+        effective_settings(config), output, title="Configuration", shown={"value": _format_setting}
+    )
 
 
 @app.verb()
@@ -44,18 +46,18 @@ def validate(
     With the environment as it is: variables win over the file, and are checked too.
     """
     from penstock.model.errors import ConfigurationError
-    from penstock.service.config.json_lines import with_line
+    from penstock.service.config.json_lines import add_line_number
 
     try:
         settings = _load(file)
     except ConfigurationError as error:
-        raise ConfigurationError(with_line(str(error), file)) from error
+        raise ConfigurationError(add_line_number(str(error), file)) from error
     _check_certificate(settings)
     hubs = sum(len(each.hubs) for each in settings.namespaces)
     where = file or os.environ.get("PENSTOCK_CONFIG") or "The environment"
-    talk(
-        f"{where} is fine: {_count(len(settings.namespaces), 'namespace')}, "
-        f"{_count(hubs, 'event hub')}."
+    print_message(
+        f"{where} is fine: {format_plural(len(settings.namespaces), 'namespace')}, "
+        f"{format_plural(hubs, 'event hub')}."
     )
 
 
@@ -73,7 +75,7 @@ def _check_certificate(settings: Settings) -> None:
     if finding.state is State.FAIL:
         raise ConfigurationError(finding.text)
     if finding.state is State.WARN:
-        talk(f"Warning: {finding.text}")
+        print_message(f"Warning: {finding.text}")
 
 
 @app.verb()
@@ -81,7 +83,7 @@ def schema(
     json_schema: Annotated[
         bool, typer.Option("--json-schema", help="A JSON Schema of the file, for editors")
     ] = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Every setting: its key in the file, its flag, its variable, its default."""
     if json_schema:
@@ -89,10 +91,10 @@ def schema(
 
         typer.echo(json.dumps(json_schema_of_file(), indent=2))
         return
-    print_rows(_schema(), output, title="Settings", shown={"default": _plain})
+    print_rows(_schema(), output, title="Settings", shown={"default": _format_setting})
 
 
-def effective(config: Path | None) -> list[dict[str, object]]:
+def effective_settings(config: Path | None) -> list[dict[str, object]]:
     """Every value with its source, and the entities; no secrets. Raises ConfigurationError."""
     settings = _load(config)
     return [*_values(settings, config), *_entities(settings)]
@@ -145,7 +147,7 @@ def _entities(settings: Settings) -> list[dict[str, object]]:
         rows.append({"setting": place, "value": policies, "from": source})
         for hub in namespace.hubs:
             said = [
-                _count(hub.partition_count, "partition") if hub.partition_count else None,
+                format_plural(hub.partition_count, "partition") if hub.partition_count else None,
                 f"{hub.retention_hours} hours" if hub.retention_hours else None,
                 *(f"group {group}" for group in hub.groups),
                 *(f"policy {rule.name}" for rule in hub.rules),
@@ -185,12 +187,12 @@ def _default_settings() -> Settings:
     return Settings()
 
 
-def _plain(value: object) -> str:
+def _format_setting(value: object) -> str:
     """As it is written in a file: a port is no amount."""
     if isinstance(value, bool):
         return str(value).lower()
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _count(number: int, what: str) -> str:
+def format_plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command_tree import Noun
-from penstock.cli.output import Format, Output, bytes_shown, print_rows, talk
-from penstock.cli.service_options import Service, with_whole_service
+from penstock.cli.command_tree import CommandGroup
+from penstock.cli.output import Format, OutputFormat, format_bytes, print_message, print_rows
+from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import DataDirectoryError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.management.client import ManagementClient
 
-app = Noun("Gather what a person who helps needs to see.")
+app = CommandGroup("Gather what a person who helps needs to see.")
 
 _REDACTED = "***"
 _PROBE_S = 10.0
@@ -45,7 +45,7 @@ _PATTERNS = (
 Part = tuple[str, Callable[[], object]]
 
 
-class Redactor:
+class SecretRedactor:
     """Takes out every secret that is known by its value, and everything that looks like one."""
 
     def __init__(self, secrets: Iterator[str]) -> None:
@@ -63,14 +63,14 @@ class Redactor:
 @app.verb()
 @with_whole_service
 def bundle(
-    service: Service,
+    service: AdminSession,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="[default: penstock-debug-TIME.tar.gz]")
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read the whole log, too; that takes its time")
     ] = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Versions, checks, metrics, entities, connections and sizes, as one archive.
 
@@ -80,23 +80,25 @@ def bundle(
     from penstock.cli.service_lookup import data_directory
 
     data = data_directory(service.where)
-    redact = Redactor(_secrets(service, data))
+    redact = SecretRedactor(_secrets(service, data))
     target = file or Path(f"penstock-debug-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     rows: list[dict[str, object]] = []
     opened = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(opened, "wb") as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for name, make in _parts(service, data, verify=verify):
-            text, state = _made(make)
+            text, state = _render_part(make)
             content = redact(text).encode()
             entry = tarfile.TarInfo(f"penstock-debug/{name}")
             entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
             archive.addfile(entry, io.BytesIO(content))
             rows.append({"file": name, "size_bytes": len(content), "state": redact(state)})
-    print_rows(rows, output, title=str(target), shown={"size_bytes": bytes_shown})
-    talk(f"{target} ({bytes_shown(target.stat().st_size)}): no events, keys or tokens in it.")
+    print_rows(rows, output, title=str(target), shown={"size_bytes": format_bytes})
+    print_message(
+        f"{target} ({format_bytes(target.stat().st_size)}): no events, keys or tokens in it."
+    )
 
 
-def _made(make: Callable[[], object]) -> tuple[str, str]:
+def _render_part(make: Callable[[], object]) -> tuple[str, str]:
     """A part that cannot be made must not keep the others out."""
     try:
         found = make()
@@ -107,7 +109,7 @@ def _made(make: Callable[[], object]) -> tuple[str, str]:
     return json.dumps(found, indent=1, default=str) + "\n", "ok"
 
 
-def _parts(service: Service, data: Path, *, verify: bool) -> Iterator[Part]:
+def _parts(service: AdminSession, data: Path, *, verify: bool) -> Iterator[Part]:
     from penstock.cli.server.probe import fetch
 
     def page(path: str) -> Callable[[], str]:
@@ -122,14 +124,14 @@ def _parts(service: Service, data: Path, *, verify: bool) -> Iterator[Part]:
     yield "health.json", page("/health")
     yield "ready.json", page("/ready")
     yield "metrics.txt", page("/metrics")
-    yield "runtime.json", lambda: _runtime(data)
+    yield "runtime.json", lambda: _redacted_runtime(data)
     yield "entities.json", lambda: _entities(service.client)
     yield "connections.json", lambda: service.client.connections()
     yield "audit.json", lambda: service.client.audit(newest=500)
     yield "configuration.json", _configuration
     yield "files.json", lambda: _files(data)
     if verify:
-        yield "verify.json", lambda: _verified(data)
+        yield "verify.json", lambda: _log_findings(data)
 
 
 def _versions() -> object:
@@ -164,7 +166,7 @@ def _doctor(data: Path) -> object:
     return [{"check": what, "state": state, "seen": seen} for what, state, seen in findings(data)]
 
 
-def _runtime(data: Path) -> object:
+def _redacted_runtime(data: Path) -> object:
     from penstock.service.data_directory import read_runtime
 
     facts = read_runtime(data)
@@ -197,9 +199,9 @@ def _entities(client: ManagementClient) -> object:
 
 
 def _configuration() -> object:
-    from penstock.cli.server.config import effective
+    from penstock.cli.server.config import effective_settings
 
-    return effective(None)
+    return effective_settings(None)
 
 
 def _files(data: Path) -> object:
@@ -222,7 +224,7 @@ def _files(data: Path) -> object:
     return sorted(found, key=lambda each: str(each["file"]))[:_FILES_MAX]
 
 
-def _verified(data: Path) -> object:
+def _log_findings(data: Path) -> object:
     import msgspec
 
     from penstock.log.embedded.verify import verify_directory
@@ -230,7 +232,7 @@ def _verified(data: Path) -> object:
     return [msgspec.structs.asdict(item) for item in verify_directory(data / "log")]
 
 
-def _secrets(service: Service, data: Path) -> Iterator[str]:
+def _secrets(service: AdminSession, data: Path) -> Iterator[str]:
     """Every secret that we can know of, to be looked for in everything."""
     from penstock.service.data_directory import read_runtime
 

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import typer
 
-from penstock.cli.output import Format, Output, print_rows
-from penstock.cli.service_lookup import Where, data_directory
+from penstock.cli.output import Format, OutputFormat, print_rows
+from penstock.cli.service_lookup import ServiceFlags, data_directory
 
 if TYPE_CHECKING:
     from penstock.service.certificates import CertificateValidity
@@ -42,13 +42,13 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML, or Config.json [PENSTOCK_CONFIG]")
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Check service, ports, certificate, clock, disk, checkpoints.
 
     The checks of `/ready`, and some that take longer. Exit code 1 when something fails.
     """
-    found = findings(data_directory(Where(data=data)), config)
+    found = findings(data_directory(ServiceFlags(data=data)), config)
     rows = [{"check": what, "state": state, "seen": seen} for what, state, seen in found]
     print_rows(rows, output, title="penstock doctor")
     if any(state == FAIL for _, state, _ in found):
@@ -150,9 +150,9 @@ def _open_files_of(pid: int) -> tuple[int, int] | None:
 
 def _running_service(runtime: Mapping[str, object], seen: Collection[str]) -> Iterator[Finding]:
     from penstock.cli.server.probe import readiness
-    from penstock.cli.service_lookup import Admin
+    from penstock.cli.service_lookup import AdminEndpoint
 
-    admin = Admin(str(runtime["admin"]), None, str(runtime["ca_file"]), None)
+    admin = AdminEndpoint(str(runtime["admin"]), None, str(runtime["ca_file"]), None)
     try:
         is_ready, body = readiness(admin, timeout_s=_READY_S)
     except OSError as error:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun
-from penstock.cli.output import Format, Output, print_rows, talk
-from penstock.cli.service_options import Service, with_service
+from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.management.client import ManagementClient
     from penstock.service.config.settings import HubSettings, NamespaceSettings
 
-app = Noun("Take over from the official emulator.")
+app = CommandGroup("Take over from the official emulator.")
 
 _FILE_BYTES_MAX = 1024 * 1024
 Row = dict[str, object]
@@ -26,10 +26,10 @@ Row = dict[str, object]
 @app.verb("import")
 @with_service
 def import_(
-    service: Service,
+    service: AdminSession,
     file: Annotated[Path, typer.Argument(metavar="CONFIG.JSON", help="The emulator's own file")],
     dry_run: DryRun = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Make the event hubs and consumer groups of an emulator's Config.json in a running service.
 
@@ -40,17 +40,17 @@ def import_(
     rows: list[Row] = []
     for wanted in _read(file):
         for hub in wanted.hubs:
-            rows += _hub(service.client, service.namespace, hub, dry_run=dry_run)
+            rows += _import_hub(service.client, service.namespace, hub, dry_run=dry_run)
     print_rows(rows, output, title=str(file))
     if dry_run:
-        talk("Dry run: nothing was done.")
+        print_message("Dry run: nothing was done.")
     if any(row["state"] == "refused" for row in rows):
         raise typer.Exit(1)
 
 
 def _read(file: Path) -> tuple[NamespaceSettings, ...]:
     from penstock.service.config.emulator import is_emulator_config, read_namespaces
-    from penstock.service.config.json_lines import with_line
+    from penstock.service.config.json_lines import add_line_number
 
     try:
         with file.open("rb") as opened:
@@ -62,10 +62,10 @@ def _read(file: Path) -> tuple[NamespaceSettings, ...]:
     try:
         return read_namespaces(file, text)
     except ConfigurationError as error:
-        raise ConfigurationError(with_line(str(error), file)) from error
+        raise ConfigurationError(add_line_number(str(error), file)) from error
 
 
-def _hub(
+def _import_hub(
     client: ManagementClient, namespace: str, wanted: HubSettings, *, dry_run: bool
 ) -> list[Row]:
     known = {each.name.casefold(): each for each in client.hubs(namespace)}
@@ -94,13 +94,13 @@ def _hub(
     return [
         row,
         *(
-            _group(client, namespace, wanted.name, name, groups, dry_run=dry_run)
+            _import_group(client, namespace, wanted.name, name, groups, dry_run=dry_run)
             for name in wanted.groups
         ),
     ]
 
 
-def _group(
+def _import_group(
     client: ManagementClient,
     namespace: str,
     hub: str,

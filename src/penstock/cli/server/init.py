@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli.output import Format, Output, print_record, talk
+from penstock.cli.output import Format, OutputFormat, print_message, print_record
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
-    from penstock.service.runtime_description import Facts
+    from penstock.service.runtime_description import RuntimeDescription
 
 
 def init(
@@ -30,14 +30,14 @@ def init(
     throughput_units: Annotated[
         str | None, typer.Option(metavar="N", help="Enforce N units [default: unlimited]")
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Make a data directory ready, without serving it.
 
     Certificate, root policy with its key, namespace and event hubs, as `penstock serve` makes
     them on its first start. One that is ready already is brought up to the configuration.
     """
-    from penstock.cli.server.serve import loop_factory
+    from penstock.cli.server.serve import event_loop_factory
     from penstock.service.config.loader import load_settings
 
     settings = load_settings(
@@ -50,8 +50,8 @@ def init(
         environ=os.environ,
     )
     was_there = (settings.data / "catalog.sqlite").exists()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        facts = runner.run(_made(settings))
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        facts = runner.run(_create_data_directory(settings))
     first = settings.namespaces[0]
     record = {
         "data": facts.data,
@@ -63,10 +63,10 @@ def init(
     print_record(record, output)
     place = "" if data is None else f" --data {data}"
     state = "was ready, and is up to date" if was_there else "is ready"
-    talk(f"The data directory {state}. Next: penstock serve{place}")
+    print_message(f"The data directory {state}. Next: penstock serve{place}")
 
 
-async def _made(settings: Settings) -> Facts:
+async def _create_data_directory(settings: Settings) -> RuntimeDescription:
     """On loopback and any port, whatever the configuration says: nobody shall come in yet."""
     from penstock.service.wiring import Penstock
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli.command_tree import Noun
-from penstock.cli.output import Format, Output, print_rows
+from penstock.cli.command_tree import CommandGroup
+from penstock.cli.output import Format, OutputFormat, print_rows
 
 if TYPE_CHECKING:
-    from penstock.log.embedded.verify import Finding, PartitionSummary
+    from penstock.log.embedded.verify import LogFinding, PartitionSummary
 
-app = Noun("Check and read the partition logs offline.")
+app = CommandGroup("Check and read the partition logs offline.")
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Data directory, or a copy of one; it may be in use")
@@ -25,7 +25,7 @@ Directory = Annotated[
 @app.verb()
 def verify(
     directory: Directory = Path("penstock-data"),
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Compare every checksum, number and index. Exit code 1 where stored events cannot be read."""
     from penstock.catalog.offline import hub_names
@@ -33,7 +33,7 @@ def verify(
 
     log = _log_of(directory)
     names = hub_names(log.parent)
-    findings: list[Finding] = []
+    findings: list[LogFinding] = []
     summaries: list[PartitionSummary] = []
     for item in verify_directory(log):
         if isinstance(item, PartitionSummary):
@@ -44,7 +44,7 @@ def verify(
         {"hub": names.get(summary.hub_id), **msgspec.structs.asdict(summary)}
         for summary in summaries
     ]
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         for row in rows:
             hub_id = row.pop("hub_id")
             row["hub"] = row["hub"] or f"{hub_id} (not in the catalog)"
@@ -63,7 +63,7 @@ def verify(
 @app.verb()
 def dump(
     segment: Annotated[Path, typer.Argument(metavar="SEGMENT", help="A segment file (….log)")],
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """List the records of one segment: sequence numbers, offsets, times, sizes."""
     from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
@@ -79,7 +79,7 @@ def dump(
             )
         elif isinstance(item, DumpedRecord):
             row = msgspec.structs.asdict(item)
-            row["enqueued"] = _time(row.pop("enqueued_ms"))
+            row["enqueued"] = format_time(row.pop("enqueued_ms"))
             row["producer"] = None if item.producer is None else item.producer.id
             rows.append(row)
         else:
@@ -102,5 +102,5 @@ def _log_of(directory: Path) -> Path:
     return below if below.is_dir() else directory
 
 
-def _time(milliseconds: int) -> str:
+def format_time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.command_tree import Noun
-from penstock.cli.output import talk
-from penstock.cli.service_options import Service, with_service
+from penstock.cli.command_tree import CommandGroup
+from penstock.cli.output import print_message
+from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import NotFound
 
-app = Noun("The web portal: where it is, who may sign in.")
+app = CommandGroup("The web portal: where it is, who may sign in.")
 
 _ROLES = ("viewer", "operator", "admin")
 _PASSWORD_MIN = 8
@@ -21,7 +21,7 @@ _PASSWORD_MIN = 8
 @app.verb()
 @with_service
 def url(
-    service: Service,
+    service: AdminSession,
     sign_in: Annotated[
         bool, typer.Option("--sign-in", help="A link that signs in once, within 10 minutes")
     ] = False,
@@ -36,16 +36,18 @@ def url(
 
     if sign_in:
         address = service.client.sign_in_link()
-        talk("The link works once, within 10 minutes. Whoever has it can sign in: do not share it.")
+        print_message(
+            "The link works once, within 10 minutes. Whoever has it can sign in: do not share it."
+        )
     else:
         address = _address(service)
-        talk("penstock portal url --sign-in prints a link that signs in.")
+        print_message("penstock portal url --sign-in prints a link that signs in.")
     typer.echo(address)
     if open_:
         webbrowser.open(address)
 
 
-def _address(service: Service) -> str:
+def _address(service: AdminSession) -> str:
     """`/` of the administration port leads there."""
     import urllib.error
     import urllib.request
@@ -73,7 +75,7 @@ def password(
 
     Asks for the password, or reads it from standard input when that is no terminal.
     """
-    from penstock.portal.users import hashed
+    from penstock.portal.users import hash_password
 
     if role not in _ROLES:
         raise typer.BadParameter(f"'{role}' is no role: {', '.join(_ROLES)} are.")
@@ -85,5 +87,5 @@ def password(
         text = sys.stdin.readline().rstrip("\r\n")
     if len(text) < _PASSWORD_MIN:
         raise typer.BadParameter(f"A password has at least {_PASSWORD_MIN} characters.")
-    typer.echo(f'"{name}" = {{ role = "{role}", password = "{hashed(text)}" }}')
-    talk("Put the line under [users] of the file that portal_users_file names.")
+    typer.echo(f'"{name}" = {{ role = "{role}", password = "{hash_password(text)}" }}')
+    print_message("Put the line under [users] of the file that portal_users_file names.")

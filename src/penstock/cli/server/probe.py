@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from penstock.cli.service_lookup import Admin
+    from penstock.cli.service_lookup import AdminEndpoint
 
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 
-def fetch(admin: Admin, path: str, *, timeout_s: float) -> tuple[int, bytes]:
+def fetch(admin: AdminEndpoint, path: str, *, timeout_s: float) -> tuple[int, bytes]:
     """Status and body. Raises OSError, TimeoutError among them, where nobody answers."""
     parts = urlsplit(admin.url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -41,14 +41,14 @@ def fetch(admin: Admin, path: str, *, timeout_s: float) -> tuple[int, bytes]:
         connection.close()
 
 
-def _headers(admin: Admin, path: str) -> dict[str, str]:
+def _headers(admin: AdminEndpoint, path: str) -> dict[str, str]:
     """The token goes where it is needed only: /metrics beyond loopback."""
     if path != "/metrics" or admin.token is None:
         return {}
     return {"Authorization": f"Bearer {admin.token}"}
 
 
-def readiness(admin: Admin, *, timeout_s: float) -> tuple[bool, dict[str, object]]:
+def readiness(admin: AdminEndpoint, *, timeout_s: float) -> tuple[bool, dict[str, object]]:
     """Whether every part is well, and what each says. Raises OSError."""
     status, body = fetch(admin, "/ready", timeout_s=timeout_s)
     try:

@@ -16,7 +16,7 @@ import typer
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
-    from penstock.service.runtime_description import Facts
+    from penstock.service.runtime_description import RuntimeDescription
 
 log = logging.getLogger("penstock.serve")
 
@@ -111,7 +111,7 @@ def serve(
         environ=os.environ,
     )
     logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(_serve(settings))
 
 
@@ -158,7 +158,7 @@ def _request_stop(stopping: asyncio.Future[str], reason: str) -> None:
         stopping.set_result(reason)
 
 
-def _ready_fields(facts: Facts) -> str:
+def _ready_fields(facts: RuntimeDescription) -> str:
     """Addresses only: log lines end up in journals and CI logs, which hold no keys or tokens."""
     from penstock import __version__
 
@@ -182,7 +182,7 @@ def _log_value(value: object) -> str:
     return repr(text) if " " in text else text
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed (performance.md 3); the standard loop works too."""
     try:
         import uvloop

@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import Format, Output, print_record, talk
+from penstock.cli.output import Format, OutputFormat, print_message, print_record
 from penstock.cli.server.probe import readiness
-from penstock.cli.service_options import Service, with_whole_service
-from penstock.cli.units import seconds
+from penstock.cli.service_options import AdminSession, with_whole_service
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import InternalError, NotFound, OperationTimedOut, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.cli.service_lookup import Admin
+    from penstock.cli.service_lookup import AdminEndpoint
 
 _PROBE_S = 5.0
 _EVERY_S = 0.2
 
 
 @with_whole_service
-def status(service: Service, output: Format = Output.TABLE) -> None:
+def status(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     """Show what runs, and how it is.
 
     Exit code 0 when every part is well, 1 when one is not, 3 when no service is known.
     """
-    ready, told = _asked(service.admin, _PROBE_S)
+    ready, told = _get_readiness(service.admin, _PROBE_S)
     record: dict[str, object] = {"status": told.get("status"), "url": service.admin.url}
-    record |= _facts(service)
+    record |= _service_fields(service)
     checks: Any = told.get("checks", {})
     record["checks"] = checks
     record["warnings"] = told.get("warnings", [])
@@ -42,11 +42,11 @@ def status(service: Service, output: Format = Output.TABLE) -> None:
 
 @with_whole_service
 def health(
-    service: Service,
+    service: AdminSession,
     wait: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wait up to so long for it to be well")
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Exit code 0 when the service is well; --wait waits for it.
 
@@ -54,20 +54,20 @@ def health(
     service is known, 6 when the wait ended first.
     """
     if wait is None:
-        ready, told = _asked(service.admin, _PROBE_S)
+        ready, told = _get_readiness(service.admin, _PROBE_S)
     else:
-        ready, told = _awaited(service, seconds(wait, option="--wait"))
-    if output is not Output.TABLE:
+        ready, told = _wait_until_ready(service, parse_seconds(wait, option="--wait"))
+    if output is not OutputFormat.TABLE:
         print_record(told, output)
     else:
-        talk(f"{service.admin.url}: {told.get('status')}")
+        print_message(f"{service.admin.url}: {told.get('status')}")
         for part, state in _troubles(told):
-            talk(f"{part}: {state}")
+            print_message(f"{part}: {state}")
     if not ready:
         raise typer.Exit(1)
 
 
-def _asked(admin: Admin, timeout_s: float) -> tuple[bool, dict[str, object]]:
+def _get_readiness(admin: AdminEndpoint, timeout_s: float) -> tuple[bool, dict[str, object]]:
     try:
         return readiness(admin, timeout_s=timeout_s)
     except TimeoutError:
@@ -78,7 +78,7 @@ def _asked(admin: Admin, timeout_s: float) -> tuple[bool, dict[str, object]]:
         raise InternalError(f"{admin.url} cannot be reached: {error}.") from None
 
 
-def _awaited(service: Service, wait_s: float) -> tuple[bool, dict[str, object]]:
+def _wait_until_ready(service: AdminSession, wait_s: float) -> tuple[bool, dict[str, object]]:
     """Asked again until it is well: a service that starts has nobody to tell us."""
     deadline = time.monotonic() + wait_s
     trouble = ""
@@ -86,7 +86,7 @@ def _awaited(service: Service, wait_s: float) -> tuple[bool, dict[str, object]]:
         left_s = deadline - time.monotonic()
         try:
             service.forget()  # a service that comes up may have other ports
-            ready, told = _asked(service.admin, max(0.1, min(_PROBE_S, left_s)))
+            ready, told = _get_readiness(service.admin, max(0.1, min(_PROBE_S, left_s)))
             if ready:
                 return True, told
             trouble = "; ".join(f"{part}: {state}" for part, state in _troubles(told))
@@ -104,7 +104,7 @@ def _troubles(told: dict[str, object]) -> list[tuple[str, object]]:
     return [(part, state) for part, state in checks.items() if state not in ("ok", "off")]
 
 
-def _facts(service: Service) -> dict[str, object]:
+def _service_fields(service: AdminSession) -> dict[str, object]:
     """What the service on this machine tells about itself, where it is that one."""
     from penstock.cli.service_lookup import data_directory
     from penstock.service.data_directory import read_runtime
@@ -119,7 +119,7 @@ def _facts(service: Service) -> dict[str, object]:
     return {name: facts.get(name) for name in names}
 
 
-def _counts(service: Service) -> dict[str, object]:
+def _counts(service: AdminSession) -> dict[str, object]:
     if service.admin.token is None:
         return {}
     client = service.client

@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.command_tree import Noun
+from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.output import Format, Output, print_record, print_rows, seconds_shown, talk
-from penstock.cli.service_options import HubName, Service, with_service, with_whole_service
-from penstock.cli.units import seconds
+from penstock.cli.output import (
+    Format,
+    OutputFormat,
+    format_seconds,
+    print_message,
+    print_record,
+    print_rows,
+)
+from penstock.cli.service_options import AdminSession, HubName, with_service, with_whole_service
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.management.client import CaptureStatusInfo
+    from penstock.management.client import CaptureStatus
 
-app = Noun("Capture: events as files, window by window.")
+app = CommandGroup("Capture: events as files, window by window.")
 
 _CONTAINER = "capture"
 _ENCODINGS = {"avro": "Avro", "avro-deflate": "AvroDeflate", "parquet": "Parquet"}
@@ -40,36 +47,36 @@ Config = Annotated[
 @app.verb()
 @with_service
 def status(
-    service: Service,
+    service: AdminSession,
     hub: Annotated[str | None, typer.Argument(metavar="HUB", help="One of them")] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """How Capture is: state, backlog, last file, last error."""
     found = [each for each in service.client.capture_status() if _is_of(each, service, hub)]
     if hub is not None and not found:
         service.client.hub(service.namespace, hub)  # NotFound, unless it was never captured
-    rows = [_row(each) for each in found]
+    rows = [_status_row(each) for each in found]
     if hub is not None and rows:
-        print_record(rows[0], output, shown={"backlog_seconds": seconds_shown})
+        print_record(rows[0], output, shown={"backlog_seconds": format_seconds})
         return
     print_rows(
         rows,
         output,
         title="Captured event hubs",
         columns=_COLUMNS,
-        shown={"backlog_seconds": seconds_shown},
+        shown={"backlog_seconds": format_seconds},
         elided=("destination", "last_error"),
     )
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         for row in rows:
             if row["last_error"]:  # the table has no room for a sentence
-                talk(f"{row['hub']}: {row['last_error']}")
+                print_message(f"{row['hub']}: {row['last_error']}")
 
 
 @app.verb()
 @with_service
 def enable(
-    service: Service,
+    service: AdminSession,
     hub: HubName,
     destination: Annotated[
         str | None, typer.Option(metavar="NAME", help="One of the configuration's destinations")
@@ -92,7 +99,7 @@ def enable(
     skip_empty: Annotated[
         bool, typer.Option("--skip-empty", help="No file for a window without events")
     ] = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Capture an event hub from the next event on, or change how it is captured."""
     chosen = _destination(service, destination)
@@ -105,8 +112,8 @@ def enable(
     description = {
         "enabled": True,
         "encoding": _encoding(encoding),
-        "intervalInSeconds": int(seconds(interval, option="--interval")),
-        "sizeLimitInBytes": _bytes(size),
+        "intervalInSeconds": int(parse_seconds(interval, option="--interval")),
+        "sizeLimitInBytes": parse_size(size),
         "skipEmptyArchives": skip_empty,
         "destination": {"name": "EventHubArchive.AzureBlockBlob", "properties": properties},
     }
@@ -115,79 +122,81 @@ def enable(
     client.put_hub(namespace, hub, capture=description)
     (found,) = [each for each in client.capture_status() if _is_of(each, service, hub)]
     if found.state == "Failed" and found.last_error:
-        talk(f"Capture of '{found.hub}' is switched on, but it cannot run: {found.last_error}")
+        print_message(
+            f"Capture of '{found.hub}' is switched on, but it cannot run: {found.last_error}"
+        )
         raise typer.Exit(1)
-    talk(
+    print_message(
         f"'{found.hub}' is captured to {found.destination} from the next event on: a window closes "
-        f"after {seconds_shown(found.interval_seconds)} or {found.size_limit_bytes:,} bytes."
+        f"after {format_seconds(found.interval_seconds)} or {found.size_limit_bytes:,} bytes."
     )
-    if output is not Output.TABLE:
-        print_record(_row(found), output)
+    if output is not OutputFormat.TABLE:
+        print_record(_status_row(found), output)
 
 
 @app.verb()
 @with_service
-def disable(service: Service, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
+def disable(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Stop capturing an event hub. What was published before is still written."""
     client, namespace = service.client, service.namespace
     found = client.hub(namespace, hub)
     if found.capture is None or not found.capture.get("enabled"):
-        talk(f"'{found.name}' is not captured.")
+        print_message(f"'{found.name}' is not captured.")
         return
     what = f"Events that are published to '{found.name}' from now on are not captured."
     if dry_run and not confirm(what, found.name, yes=yes, dry_run=dry_run):
         return  # nothing is lost by it, so nobody is asked
     client.put_hub(namespace, hub, capture={**found.capture, "enabled": False})
-    talk(f"Capture of '{found.name}' is off.")
+    print_message(f"Capture of '{found.name}' is off.")
 
 
 @app.verb()
 @with_service
 def backfill(
-    service: Service,
+    service: AdminSession,
     hub: HubName,
     since: Annotated[
         str, typer.Option("--from", metavar="POSITION", help="earliest, a number, an ISO time")
     ] = "earliest",
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Capture what is retained from before Capture was switched on."""
     rows = service.client.backfill_capture(service.namespace, hub, since)
     count = sum(row["events"] for row in rows)
-    talk(
+    print_message(
         f"{count:,} events of '{hub}' from before are captured now; see 'penstock capture status'."
     )
-    if output is not Output.TABLE:
+    if output is not OutputFormat.TABLE:
         print_rows(rows, output, title="Partitions")
 
 
 @app.verb()
 @with_service
 def verify(
-    service: Service,
+    service: AdminSession,
     hub: HubName,
     config: Config = None,
     connection_string: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Read the log with this one")
     ] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Prove that log and files are the same, event by event; exit code 1 when they are not."""
     from penstock.cli.spark.capture_target import find_shelves, range_settings
     from penstock.spark.capture.verify import verify as compare
 
-    told = _told(service, hub)
+    told = _get_status(service, hub)
     shelves, troubles = find_shelves(service, told, config)
     result = compare(
         shelves,
         namespace=told.namespace,
         hub=told.hub,
-        runs=[*_captured(service, told)],
+        runs=[*_expected_ranges(service, told)],
         ranges=range_settings(service, told.hub, connection_string),
     )
     print_record(result.row(), output)
     for line in [*troubles, *result.problems][:20]:
-        talk(line)
+        print_message(line)
     if not result.is_fine:
         raise PenstockError(
             f"Log and files of '{told.hub}' differ: {result.missing} missing, {result.double} "
@@ -195,13 +204,13 @@ def verify(
             f"{result.unlike_manifest} not as their manifest says."
         )
     waiting = f" {result.waiting:,} more are in no file yet." if result.waiting else ""
-    talk(f"Log and files of '{told.hub}' are the same: {result.events:,} events.{waiting}")
+    print_message(f"Log and files of '{told.hub}' are the same: {result.events:,} events.{waiting}")
 
 
 @app.verb()
 @with_service
 def compact(
-    service: Service,
+    service: AdminSession,
     hub: HubName,
     to: Annotated[
         str,
@@ -221,15 +230,15 @@ def compact(
     ] = None,
     config: Config = None,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Join captured files into Parquet, a directory for each hour (Spark)."""
-    from penstock.cli.spark.capture_target import find_shelves, known_destinations, named_target
+    from penstock.cli.spark.capture_target import find_shelves, load_destinations, parse_target
     from penstock.spark.capture.compact import compact as join
 
-    told = _told(service, hub)
+    told = _get_status(service, hub)
     shelves, troubles = find_shelves(service, told, config)
-    target = named_target(to, known_destinations(service, config))
+    target = parse_target(to, load_destinations(service, config))
     rows = join(
         shelves,
         namespace=told.namespace,
@@ -240,16 +249,16 @@ def compact(
         master=master,
     )
     for line in troubles:
-        talk(line)
+        print_message(line)
     print_rows(rows, output, title=f"Files in {target.url}")
     count = sum(int(row["events"]) for row in rows)
-    talk(f"{count:,} events of '{told.hub}' stand in {target.url}, by hour.")
+    print_message(f"{count:,} events of '{told.hub}' stand in {target.url}, by hour.")
 
 
 @app.verb()
 @with_whole_service
 def run(
-    service: Service,
+    service: AdminSession,
     config: Config = None,
     state: Annotated[
         Path | None,
@@ -266,13 +275,13 @@ def run(
     run_job(service.client, ca_file=ca_file, config=config, state=state, master=master)
 
 
-def _is_of(found: CaptureStatusInfo, service: Service, hub: str | None) -> bool:
+def _is_of(found: CaptureStatus, service: AdminSession, hub: str | None) -> bool:
     if found.namespace.casefold() != service.namespace.casefold():
         return False
     return hub is None or found.hub.casefold() == hub.casefold()
 
 
-def _told(service: Service, hub: str) -> CaptureStatusInfo:
+def _get_status(service: AdminSession, hub: str) -> CaptureStatus:
     for each in service.client.capture_status():
         if _is_of(each, service, hub):
             return each
@@ -280,7 +289,7 @@ def _told(service: Service, hub: str) -> CaptureStatusInfo:
     raise NotFound(f"The event hub '{hub}' was never captured.")
 
 
-def _captured(service: Service, told: CaptureStatusInfo) -> Iterator[dict[str, Any]]:
+def _expected_ranges(service: AdminSession, told: CaptureStatus) -> Iterator[dict[str, Any]]:
     """What should be in files by now: of runs that are done, and of those that go on."""
     for partition, spans in told.past.get("covered", {}).items():
         for first, end in spans:
@@ -296,8 +305,8 @@ def _captured(service: Service, told: CaptureStatusInfo) -> Iterator[dict[str, A
             }
 
 
-def _row(found: CaptureStatusInfo) -> dict[str, object]:
-    from penstock.capture.captured_file import time_text
+def _status_row(found: CaptureStatus) -> dict[str, object]:
+    from penstock.capture.captured_file import format_time
 
     return {
         "namespace": found.namespace,
@@ -310,7 +319,7 @@ def _row(found: CaptureStatusInfo) -> dict[str, object]:
         "backlog_events": found.backlog_events,
         "backlog_seconds": found.backlog_seconds,
         "last_file": found.last_file or None,
-        "last_file_at": time_text(found.last_file_ms) if found.last_file_ms else None,
+        "last_file_at": format_time(found.last_file_ms) if found.last_file_ms else None,
         "files": found.files,
         "events": found.events,
         "lost_events": found.lost_events,
@@ -318,7 +327,7 @@ def _row(found: CaptureStatusInfo) -> dict[str, object]:
     }
 
 
-def _destination(service: Service, name: str | None) -> dict[str, str]:
+def _destination(service: AdminSession, name: str | None) -> dict[str, str]:
     known = service.client.capture_destinations()
     names = ", ".join(each["name"] for each in known)
     if name is None:
@@ -333,9 +342,9 @@ def _destination(service: Service, name: str | None) -> dict[str, str]:
 
 def _container(url: str) -> str:
     """A URL's own container, which is not added twice; else a directory of ours."""
-    from penstock.capture.addresses import address_of
+    from penstock.capture.addresses import parse_destination_url
 
-    return address_of(url).container or _CONTAINER
+    return parse_destination_url(url).container or _CONTAINER
 
 
 def _encoding(text: str) -> str:
@@ -347,7 +356,7 @@ def _encoding(text: str) -> str:
     return found
 
 
-def _bytes(text: str) -> int:
+def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,12}) ?([a-z]{0,2})", text.strip().lower())
     if match is None or match[2] not in _UNITS:
         raise typer.BadParameter(

@@ -36,8 +36,8 @@ def run_job(
     from penstock.service.config.capture import destinations_of
     from penstock.service.config.loader import load_settings
     from penstock.service.config.settings import Settings
-    from penstock.spark.capture.announcements import Notify
-    from penstock.spark.capture.job import CaptureJob, JobSettings
+    from penstock.spark.capture.announcements import NotificationTarget
+    from penstock.spark.capture.job import CaptureJob, CaptureJobSettings
 
     settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
     logging_setup.set_up(settings.log_level, _now_ms)
@@ -47,19 +47,19 @@ def run_job(
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     capture = settings.capture
     notify = capture.notify
-    job_settings = JobSettings(
+    job_settings = CaptureJobSettings(
         state=where,
         destinations=destinations_of(capture, settings.data),
         notify=None
         if notify is None
-        else Notify(url=notify.url, hub=notify.hub, format=notify.format),
+        else NotificationTarget(url=notify.url, hub=notify.hub, format=notify.format),
         amqp=os.environ.get(AMQP),
         ca_file=ca_file,
         master=master or capture.master,
     )
     stopping = StopSignals()
     stopping.claim()
-    with _alone(where), _Spark(job_settings.master, capture.spark, where) as spark:
+    with _lock_state(where), _CaptureSpark(job_settings.master, capture.spark, where) as spark:
         CaptureJob(job_settings, client, spark.session).run(stopping)
 
 
@@ -90,7 +90,7 @@ class StopSignals:
         return self._is_set
 
 
-class _Spark:
+class _CaptureSpark:
     """A session that starts when it is first asked for; Spark's own words go into a file."""
 
     def __init__(self, master: str, conf: dict[str, str], state: Path) -> None:
@@ -102,7 +102,7 @@ class _Spark:
         self._stack = contextlib.ExitStack()
         self._session: Any = None
 
-    def __enter__(self) -> _Spark:
+    def __enter__(self) -> _CaptureSpark:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +134,7 @@ class _Spark:
 
 
 @contextlib.contextmanager
-def _alone(state: Path) -> Iterator[None]:
+def _lock_state(state: Path) -> Iterator[None]:
     """One job for a state directory: two would write one checkpoint."""
     import fcntl
 

@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.service_options import Service
+from penstock.cli.service_options import AdminSession
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from penstock.capture.destinations import Destination, Target
-    from penstock.capture.hub_files import Shelf
+    from penstock.capture.destinations import Destination, DestinationFolder
+    from penstock.capture.hub_files import FileLocationFilter
     from penstock.client.ranges import RangeSettings
-    from penstock.management.client import CaptureStatusInfo
+    from penstock.management.client import CaptureStatus
 
 
 def find_shelves(
-    service: Service, told: CaptureStatusInfo, config: Path | None
-) -> tuple[list[Shelf], list[str]]:
+    service: AdminSession, told: CaptureStatus, config: Path | None
+) -> tuple[list[FileLocationFilter], list[str]]:
     """Where a hub's files lie, now and from before, and what cannot be looked at. Raises
     PenstockError."""
     import msgspec
 
-    from penstock.capture.hub_files import shelves_of
-    from penstock.capture.runs import FilesPlace
+    from penstock.capture.hub_files import file_locations
+    from penstock.capture.runs import FileLocation
 
-    places = msgspec.convert(told.places, list[FilesPlace])
-    return shelves_of(places, known_destinations(service, config), created_ms=told.created_ms)
+    places = msgspec.convert(told.places, list[FileLocation])
+    return file_locations(places, load_destinations(service, config), created_ms=told.created_ms)
 
 
-def known_destinations(service: Service, config: Path | None) -> list[Destination]:
+def load_destinations(service: AdminSession, config: Path | None) -> list[Destination]:
     """By the service's configuration where this machine has it; else by what the service tells and
     credentials of the environment. Raises PenstockError."""
     from penstock.capture.destinations import environment_destination
@@ -44,20 +44,20 @@ def known_destinations(service: Service, config: Path | None) -> list[Destinatio
     ]
 
 
-def named_target(text: str, known: Sequence[Destination]) -> Target:
+def parse_target(text: str, known: Sequence[Destination]) -> DestinationFolder:
     """What a user names: a destination with a container or directory in it, a directory of this
     machine, or a URL with credentials of the environment (PENSTOCK_CAPTURE_TO_ACCOUNT_KEY, ...).
     Raises PenstockError."""
-    from penstock.capture.destinations import environment_destination, resolve
+    from penstock.capture.destinations import environment_destination, resolve_destination
 
     name, _, below = text.partition("/")
     if any(each.name.casefold() == name.casefold() for each in known):
-        return resolve(known, name, below.strip("/"))
+        return resolve_destination(known, name, below.strip("/"))
     url = text if "://" in text else Path(text).expanduser().resolve().as_uri()
-    return resolve([environment_destination("to", url, os.environ)], "to", "")
+    return resolve_destination([environment_destination("to", url, os.environ)], "to", "")
 
 
-def range_settings(service: Service, hub: str, connection_string: str | None) -> RangeSettings:
+def range_settings(service: AdminSession, hub: str, connection_string: str | None) -> RangeSettings:
     """With the string that is given, of the environment, or with a key that the service tells."""
     from penstock.client.ranges import RangeSettings
     from penstock.model import names

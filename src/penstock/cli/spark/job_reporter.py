@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.cli.service_lookup import Where, find_admin
+from penstock.cli.service_lookup import ServiceFlags, find_admin
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.cli.events_options import Wire
+    from penstock.cli.events_options import EventsEndpoint
     from penstock.management.client import ManagementClient
-    from penstock.spark.pipelines.runner import Shot
+    from penstock.spark.pipelines.runner import PipelineSnapshot
 
 EVERY_S = 5.0
 _TIMEOUT_S = 5.0
@@ -25,7 +25,7 @@ _NEAR = ("localhost", "127.0.0.1", "::1")
 _NAME_MAX, _TEXT_MAX, _ERROR_MAX = 128, 512, 4096
 
 
-class Reporter:
+class JobReporter:
     """Keeps the last shot; its thread sends it every few seconds, and at the end."""
 
     def __init__(self, client: ManagementClient | None, name: str, master: str) -> None:
@@ -34,10 +34,10 @@ class Reporter:
         self._client = client
         self._name = name[:_NAME_MAX]
         self._master = master[:_TEXT_MAX]
-        self._shot: Shot | None = None
+        self._shot: PipelineSnapshot | None = None
         self._ended = threading.Event()
 
-    def saw(self, shot: Shot) -> None:
+    def saw(self, shot: PipelineSnapshot) -> None:
         self._shot = shot
 
     def serve(self) -> None:
@@ -71,9 +71,9 @@ class Reporter:
 
 
 @contextmanager
-def reporting(name: str, master: str | None, wire: Wire) -> Iterator[Reporter]:
+def report_job(name: str, master: str | None, wire: EventsEndpoint) -> Iterator[JobReporter]:
     """To the service that flags, environment or directory name; to nobody where there is none."""
-    reporter = Reporter(_client(wire), name, master or "local[*]")
+    reporter = JobReporter(_client(wire), name, master or "local[*]")
     thread = threading.Thread(target=reporter.serve, name="penstock-job", daemon=True)
     thread.start()
     try:
@@ -86,7 +86,7 @@ def reporting(name: str, master: str | None, wire: Wire) -> Iterator[Reporter]:
         thread.join(_TIMEOUT_S * 2)
 
 
-def _client(wire: Wire) -> ManagementClient | None:
+def _client(wire: EventsEndpoint) -> ManagementClient | None:
     """Only where events and administration are of one service: a pipeline that reads from Azure is
     no business of whatever runs in ./penstock-data."""
     from penstock.client import parse_connection_string
@@ -96,6 +96,8 @@ def _client(wire: Wire) -> ManagementClient | None:
     if not (is_named or is_near or os.environ.get("PENSTOCK_ADMIN_URL")):
         return None
     try:
-        return find_admin(Where(data=wire.data, context=wire.context)).client(timeout_s=_TIMEOUT_S)
+        return find_admin(ServiceFlags(data=wire.data, context=wire.context)).client(
+            timeout_s=_TIMEOUT_S
+        )
     except (PenstockError, OSError):
         return None

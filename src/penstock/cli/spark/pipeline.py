@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.command_tree import Noun
-from penstock.cli.events_options import Wire, with_events
-from penstock.cli.output import Format, Output, print_rows, seconds_shown, talk
-from penstock.cli.service_options import Service, with_whole_service
+from penstock.cli.command_tree import CommandGroup
+from penstock.cli.events_options import EventsEndpoint, with_events
+from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
+from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.cli.spark import pipeline_options as options
-from penstock.cli.spark.job_reporter import Reporter, reporting
+from penstock.cli.spark.job_reporter import JobReporter, report_job
 from penstock.cli.spark.stop_signals import stop_signals
-from penstock.cli.units import seconds
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.pipelines.pipeline_file import Hubs, ShowRows
-    from penstock.spark.pipelines.runner import PipelineRun, RunSettings, Watcher
+    from penstock.spark.pipelines.pipeline_file import PipelineHubs, ShowRows
+    from penstock.spark.pipelines.runner import PipelineRun, PipelineWatcher, RunSettings
 
-app = Noun("Stream processing on Spark.")
+app = CommandGroup("Stream processing on Spark.")
 
 _PACKAGES = "pip install 'penstock[spark]'"
 _SETTING = re.compile(r"spark\.[A-Za-z0-9_.\-]+")
@@ -42,7 +42,7 @@ _NEAR = re.compile(r"local|sc://(localhost|127\.0\.0\.1|\[::1\])(?![^:/;])")
 @app.verb()
 @with_events
 def run(
-    wire: Wire,
+    wire: EventsEndpoint,
     file: options.File,
     set_: options.Set = None,
     name: options.Name = None,
@@ -58,7 +58,7 @@ def run(
     conf: options.Conf = None,
     spark_log: options.SparkLog = None,
     every: options.Every = "10s",
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     quiet: options.Quiet = False,
 ) -> None:
     """Run a Structured Streaming job: the session and the source are wired.
@@ -70,10 +70,10 @@ def run(
 
     found = PipelineFile(file)
     label = name or found.name
-    conf_given = _pairs(conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
+    conf_given = _parse_pairs(conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
     if master is not None and remote is not None:
         raise typer.BadParameter("--master and --remote exclude each other.")
-    job = _Job(
+    job = _PipelineOptions(
         wire=wire,
         file=file.resolve(),
         label=label,
@@ -88,25 +88,25 @@ def run(
     found.check_names(job.settings.arguments)
     from penstock.cli.spark.pipeline_display import display
 
-    with display(output, every_s=seconds(every, option="--every"), is_quiet=quiet) as watcher:
+    with display(output, every_s=parse_seconds(every, option="--every"), is_quiet=quiet) as watcher:
         _run(job, found, watcher)
 
 
 @app.verb("list")
 @with_whole_service
-def list_(service: Service, output: Format = Output.TABLE) -> None:
+def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     """Jobs as they reported themselves: pipelines, Capture."""
     rows = service.client.jobs()
     columns = ("name", "kind", "state", "rows_per_second", "lag_events", "batch_seconds", "master")
-    shown = {"batch_seconds": seconds_shown, "rows_per_second": _rate}
+    shown = {"batch_seconds": format_seconds, "rows_per_second": _rate}
     print_rows(rows, output, title="Jobs", columns=columns, shown=shown)
 
 
-class _Job:
+class _PipelineOptions:
     """What the options said."""
 
     def __init__(self, **given: Any) -> None:
-        self.wire: Wire = given["wire"]
+        self.wire: EventsEndpoint = given["wire"]
         self.file: Path = given["file"]
         self.label: str = given["label"]
         self.checkpoint: str | None = given["checkpoint"]
@@ -118,10 +118,10 @@ class _Job:
         self.spark_log: str | None = given["spark_log"]
 
 
-def _run(job: _Job, file: Any, watcher: Any) -> None:
+def _run(job: _PipelineOptions, file: Any, watcher: Any) -> None:
     """Everything that is opened is closed again, in the reverse order."""
     _check_packages(job.remote)
-    from penstock.spark.launcher import Launcher
+    from penstock.spark.launcher import JvmLauncher
     from penstock.spark.pipelines.runner import PipelineRun
 
     with ExitStack() as stack:
@@ -129,11 +129,11 @@ def _run(job: _Job, file: Any, watcher: Any) -> None:
         scratch = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         log = _log_file(job, scratch)
-        reporter = stack.enter_context(reporting(job.label, job.master or job.remote, job.wire))
+        reporter = stack.enter_context(report_job(job.label, job.master or job.remote, job.wire))
         _prepare_environment(job)
         watcher.starting(job.label, job.master or job.remote or "local[*]")
         launcher = stack.enter_context(
-            Launcher(
+            JvmLauncher(
                 app_name=f"penstock {job.label}",
                 master=job.master,
                 remote=job.remote,
@@ -154,7 +154,7 @@ def _run(job: _Job, file: Any, watcher: Any) -> None:
             start(),
             file,
             job.settings,
-            _Both(watcher, reporter),
+            _WatcherPair(watcher, reporter),
             hubs=_hubs(job),
             renew=start if job.remote is None else None,
         )
@@ -163,7 +163,7 @@ def _run(job: _Job, file: Any, watcher: Any) -> None:
     watcher.ended()
 
 
-def _finish(running: PipelineRun, reporter: Reporter, log: Path | None, scratch: Path) -> None:
+def _finish(running: PipelineRun, reporter: JobReporter, log: Path | None, scratch: Path) -> None:
     try:
         running.run()
     except BaseException:
@@ -175,14 +175,14 @@ def _finish(running: PipelineRun, reporter: Reporter, log: Path | None, scratch:
             shutil.copy(log, kept)
             log = kept
         if log is not None:
-            talk(f"Spark's own log: {log}")
+            print_message(f"Spark's own log: {log}")
         raise
 
 
-class _Both:
+class _WatcherPair:
     """The person and the service look on."""
 
-    def __init__(self, watcher: Watcher, reporter: Reporter) -> None:
+    def __init__(self, watcher: PipelineWatcher, reporter: JobReporter) -> None:
         self._watcher = watcher
         self._reporter = reporter
         self.rows, self.note = watcher.rows, watcher.note
@@ -210,15 +210,15 @@ def _settings(
     if available_now:
         wanted: dict[str, Any] = {"availableNow": True}
     else:
-        between_s = seconds(trigger or "1s", option="--trigger")
+        between_s = parse_seconds(trigger or "1s", option="--trigger")
         wanted = {"processingTime": f"{round(between_s * 1000)} milliseconds"}
     return RunSettings(
         name=label,
-        arguments=_pairs(set_, "--set", what="NAME=VALUE"),
+        arguments=_parse_pairs(set_, "--set", what="NAME=VALUE"),
         trigger=wanted,
         is_trigger_forced=available_now or trigger is not None,
         restarts_max=_restarts(restart),
-        stop_s=seconds(stop_timeout, option="--stop-timeout"),
+        stop_s=parse_seconds(stop_timeout, option="--stop-timeout"),
     )
 
 
@@ -230,7 +230,7 @@ def _restarts(text: str) -> int | None:
     raise typer.BadParameter(f"'{text}' is neither a number nor 'always'.", param_hint="--restart")
 
 
-def _pairs(
+def _parse_pairs(
     given: list[str] | None, option: str, *, what: str, form: re.Pattern[str] | None = None
 ) -> dict[str, str]:
     found: dict[str, str] = {}
@@ -259,7 +259,7 @@ def _check_packages(remote: str | None) -> None:
             )
 
 
-def _prepare_environment(job: _Job) -> None:
+def _prepare_environment(job: _PipelineOptions) -> None:
     """For the JVM, and through it for the source's processes: a key on a command line is seen, one
     in the environment is not."""
     from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE
@@ -275,7 +275,7 @@ def _prepare_environment(job: _Job) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
 
 
-def _conf(job: _Job, scratch: Path) -> dict[str, str]:
+def _conf(job: _PipelineOptions, scratch: Path) -> dict[str, str]:
     found = dict(job.conf)
     if job.checkpoint is not None:
         found.setdefault(_CHECKPOINT, _location(job))
@@ -290,7 +290,7 @@ def _conf(job: _Job, scratch: Path) -> dict[str, str]:
     return found
 
 
-def _location(job: _Job) -> str:
+def _location(job: _PipelineOptions) -> str:
     """A path of this machine is meant from where the command was given."""
     assert job.checkpoint is not None
     if "://" in job.checkpoint or job.remote is not None:
@@ -298,15 +298,15 @@ def _location(job: _Job) -> str:
     return Path(job.checkpoint).absolute().as_uri()
 
 
-def _log_file(job: _Job, scratch: Path) -> Path | None:
+def _log_file(job: _PipelineOptions, scratch: Path) -> Path | None:
     if job.spark_log == "-":
         return None
     return scratch / "spark.log" if job.spark_log is None else Path(job.spark_log)
 
 
-def _hubs(job: _Job) -> Callable[[SparkSession, ShowRows], Hubs]:
+def _hubs(job: _PipelineOptions) -> Callable[[SparkSession, ShowRows], PipelineHubs]:
     from penstock.client import parse_connection_string
-    from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE, Hubs
+    from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE, PipelineHubs
 
     wire = job.wire
     is_remote = job.remote is not None
@@ -321,8 +321,8 @@ def _hubs(job: _Job) -> Callable[[SparkSession, ShowRows], Hubs]:
         wired["transport"] = "wss"
     wired["operationTimeout"] = f"{wire.timeout_s:g}s"
 
-    def made(spark: SparkSession, show: ShowRows) -> Hubs:
-        return Hubs(spark, wired, reading=job.reading, show=show, is_remote=is_remote)
+    def made(spark: SparkSession, show: ShowRows) -> PipelineHubs:
+        return PipelineHubs(spark, wired, reading=job.reading, show=show, is_remote=is_remote)
 
     return made
 

@@ -17,14 +17,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from penstock.cli.events.render import inert_text as inert
-from penstock.cli.output import Output, bytes_shown, console, seconds_shown, table_style, talk
+from penstock.cli.events.render import escape_control_characters as inert
+from penstock.cli.output import (
+    OutputFormat,
+    console,
+    format_bytes,
+    format_seconds,
+    print_message,
+    table_style,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from penstock.spark.pipelines.runner import QueryShot, Shot
+    from penstock.spark.pipelines.runner import PipelineSnapshot, QuerySnapshot
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 30
@@ -32,25 +39,25 @@ _REFRESH = 4  # times a second
 _STYLES = {"Running": "green", "Failed": "red", "Stopping": "yellow", "Starting": "cyan"}
 
 
-class Display(Protocol):
+class PipelineDisplay(Protocol):
     """A Watcher (penstock.spark.pipelines.runner), and what comes before and after."""
 
-    def starting(self, name: str, master: str) -> None: ...
+    def show_starting(self, name: str, master: str) -> None: ...
 
-    def started(self, ui_url: str | None, checkpoint: str | None) -> None: ...
+    def show_started(self, ui_url: str | None, checkpoint: str | None) -> None: ...
 
-    def saw(self, shot: Shot) -> None: ...
+    def saw(self, shot: PipelineSnapshot) -> None: ...
 
     def rows(self, query: str, batch_id: int, rows: list[str]) -> None: ...
 
     def note(self, text: str) -> None: ...
 
-    def ended(self) -> None: ...
+    def show_ended(self) -> None: ...
 
 
 @contextmanager
-def display(output: Output, *, every_s: float, is_quiet: bool) -> Iterator[Display]:
-    if output is not Output.TABLE:
+def display(output: OutputFormat, *, every_s: float, is_quiet: bool) -> Iterator[PipelineDisplay]:
+    if output is not OutputFormat.TABLE:
         yield JsonDisplay()
         return
     screen = console(stderr=True)
@@ -70,15 +77,15 @@ class JsonDisplay:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state = ""
-        self._shot: Shot | None = None
+        self._shot: PipelineSnapshot | None = None
 
-    def starting(self, name: str, master: str) -> None:
+    def show_starting(self, name: str, master: str) -> None:
         self._print(event="starting", name=name, master=master)
 
-    def started(self, ui_url: str | None, checkpoint: str | None) -> None:
+    def show_started(self, ui_url: str | None, checkpoint: str | None) -> None:
         self._print(event="started", ui_url=ui_url, checkpoint=checkpoint)
 
-    def saw(self, shot: Shot) -> None:
+    def saw(self, shot: PipelineSnapshot) -> None:
         self._shot = shot
         if shot.state != self._state:
             self._state = shot.state
@@ -109,7 +116,7 @@ class JsonDisplay:
     def note(self, text: str) -> None:
         self._print(event="note", text=text)
 
-    def ended(self) -> None:
+    def show_ended(self) -> None:
         shot = self._shot
         queries = [] if shot is None else shot.queries
         self._print(
@@ -132,16 +139,16 @@ class LineDisplay:
         self._every_s = every_s
         self._is_quiet = is_quiet
         self._told_s = -every_s
-        self._shot: Shot | None = None
+        self._shot: PipelineSnapshot | None = None
 
-    def starting(self, name: str, master: str) -> None:
+    def show_starting(self, name: str, master: str) -> None:
         self._tell(f"{name}: starting Spark ({master})")
 
-    def started(self, ui_url: str | None, checkpoint: str | None) -> None:
+    def show_started(self, ui_url: str | None, checkpoint: str | None) -> None:
         self._tell(f"Spark's UI: {ui_url or 'its server has it'}")
         self._tell(_checkpoint(checkpoint))
 
-    def saw(self, shot: Shot) -> None:
+    def saw(self, shot: PipelineSnapshot) -> None:
         self._shot = shot
         if shot.queries and shot.seconds - self._told_s >= self._every_s:
             self._told_s = shot.seconds
@@ -153,15 +160,15 @@ class LineDisplay:
             typer.echo(row)
 
     def note(self, text: str) -> None:
-        talk(text)
+        print_message(text)
 
-    def ended(self) -> None:
+    def show_ended(self) -> None:
         for text in summary(self._shot):
             self._tell(text)
 
     def _tell(self, text: str) -> None:
         if not self._is_quiet:
-            talk(text)
+            print_message(text)
 
 
 class LiveDisplay:
@@ -173,13 +180,13 @@ class LiveDisplay:
         self._name, self._master = "", ""
         self._ui_url: str | None = None
         self._checkpoint: str | None = None
-        self._shot: Shot | None = None
+        self._shot: PipelineSnapshot | None = None
         self._history: dict[str, deque[float]] = {}
         self._looked_s = 0.0
         self._started_s = time.monotonic()
         self._live: Live | None = None
 
-    def starting(self, name: str, master: str) -> None:
+    def show_starting(self, name: str, master: str) -> None:
         from rich.live import Live
 
         self._name, self._master = name, master
@@ -192,10 +199,10 @@ class LiveDisplay:
         )
         self._live.start()
 
-    def started(self, ui_url: str | None, checkpoint: str | None) -> None:
+    def show_started(self, ui_url: str | None, checkpoint: str | None) -> None:
         self._ui_url, self._checkpoint = ui_url or "its server has it", checkpoint
 
-    def saw(self, shot: Shot) -> None:
+    def saw(self, shot: PipelineSnapshot) -> None:
         self._shot = shot
         if shot.seconds - self._looked_s >= 1.0:  # one bar a second
             self._looked_s = shot.seconds
@@ -223,10 +230,10 @@ class LiveDisplay:
             self._live.stop()
             self._live = None
 
-    def ended(self) -> None:
+    def show_ended(self) -> None:
         self.close()
         for text in summary(self._shot):
-            talk(text)
+            print_message(text)
 
     def _render(self) -> RenderableType:
         from rich.console import Group
@@ -239,7 +246,7 @@ class LiveDisplay:
             (inert(self._name), "bold"),
             "  ",
             (state, _STYLES.get(state, "")),
-            f"  {seconds_shown(time.monotonic() - self._started_s)}",
+            f"  {format_seconds(time.monotonic() - self._started_s)}",
             f"  {inert(self._master)}",
         )
         if shot is not None and shot.restarts:
@@ -261,13 +268,13 @@ class LiveDisplay:
         ]
         return Group(head, about, table, *waiting)
 
-    def _cells(self, each: QueryShot) -> list[str]:
+    def _cells(self, each: QuerySnapshot) -> list[str]:
         last = each.last
         if last is None:
             return [inert(each.name), "–", "0", "0", "", "–", "–", "–", "–"]
         state = "–"
         if last.state_rows is not None:
-            state = f"{last.state_rows:,} rows, {bytes_shown(last.state_bytes)}"
+            state = f"{last.state_rows:,} rows, {format_bytes(last.state_bytes)}"
         return [
             inert(each.name),
             f"{last.batch_id:,}",
@@ -275,13 +282,13 @@ class LiveDisplay:
             f"{each.rows_per_second:,.0f}",
             sparkline(self._history.get(each.name, ())),
             "–" if last.lag_events is None else f"{last.lag_events:,}",
-            seconds_shown(last.seconds),
+            format_seconds(last.seconds),
             state,
             f"{each.late_rows:,}" if each.late_rows else "–",
         ]
 
 
-def line(each: QueryShot) -> str:
+def line(each: QuerySnapshot) -> str:
     """windows: batch 12, 48,000 rows, 1,200/s, lag 0, batch time 0.6s, state 400 rows, 1.2 MB"""
     last = each.last
     if last is None:
@@ -291,16 +298,16 @@ def line(each: QueryShot) -> str:
         f"{each.rows:,} rows",
         f"{each.rows_per_second:,.0f}/s",
         "lag unknown" if last.lag_events is None else f"lag {last.lag_events:,}",
-        f"batch time {seconds_shown(last.seconds)}",
+        f"batch time {format_seconds(last.seconds)}",
     ]
     if last.state_rows is not None:
-        parts.append(f"state {last.state_rows:,} rows, {bytes_shown(last.state_bytes)}")
+        parts.append(f"state {last.state_rows:,} rows, {format_bytes(last.state_bytes)}")
     if each.late_rows:
         parts.append(f"{each.late_rows:,} late")
     return f"{inert(each.name)}: {', '.join(parts)}"
 
 
-def summary(shot: Shot | None) -> list[str]:
+def summary(shot: PipelineSnapshot | None) -> list[str]:
     if shot is None:
         return []
     texts = []
@@ -309,7 +316,7 @@ def summary(shot: Shot | None) -> list[str]:
         batches = "1 batch" if each.batches == 1 else f"{each.batches:,} batches"
         late = f", {each.late_rows:,} of them late" if each.late_rows else ""
         texts.append(f"{inert(each.name)}: {rows} in {batches}{late}.")
-    return [*texts, f"{shot.state} after {seconds_shown(shot.seconds)}."]
+    return [*texts, f"{shot.state} after {format_seconds(shot.seconds)}."]
 
 
 def sparkline(values: Any) -> str:

@@ -40,7 +40,7 @@ class StopSignals:
 
     def claim(self) -> None:
         for each in _SIGNALS:
-            signal.signal(each, self._heard)
+            signal.signal(each, self._on_signal)
 
     def answer(self, running: Stoppable) -> None:
         self._running = running
@@ -53,7 +53,7 @@ class StopSignals:
             self._came.put(None)
             self._thread.join(_JOIN_S)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._running is not None:
             self._came.put(number)
             return

@@ -13,12 +13,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.command_tree import CONTEXT_SETTINGS, Command, Noun
-from penstock.cli.events_options import Wire, with_events
-from penstock.cli.output import talk
+from penstock.cli.command_tree import CONTEXT_SETTINGS, CommandGroup, PenstockCommand
+from penstock.cli.events_options import EventsEndpoint, with_events
+from penstock.cli.output import print_message
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
-app = Noun("Spark's own programs, with Java, source and service wired.")
+app = CommandGroup("Spark's own programs, with Java, source and service wired.")
 
 _THEIRS = {**CONTEXT_SETTINGS, "ignore_unknown_options": True, "allow_interspersed_args": False}
 Words = Annotated[
@@ -26,9 +26,9 @@ Words = Annotated[
 ]
 
 
-@app.command(cls=Command, context_settings=_THEIRS)
+@app.command(cls=PenstockCommand, context_settings=_THEIRS)
 @with_events
-def submit(wire: Wire, words: Words = None) -> None:
+def submit(wire: EventsEndpoint, words: Words = None) -> None:
     """Run spark-submit: `penstock spark submit --master local[4] job.py`.
 
     The format `eventhubs` is there, Java is found, and PENSTOCK_CONNECTION_STRING is set for the
@@ -39,18 +39,20 @@ def submit(wire: Wire, words: Words = None) -> None:
     _become("spark-submit", words, wire)
 
 
-@app.command(cls=Command, context_settings=_THEIRS)
+@app.command(cls=PenstockCommand, context_settings=_THEIRS)
 @with_events
-def shell(wire: Wire, words: Words = None) -> None:
+def shell(wire: EventsEndpoint, words: Words = None) -> None:
     """Start PySpark's shell: `spark` is a session, and reads the service's hubs.
 
     `spark.read.format("eventhubs").option("eventHubName", "orders").load().show()`
     """
-    talk('spark.read.format("eventhubs").option("eventHubName", "NAME").load() reads a hub.')
+    print_message(
+        'spark.read.format("eventhubs").option("eventHubName", "NAME").load() reads a hub.'
+    )
     _become("pyspark", words or [], wire)
 
 
-def _become(program: str, words: list[str], wire: Wire) -> None:
+def _become(program: str, words: list[str], wire: EventsEndpoint) -> None:
     """This process is Spark's from here on: its signals and its exit code are the user's."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:

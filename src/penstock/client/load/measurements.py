@@ -14,7 +14,7 @@ _STEPS = 100  # latency classes per factor of e: each is 1 % wide
 _LATENCY_MS_MIN = 0.001
 
 
-class Latencies:
+class LatencySamples:
     """A histogram: as exact as 1 %, in a few kilobytes, however many are added."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Latencies:
         self._counts[key] = self._counts.get(key, 0) + count
         self.count += count
 
-    def merge(self, other: Latencies) -> None:
+    def merge(self, other: LatencySamples) -> None:
         for key, count in other._counts.items():
             self._counts[key] = self._counts.get(key, 0) + count
         self.count += other.count
@@ -43,7 +43,7 @@ class Latencies:
         raise AssertionError("the classes hold fewer than were counted")
 
 
-class Sent(msgspec.Struct):
+class SentDeliveries(msgspec.Struct):
     """Deliveries first … first + count - 1, sent at one moment."""
 
     first: int
@@ -51,7 +51,7 @@ class Sent(msgspec.Struct):
     at_s: float
 
 
-class Outstanding:
+class OutstandingDeliveries:
     """What was sent and not settled, as runs of delivery-ids in the order of sending.
 
     Partitions commit in any order, so a disposition may take a run's middle; a range that names
@@ -59,17 +59,17 @@ class Outstanding:
     """
 
     def __init__(self) -> None:
-        self._runs: deque[Sent] = deque()
+        self._runs: deque[SentDeliveries] = deque()
         self.count = 0
 
     def add(self, first: int, count: int, at_s: float) -> None:
-        self._runs.append(Sent(first, count, at_s))
+        self._runs.append(SentDeliveries(first, count, at_s))
         self.count += count
 
     def settle(self, first: int, last: int) -> list[tuple[int, float]]:
         """Take first … last out; (how many, sent when) of each run that was touched."""
         settled: list[tuple[int, float]] = []
-        kept: list[Sent] = []
+        kept: list[SentDeliveries] = []
         runs = self._runs
         while runs and serial_distance(runs[0].first, last) <= 0:
             run = runs.popleft()
@@ -81,9 +81,9 @@ class Outstanding:
             settled.append((stop - start, run.at_s))
             self.count -= stop - start
             if start > 0:
-                kept.append(Sent(run.first, start, run.at_s))
+                kept.append(SentDeliveries(run.first, start, run.at_s))
             if stop < run.count:
-                kept.append(Sent(serial_add(run.first, stop), run.count - stop, run.at_s))
+                kept.append(SentDeliveries(serial_add(run.first, stop), run.count - stop, run.at_s))
         runs.extendleft(reversed(kept))
         return settled
 
@@ -94,7 +94,7 @@ class Outstanding:
         return count
 
 
-class Result(msgspec.Struct, kw_only=True):
+class LoadResult(msgspec.Struct, kw_only=True):
     """One run. `latencies` are of acknowledgements, `deliveries` from sending to reading."""
 
     events: int = 0
@@ -105,8 +105,8 @@ class Result(msgspec.Struct, kw_only=True):
     first_error: str | None = None
     first_condition: str | None = None
     events_read: int = 0
-    latencies: Latencies = msgspec.field(default_factory=Latencies)
-    deliveries: Latencies = msgspec.field(default_factory=Latencies)
+    latencies: LatencySamples = msgspec.field(default_factory=LatencySamples)
+    deliveries: LatencySamples = msgspec.field(default_factory=LatencySamples)
 
     @property
     def events_per_s(self) -> float:
@@ -116,7 +116,7 @@ class Result(msgspec.Struct, kw_only=True):
     def mb_per_s(self) -> float:
         return self.payload_bytes / self.seconds / _MB if self.seconds else 0.0
 
-    def merge(self, other: Result) -> None:
+    def merge(self, other: LoadResult) -> None:
         """Another connection of the same run: times are the run's own."""
         self.events += other.events
         self.payload_bytes += other.payload_bytes

@@ -19,8 +19,13 @@ from penstock.amqp.events import TransfersReceived
 from penstock.amqp.performatives import Error
 from penstock.client.connection import ClientError, Connection, Receiver, Sender, connect
 from penstock.client.endpoint import Endpoint
-from penstock.client.load.measurements import Outstanding, Result
-from penstock.client.transfer_frames import Framing, PreparedRun, data_section, publication
+from penstock.client.load.measurements import LoadResult, OutstandingDeliveries
+from penstock.client.transfer_frames import (
+    PreparedRun,
+    TransferFraming,
+    data_section,
+    encode_publication,
+)
 
 QUIET_S = 2.0  # a reader that got nothing for this long has read everything
 STAMP_BYTES = 16  # the least size of an event that tells when it was sent
@@ -34,7 +39,7 @@ Report = Callable[[float, int], None]
 """Called four times a second with the seconds that passed and the events so far."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class LoadProfile(msgspec.Struct, frozen=True, kw_only=True):
     """What is published, and how."""
 
     hub: str
@@ -55,7 +60,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 # --- publishing ---------------------------------------------------------------------------------
 
 
-class Pace:
+class LoadRate:
     """When deliveries are due, at a fixed rate. What is not sent in time counts from when it was
     due: a service that stalls must not choose which moments are measured."""
 
@@ -79,10 +84,10 @@ class Pace:
         return count, due_s
 
 
-class StampedRun:
+class TimestampedRun:
     """Events that carry the run's mark and when they were sent: made anew for each burst."""
 
-    def __init__(self, framing: Framing, *, size: int, batch: int, mark: bytes) -> None:
+    def __init__(self, framing: TransferFraming, *, size: int, batch: int, mark: bytes) -> None:
         assert size >= STAMP_BYTES
         self._framing = framing
         self._batch = batch
@@ -100,13 +105,13 @@ class StampedRun:
         return message if self._batch == 1 else data_section(message) * self._batch
 
 
-class Publisher:
+class LoadProducer:
     """Keeps `in_flight` deliveries outstanding on one link, as far as credit and window allow."""
 
     def __init__(
         self,
         sender: Sender,
-        load: Load,
+        load: LoadProfile,
         *,
         events_max: int | None = None,
         mark: bytes | None = None,
@@ -118,9 +123,9 @@ class Publisher:
         self._link = sender.link
         self._load = load
         self._left = None if events_max is None else -(-events_max // load.batch)
-        made, message_format = publication(load.size, load.batch)
+        made, message_format = encode_publication(load.size, load.batch)
         session = self._link.session
-        framing = Framing(
+        framing = TransferFraming(
             channel=session.channel,
             handle=self._link.handle,
             message_format=message_format,
@@ -128,25 +133,25 @@ class Publisher:
         )
         self._stamped = None
         if mark is not None:
-            self._stamped = StampedRun(framing, size=load.size, batch=load.batch, mark=mark)
+            self._stamped = TimestampedRun(framing, size=load.size, batch=load.batch, mark=mark)
         self._prepared = PreparedRun(framing, made if payload is None else payload)
         self._pieces = self._prepared.pieces
-        self._outstanding = Outstanding()
-        self._pace: Pace | None = None
+        self._outstanding = OutstandingDeliveries()
+        self._pace: LoadRate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._stopping = False
-        self.result = Result()
+        self.result = LoadResult()
         self.finished: asyncio.Future[None] = self._loop.create_future()
         sender.on_room_callback = self._schedule
-        sender.on_range = self._settled
+        sender.on_range = self._on_settled
 
     def start(self) -> None:
         rate = self._load.rate
         if rate is not None:
             share = rate / self._load.connections / self._load.batch
-            self._pace = Pace(share, time.perf_counter())
+            self._pace = LoadRate(share, time.perf_counter())
             self._tick()
         self._fill()
 
@@ -171,7 +176,7 @@ class Publisher:
     def _fill(self) -> None:
         self._scheduled = False
         if self._sender.error is not None:
-            self._lost(self._sender.error)
+            self._on_link_lost(self._sender.error)
             return
         if self._stopping or self._sender.connection.write_paused:
             return
@@ -213,7 +218,7 @@ class Publisher:
             self._left -= count
         return count
 
-    def _settled(self, first: int, last: int, error: Error | None) -> None:
+    def _on_settled(self, first: int, last: int, error: Error | None) -> None:
         now_s = time.perf_counter()
         result, load = self.result, self._load
         for count, at_s in self._outstanding.settle(first, last):
@@ -228,7 +233,7 @@ class Publisher:
         else:
             self._schedule()
 
-    def _lost(self, error: ClientError) -> None:
+    def _on_link_lost(self, error: ClientError) -> None:
         """The link is no more: nothing will be heard of what is outstanding."""
         self._stopping = True
         if self._timer is not None:
@@ -249,8 +254,12 @@ class Publisher:
 
 
 async def publish(
-    endpoint: Endpoint, load: Load, *, tls: ssl.SSLContext | None, report: Report | None = None
-) -> Result:
+    endpoint: Endpoint,
+    load: LoadProfile,
+    *,
+    tls: ssl.SSLContext | None,
+    report: Report | None = None,
+) -> LoadResult:
     """Publish as fast as the service acknowledges, or at the load's rate, for a while."""
     opened: list[Connection] = []
     try:
@@ -262,12 +271,12 @@ async def publish(
 
 async def _publishers(
     endpoint: Endpoint,
-    load: Load,
+    load: LoadProfile,
     *,
     tls: ssl.SSLContext | None,
     opened: list[Connection],
     mark: bytes | None = None,
-) -> list[Publisher]:
+) -> list[LoadProducer]:
     """A connection, a link and a publisher each; `opened` are the caller's to close."""
     publishers = []
     for number in range(load.connections):
@@ -276,13 +285,13 @@ async def _publishers(
         await connection.authorise(load.hub)
         sender = await connection.sender(load.address)
         share = _share(load.events_max, load.connections, number)
-        publishers.append(Publisher(sender, load, events_max=share, mark=mark))
+        publishers.append(LoadProducer(sender, load, events_max=share, mark=mark))
     return publishers
 
 
 async def run_publishers(
-    publishers: list[Publisher], load: Load, report: Report | None = None
-) -> Result:
+    publishers: list[LoadProducer], load: LoadProfile, report: Report | None = None
+) -> LoadResult:
     """Start them together, stop them together, wait for what is outstanding."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     for publisher in publishers:
@@ -301,7 +310,7 @@ async def run_publishers(
             f"{len(pending)} of {len(finished)} connections have deliveries that were not "
             f"acknowledged within {_DRAIN_S:.0f} s."
         )
-    result = Result(
+    result = LoadResult(
         seconds=time.perf_counter() - started_s, cpu_seconds=time.process_time() - cpu_s
     )
     for publisher in publishers:
@@ -312,7 +321,7 @@ async def run_publishers(
 # --- reading ------------------------------------------------------------------------------------
 
 
-class Reading:
+class LoadConsumer:
     """Counts what arrives in runs, as the scan kernel found them; nothing is decoded."""
 
     def __init__(self, events_max: int | None) -> None:
@@ -358,9 +367,9 @@ async def receive(
     duration_s: float = 60.0,
     tls: ssl.SSLContext | None,
     report: Report | None = None,
-) -> Result:
+) -> LoadResult:
     """Read partitions from their start, until nothing comes, `events_max`, or the time is up."""
-    reading = Reading(events_max)
+    reading = LoadConsumer(events_max)
     opened: list[Connection] = []
     try:
         for _ in range(connections):
@@ -391,7 +400,7 @@ async def receive(
         await _close(opened)
     if reading.events == 0:
         raise ClientError(f"Nothing came from {hub} within {duration_s} s: publish first.")
-    return Result(
+    return LoadResult(
         events=reading.events,
         payload_bytes=reading.payload_bytes,
         seconds=max(reading.last_s - started_s, 1e-9),
@@ -402,14 +411,14 @@ async def receive(
 # --- end to end ---------------------------------------------------------------------------------
 
 
-class StampReader:
+class LatencyConsumer:
     """Reads when each event of this run was sent; what others publish is passed over."""
 
     def __init__(self, *, size: int, mark: bytes) -> None:
         self._size = size
         self._mark = mark
         self._awaited: int | None = None
-        self.result = Result()
+        self.result = LoadResult()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_transfers(self, event: TransfersReceived) -> None:
@@ -437,16 +446,16 @@ class StampReader:
 
 async def end_to_end(
     endpoint: Endpoint,
-    load: Load,
+    load: LoadProfile,
     *,
     group: str = "$Default",
     tls: ssl.SSLContext | None,
     report: Report | None = None,
-) -> Result:
+) -> LoadResult:
     """Publish to one partition and read it at the same time, in this process: one clock."""
     assert load.partition is not None
     mark = secrets.token_bytes(8)
-    reader = StampReader(size=load.size, mark=mark)
+    reader = LatencyConsumer(size=load.size, mark=mark)
     opened: list[Connection] = []
     try:
         connection = await connect(endpoint, tls=tls)

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from penstock.auth.resource import canonical, fold
+from penstock.auth.resource import canonical_path, fold_case
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, NotAllowed
 
@@ -24,7 +24,7 @@ class NodeKind(IntEnum):
     CONSUMER_GROUP = 5
 
 
-class Address(msgspec.Struct, frozen=True):
+class LinkAddress(msgspec.Struct, frozen=True):
     """`path` is what tokens are compared with: lower-case segments below the namespace."""
 
     kind: NodeKind
@@ -35,7 +35,7 @@ class Address(msgspec.Struct, frozen=True):
     group: str | None = None
 
 
-def parse_address(text: str | None) -> Address:
+def parse_address(text: str | None) -> LinkAddress:
     """Any spelling that a client uses, as one record. Raises ArgumentError or NotAllowed."""
     if not text:
         raise NotAllowed("The link has no address: an event hub, $cbs or $management is needed.")
@@ -45,25 +45,25 @@ def parse_address(text: str | None) -> Address:
         )
     segments = [unquote(segment) for segment in _without_authority(text).strip("/").split("/")]
     if not all(segments):
-        raise ArgumentError(f"The address '{names.shown(text)}' has an empty segment.")
-    words = [fold(segment) for segment in segments]
+        raise ArgumentError(f"The address '{names.quote_text(text)}' has an empty segment.")
+    words = [fold_case(segment) for segment in segments]
     if words == ["$cbs"]:
-        return Address(NodeKind.CBS)
+        return LinkAddress(NodeKind.CBS)
     if words[-1] == "$management":
         hub = "/".join(segments[:-1])
-        return Address(NodeKind.MANAGEMENT, path=_path(segments), hub=hub)
+        return LinkAddress(NodeKind.MANAGEMENT, path=_path(segments), hub=hub)
     return _entity(segments, words)
 
 
 def _without_authority(text: str) -> str:
     scheme, mark, rest = text.partition("://")
-    if mark and fold(scheme) in _SCHEMES:
+    if mark and fold_case(scheme) in _SCHEMES:
         _, _, path = rest.partition("/")
         return path
     return text
 
 
-def _entity(segments: list[str], words: list[str]) -> Address:
+def _entity(segments: list[str], words: list[str]) -> LinkAddress:
     """Hub names may hold slashes, so the known words are looked for from the right."""
     path = _path(segments)
     if len(words) >= 3 and words[-2] == "partitions":
@@ -73,25 +73,25 @@ def _entity(segments: list[str], words: list[str]) -> Address:
             group = "/".join(segments[at + 1 : -2])
             hub = "/".join(segments[:at])
             if hub and group:
-                return Address(
+                return LinkAddress(
                     NodeKind.CONSUMER_GROUP, path=path, hub=hub, partition=partition, group=group
                 )
         hub = "/".join(segments[:-2])
-        return Address(NodeKind.PARTITION, path=path, hub=hub, partition=partition)
+        return LinkAddress(NodeKind.PARTITION, path=path, hub=hub, partition=partition)
     if len(words) >= 3 and words[-2] in ("publishers", "publisher"):
         publisher = names.publisher_name(segments[-1])
         hub = "/".join(segments[:-2])
         path = _path([*segments[:-2], "publishers", publisher])
-        return Address(NodeKind.PUBLISHER, path=path, hub=hub, publisher=publisher)
+        return LinkAddress(NodeKind.PUBLISHER, path=path, hub=hub, publisher=publisher)
     hub = "/".join(segments)
     if len(hub) > limits.HUB_NAME_MAX:
         raise ArgumentError(
             f"The event hub name has {len(hub)} characters: at most {limits.HUB_NAME_MAX}."
         )
-    return Address(NodeKind.HUB, path=path, hub=hub)
+    return LinkAddress(NodeKind.HUB, path=path, hub=hub)
 
 
 def _path(segments: list[str]) -> tuple[str, ...]:
     # Tokens compare segment by segment; a segment that itself holds a slash counts as several.
     # Folded as tokens are: Unicode folding would make different publishers equal.
-    return canonical(tuple(segments))
+    return canonical_path(tuple(segments))

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.amqp.link import UNLIMITED, Link, Role
+from penstock.amqp.link import UNLIMITED, Link, LinkRole
 from penstock.amqp.performatives import Attach, Coordinator
 from penstock.amqp.states import LinkState
 from penstock.amqp.types import Int, Long, Short, Symbol
 from penstock.auth import Grant
 from penstock.broker import HubRuntime
-from penstock.gateway.amqp.addresses import Address, NodeKind, parse_address
-from penstock.gateway.amqp.authentication import CbsLink
+from penstock.gateway.amqp.addresses import LinkAddress, NodeKind, parse_address
+from penstock.gateway.amqp.authentication import CbsRequestLink
 from penstock.gateway.amqp.errors import log_refusal, system_tracker
 from penstock.gateway.amqp.filters import start_position
-from penstock.gateway.amqp.links import LinkApp, unauthorized
-from penstock.gateway.amqp.management_node import ManagementLink
-from penstock.gateway.amqp.publish_link import IDEMPOTENT_NEEDS_PARTITION, PublisherLink
-from penstock.gateway.amqp.read_link import ReaderLink
+from penstock.gateway.amqp.links import LinkHandler, unauthorized_error
+from penstock.gateway.amqp.management_node import ManagementRequestLink
+from penstock.gateway.amqp.publish_link import IDEMPOTENT_NEEDS_PARTITION, PublishLink
+from penstock.gateway.amqp.read_link import ReadLink
 from penstock.gateway.amqp.request_response import ReplyLink
 from penstock.model import limits, names, slow_operations
 from penstock.model.entities import Right
@@ -40,20 +40,20 @@ _LONG_MAX = 2**63 - 1
 Properties = dict[str, object]
 
 
-def answer(connection: AmqpConnection, link: Link) -> LinkApp | None:
+def answer_attach(connection: AmqpConnection, link: Link) -> LinkHandler | None:
     """Grant the link or refuse it; its application object, or None when it was refused."""
     clock = connection.context.clock
     began_ms = clock.monotonic_ms()
     try:
-        return _answered(connection, link)
+        return _decide_attach(connection, link)
     finally:
-        slow_operations.took(
+        slow_operations.warn_if_slow(
             "attach", clock.monotonic_ms() - began_ms, peer=connection.transport.peer
         )
 
 
-def _answered(connection: AmqpConnection, link: Link) -> LinkApp | None:
-    attaching = _Attaching(connection, link)
+def _decide_attach(connection: AmqpConnection, link: Link) -> LinkHandler | None:
+    attaching = _AttachDecision(connection, link)
     try:
         app = attaching.decide()
     except PenstockError as error:
@@ -70,7 +70,7 @@ def _answered(connection: AmqpConnection, link: Link) -> LinkApp | None:
     return app
 
 
-class _Attaching:
+class _AttachDecision:
     """One attach on its way. `tracker` says as much of the entity as the peer may know by now."""
 
     def __init__(self, connection: AmqpConnection, link: Link) -> None:
@@ -81,9 +81,9 @@ class _Attaching:
         self._connection = connection
         self._link = link
         self._asked: Attach = link.attach
-        self._app: LinkApp | None = None
+        self._app: LinkHandler | None = None
 
-    def decide(self) -> LinkApp:
+    def decide(self) -> LinkHandler:
         """The order matters: form, then right, then existence, then the place itself."""
         name = self._link.name
         if len(name) > limits.LINK_NAME_MAX:
@@ -92,7 +92,7 @@ class _Attaching:
             )
         if isinstance(self._asked.target, Coordinator):
             raise NotImplementedHere("Transactions are not supported on event hubs.")
-        if self._link.role is Role.RECEIVER:
+        if self._link.role is LinkRole.RECEIVER:
             return self._publisher()
         return self._reader()
 
@@ -102,19 +102,19 @@ class _Attaching:
 
     # --- the client sends -----------------------------------------------------------------------
 
-    def _publisher(self) -> LinkApp:
+    def _publisher(self) -> LinkHandler:
         connection, link, target = self._connection, self._link, self._asked.target
         assert not isinstance(target, Coordinator)
         address = self._parse(target.address if target is not None else None)
         if address.kind is NodeKind.CBS:
-            return self._node(CbsLink(connection, link))
+            return self._node(CbsRequestLink(connection, link))
         if address.kind is NodeKind.MANAGEMENT:
-            return self._node(ManagementLink(connection, link, address))
+            return self._node(ManagementRequestLink(connection, link, address))
         if address.kind is NodeKind.CONSUMER_GROUP:
             raise NotAllowed("Events cannot be sent to a consumer group: send to the event hub.")
         grant, hub = self._entity(address, Right.SEND)
         partition = self._partition(hub, address) if address.partition is not None else None
-        app = self._app = PublisherLink(
+        app = self._app = PublishLink(
             connection,
             link,
             address=address,
@@ -135,7 +135,7 @@ class _Attaching:
         self._accept(hub.namespace.publication_bytes_max, properties)
         return app
 
-    def _check_unnamed_producer(self, address: Address) -> None:
+    def _check_unnamed_producer(self, address: LinkAddress) -> None:
         """The .NET client attaches an idempotent producer to the hub only to learn the message
         size limit, before it chooses a partition. It names no producer then."""
         is_named = any(
@@ -145,7 +145,7 @@ class _Attaching:
         if is_named or address.kind is not NodeKind.HUB:
             raise NotAllowed(IDEMPOTENT_NEEDS_PARTITION)
 
-    def _producer(self, app: PublisherLink, partition: int) -> Properties:
+    def _producer(self, app: PublishLink, partition: int) -> Properties:
         """Idempotent producers live on partition links; the reply has all three numbers (4.7)."""
         producer = app.producer = app.hub.open_producer(
             partition=partition,
@@ -162,7 +162,7 @@ class _Attaching:
 
     # --- the client receives --------------------------------------------------------------------
 
-    def _reader(self) -> LinkApp:
+    def _reader(self) -> LinkHandler:
         connection, link, source = self._connection, self._link, self._asked.source
         address = self._parse(source.address if source is not None else None)
         if address.kind in (NodeKind.CBS, NodeKind.MANAGEMENT):
@@ -175,7 +175,7 @@ class _Attaching:
         assert source is not None
         assert address.group is not None
         # Capture's own reads are neither slowed nor counted: that is for who may manage the hub.
-        is_capture = names.key(address.group) == names.key(names.CAPTURE_GROUP)
+        is_capture = names.fold_name(address.group) == names.fold_name(names.CAPTURE_GROUP)
         right = Right.MANAGE if is_capture else Right.LISTEN
         grant, hub = self._entity(address, right)
         hub.group(address.group)
@@ -183,7 +183,7 @@ class _Attaching:
         # Whatever may be wrong with the request is found before anybody loses a place to it.
         position = start_position(source.filter)
         epoch, name = self._optional_int(EPOCH), self._optional_text(RECEIVER_NAME)
-        app = self._app = ReaderLink(
+        app = self._app = ReadLink(
             connection,
             link,
             address=address,
@@ -213,7 +213,7 @@ class _Attaching:
 
     # --- shared ---------------------------------------------------------------------------------
 
-    def _node(self, app: LinkApp) -> LinkApp:
+    def _node(self, app: LinkHandler) -> LinkHandler:
         asked = self._asked
         self._link.accept(source=asked.source, target=asked.target, max_message_size=UNLIMITED)
         # Announced as the service does; what is really taken is bounded before anybody is known.
@@ -228,19 +228,19 @@ class _Attaching:
             properties=properties,
         )
 
-    def _parse(self, text: str | None) -> Address:
+    def _parse(self, text: str | None) -> LinkAddress:
         self.path = (text or "",)
         address = parse_address(text)
         self.path = address.path
         return address
 
-    def _entity(self, address: Address, right: Right) -> tuple[Grant, HubRuntime]:
+    def _entity(self, address: LinkAddress, right: Right) -> tuple[Grant, HubRuntime]:
         """The right first, then whether the hub is there."""
         connection = self._connection
         now_ms = connection.context.clock.now_ms()
         grant = connection.grants.find(address.path, right, now_ms=now_ms)
         if grant is None:
-            raise unauthorized(connection, address, right)
+            raise unauthorized_error(connection, address, right)
         connection.namespace = grant.namespace
         self.policy = grant.rule_name
         self.tracker = system_tracker(grant.namespace, address.hub, group=address.group)
@@ -248,7 +248,7 @@ class _Attaching:
         self.tracker = system_tracker(grant.namespace, hub.entity.name, group=address.group)
         return grant, hub
 
-    def _partition(self, hub: HubRuntime, address: Address) -> int:
+    def _partition(self, hub: HubRuntime, address: LinkAddress) -> int:
         assert address.partition is not None
         index = hub.partition_index(address.partition)
         self.tracker = system_tracker(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.amqp.message import Message, ValueBody
-from penstock.auth import Grant, parse_resource, verify
+from penstock.auth import Grant, parse_resource, verify_sas_token
 from penstock.gateway.amqp.addresses import NodeKind
-from penstock.gateway.amqp.errors import log_refusal, tracked
-from penstock.gateway.amqp.request_response import Answer, RequestLink
+from penstock.gateway.amqp.errors import add_tracking, log_refusal
+from penstock.gateway.amqp.request_response import NodeResponse, RequestLink
 from penstock.gateway.guard import policy_of
 from penstock.model import limits, names
 from penstock.model.errors import (
@@ -22,12 +22,12 @@ from penstock.model.errors import (
 _SAS_TYPES = frozenset({"servicebus.windows.net:sastoken"})
 
 
-class CbsLink(RequestLink):
+class CbsRequestLink(RequestLink):
     """put-token: verify, remember for this connection, answer 202 or the reason."""
 
     kind = NodeKind.CBS
 
-    def answer(self, request: Message) -> Answer:
+    def answer(self, request: Message) -> NodeResponse:
         try:
             self._put_token(request)
         except UnsupportedTokenType as error:
@@ -38,13 +38,13 @@ class CbsLink(RequestLink):
             return self._refused(request, error, delay_ms)
         except PenstockError as error:
             return self._refused(request, error)
-        return Answer(202, "Accepted")
+        return NodeResponse(202, "Accepted")
 
-    def _refused(self, request: Message, error: PenstockError, delay_ms: int = 0) -> Answer:
+    def _refused(self, request: Message, error: PenstockError, delay_ms: int = 0) -> NodeResponse:
         audience = (request.application_properties or {}).get("name")
         path = _path_of(audience) if isinstance(audience, str) else ()
         log_refusal(self.connection, "put-token", error, path, policy_of(_token_of(request)))
-        return Answer.failed(error, self._text(error), delay_ms=delay_ms)
+        return NodeResponse.from_error(error, self._text(error), delay_ms=delay_ms)
 
     def _put_token(self, request: Message) -> None:
         properties = request.application_properties or {}
@@ -63,7 +63,8 @@ class CbsLink(RequestLink):
             raise AuthFailed("MalformedToken: put-token needs the application property 'type'.")
         if token_type not in _SAS_TYPES:
             raise UnsupportedTokenType(
-                f"MalformedToken: the token type '{names.shown(token_type)}' is not supported: "
+                f"MalformedToken: the token type '{names.quote_text(token_type)}' is not "
+                "supported: "
                 "servicebus.windows.net:sastoken is. Use a connection string, a named key or a "
                 "shared access signature as the credential."
             )
@@ -73,7 +74,7 @@ class CbsLink(RequestLink):
             )
         self._check_namespace(audience)
         connection = self.connection
-        grant = verify(
+        grant = verify_sas_token(
             token,
             audience=audience,
             authorities=connection.context.authorities(),
@@ -82,7 +83,7 @@ class CbsLink(RequestLink):
         self._check_entity(grant)
         connection.grants.put(grant.audience, grant)
         connection.namespace = grant.namespace
-        connection.token_was_put()
+        connection.on_token_put()
 
     def _check_namespace(self, audience: str) -> None:
         host = parse_resource(audience).host
@@ -105,7 +106,7 @@ class CbsLink(RequestLink):
                 return
 
     def _text(self, error: PenstockError) -> str:
-        return tracked(
+        return add_tracking(
             str(error),
             tracking_id=self.connection.id,
             tracker=self.connection.namespace or "-",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.auth import Authority, Grant, renewed
+from penstock.auth import Authority, Grant, revalidate_grant
 from penstock.model import limits
 from penstock.model.entities import Right
 from penstock.model.errors import QuotaExceeded
@@ -12,7 +12,7 @@ from penstock.model.errors import QuotaExceeded
 _POLICIES_SHOWN = 4
 
 
-class Grants:
+class ConnectionGrants:
     """By audience: a later token for the same audience replaces the earlier one."""
 
     def __init__(self) -> None:
@@ -67,10 +67,10 @@ class Grants:
 
     def renew(self, authorities: Sequence[Authority]) -> None:
         """Policies changed: rights are as they stand now, grants of a gone key are dropped."""
-        kept = {a: renewed(g, authorities) for a, g in self._by_audience.items()}
+        kept = {a: revalidate_grant(g, authorities) for a, g in self._by_audience.items()}
         self._by_audience = {a: grant for a, grant in kept.items() if grant is not None}
         if self._whole_connection is not None:
-            self._whole_connection = renewed(self._whole_connection, authorities)
+            self._whole_connection = revalidate_grant(self._whole_connection, authorities)
 
     def drop_expired(self, *, now_ms: int) -> None:
         for audience in [a for a, g in self._by_audience.items() if _expiry(g) <= now_ms]:

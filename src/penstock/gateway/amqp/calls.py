@@ -6,13 +6,13 @@ from penstock.broker.throttle import BUSY_TEXT
 from penstock.model import limits
 from penstock.model.entities import Namespace, Tier
 from penstock.model.errors import ServerBusy
-from penstock.model.names import key
+from penstock.model.names import fold_name
 
 _CALL_MS = 1000 // limits.MANAGEMENT_CALLS_PER_S
 _BURST_MS = 1000  # a second's worth may come at once
 
 
-class CallMeter:
+class ManagementRateLimit:
     """Calls by namespace; times are monotonic milliseconds. Refused ones cost nothing."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class CallMeter:
         """Count a call, or raise ServerBusy. Where units are not enforced, neither is this."""
         if namespace.throughput_units is None or namespace.tier is Tier.DEDICATED:
             return
-        name = key(namespace.name)
+        name = fold_name(namespace.name)
         paid_ms = max(self._paid_ms.get(name, now_ms), now_ms) + _CALL_MS
         if paid_ms > now_ms + _BURST_MS:
             raise ServerBusy(BUSY_TEXT)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.amqp.connection import Connection, ConnectionConfig
+from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
     AttachReceived,
     BeginReceived,
@@ -31,14 +31,14 @@ from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Disposition, Error
 from penstock.amqp.types import Symbol
 from penstock.gateway.amqp import attach
-from penstock.gateway.amqp.authorization import Grants
-from penstock.gateway.amqp.context import Context, log
+from penstock.gateway.amqp.authorization import ConnectionGrants
+from penstock.gateway.amqp.context import AmqpContext, log
 from penstock.gateway.amqp.errors import amqp_error, log_refusal
 from penstock.gateway.amqp.input_buffer import FRAMES_AT_ONCE, InputBuffer
-from penstock.gateway.amqp.links import EntityLink, LinkApp
-from penstock.gateway.amqp.sasl import judge, policy_named
-from penstock.gateway.amqp.send_scheduler import Outbox
-from penstock.gateway.backpressure import Intake
+from penstock.gateway.amqp.links import EntityLinkHandler, LinkHandler
+from penstock.gateway.amqp.sasl import check_sasl_init, policy_name_in_sasl
+from penstock.gateway.amqp.send_scheduler import SendScheduler
+from penstock.gateway.backpressure import ReadBackpressure
 from penstock.gateway.guard import ConnectionSlot, DelayedAnswers
 from penstock.model import limits, names
 from penstock.model.errors import (
@@ -75,7 +75,7 @@ class AmqpConnection:
 
     def __init__(
         self,
-        context: Context,
+        context: AmqpContext,
         transport: Transport,
         *,
         on_over: Callable[[AmqpConnection], None],
@@ -84,9 +84,9 @@ class AmqpConnection:
     ) -> None:
         self.context = context
         self.transport = transport
-        self.grants = Grants()
-        self.intake = Intake(transport, context.held)
-        self.outbox = Outbox()
+        self.grants = ConnectionGrants()
+        self.intake = ReadBackpressure(transport, context.held)
+        self.outbox = SendScheduler()
         host = transport.peer.rpartition(":")[0].strip("[]")
         self.slot = slot or context.guard.detached_slot(host)
         self.delayed_answers = DelayedAnswers(
@@ -94,13 +94,13 @@ class AmqpConnection:
             address=self.slot.address,
             loop=context.loop,
             monotonic_ms=context.clock.monotonic_ms,
-            run=self.turn,
+            run=self.run_turn,
             close=self.fail,
         )
         self.namespace = ""
         self.id = f"{context.new_id()}_G0"
         self.authenticated = False
-        self.apps: dict[Link, LinkApp] = {}
+        self.apps: dict[Link, LinkHandler] = {}
         self.events_in = self.events_out = 0
         self.reply_bytes = 0  # of all reply links, waiting for credit
         self._on_over = on_over
@@ -109,7 +109,7 @@ class AmqpConnection:
         self._write_paused = False
         self._in_turn = False
         self._turn_scheduled = False
-        self._dirty: dict[LinkApp, None] = {}
+        self._dirty: dict[LinkHandler, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None  # our close is out
         self._must_arm = True
@@ -122,7 +122,7 @@ class AmqpConnection:
         self._had_link = False
         self.input = InputBuffer(self)
         deadlines = context.deadlines
-        self.engine = Connection(
+        self.engine = ConnectionEngine(
             ConnectionConfig(
                 container_id=self.id,
                 max_frame_size=limits.FRAME_BYTES_MAX,
@@ -152,7 +152,7 @@ class AmqpConnection:
         """One turn."""
         if self._over:
             return
-        self.turn(lambda: self.input.take(data))
+        self.run_turn(lambda: self.input.take(data))
 
     def pause_writing(self) -> None:
         """The peer does not read: nothing more is delivered, and nothing more of it is read."""
@@ -162,7 +162,7 @@ class AmqpConnection:
     def resume_writing(self) -> None:
         self._write_paused = False
         self.intake.peer_reads_again()
-        self.turn(_nothing)
+        self.run_turn(_do_nothing)
 
     def connection_lost(self) -> None:
         if self._over:
@@ -182,14 +182,14 @@ class AmqpConnection:
             "bytes_out=%d events_in=%d events_out=%d reason=%s",
             self.id,
             self.transport.peer,
-            names.shown(self.engine.open.container_id) if self.engine.open else "-",
+            names.quote_text(self.engine.open.container_id) if self.engine.open else "-",
             self.namespace or "-",
             (self.context.clock.monotonic_ms() - self._started_ms) / 1000,
             self.input.bytes,
             self.bytes_out,
             self.events_in,
             self.events_out,
-            names.shown(self._reason, most=_REASON_MAX),
+            names.quote_text(self._reason, most=_REASON_MAX),
         )
         self._on_over(self)
 
@@ -202,9 +202,9 @@ class AmqpConnection:
 
     # --- what the door uses ---------------------------------------------------------------------
 
-    def rejudge(self) -> None:
+    def revalidate_grants(self) -> None:
         """Policies changed: links whose grant is gone end now (a rotated key cuts them off)."""
-        self.turn(self._rejudge)
+        self.run_turn(self._rejudge)
 
     def shut_down(self) -> None:
         """The service stops: settle what is on disk, say so, let the peer answer for a moment."""
@@ -245,26 +245,26 @@ class AmqpConnection:
         if app is None:
             return
         app.flush()  # what is on disk is acknowledged before the link is gone
-        if isinstance(app, EntityLink):
+        if isinstance(app, EntityLinkHandler):
             log_refusal(self, "detach", error, app.address.path)
         self._forget(link)
         if link.is_attached and self.engine.is_opened and link.session.is_mapped:
-            tracker = app.tracker if isinstance(app, EntityLink) else ""
+            tracker = app.tracker if isinstance(app, EntityLinkHandler) else ""
             link.detach(self.wire_error(error, tracker))
         self._schedule_turn()
 
-    def dirty(self, app: LinkApp) -> None:
+    def mark_dirty(self, app: LinkHandler) -> None:
         """The link has dispositions to send; once per turn is enough."""
         self._dirty[app] = None
         self._schedule_turn()
 
-    def token_was_put(self) -> None:
+    def on_token_put(self) -> None:
         """A token or key was verified; links may live longer now."""
         self.authenticated = True
         self._must_arm = True
         self.slot.authenticate()
 
-    def turn(self, work: Callable[[], None]) -> None:
+    def run_turn(self, work: Callable[[], None]) -> None:
         """Run what a timer, the socket, the log or another connection called for, then write. A bug
         costs this connection only, never the caller. A turn within a turn leaves the writing to
         the outer one."""
@@ -276,7 +276,7 @@ class AmqpConnection:
             if outermost:
                 self._finish_turn()
         except Exception:  # noqa: BLE001 - as said
-            self._crashed()
+            self._close_after_crash()
         finally:
             if outermost:
                 self._in_turn = False
@@ -291,11 +291,11 @@ class AmqpConnection:
 
     def on_sasl(self, event: SaslInitReceived) -> None:
         try:
-            judge(self, event)
+            check_sasl_init(self, event)
         except AuthFailed as error:
             self._reason = str(error)
-            log_refusal(self, "sasl", error, policy=policy_named(event))
-            delay_ms = self.delayed_answers.fail(policy_named(event))
+            log_refusal(self, "sasl", error, policy=policy_name_in_sasl(event))
+            delay_ms = self.delayed_answers.fail(policy_name_in_sasl(event))
             if delay_ms:
                 self.delayed_answers.later(delay_ms, self._refuse_sasl)
             else:
@@ -325,7 +325,7 @@ class AmqpConnection:
     def on_attach(self, event: AttachReceived) -> None:
         if not self.input.count_attach():
             return
-        app = attach.answer(self, event.link)
+        app = attach.answer_attach(self, event.link)
         if app is not None:
             self.apps[event.link] = app
             self._had_link = self._must_arm = True
@@ -381,7 +381,7 @@ class AmqpConnection:
             self.id,
             self.transport.peer,
             event.error.condition,
-            names.shown(str(event.error), most=_REASON_MAX),
+            names.quote_text(str(event.error), most=_REASON_MAX),
         )
         self._ending = True
         self._close_apps()
@@ -427,7 +427,7 @@ class AmqpConnection:
     def _on_timer(self) -> None:
         self._timer = None
         self._must_arm = True
-        self.turn(self._due)
+        self.run_turn(self._due)
 
     def _due(self) -> None:
         now_ms = self.context.clock.monotonic_ms()
@@ -437,7 +437,7 @@ class AmqpConnection:
         if self.engine.is_opened:
             self._check_expiry()
             for app in self.apps.values():
-                app.rest()
+                app.release_memory()
 
     def _check_presence(self, now_ms: int) -> None:
         """Connections that nobody uses are closed in the service's own words (protocol.md 1.6)."""
@@ -470,7 +470,7 @@ class AmqpConnection:
         for link, app in list(self.apps.items()):
             self._renew(link, app, now_ms)
 
-    def _renew(self, link: Link, app: LinkApp, now_ms: int) -> None:
+    def _renew(self, link: Link, app: LinkHandler, now_ms: int) -> None:
         error = app.renew(now_ms)
         if error is not None:
             self.detach(link, error)
@@ -479,7 +479,7 @@ class AmqpConnection:
 
     def _finish_turn(self) -> None:
         if not self._ending and not self._write_paused:
-            self.outbox.pump(_TURN_BYTES)
+            self.outbox.run(_TURN_BYTES)
             if self.outbox:
                 self._schedule_turn()
         self._settle()
@@ -494,7 +494,7 @@ class AmqpConnection:
 
     def _scheduled_turn(self) -> None:
         self._turn_scheduled = False
-        self.turn(_nothing)
+        self.run_turn(_do_nothing)
 
     def _settle(self) -> None:
         while self._dirty:
@@ -562,7 +562,7 @@ class AmqpConnection:
         if not self._over:
             self.transport.abort()
 
-    def _crashed(self) -> None:
+    def _close_after_crash(self) -> None:
         log.exception("internal error id=%s peer=%s", self.id, self.transport.peer)
         self._reason = "internal error"
         try:
@@ -576,7 +576,7 @@ class AmqpConnection:
             self.transport.abort()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """A turn that only writes what has gathered."""
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.auth import Authority
 from penstock.broker import Broker
-from penstock.gateway.amqp.calls import CallMeter
+from penstock.gateway.amqp.calls import ManagementRateLimit
 from penstock.gateway.amqp.turn_queue import TurnQueue
 from penstock.gateway.guard import Guard
 from penstock.gateway.refusal_log import RefusalLog
@@ -38,7 +38,7 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     delivery_ms: int = limits.DELIVERY_DEADLINE_MS
 
 
-class Held:
+class PendingBytes:
     """Bytes of all connections that wait for the disk. One slow disk must not fill the memory,
     and a stopping service waits until nothing is held."""
 
@@ -100,7 +100,7 @@ class UnfinishedBytes:
             self._held[connection] = size
 
 
-class Context:
+class AmqpContext:
     """`new_id` gives random hex text; `authorities` the namespaces as they are now."""
 
     def __init__(
@@ -126,10 +126,10 @@ class Context:
         self.loop = loop
         self.deadlines = deadlines or Deadlines()
         self.connections_max = connections_max
-        self.held = Held()
+        self.held = PendingBytes()
         self.unfinished = UnfinishedBytes()
         self.ended_links = TurnQueue(loop)  # by the broker: the hub was deleted, disabled, changed
         self.guard = guard or Guard(loop)
-        self.calls = CallMeter()
+        self.calls = ManagementRateLimit()
         self.refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
         self.expiry_grace_ms = expiry_grace_ms  # how long a link outlives its token

@@ -21,7 +21,7 @@ def timestamp(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def tracked(text: str, *, tracking_id: str, tracker: str, now_ms: int) -> str:
+def add_tracking(text: str, *, tracking_id: str, tracker: str, now_ms: int) -> str:
     """The text with what a user quotes to the operator, who finds it in the log."""
     return (
         f"{text} TrackingId:{tracking_id}, SystemTracker:{tracker}, Timestamp:{timestamp(now_ms)}"
@@ -29,7 +29,7 @@ def tracked(text: str, *, tracking_id: str, tracker: str, now_ms: int) -> str:
 
 
 def amqp_error(error: PenstockError, *, tracking_id: str, tracker: str, now_ms: int) -> Error:
-    text = tracked(str(error), tracking_id=tracking_id, tracker=tracker, now_ms=now_ms)
+    text = add_tracking(str(error), tracking_id=tracking_id, tracker=tracker, now_ms=now_ms)
     return Error(condition=error.condition, description=text)
 
 
@@ -59,5 +59,5 @@ def system_tracker(
 ) -> str:
     """`partition` is its index and how many there are. Names may be a peer's: shown escaped."""
     ring = "" if partition is None else f"~{_RING // partition[1] * (partition[0] + 1)}"
-    reader = "" if group is None else f"|{names.shown(names.key(group))}"
-    return f"{namespace}:eventhub:{names.shown(hub)}{ring}{reader}"
+    reader = "" if group is None else f"|{names.quote_text(names.fold_name(group))}"
+    return f"{namespace}:eventhub:{names.quote_text(hub)}{ring}{reader}"

@@ -46,7 +46,7 @@ def parse_expression(expression: str) -> Position:
     kind = _FIELDS.get(match.group(1)) if match else None
     if match is None or kind is None:
         raise ArgumentError(
-            f"The filter '{names.shown(expression)}' is invalid: expected one of "
+            f"The filter '{names.quote_text(expression)}' is invalid: expected one of "
             f"{', '.join(_FIELDS)}, then > or >=, then a value."
         )
     value = match.group(3) if match.group(3) is not None else match.group(4)
@@ -63,7 +63,7 @@ def _position(kind: PositionKind, value: str, *, inclusive: bool) -> Position:
             PositionKind.SEQUENCE: "sequence number",
             PositionKind.ENQUEUED_TIME: "enqueued time",
         }[kind]
-        raise ArgumentError(f"The supplied {what} '{names.shown(value)}' is invalid.")
+        raise ArgumentError(f"The supplied {what} '{names.quote_text(value)}' is invalid.")
     number = int(value)
     if number < 0:  # '-1' is before the first retained event
         return EARLIEST

@@ -95,7 +95,7 @@ class InputBuffer:
 
     def _resume(self) -> None:
         self._is_waiting = False
-        self._connection.turn(self._work)
+        self._connection.run_turn(self._work)
         if not self._is_waiting:
             self._connection.intake.resume_work()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.link import Link
 from penstock.auth import Grant, missing_claim_text
-from penstock.gateway.amqp.addresses import Address
+from penstock.gateway.amqp.addresses import LinkAddress
 from penstock.model import names
 from penstock.model.entities import Right
 from penstock.model.errors import PenstockError, Unauthorized
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.gateway.amqp.connection import AmqpConnection
 
 
-class LinkApp:
+class LinkHandler:
     """Defaults for the calls that a kind of link does not care about."""
 
     ends_ms: int | None = None  # when the link ends unless another grant is found for it
@@ -35,7 +35,7 @@ class LinkApp:
     def on_oversized(self, event: TransferOversized) -> None:
         raise AssertionError(f"{type(self).__name__} receives no transfers")
 
-    def pump(self, bytes_max: int) -> int:
+    def send_pending(self, bytes_max: int) -> int:
         """Credit, window or socket have room: send up to so many bytes (the last delivery may go
         beyond) and say how many. Who has more to send asks for another turn."""
         return 0
@@ -43,7 +43,7 @@ class LinkApp:
     def flush(self) -> None:
         """Send dispositions and credit that have gathered."""
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Called now and then; who has not moved since the last time lets memory go."""
 
     def renew(self, now_ms: int) -> PenstockError | None:
@@ -54,7 +54,7 @@ class LinkApp:
         """The link is gone, whoever ended it. Said once."""
 
 
-class EntityLink(LinkApp):
+class EntityLinkHandler(LinkHandler):
     """A link to a hub or a part of it: it lives by a grant for `right`, the right that its attach
     asked for, and knows its place in messages."""
 
@@ -63,7 +63,7 @@ class EntityLink(LinkApp):
         connection: AmqpConnection,
         link: Link,
         *,
-        address: Address,
+        address: LinkAddress,
         grant: Grant,
         right: Right,
         tracker: str,
@@ -75,7 +75,7 @@ class EntityLink(LinkApp):
         self._address = address
 
     @property
-    def address(self) -> Address:
+    def address(self) -> LinkAddress:
         return self._address
 
     def renew(self, now_ms: int) -> PenstockError | None:
@@ -86,7 +86,7 @@ class EntityLink(LinkApp):
             self._address.path, self.right, now_ms=now_ms - grace_ms
         )
         if grant is None:
-            return unauthorized(self.connection, self._address, self.right)
+            return unauthorized_error(self.connection, self._address, self.right)
         self.ends_ms = self._end_of(grant)
         return None
 
@@ -101,10 +101,12 @@ class EntityLink(LinkApp):
         self.connection.context.ended_links.run(partial(self._detach, error))
 
     def _detach(self, error: PenstockError) -> None:
-        self.connection.turn(partial(self.connection.detach, self.link, error))
+        self.connection.run_turn(partial(self.connection.detach, self.link, error))
 
 
-def unauthorized(connection: AmqpConnection, address: Address, right: Right) -> Unauthorized:
+def unauthorized_error(
+    connection: AmqpConnection, address: LinkAddress, right: Right
+) -> Unauthorized:
     """The same words whether the entity exists or not: who holds no grant learns nothing."""
     resource = f"sb://{connection.host}/{'/'.join(address.path)}"
-    return Unauthorized(missing_claim_text(right, names.shown(resource, most=200)))
+    return Unauthorized(missing_claim_text(right, names.quote_text(resource, most=200)))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from penstock.amqp.link import Link
 from penstock.amqp.message import Message
 from penstock.amqp.types import Array, Int, Long, Timestamp
-from penstock.auth import Grant, verify
-from penstock.auth.resource import canonical
+from penstock.auth import Grant, verify_sas_token
+from penstock.auth.resource import canonical_path
 from penstock.broker import HubRuntime
-from penstock.gateway.amqp.addresses import Address, NodeKind
-from penstock.gateway.amqp.errors import log_refusal, tracked
-from penstock.gateway.amqp.request_response import Answer, RequestLink
+from penstock.gateway.amqp.addresses import LinkAddress, NodeKind
+from penstock.gateway.amqp.errors import add_tracking, log_refusal
+from penstock.gateway.amqp.request_response import NodeResponse, RequestLink
 from penstock.gateway.guard import policy_of
 from penstock.model import limits, names, slow_operations
 from penstock.model.errors import (
@@ -33,16 +33,16 @@ _STR32 = 0xB1
 _NAME_MAX = 1024
 
 
-class ManagementLink(RequestLink):
+class ManagementRequestLink(RequestLink):
     """READ of a hub or a partition; each request carries its own token (protocol.md 2.2)."""
 
     kind = NodeKind.MANAGEMENT
 
-    def __init__(self, connection: AmqpConnection, link: Link, address: Address) -> None:
+    def __init__(self, connection: AmqpConnection, link: Link, address: LinkAddress) -> None:
         super().__init__(connection, link)
         self._address = address
 
-    def answer(self, request: Message) -> Answer:
+    def answer(self, request: Message) -> NodeResponse:
         connection = self.connection
         clock = connection.context.clock
         began_ms = clock.monotonic_ms()
@@ -50,9 +50,11 @@ class ManagementLink(RequestLink):
             return self._answer(request)
         finally:
             took_ms = clock.monotonic_ms() - began_ms
-            slow_operations.took("management", took_ms, door="amqp", peer=connection.transport.peer)
+            slow_operations.warn_if_slow(
+                "management", took_ms, door="amqp", peer=connection.transport.peer
+            )
 
-    def _answer(self, request: Message) -> Answer:
+    def _answer(self, request: Message) -> NodeResponse:
         try:
             body = self._read(request.application_properties or {})
         except AuthFailed as error:
@@ -61,13 +63,13 @@ class ManagementLink(RequestLink):
             is_guess = not isinstance(error, UnsupportedTokenType)
             delay_ms = self.connection.delayed_answers.fail(policy_of(token)) if is_guess else 0
             self._log_refusal(request, error)
-            return Answer(
+            return NodeResponse(
                 401, self._text(error), condition=Unauthorized.condition, delay_ms=delay_ms
             )
         except PenstockError as error:
             self._log_refusal(request, error)
-            return Answer.failed(error, self._text(error))
-        return Answer(200, "OK", properties={"operation": "READ"}, body=body)
+            return NodeResponse.from_error(error, self._text(error))
+        return NodeResponse(200, "OK", properties={"operation": "READ"}, body=body)
 
     def _log_refusal(self, request: Message, error: PenstockError) -> None:
         asked = request.application_properties or {}
@@ -100,11 +102,11 @@ class ManagementLink(RequestLink):
         """By the request's own token, else by one that the connection holds. Any right will do."""
         connection = self.connection
         clock = connection.context.clock
-        path = canonical((name.strip("/"),))
+        path = canonical_path((name.strip("/"),))
         if isinstance(token, str) and token:
             if len(token) > limits.SAS_TOKEN_BYTES_MAX:
                 raise AuthFailed("MalformedToken: the security_token is too long.")
-            grant = verify(
+            grant = verify_sas_token(
                 token,
                 # JS and Go sign the node, the others the hub; a hub's token covers its node.
                 audience=f"/{name.strip('/')}/$management",
@@ -112,14 +114,14 @@ class ManagementLink(RequestLink):
                 now_s=clock.now_ms() // 1000,
             )
             connection.namespace = grant.namespace
-            connection.token_was_put()
+            connection.on_token_put()
             return grant
         found = connection.grants.any_for(path, now_ms=clock.now_ms()) or connection.grants.any_for(
             (*path, "$management"), now_ms=clock.now_ms()
         )
         if found is None:
             raise Unauthorized(
-                f"Unauthorized access. No valid token was given for '{names.shown(name)}'."
+                f"Unauthorized access. No valid token was given for '{names.quote_text(name)}'."
             )
         return found
 
@@ -142,7 +144,7 @@ class ManagementLink(RequestLink):
         }
 
     def _text(self, error: PenstockError) -> str:
-        return tracked(
+        return add_tracking(
             str(error),
             tracking_id=self.connection.id,
             tracker=self.connection.namespace or "-",

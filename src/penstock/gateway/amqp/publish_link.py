@@ -11,15 +11,15 @@ from penstock.amqp.performatives import Accepted, Error, Rejected
 from penstock.amqp.serial import serial_add, serial_distance
 from penstock.auth import Grant
 from penstock.broker import HubRuntime, ProducerLink, SenderLink
-from penstock.gateway.amqp.addresses import Address
+from penstock.gateway.amqp.addresses import LinkAddress
 from penstock.gateway.amqp.errors import log_refusal
-from penstock.gateway.amqp.links import EntityLink
+from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.kernels import (
     KernelError,
     KeyConflict,
     KeyTooLong,
     Publication,
-    Refusal,
+    RefusedEvent,
     split_batch,
     split_singles,
 )
@@ -33,7 +33,7 @@ from penstock.model.errors import (
     NotImplementedHere,
     PenstockError,
 )
-from penstock.model.events import EventBatch, Producer, Receipt
+from penstock.model.events import EventBatch, ProducerStamp, Receipt
 
 if TYPE_CHECKING:
     from penstock.gateway.amqp.connection import AmqpConnection
@@ -47,7 +47,7 @@ IDEMPOTENT_NEEDS_PARTITION = (
 _ACCEPTED = Accepted()
 
 
-class PublisherLink(EntityLink):
+class PublishLink(EntityLinkHandler):
     """Transfers in, publications to the broker, dispositions back once they are on disk."""
 
     def __init__(
@@ -55,7 +55,7 @@ class PublisherLink(EntityLink):
         connection: AmqpConnection,
         link: Link,
         *,
-        address: Address,
+        address: LinkAddress,
         grant: Grant,
         tracker: str,
         hub: HubRuntime,
@@ -111,7 +111,7 @@ class PublisherLink(EntityLink):
                     event.data, bounds[i], bounds[i + 1], publisher=self._address.publisher
                 )
             except KernelError as error:
-                self._refuse(delivery, delivery, _translated(error), event.settled)
+                self._refuse(delivery, delivery, translate_kernel_error(error), event.settled)
             else:
                 size = bounds[i + 1] - bounds[i]
                 self._publish(publication, delivery, delivery, size, event.settled)
@@ -121,8 +121,8 @@ class PublisherLink(EntityLink):
         bounds, delivery, index = event.bounds, event.first_delivery_id, 0
         for part in split_singles(event.data, bounds, publisher=self._address.publisher):
             last = serial_add(delivery, part.count - 1)
-            if isinstance(part, Refusal):
-                self._refuse(delivery, last, _translated(part.error), event.settled)
+            if isinstance(part, RefusedEvent):
+                self._refuse(delivery, last, translate_kernel_error(part.error), event.settled)
             else:
                 # Starts and ends, summed apart: the slices are C's work, not a step per event.
                 end = index + 2 * part.count
@@ -134,12 +134,12 @@ class PublisherLink(EntityLink):
     def _publish(
         self, publication: Publication, first: int, last: int, size: int, settled: bool
     ) -> None:
-        done = partial(self._done, first, last, size, settled)
+        done = partial(self._on_append_done, first, last, size, settled)
         self.connection.intake.hold(size)
         self.connection.events_in += publication.count
         try:
             if self.producer is not None:
-                self.producer.publish(_stamped(publication), size_bytes=size, done=done)
+                self.producer.publish(_with_producer_stamp(publication), size_bytes=size, done=done)
             else:
                 batch = EventBatch(
                     publication.sections, publication.count, publication.partition_key
@@ -159,7 +159,7 @@ class PublisherLink(EntityLink):
             self.connection.intake.release(size)  # others must not wait for what never comes
             raise
 
-    def _done(
+    def _on_append_done(
         self, first: int, last: int, size: int, settled: bool, result: Receipt | PenstockError
     ) -> None:
         """The batch is on disk, or will not be."""
@@ -169,7 +169,7 @@ class PublisherLink(EntityLink):
             return
         if not settled:
             self._accepted.append((first, last))
-        self.connection.dirty(self)
+        self.connection.mark_dirty(self)
 
     def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
         if error.http_status < 500:
@@ -178,7 +178,7 @@ class PublisherLink(EntityLink):
         if not settled:
             wire = self.connection.wire_error(error, self.tracker)
             self._rejected.append((first, last, wire))
-        self.connection.dirty(self)
+        self.connection.mark_dirty(self)
 
     def flush(self) -> None:
         """One disposition per contiguous range, then credit (E11)."""
@@ -186,7 +186,7 @@ class PublisherLink(EntityLink):
             return
         for first, last in _ranges(self._accepted):
             self.link.settle(first, last, _ACCEPTED)
-        for first, last, error in _alike(self._rejected):
+        for first, last, error in _group_equal_errors(self._rejected):
             self.link.settle(first, last, Rejected(error=error))
         self._accepted.clear()
         self._rejected.clear()
@@ -214,7 +214,7 @@ def _ranges(settled: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _alike(refused: list[tuple[int, int, Error]]) -> list[tuple[int, int, Error]]:
+def _group_equal_errors(refused: list[tuple[int, int, Error]]) -> list[tuple[int, int, Error]]:
     """Neighbours that are refused for the same reason share a disposition."""
     ranges: list[tuple[int, int, Error]] = []
     for first, last, error in refused:
@@ -225,7 +225,7 @@ def _alike(refused: list[tuple[int, int, Error]]) -> list[tuple[int, int, Error]
     return ranges
 
 
-def _stamped(publication: Publication) -> EventBatch:
+def _with_producer_stamp(publication: Publication) -> EventBatch:
     if publication.producer is None:
         raise ArgumentError(
             "Events on an idempotent producer's link need the three com.microsoft:producer-* "
@@ -235,11 +235,11 @@ def _stamped(publication: Publication) -> EventBatch:
         publication.sections,
         publication.count,
         publication.partition_key,
-        Producer(*publication.producer),
+        ProducerStamp(*publication.producer),
     )
 
 
-def _translated(error: KernelError) -> PenstockError:
+def translate_kernel_error(error: KernelError) -> PenstockError:
     if isinstance(error, KeyConflict):
         return NotAllowed(str(error))
     if isinstance(error, KeyTooLong):

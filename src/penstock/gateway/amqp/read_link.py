@@ -11,16 +11,16 @@ from penstock.amqp.link import Link
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
 from penstock.auth import Grant
 from penstock.broker import HubCounters, Reader, ReadState
-from penstock.gateway.amqp.addresses import Address
+from penstock.gateway.amqp.addresses import LinkAddress
 from penstock.gateway.amqp.context import log
-from penstock.gateway.amqp.links import EntityLink
-from penstock.kernels import Framed, KernelError, frame_run
+from penstock.gateway.amqp.links import EntityLinkHandler
+from penstock.kernels import FramedDeliveries, KernelError, frame_run
 from penstock.model.entities import Right
 from penstock.model.errors import InternalError, LogCorrupt, PenstockError
 from penstock.model.events import StoredBatch
 
 if TYPE_CHECKING:
-    from penstock.broker.reader import Fetched
+    from penstock.broker.reader import FetchResult
     from penstock.gateway.amqp.connection import AmqpConnection
 
 _DELIVERY_ANNOTATIONS = 0x71
@@ -28,7 +28,7 @@ _NEVER_MS = -62_135_596_800_000  # year 1, as the service says "never" (protocol
 _ANY_FRAMES = 2**32
 
 
-class ReaderLink(EntityLink):
+class ReadLink(EntityLinkHandler):
     """`reader` decides what comes next; this link frames it within credit and window."""
 
     def __init__(
@@ -36,7 +36,7 @@ class ReaderLink(EntityLink):
         connection: AmqpConnection,
         link: Link,
         *,
-        address: Address,
+        address: LinkAddress,
         grant: Grant,
         right: Right,
         tracker: str,
@@ -55,9 +55,9 @@ class ReaderLink(EntityLink):
 
     def ready(self) -> None:
         """The broker committed something that this reader waits for."""
-        self.connection.turn(partial(self.connection.outbox.add, self))
+        self.connection.run_turn(partial(self.connection.outbox.add, self))
 
-    def pump(self, bytes_max: int) -> int:
+    def send_pending(self, bytes_max: int) -> int:
         reader, link = self.reader, self.link
         if reader is None or self._fetching or not link.is_attached:
             return 0
@@ -88,7 +88,7 @@ class ReaderLink(EntityLink):
             return False
         if state is ReadState.AT_END:
             if link.drain:
-                link.drained()
+                link.complete_drain()
             return False
         if link.credit > 0 and link.sendable_frames < 1:
             self.connection.outbox.wait_for_window(self)
@@ -101,10 +101,10 @@ class ReaderLink(EntityLink):
         if bytes_max == 0:
             return 0  # egress beyond the units is slowed (protocol.md 10.4): ready() goes on
         try:
-            framed = self._framed_run(reader, bytes_max)
+            framed = self._frame_next_run(reader, bytes_max)
             if framed.events == 0:
                 # One event takes more frames than the peer's window has: it goes in pieces.
-                framed = self._framed(reader, [reader.batch], 1, _ANY_FRAMES, 1)
+                framed = self._frame_run(reader, [reader.batch], 1, _ANY_FRAMES, 1)
         except KernelError as error:
             log.error("stored events cannot be delivered: %s: %s", self.tracker, error)
             self.connection.detach(
@@ -121,20 +121,22 @@ class ReaderLink(EntityLink):
         link.sent_frames(framed.data, deliveries=framed.events, frames=framed.frames)
         return len(framed.data)
 
-    def _framed_run(self, reader: Reader, bytes_max: int) -> Framed:
+    def _frame_next_run(self, reader: Reader, bytes_max: int) -> FramedDeliveries:
         link = self.link
         batches = reader.batches
         try:
-            return self._framed(reader, batches, link.credit, link.sendable_frames, bytes_max)
+            return self._frame_run(reader, batches, link.credit, link.sendable_frames, bytes_max)
         except KernelError:
             if len(batches) == 1:
                 raise
             # A damaged batch keeps back none of those before it.
-            return self._framed(reader, batches[:1], link.credit, link.sendable_frames, bytes_max)
+            return self._frame_run(
+                reader, batches[:1], link.credit, link.sendable_frames, bytes_max
+            )
 
-    def _framed(
+    def _frame_run(
         self, reader: Reader, batches: list[StoredBatch], events: int, frames: int, bytes_max: int
-    ) -> Framed:
+    ) -> FramedDeliveries:
         link, session = self.link, self.link.session
         return frame_run(
             batches,
@@ -152,7 +154,7 @@ class ReaderLink(EntityLink):
 
     # --- an event larger than the window --------------------------------------------------------
 
-    def _begin_rest(self, framed: Framed) -> int:
+    def _begin_rest(self, framed: FramedDeliveries) -> int:
         """Until its last frame is out no other link of the session may send: clients that follow
         delivery-ids take frames of two deliveries in turns for an error (E9)."""
         assert framed.events == 1
@@ -183,19 +185,19 @@ class ReaderLink(EntityLink):
         self._fetching = True
         context = self.connection.context
         future = context.loop.run_in_executor(context.reads, reader.fetch)
-        future.add_done_callback(self._fetched)
+        future.add_done_callback(self._on_fetched)
 
-    def _fetched(self, future: Future[Fetched]) -> None:
+    def _on_fetched(self, future: Future[FetchResult]) -> None:
         self._fetching = False
         if not future.cancelled():
             error = future.exception()  # asked for even if nobody waits: asyncio would complain
             if self.reader is not None:
-                self.connection.turn(partial(self._take, future, error))
+                self.connection.run_turn(partial(self._take, future, error))
 
-    def _take(self, future: Future[Fetched], error: BaseException | None) -> None:
+    def _take(self, future: Future[FetchResult], error: BaseException | None) -> None:
         assert self.reader is not None
         if error is None:
-            self.reader.fetched(future.result())
+            self.reader.accept_fetch(future.result())
             self.connection.outbox.add(self)
         elif isinstance(error, PenstockError):
             self.connection.detach(self.link, error)
@@ -205,7 +207,7 @@ class ReaderLink(EntityLink):
                 self.link, InternalError("The service could not read the partition.")
             )
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """A reader without credit keeps nothing read ahead for long: there may be thousands."""
         if not self._moved and not self._fetching and self.reader is not None:
             self.reader.release_memory()

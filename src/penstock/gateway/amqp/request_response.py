@@ -15,7 +15,7 @@ from penstock.amqp.performatives import Accepted
 from penstock.amqp.serial import serial_add
 from penstock.amqp.types import Int, Symbol
 from penstock.gateway.amqp.addresses import NodeKind
-from penstock.gateway.amqp.links import LinkApp
+from penstock.gateway.amqp.links import LinkHandler
 from penstock.model import limits, names
 from penstock.model.errors import PenstockError, QuotaExceeded
 
@@ -27,7 +27,7 @@ _REPLY_BYTES_MAX = 1 * limits.MB  # on one connection: replies echo ids of the p
 _ACCEPTED = Accepted()
 
 
-class Answer:
+class NodeResponse:
     """A response: status, its text, and an error condition or a body."""
 
     def __init__(
@@ -48,11 +48,13 @@ class Answer:
         self.delay_ms = delay_ms  # how long it is kept back
 
     @staticmethod
-    def failed(error: PenstockError, description: str, *, delay_ms: int = 0) -> Answer:
-        return Answer(error.http_status, description, condition=error.condition, delay_ms=delay_ms)
+    def from_error(error: PenstockError, description: str, *, delay_ms: int = 0) -> NodeResponse:
+        return NodeResponse(
+            error.http_status, description, condition=error.condition, delay_ms=delay_ms
+        )
 
 
-class RequestLink(LinkApp):
+class RequestLink(LinkHandler):
     """The client's sender to a node; subclasses answer one request."""
 
     kind: NodeKind
@@ -80,14 +82,14 @@ class RequestLink(LinkApp):
         try:
             request = decode_message(data, limits=SMALL)
         except AmqpError as error:
-            self._reply(None, Answer(400, str(error), condition=error.condition))
+            self._reply(None, NodeResponse(400, str(error), condition=error.condition))
             return
         self._reply(request, self.answer(request))
 
-    def answer(self, request: Message) -> Answer:
+    def answer(self, request: Message) -> NodeResponse:
         raise NotImplementedError
 
-    def _reply(self, request: Message | None, answer: Answer) -> None:
+    def _reply(self, request: Message | None, answer: NodeResponse) -> None:
         properties = request.properties if request is not None else None
         reply_to = properties.reply_to if properties is not None else None
         link = self._reply_link(reply_to)
@@ -110,7 +112,7 @@ class RequestLink(LinkApp):
         return candidates[-1] if candidates else None
 
 
-class ReplyLink(LinkApp):
+class ReplyLink(LinkHandler):
     """The client's receiver of responses. They wait here for credit, up to a bound."""
 
     def __init__(self, connection: AmqpConnection, link: Link, kind: NodeKind) -> None:
@@ -128,7 +130,8 @@ class ReplyLink(LinkApp):
         ):
             connection.fail(
                 QuotaExceeded(
-                    f"{len(self._waiting)} replies wait on link '{names.shown(self.link.name)}': "
+                    f"{len(self._waiting)} replies wait on link "
+                    f"'{names.quote_text(self.link.name)}': "
                     "grant credit and read before asking for more."
                 )
             )
@@ -149,7 +152,7 @@ class ReplyLink(LinkApp):
         self._waiting.append(message)
         self.connection.outbox.add(self)
 
-    def pump(self, bytes_max: int) -> int:
+    def send_pending(self, bytes_max: int) -> int:
         if not self.link.is_attached or self.connection.outbox.must_wait(self):
             return 0
         sent = 0
@@ -164,7 +167,7 @@ class ReplyLink(LinkApp):
         if self._waiting:
             self.connection.outbox.add(self)
         elif self.link.drain:
-            self.link.drained()
+            self.link.complete_drain()
         return sent
 
     def close(self) -> None:
@@ -177,7 +180,7 @@ class ReplyLink(LinkApp):
         self.connection.reply_bytes -= len(message)
 
 
-def _response(request: Message | None, answer: Answer) -> Message:
+def _response(request: Message | None, answer: NodeResponse) -> Message:
     asked = request.properties if request is not None else None
     properties = Properties(
         # The same AMQP type as the request's message-id (E16).

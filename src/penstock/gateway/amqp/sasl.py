@@ -15,31 +15,33 @@ if TYPE_CHECKING:
 _ANONYMOUS = frozenset({"ANONYMOUS", "MSSBCBS", "EXTERNAL"})
 
 
-def judge(connection: AmqpConnection, init: SaslInitReceived) -> None:
+def check_sasl_init(connection: AmqpConnection, init: SaslInitReceived) -> None:
     """Returns when the peer may go on; raises AuthFailed otherwise (protocol.md 1.3)."""
     mechanism = init.mechanism.upper()
     if mechanism in _ANONYMOUS:
         return
     if mechanism != "PLAIN":
-        raise AuthFailed(f"The SASL mechanism '{names.shown(init.mechanism)}' was not offered.")
-    user, password = _plain(init.initial_response)
+        raise AuthFailed(
+            f"The SASL mechanism '{names.quote_text(init.mechanism)}' was not offered."
+        )
+    user, password = _parse_sasl_plain(init.initial_response)
     grant = grant_from_key(
         connection.context.authorities(), user=user, password=password, host=init.hostname
     )
     connection.grants.put_for_connection(grant)
     connection.namespace = grant.namespace
-    connection.token_was_put()
+    connection.on_token_put()
 
 
-def policy_named(init: SaslInitReceived) -> str:
+def policy_name_in_sasl(init: SaslInitReceived) -> str:
     """The policy that a PLAIN response names, true or not; "" when it names none."""
     try:
-        return _plain(init.initial_response)[0]
+        return _parse_sasl_plain(init.initial_response)[0]
     except AuthFailed:
         return ""
 
 
-def _plain(response: bytes) -> tuple[str, str]:
+def _parse_sasl_plain(response: bytes) -> tuple[str, str]:
     """RFC 4616: authorization identity NUL user NUL password."""
     if len(response) > limits.SAS_TOKEN_BYTES_MAX:
         raise AuthFailed("The SASL PLAIN response is too long.")

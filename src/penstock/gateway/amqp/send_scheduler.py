@@ -4,41 +4,41 @@ asks for: then other connections get theirs, and the socket can say that it is f
 from __future__ import annotations
 
 from penstock.amqp.session import Session
-from penstock.gateway.amqp.links import LinkApp
+from penstock.gateway.amqp.links import LinkHandler
 
 
-class _Lane:
+class _SessionQueue:
     """One session's way out."""
 
     __slots__ = ("halfway", "waiting")
 
     def __init__(self) -> None:
-        self.halfway: LinkApp | None = None  # some frames of its delivery are out, not all
-        self.waiting: dict[LinkApp, None] = {}  # for the window, or for that delivery's end
+        self.halfway: LinkHandler | None = None  # some frames of its delivery are out, not all
+        self.waiting: dict[LinkHandler, None] = {}  # for the window, or for that delivery's end
 
 
-class Outbox:
+class SendScheduler:
     """The queue of links that have something to send and, as far as they know, may."""
 
     def __init__(self) -> None:
-        self._queue: dict[LinkApp, None] = {}
-        self._lanes: dict[Session, _Lane] = {}
+        self._queue: dict[LinkHandler, None] = {}
+        self._lanes: dict[Session, _SessionQueue] = {}
 
     def __bool__(self) -> bool:
         return bool(self._queue)
 
-    def add(self, app: LinkApp) -> None:
+    def add(self, app: LinkHandler) -> None:
         """The link wants a turn; asked twice, it still gets one."""
         self._queue[app] = None
 
-    def pump(self, bytes_max: int) -> None:
+    def run(self, bytes_max: int) -> None:
         """Give turns until so many bytes are queued. Who has more asks again: behind the others."""
         while self._queue and bytes_max > 0:
             app = next(iter(self._queue))
             del self._queue[app]
-            bytes_max -= app.pump(bytes_max)
+            bytes_max -= app.send_pending(bytes_max)
 
-    def remove(self, app: LinkApp) -> None:
+    def remove(self, app: LinkHandler) -> None:
         """The link is gone."""
         self._queue.pop(app, None)
         lane = self._lanes.get(app.link.session)
@@ -63,10 +63,10 @@ class Outbox:
             waiting, lane.waiting = lane.waiting, {}
             self._queue.update(waiting)
 
-    def wait_for_window(self, app: LinkApp) -> None:
+    def wait_for_window(self, app: LinkHandler) -> None:
         self._lane(app).waiting[app] = None
 
-    def must_wait(self, app: LinkApp) -> bool:
+    def must_wait(self, app: LinkHandler) -> bool:
         """Whether another link's delivery is half sent. Clients that follow delivery-ids take
         frames of two deliveries in turns for an error (protocol.md E9)."""
         lane = self._lanes.get(app.link.session)
@@ -75,12 +75,12 @@ class Outbox:
         lane.waiting[app] = None
         return True
 
-    def begin_delivery(self, app: LinkApp) -> None:
+    def begin_delivery(self, app: LinkHandler) -> None:
         self._lane(app).halfway = app
 
-    def end_delivery(self, app: LinkApp) -> None:
+    def end_delivery(self, app: LinkHandler) -> None:
         self._lane(app).halfway = None
         self.window_changed(app.link.session)
 
-    def _lane(self, app: LinkApp) -> _Lane:
-        return self._lanes.setdefault(app.link.session, _Lane())
+    def _lane(self, app: LinkHandler) -> _SessionQueue:
+        return self._lanes.setdefault(app.link.session, _SessionQueue())

@@ -8,18 +8,18 @@ import ssl
 from typing import cast
 
 from penstock.gateway.amqp.connection import AmqpConnection, Transport
-from penstock.gateway.amqp.context import Context
+from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.turn_queue import TurnQueue
 from penstock.gateway.guard import ConnectionSlot
 from penstock.gateway.listener import Listeners
-from penstock.gateway.transport import PolitelyClosed
+from penstock.gateway.transport import ClosingTransport
 from penstock.model import limits
 
 
-class AmqpDoor:
+class AmqpServer:
     """Every AMQP connection of the process, whatever socket it came by."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: AmqpContext) -> None:
         self.context = context
         self.connections: set[AmqpConnection] = set()
         self.opened = 0  # connections ever accepted
@@ -57,7 +57,8 @@ class AmqpDoor:
         per event-loop turn. A call while an earlier one is under way begins again."""
         self._rejudging.clear()
         self._rejudging.run_each(
-            (connection.rejudge, 1 + len(connection.apps)) for connection in list(self.connections)
+            (connection.revalidate_grants, 1 + len(connection.apps))
+            for connection in list(self.connections)
         )
 
     async def close(self, *, grace_s: float) -> None:
@@ -87,10 +88,10 @@ class AmqpDoor:
 class SocketTransport(asyncio.Protocol):
     """asyncio's protocol on one side, the driver's Transport on the other."""
 
-    def __init__(self, door: AmqpDoor, slot: ConnectionSlot) -> None:
+    def __init__(self, door: AmqpServer, slot: ConnectionSlot) -> None:
         self._door = door
         self._slot = slot
-        self._socket: PolitelyClosed | None = None
+        self._socket: ClosingTransport | None = None
         self._connection: AmqpConnection | None = None
         self.peer = "-"
 
@@ -98,7 +99,7 @@ class SocketTransport(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-        self._socket = PolitelyClosed(stream, self._slot, self._door.context.loop)
+        self._socket = ClosingTransport(stream, self._slot, self._door.context.loop)
         self._slot.accepted(stream)
         self.peer = _peer_text(transport.get_extra_info("peername"))
         stream.set_write_buffer_limits(high=limits.OUTBOUND_BUFFER_BYTES)

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.gateway.amqp.connection import AmqpConnection
-from penstock.gateway.amqp.server import AmqpDoor
+from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import SLOT
 from penstock.model import limits
 
@@ -17,10 +17,10 @@ SUBPROTOCOLS = ("AMQPWSB10", "amqp")
 _UNSUPPORTED_DATA = 1003  # RFC 6455 7.4.1
 
 
-class WebSocketDoor:
+class WebSocketEndpoint:
     """One ASGI websocket -> one AmqpConnection."""
 
-    def __init__(self, door: AmqpDoor) -> None:
+    def __init__(self, door: AmqpServer) -> None:
         self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,7 +31,7 @@ class WebSocketDoor:
             await websocket.close(code=1002)
             return
         await websocket.accept(subprotocol=chosen)  # the one offered is echoed
-        transport = WebSocketTransport(websocket)
+        transport = ServerWebSocketTransport(websocket)
         transport.connection = self._door.connect(transport, scope.get("state", {}).get(SLOT))
         await transport.run()
 
@@ -39,7 +39,7 @@ class WebSocketDoor:
 _KNOWN = frozenset(name.lower() for name in SUBPROTOCOLS)
 
 
-class WebSocketTransport:
+class ServerWebSocketTransport:
     """The driver's Transport over a websocket: writes gather while the last one is on its way."""
 
     def __init__(self, websocket: WebSocket) -> None:

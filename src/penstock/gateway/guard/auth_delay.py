@@ -50,7 +50,7 @@ class AuthDelay:
         """Count a failure; the milliseconds that its answer is delayed. `policy` is the peer's
         text, "" where there was none."""
         # No policy has a longer name: all that are longer count as one.
-        name = names.key(policy[: limits.RULE_NAME_MAX + 1])
+        name = names.fold_name(policy[: limits.RULE_NAME_MAX + 1])
         count = self._count(name, address, 1, _FAILURES_COUNTED, now_ms)
         most = _FAILURES_COUNTED * _POLICIES_FREE
         total = self._count(_ANY_POLICY, address, _POLICIES_FREE, most, now_ms)

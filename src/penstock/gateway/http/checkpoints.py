@@ -24,10 +24,10 @@ from penstock.auth import Authority
 from penstock.broker import Broker, HubRuntime
 from penstock.catalog.api import Catalog
 from penstock.gateway.http import responses
-from penstock.gateway.http.authorization import Tokens
-from penstock.gateway.http.request import Exchange, Gone, body_too_large
-from penstock.gateway.http.responses import Answer, MethodNotAllowed
-from penstock.gateway.http.routes import Operation, Target
+from penstock.gateway.http.authorization import TokenCache
+from penstock.gateway.http.request import ClientDisconnected, HttpRequest, body_too_large
+from penstock.gateway.http.responses import HttpResponse, MethodNotAllowed
+from penstock.gateway.http.routes import HttpOperation, RequestTarget
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
@@ -58,7 +58,7 @@ _SEQUENCE_NUMBER_MAX = 2**63 - 1
 T = TypeVar("T")
 
 
-class Keeper(Protocol):
+class CheckpointService(Protocol):
     """Where the records are kept, by the hub's id and the group's name."""
 
     def ownerships(self, hub_id: str, group: str) -> list[Ownership]: ...
@@ -67,25 +67,25 @@ class Keeper(Protocol):
     async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None: ...
 
 
-class _Claims(msgspec.Struct):
+class ClaimList(msgspec.Struct):
     claims: list[Claim]
 
 
-class _Ownerships(msgspec.Struct):
+class OwnershipList(msgspec.Struct):
     ownerships: list[Ownership]
 
 
-class _Checkpoints(msgspec.Struct):
+class CheckpointList(msgspec.Struct):
     checkpoints: list[Checkpoint]
 
 
-class _Request(msgspec.Struct, frozen=True):
-    target: Target
+class _CheckpointRequest(msgspec.Struct, frozen=True):
+    target: RequestTarget
     group: str
     what: str  # ownership, checkpoints
 
 
-class HttpCheckpoints:
+class CheckpointEndpoint:
     """An ASGI application for the paths below PREFIX."""
 
     def __init__(
@@ -93,7 +93,7 @@ class HttpCheckpoints:
         *,
         broker: Broker,
         catalog: Catalog,
-        keeper: Keeper,
+        keeper: CheckpointService,
         clock: Clock,
         authorities: Callable[[], Sequence[Authority]],
         new_id: Callable[[], str],
@@ -106,7 +106,7 @@ class HttpCheckpoints:
         self._new_id = new_id
         self._refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
         self._deadline_s = deadline_s
-        self._tokens = Tokens(authorities, clock)
+        self._tokens = TokenCache(authorities, clock)
         self._unsubscribe = catalog.subscribe(self._tokens.on_change)
         self._held_bytes = 0
 
@@ -115,11 +115,11 @@ class HttpCheckpoints:
         self._unsubscribe()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = HttpRequest(scope, receive, send)
         try:
             async with asyncio.timeout(self._deadline_s):
                 answer = await self._answer(exchange)
-        except Gone:
+        except ClientDisconnected:
             return
         except TimeoutError:
             late = f"The request was not done within {self._deadline_s:g} seconds."
@@ -130,13 +130,13 @@ class HttpCheckpoints:
             answer = self._refusal(exchange, InternalError(_INTERNAL), unexpected=True)
         await exchange.answer(answer)
 
-    async def _answer(self, exchange: Exchange) -> Answer:
+    async def _answer(self, exchange: HttpRequest) -> HttpResponse:
         """The order matters: form, then the token, then existence, and only then the body."""
         request = _parse(exchange.raw_path)
         exchange.check_headers()
         if exchange.method not in _METHODS:
             raise MethodNotAllowed(
-                f"The method {names.shown(exchange.method)} is not supported here: "
+                f"The method {names.quote_text(exchange.method)} is not supported here: "
                 f"{', '.join(_METHODS)} is.",
                 ", ".join(_METHODS).encode(),
             )
@@ -152,23 +152,23 @@ class HttpCheckpoints:
             return await self._save(hub, group, body)
         return await self._claim(hub, group, body)
 
-    def _list(self, hub: HubRuntime, group: str, what: str) -> Answer:
+    def _list(self, hub: HubRuntime, group: str, what: str) -> HttpResponse:
         if what == "checkpoints":
-            return self._json(_Checkpoints(self._keeper.checkpoints(hub.entity.id, group)))
-        return self._json(_Ownerships(self._keeper.ownerships(hub.entity.id, group)))
+            return self._json(CheckpointList(self._keeper.checkpoints(hub.entity.id, group)))
+        return self._json(OwnershipList(self._keeper.ownerships(hub.entity.id, group)))
 
-    async def _claim(self, hub: HubRuntime, group: str, body: bytes) -> Answer:
-        claims = _decoded(body, _Claims).claims
+    async def _claim(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
+        claims = _decode_body(body, ClaimList).claims
         _check_count(len(claims))
         for claim in claims:
             hub.partition_index(claim.partition_id)
             _check_text("owner_id", claim.owner_id, least=0)
             if claim.etag is not None:
                 _check_text("etag", claim.etag)
-        return self._json(_Ownerships(await self._keeper.claim(hub.entity.id, group, claims)))
+        return self._json(OwnershipList(await self._keeper.claim(hub.entity.id, group, claims)))
 
-    async def _save(self, hub: HubRuntime, group: str, body: bytes) -> Answer:
-        checkpoints = _decoded(body, _Checkpoints).checkpoints
+    async def _save(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
+        checkpoints = _decode_body(body, CheckpointList).checkpoints
         _check_count(len(checkpoints))
         for each in checkpoints:
             hub.partition_index(each.partition_id)
@@ -179,9 +179,9 @@ class HttpCheckpoints:
                     f"-1 to {_SEQUENCE_NUMBER_MAX} are allowed."
                 )
         await self._keeper.save(hub.entity.id, group, checkpoints)
-        return responses.empty(204, self._date())
+        return responses.empty_response(204, self._date())
 
-    async def _body(self, exchange: Exchange) -> bytes:
+    async def _body(self, exchange: HttpRequest) -> bytes:
         declared = exchange.declared_length()
         bytes_max = limits.CHECKPOINT_BODY_BYTES_MAX
         if declared is not None and declared > bytes_max:
@@ -198,19 +198,19 @@ class HttpCheckpoints:
         finally:
             self._held_bytes -= held
 
-    def _json(self, content: msgspec.Struct) -> Answer:
-        return responses.of_body(200, _JSON, msgspec.json.encode(content), self._date())
+    def _json(self, content: msgspec.Struct) -> HttpResponse:
+        return responses.body_response(200, _JSON, msgspec.json.encode(content), self._date())
 
     def _date(self) -> bytes:
         return responses.http_date(self._clock.now_ms())
 
     def _refusal(
-        self, exchange: Exchange, error: PenstockError, *, unexpected: bool = False
-    ) -> Answer:
+        self, exchange: HttpRequest, error: PenstockError, *, unexpected: bool = False
+    ) -> HttpResponse:
         tracking_id = self._new_id()
         host = exchange.headers.get(b"host", b"").decode("latin-1")
         path = exchange.raw_path.decode("latin-1").removeprefix("/")
-        tracker = names.shown(f"{host}:{path}", most=200)
+        tracker = names.quote_text(f"{host}:{path}", most=200)
         if error.http_status == 500:
             log.error(
                 "request failed id=%s peer=%s resource=%s text=%s",
@@ -221,7 +221,7 @@ class HttpCheckpoints:
                 exc_info=unexpected,
             )
         exchange.log_refusal(self._refusal_log, error, tracking_id)
-        return responses.of_error(
+        return responses.error_response(
             error,
             tracking_id=tracking_id,
             tracker=tracker,
@@ -230,7 +230,7 @@ class HttpCheckpoints:
         )
 
 
-def _parse(raw_path: bytes) -> _Request:
+def _parse(raw_path: bytes) -> _CheckpointRequest:
     """Divided before it is unescaped: an escaped slash belongs to a name."""
     if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
         raise ArgumentError(
@@ -250,17 +250,17 @@ def _parse(raw_path: bytes) -> _Request:
     hub, group = segments[2], segments[3]
     path = tuple(hub.split("/"))
     if not all(path) or len(hub) > limits.HUB_NAME_MAX or not group:
-        raise ArgumentError(f"'{names.shown(hub)}' cannot be the name of an event hub.")
+        raise ArgumentError(f"'{names.quote_text(hub)}' cannot be the name of an event hub.")
     uri = "/" + "/".join(quote(segment, safe="") for segment in path)
-    return _Request(Target(Operation.CHECKPOINTS, hub, path, uri), group, what)
+    return _CheckpointRequest(RequestTarget(HttpOperation.CHECKPOINTS, hub, path, uri), group, what)
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+def _decode_body(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
         raise ArgumentError(
-            f"The body is not what is expected here: {names.shown(str(error), most=200)}."
+            f"The body is not what is expected here: {names.quote_text(str(error), most=200)}."
         ) from None
     except RecursionError:
         raise ArgumentError("The body is nested too deeply.") from None

@@ -10,8 +10,8 @@ import msgspec
 from penstock.amqp.types import Ulong
 from penstock.gateway.http.properties import (
     BrokerProperties,
-    decoded,
-    encoded_head,
+    decode_json,
+    encode_message_head,
     standard_properties,
 )
 from penstock.model import limits
@@ -26,7 +26,7 @@ _LONG_MIN, _LONG_MAX, _ULONG_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 Scalar = str | int | float | bool | None
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+class BatchEntry(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
     """One event as the client writes it. Only `Body` is required."""
 
     body: str
@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
     user_properties: dict[str, Scalar] | None = None
 
 
-_entries = msgspec.json.Decoder(list[Entry])
+_entries = msgspec.json.Decoder(list[BatchEntry])
 
 
 def is_batch(content_type: bytes) -> bool:
@@ -47,7 +47,7 @@ class BatchEncoder:
     it is certain. `key` is the whole batch's, from the request's own BrokerProperties."""
 
     def __init__(self, body: bytes, *, key: str | None, bytes_max: int) -> None:
-        self._entries = decoded(_entries, body.removeprefix(_BOM), "The batch")
+        self._entries = decode_json(_entries, body.removeprefix(_BOM), "The batch")
         if not 0 < len(self._entries) <= limits.BATCH_EVENTS_MAX:
             raise ArgumentError(
                 f"A batch of {len(self._entries)} events: "
@@ -65,24 +65,24 @@ class BatchEncoder:
                 yield
             for entry in self._entries[first : first + EVENTS_PER_STEP]:
                 message = self._message(entry)
-                head = data_head(len(message))
+                head = data_section_header(len(message))
                 self._parts += head, message
                 size += len(head) + len(message)
             if size > self._bytes_max:
-                raise too_large(size, self._bytes_max, more=first + EVENTS_PER_STEP < count)
+                raise batch_too_large(size, self._bytes_max, more=first + EVENTS_PER_STEP < count)
 
     def message(self) -> bytes:
         """What was encoded: an envelope with the batch's partition key, if there is one, and the
         events."""
-        envelope = encoded_head(self._key, None, None)
+        envelope = encode_message_head(self._key, None, None)
         message = b"".join([envelope, *self._parts])
         if len(message) > self._bytes_max:
-            raise too_large(len(message), self._bytes_max)
+            raise batch_too_large(len(message), self._bytes_max)
         return message
 
-    def _message(self, entry: Entry) -> bytes:
+    def _message(self, entry: BatchEntry) -> bytes:
         body = _base64(entry.body) if entry.is_body_base64 else entry.body.encode()
-        data = data_head(len(body)) + body
+        data = data_section_header(len(body)) + body
         given = entry.broker_properties
         if given is None and not entry.user_properties:
             return data
@@ -93,7 +93,7 @@ class BatchEncoder:
             self._agree(key)
             properties = standard_properties(given, given.content_type)
         own = {name: _value(each) for name, each in (entry.user_properties or {}).items()}
-        return encoded_head(key, properties, own) + data
+        return encode_message_head(key, properties, own) + data
 
     def _agree(self, key: str | None) -> None:
         """A batch goes to one partition as a whole, so its events cannot have different keys."""
@@ -107,14 +107,14 @@ class BatchEncoder:
         self._key = key
 
 
-def data_head(length: int) -> bytes:
+def data_section_header(length: int) -> bytes:
     """The head of a data section (AMQP 3.2.6)."""
     if length <= 0xFF:
         return b"\x00\x53\x75\xa0" + length.to_bytes(1, "big")
     return b"\x00\x53\x75\xb0" + length.to_bytes(4, "big")
 
 
-def too_large(size: int, bytes_max: int, *, more: bool = False) -> MessageTooLarge:
+def batch_too_large(size: int, bytes_max: int, *, more: bool = False) -> MessageTooLarge:
     return MessageTooLarge(
         f"The publication has {'more than ' if more else ''}{size} bytes as an AMQP message, "
         f"which exceeds the limit ({bytes_max} bytes) of the namespace."

@@ -65,23 +65,23 @@ _broker_properties = msgspec.json.Decoder(BrokerProperties)
 
 def parse_broker_properties(value: bytes) -> BrokerProperties:
     """The header's JSON object. Raises ArgumentError."""
-    return decoded(_broker_properties, value, "The BrokerProperties header")
+    return decode_json(_broker_properties, value, "The BrokerProperties header")
 
 
-def decoded(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
+def decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
     """JSON as its type, or ArgumentError. Numbers that no type holds, NaN and bottomless nesting
     are refused by the decoder; of a name that comes twice the last one counts."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{what} cannot be read: {names.shown(str(error))}.") from None
+        raise ArgumentError(f"{what} cannot be read: {names.quote_text(str(error))}.") from None
     except RecursionError:
         raise ArgumentError(f"{what} cannot be read: it is nested too deeply.") from None
 
 
 def user_headers(headers: list[tuple[bytes, bytes]]) -> Pairs:
     """The headers that become properties of the event, names as the client wrote them."""
-    return tuple(pair for pair in headers if not _is_of_the_request(pair[0].lower(), pair[1]))
+    return tuple(pair for pair in headers if not _is_request_header(pair[0].lower(), pair[1]))
 
 
 @lru_cache(maxsize=_HEADS_CACHED)
@@ -95,20 +95,20 @@ def message_head(
     given = NO_PROPERTIES
     if broker_properties is not None:
         given = parse_broker_properties(broker_properties)
-    own_type = given.content_type if content_type is None else _text(content_type)
+    own_type = given.content_type if content_type is None else _decode_header(content_type)
     properties = standard_properties(
-        given, own_type, None if content_encoding is None else _text(content_encoding)
+        given, own_type, None if content_encoding is None else _decode_header(content_encoding)
     )
     own: dict[str, object] = {}
     for name, value in headers:
         # A header that comes twice is one list of values (RFC 9110 5.3).
-        text = _unquoted(_text(value))
-        known = own.get(_text(name))
-        own[_text(name)] = text if known is None else f"{known}, {text}"
-    return encoded_head(given.partition_key, properties, own)
+        text = _unquote(_decode_header(value))
+        known = own.get(_decode_header(name))
+        own[_decode_header(name)] = text if known is None else f"{known}, {text}"
+    return encode_message_head(given.partition_key, properties, own)
 
 
-def encoded_head(
+def encode_message_head(
     partition_key: str | None, properties: Properties | None, own: dict[str, object] | None
 ) -> bytes:
     annotations: dict[object, object] | None = None
@@ -129,7 +129,7 @@ def standard_properties(
     """None when there is nothing to say: most events have no such section."""
     for what, text in (("content type", content_type), ("content encoding", content_encoding)):
         if text is not None and not text.isascii():  # they are symbols in AMQP 3.2.4
-            raise ArgumentError(f"The {what} '{names.shown(text)}' is not ASCII text.")
+            raise ArgumentError(f"The {what} '{names.quote_text(text)}' is not ASCII text.")
     properties = Properties(
         message_id=given.message_id,
         to=given.to,
@@ -147,13 +147,13 @@ def standard_properties(
 _NOTHING = Properties()
 
 
-def _is_of_the_request(name: bytes, value: bytes) -> bool:
+def _is_request_header(name: bytes, value: bytes) -> bool:
     if name == b"priority":
         return _PRIORITY_OF_THE_REQUEST.fullmatch(value) is not None
     return name in _OF_THE_REQUEST or name.startswith(_PREFIXES_OF_THE_REQUEST)
 
 
-def _text(value: bytes) -> str:
+def _decode_header(value: bytes) -> str:
     """Headers have no declared encoding: UTF-8 where it fits (curl), Latin-1 else (RFC 9110)."""
     try:
         return value.decode()
@@ -161,7 +161,7 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     """A quoted string is the string in the quotes, as Service Bus REST writes strings. Anything
     else is text too: no type is guessed from how a value looks."""
     if len(text) >= 2 and text[0] == text[-1] == '"':

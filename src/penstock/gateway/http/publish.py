@@ -18,20 +18,30 @@ from penstock.auth import Authority
 from penstock.broker import Broker, HubRuntime
 from penstock.catalog.api import Catalog
 from penstock.gateway.http import responses
-from penstock.gateway.http.authorization import Tokens
-from penstock.gateway.http.message_encoder import BatchEncoder, data_head, is_batch, too_large
+from penstock.gateway.http.authorization import TokenCache
+from penstock.gateway.http.message_encoder import (
+    BatchEncoder,
+    batch_too_large,
+    data_section_header,
+    is_batch,
+)
 from penstock.gateway.http.properties import message_head, parse_broker_properties, user_headers
-from penstock.gateway.http.request import Deadline, Exchange, Gone, body_too_large
-from penstock.gateway.http.responses import Answer, MethodNotAllowed
-from penstock.gateway.http.revoked_publishers import METHODS, RevokedPublishers
-from penstock.gateway.http.routes import Operation, Target, parse_target
+from penstock.gateway.http.request import (
+    ClientDisconnected,
+    HttpRequest,
+    RequestDeadline,
+    body_too_large,
+)
+from penstock.gateway.http.responses import HttpResponse, MethodNotAllowed
+from penstock.gateway.http.revoked_publishers import METHODS, RevokedPublisherEndpoint
+from penstock.gateway.http.routes import HttpOperation, RequestTarget, parse_target
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.kernels import (
     KernelError,
     KeyConflict,
     KeyTooLong,
     Publication,
-    Refusal,
+    RefusedEvent,
     split_batch,
     split_singles,
 )
@@ -61,7 +71,7 @@ _MEMORY_BUSY = (
 )
 
 
-class HttpPublishing:
+class PublishEndpoint:
     """An ASGI application for the paths of `targets`. `authorities` gives the namespaces as they
     are now, `new_id` random hex text."""
 
@@ -81,8 +91,8 @@ class HttpPublishing:
         self._new_id = new_id
         self._refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
         self._deadline_s = deadline_s
-        self._tokens = Tokens(authorities, clock)
-        self._revoked = RevokedPublishers(catalog)
+        self._tokens = TokenCache(authorities, clock)
+        self._revoked = RevokedPublisherEndpoint(catalog)
         self._unsubscribe = catalog.subscribe(self._tokens.on_change)
         self._held_bytes = 0
         self.answered: Counter[int] = Counter()  # requests, by the status of their answer
@@ -95,10 +105,10 @@ class HttpPublishing:
         self._unsubscribe()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = HttpRequest(scope, receive, send)
         try:
             answer = await self._answer(exchange)
-        except Gone:
+        except ClientDisconnected:
             return
         except PenstockError as error:
             answer = self._refusal(exchange, error)
@@ -107,11 +117,11 @@ class HttpPublishing:
         self.answered[answer.status] += 1
         await exchange.answer(answer)
 
-    async def _answer(self, exchange: Exchange) -> Answer:
+    async def _answer(self, exchange: HttpRequest) -> HttpResponse:
         """The order matters: form, then the token, then existence, and only then the body."""
         target = parse_target(exchange.raw_path)
         exchange.check_headers()
-        if target.operation is Operation.PUBLISH:
+        if target.operation is HttpOperation.PUBLISH:
             _check_method(exchange.method, ("POST",))
             return await self._publish(exchange, target)
         _check_method(exchange.method, METHODS[target.operation])
@@ -121,21 +131,23 @@ class HttpPublishing:
         now_ms = self._clock.now_ms()
         return self._revoked.act(exchange.method, target, hub, now_ms, self._http_date(now_ms))
 
-    async def _publish(self, exchange: Exchange, target: Target) -> Answer:
+    async def _publish(self, exchange: HttpRequest, target: RequestTarget) -> HttpResponse:
         grant = self._tokens.grant(exchange.headers, target, Right.SEND)
         exchange.authenticate()
         hub = self._broker.hub(grant.namespace, target.hub)
         try:
             await self._publish_to(hub, exchange, target)
-        except _NotYetStored:
+        except _DurabilityTimedOut:
             raise  # counted when it is known what became of it
         except PenstockError as error:
             if error.http_status < 500:  # others are counted where they happen
                 hub.counters.user_errors += 1
             raise
-        return responses.empty(201, self._http_date(self._clock.now_ms()))
+        return responses.empty_response(201, self._http_date(self._clock.now_ms()))
 
-    async def _publish_to(self, hub: HubRuntime, exchange: Exchange, target: Target) -> None:
+    async def _publish_to(
+        self, hub: HubRuntime, exchange: HttpRequest, target: RequestTarget
+    ) -> None:
         partition = None if target.partition is None else hub.partition_index(target.partition)
         if target.publisher is not None:
             hub.check_publisher(target.publisher)
@@ -147,11 +159,11 @@ class HttpPublishing:
             raise body_too_large(declared, body_max)
         deadline_s = exchange.deadline_s() or self._deadline_s
         try:
-            hold = _Hold(self, body_max if declared is None else declared)
+            hold = _PendingBody(self, body_max if declared is None else declared)
         except ServerBusy:
             hub.counters.throttled_requests += 1
             raise
-        deadline = Deadline(deadline_s)
+        deadline = RequestDeadline(deadline_s)
         try:
             body = await exchange.body(body_max)
             if batch:
@@ -174,7 +186,7 @@ class HttpPublishing:
         if isinstance(outcome, PenstockError):
             raise outcome
 
-    def _single(self, exchange: Exchange, body: bytes, bytes_max: int) -> bytes:
+    def _single(self, exchange: HttpRequest, body: bytes, bytes_max: int) -> bytes:
         headers = exchange.headers
         head = message_head(
             headers.get(b"content-type"),
@@ -182,12 +194,12 @@ class HttpPublishing:
             headers.get(b"brokerproperties"),
             user_headers(exchange.header_pairs()),
         )
-        message = b"".join((head, data_head(len(body)), body))
+        message = b"".join((head, data_section_header(len(body)), body))
         if len(message) > bytes_max:
-            raise too_large(len(message), bytes_max)
+            raise batch_too_large(len(message), bytes_max)
         return message
 
-    async def _batch(self, exchange: Exchange, body: bytes, bytes_max: int) -> bytes:
+    async def _batch(self, exchange: HttpRequest, body: bytes, bytes_max: int) -> bytes:
         given = exchange.headers.get(b"brokerproperties")
         key = None if given is None else parse_broker_properties(given).partition_key
         encoder = BatchEncoder(body, key=key, bytes_max=bytes_max)
@@ -203,7 +215,7 @@ class HttpPublishing:
         partition: int | None,
         publisher: str | None,
         sender: str,
-        hold: _Hold,
+        hold: _PendingBody,
     ) -> asyncio.Future[Receipt | PenstockError]:
         """Done when the events are as durable as the log promises, or will not be."""
         stored: asyncio.Future[Receipt | PenstockError] = asyncio.get_running_loop().create_future()
@@ -234,15 +246,15 @@ class HttpPublishing:
         assert self._held_bytes >= 0
 
     def _refusal(
-        self, exchange: Exchange, error: PenstockError, *, unexpected: bool = False
-    ) -> Answer:
+        self, exchange: HttpRequest, error: PenstockError, *, unexpected: bool = False
+    ) -> HttpResponse:
         now_ms = self._clock.now_ms()
         tracking_id = self._new_id()
         tracker = _tracker(exchange)
         if error.http_status == 500:
             self._complain(exchange, error, tracking_id, now_ms // 1000, unexpected=unexpected)
         exchange.log_refusal(self._refusal_log, error, tracking_id)
-        return responses.of_error(
+        return responses.error_response(
             error,
             tracking_id=tracking_id,
             tracker=tracker,
@@ -252,7 +264,7 @@ class HttpPublishing:
 
     def _complain(
         self,
-        exchange: Exchange,
+        exchange: HttpRequest,
         error: PenstockError,
         tracking_id: str,
         second: int,
@@ -281,16 +293,16 @@ class HttpPublishing:
         return self._date[1]
 
 
-class _NotYetStored(OperationTimedOut):
+class _DurabilityTimedOut(OperationTimedOut):
     """Nobody waits any longer, but the log may still take it."""
 
 
-class _Hold:
+class _PendingBody:
     """A body's bytes, counted from before they are read until they are on disk or given up."""
 
     __slots__ = ("_owner", "_size", "is_handed_over")
 
-    def __init__(self, owner: HttpPublishing, size: int) -> None:
+    def __init__(self, owner: PublishEndpoint, size: int) -> None:
         owner.hold(size)
         self._owner = owner
         self._size = size
@@ -310,14 +322,14 @@ def _publication(message: bytes, publisher: str | None, *, batch: bool) -> Publi
         if batch:
             return split_batch(message, 0, len(message), publisher=publisher)
         (single,) = split_singles(message, [0, len(message)], publisher=publisher)
-        if isinstance(single, Refusal):
+        if isinstance(single, RefusedEvent):
             raise single.error
     except KernelError as error:
-        raise _translated(error) from None
+        raise translate_kernel_error(error) from None
     return single
 
 
-def _translated(error: KernelError) -> PenstockError:
+def translate_kernel_error(error: KernelError) -> PenstockError:
     if isinstance(error, KeyConflict):
         return NotAllowed(str(error))
     if isinstance(error, KeyTooLong):
@@ -329,14 +341,14 @@ def _check_method(method: str, allowed: tuple[str, ...]) -> None:
     if method not in allowed:
         methods = ", ".join(allowed)
         raise MethodNotAllowed(
-            f"The method {names.shown(method)} is not supported here: {methods} is.",
+            f"The method {names.quote_text(method)} is not supported here: {methods} is.",
             methods.encode(),
         )
 
 
 def _timed_out(deadline_s: float, *, was_sent: bool) -> OperationTimedOut:
     if was_sent:
-        return _NotYetStored(
+        return _DurabilityTimedOut(
             f"The events were not on disk within {deadline_s:g} seconds; they may be later."
         )
     return OperationTimedOut(
@@ -344,7 +356,7 @@ def _timed_out(deadline_s: float, *, was_sent: bool) -> OperationTimedOut:
     )
 
 
-def _tracker(exchange: Exchange) -> str:
+def _tracker(exchange: HttpRequest) -> str:
     host = exchange.headers.get(b"host", b"").decode("latin-1")
     path = exchange.raw_path.decode("latin-1").removeprefix("/")
-    return names.shown(f"{host}:{path}", most=200)
+    return names.quote_text(f"{host}:{path}", most=200)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock.gateway.guard import network_of, policy_of
-from penstock.gateway.http.responses import CLOSE, Answer, LengthRequired
+from penstock.gateway.http.responses import CLOSE, HttpResponse, LengthRequired
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError
@@ -26,11 +26,11 @@ _QUERY_CACHED_BYTES_MAX = 256
 _UNREAD_BYTES_KEPT_ALIVE = 64 * limits.KB
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client left before it was answered."""
 
 
-class Deadline:
+class RequestDeadline:
     """Ends the task's wait when it passes: the one that made it gets CancelledError. As
     `asyncio.timeout`, which costs three times as much."""
 
@@ -87,7 +87,7 @@ def _entity_path(path: str) -> list[str]:
     return segments[:-1] if segments[-1].casefold() == "messages" else segments
 
 
-class Exchange:
+class HttpRequest:
     """Over ASGI's three arguments. `headers` has lower-case names, the last of each."""
 
     __slots__ = ("_read", "_receive", "_scope", "_send", "_started", "headers", "method")
@@ -158,11 +158,11 @@ class Exchange:
                 raise LengthRequired("The request needs a Content-Length.")
             if coding.strip().lower() != b"chunked":  # what is stored is what was meant
                 raise ArgumentError(
-                    f"The Transfer-Encoding '{_shown(coding)}' is not supported: chunked is."
+                    f"The Transfer-Encoding '{_quote_bytes(coding)}' is not supported: chunked is."
                 )
             return None
         if not text.isdigit() or len(text) > 18:
-            raise ArgumentError(f"The Content-Length '{_shown(text)}' is not a length.")
+            raise ArgumentError(f"The Content-Length '{_quote_bytes(text)}' is not a length.")
         return int(text)
 
     async def body(self, bytes_max: int) -> bytes:
@@ -173,7 +173,7 @@ class Exchange:
         if message.get("more_body", False):
             body = await self._rest(body, bytes_max)
         elif message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientDisconnected
         self._read = True
         if len(body) > bytes_max:
             raise body_too_large(len(body), bytes_max)
@@ -186,13 +186,13 @@ class Exchange:
                 raise body_too_large(None, bytes_max)
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise ClientDisconnected
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             more = message.get("more_body", False)
         return b"".join(chunks)
 
-    async def answer(self, answer: Answer) -> None:
+    async def answer(self, answer: HttpResponse) -> None:
         """Send it. A client that is still sending a body that nobody wants gets the answer at
         once and a moment to notice; then the connection ends."""
         lingers = not self._read and self._has_much_to_come()
@@ -254,7 +254,7 @@ def _timeout_s(query: bytes) -> float | None:
         if name.lower() == b"timeout":
             if not value.isdigit() or len(value) > 9 or int(value) == 0:
                 raise ArgumentError(
-                    f"The timeout '{_shown(value)}' is not a whole number of seconds above 0."
+                    f"The timeout '{_quote_bytes(value)}' is not a whole number of seconds above 0."
                 )
             return min(int(value), limits.HTTP_REQUEST_DEADLINE_S_MAX)
     return None
@@ -263,5 +263,5 @@ def _timeout_s(query: bytes) -> float | None:
 _timeout_cached = lru_cache(maxsize=_QUERIES_CACHED)(_timeout_s)
 
 
-def _shown(text: bytes) -> str:
-    return names.shown(text.decode("latin-1"))
+def _quote_bytes(text: bytes) -> str:
+    return names.quote_text(text.decode("latin-1"))

@@ -57,23 +57,25 @@ class LengthRequired(PenstockError):
     http_status = 411
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     status: int
     headers: Headers
     body: bytes = b""
 
 
-def of_body(status: int, content_type: tuple[bytes, bytes], body: bytes, date: bytes) -> Answer:
-    return Answer(status, [content_type, *_usual(len(body), date)], body)
+def body_response(
+    status: int, content_type: tuple[bytes, bytes], body: bytes, date: bytes
+) -> HttpResponse:
+    return HttpResponse(status, [content_type, *_usual(len(body), date)], body)
 
 
-def empty(status: int, date: bytes) -> Answer:
-    return Answer(status, _usual(0, date))
+def empty_response(status: int, date: bytes) -> HttpResponse:
+    return HttpResponse(status, _usual(0, date))
 
 
-def of_error(
+def error_response(
     error: PenstockError, *, tracking_id: str, tracker: str, now_ms: int, date: bytes
-) -> Answer:
+) -> HttpResponse:
     """`tracker` is what the request was for: host and path, as far as they may be shown."""
     time = datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
     detail = f"{_detail(error)} TrackingId:{tracking_id}, SystemTracker:{tracker}, Timestamp:{time}"
@@ -81,7 +83,7 @@ def of_error(
         f"<Error><Code>{error.http_status}</Code><Detail>{xml_text(detail)}</Detail></Error>"
     ).encode()
     headers = [_XML, *_usual(len(body), date), *_headers(error)]
-    return Answer(error.http_status, headers, body)
+    return HttpResponse(error.http_status, headers, body)
 
 
 def http_date(now_ms: int) -> bytes:

@@ -7,8 +7,15 @@ from urllib.parse import quote
 
 from penstock.broker import HubRuntime
 from penstock.catalog.api import Catalog
-from penstock.gateway.http.responses import ATOM_ENTRY, ATOM_FEED, Answer, empty, of_body, xml_text
-from penstock.gateway.http.routes import Operation, Target
+from penstock.gateway.http.responses import (
+    ATOM_ENTRY,
+    ATOM_FEED,
+    HttpResponse,
+    body_response,
+    empty_response,
+    xml_text,
+)
+from penstock.gateway.http.routes import HttpOperation, RequestTarget
 from penstock.model import names
 from penstock.model.entities import RevokedPublisher
 from penstock.model.errors import AlreadyExists, NotFound
@@ -17,36 +24,40 @@ _ATOM = "http://www.w3.org/2005/Atom"
 _SERVICE = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 
 METHODS = {
-    Operation.REVOKED_PUBLISHERS: ("GET",),
-    Operation.REVOKED_PUBLISHER: ("GET", "PUT", "DELETE"),
+    HttpOperation.REVOKED_PUBLISHERS: ("GET",),
+    HttpOperation.REVOKED_PUBLISHER: ("GET", "PUT", "DELETE"),
 }
 
 
-class RevokedPublishers:
+class RevokedPublisherEndpoint:
     """Who calls has the Manage right on the hub."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def act(self, method: str, target: Target, hub: HubRuntime, now_ms: int, date: bytes) -> Answer:
+    def act(
+        self, method: str, target: RequestTarget, hub: HubRuntime, now_ms: int, date: bytes
+    ) -> HttpResponse:
         """Raises NotFound, AlreadyExists, ArgumentError, QuotaExceeded."""
-        if target.operation is Operation.REVOKED_PUBLISHERS:
+        if target.operation is HttpOperation.REVOKED_PUBLISHERS:
             found = self._catalog.revoked_publishers(hub.entity.namespace, hub.entity.name)
-            return of_body(200, ATOM_FEED, _feed(target, found, now_ms).encode(), date)
+            return body_response(200, ATOM_FEED, _build_feed(target, found, now_ms).encode(), date)
         assert target.publisher is not None
         if method == "PUT":
             revoked = self._revoke(hub, target.publisher, now_ms)
-            return of_body(201, ATOM_ENTRY, _entry(target, revoked).encode(), date)
+            return body_response(201, ATOM_ENTRY, _entry(target, revoked).encode(), date)
         if method == "DELETE":
             self._catalog.delete_revoked_publisher(
                 hub.entity.namespace, hub.entity.name, target.publisher
             )
-            return empty(200, date)
-        return of_body(200, ATOM_ENTRY, _entry(target, self._one(hub, target)).encode(), date)
+            return empty_response(200, date)
+        return body_response(200, ATOM_ENTRY, _entry(target, self._one(hub, target)).encode(), date)
 
     def _revoke(self, hub: HubRuntime, publisher: str, now_ms: int) -> RevokedPublisher:
         if hub.is_revoked(publisher):
-            raise AlreadyExists(f"The publisher '{names.shown(publisher)}' is already revoked.")
+            raise AlreadyExists(
+                f"The publisher '{names.quote_text(publisher)}' is already revoked."
+            )
         revoked = RevokedPublisher(
             namespace=hub.entity.namespace,
             hub=hub.entity.name,
@@ -56,29 +67,29 @@ class RevokedPublishers:
         self._catalog.put_revoked_publisher(revoked)
         return revoked
 
-    def _one(self, hub: HubRuntime, target: Target) -> RevokedPublisher:
+    def _one(self, hub: HubRuntime, target: RequestTarget) -> RevokedPublisher:
         assert target.publisher is not None
         entity = hub.entity
         found = self._catalog.revoked_publisher(entity.namespace, entity.name, target.publisher)
         if found is None:
-            raise NotFound(f"The publisher '{names.shown(target.publisher)}' is not revoked.")
+            raise NotFound(f"The publisher '{names.quote_text(target.publisher)}' is not revoked.")
         return found
 
 
-def _feed(target: Target, publishers: list[RevokedPublisher], now_ms: int) -> str:
+def _build_feed(target: RequestTarget, publishers: list[RevokedPublisher], now_ms: int) -> str:
     entries = "".join(_entry(target, publisher, namespace="") for publisher in publishers)
     return (
         f'<feed xmlns="{_ATOM}"><title type="text">revokedpublishers</title>'
-        f"<id>{_list_uri(target)}</id><updated>{_time(now_ms)}</updated>"
+        f"<id>{_list_uri(target)}</id><updated>{format_time(now_ms)}</updated>"
         f'<link rel="self" href="{_list_uri(target)}"/>{entries}</feed>'
     )
 
 
 def _entry(
-    target: Target, publisher: RevokedPublisher, *, namespace: str = f' xmlns="{_ATOM}"'
+    target: RequestTarget, publisher: RevokedPublisher, *, namespace: str = f' xmlns="{_ATOM}"'
 ) -> str:
     uri = f"{_list_uri(target)}/{quote(publisher.name, safe='')}"
-    name, time = xml_text(publisher.name), _time(publisher.revoked_ms)
+    name, time = xml_text(publisher.name), format_time(publisher.revoked_ms)
     return (
         f'<entry{namespace}><id>{uri}</id><title type="text">{name}</title>'
         f"<published>{time}</published><updated>{time}</updated>"
@@ -88,10 +99,10 @@ def _entry(
     )
 
 
-def _list_uri(target: Target) -> str:
+def _list_uri(target: RequestTarget) -> str:
     """Escaped already, and a path alone: a client may have come by any of the host's names."""
     return f"{target.uri}/revokedpublishers"
 
 
-def _time(now_ms: int) -> str:
+def format_time(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -17,18 +17,18 @@ _TARGETS_CACHED = 1024
 _CACHED_BYTES_MAX = 512
 
 
-class Operation(IntEnum):
+class HttpOperation(IntEnum):
     PUBLISH = 0
     REVOKED_PUBLISHERS = 1  # the list
     REVOKED_PUBLISHER = 2  # one of them
     CHECKPOINTS = 3  # of a consumer group (checkpoints.py)
 
 
-class Target(msgspec.Struct, frozen=True):
+class RequestTarget(msgspec.Struct, frozen=True):
     """`path` is what tokens are compared with, `uri` the same as text, escaped, with a slash in
     front; `partition` and `publisher` as the client wrote them."""
 
-    operation: Operation
+    operation: HttpOperation
     hub: str
     path: tuple[str, ...]
     uri: str
@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True):
     publisher: str | None = None
 
 
-def parse_target(raw_path: bytes) -> Target:
+def parse_target(raw_path: bytes) -> RequestTarget:
     """Words in any case, one slash at the end tolerated; a name may hold an escaped slash, a
     hub's a plain one too. Raises NotFound for what is no path of this door, ArgumentError."""
     if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
@@ -47,7 +47,7 @@ def parse_target(raw_path: bytes) -> Target:
     return parse(raw_path)
 
 
-def _parse(raw_path: bytes) -> Target:
+def _parse(raw_path: bytes) -> RequestTarget:
     # Divided before it is unescaped: an escaped slash belongs to a name.
     parts = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/")
     try:
@@ -56,48 +56,48 @@ def _parse(raw_path: bytes) -> Target:
         raise ArgumentError("The path is not escaped UTF-8.") from None
     words = [segment.casefold() for segment in segments]
     if len(words) >= 2 and words[-1] == "revokedpublishers":
-        return _target(Operation.REVOKED_PUBLISHERS, segments[:-1])
+        return _target(HttpOperation.REVOKED_PUBLISHERS, segments[:-1])
     if len(words) >= 3 and words[-2] == "revokedpublishers":
-        return _target(Operation.REVOKED_PUBLISHER, segments[:-2], publisher=segments[-1])
+        return _target(HttpOperation.REVOKED_PUBLISHER, segments[:-2], publisher=segments[-1])
     if len(words) >= 2 and words[-1] == "messages":
-        return _publishing(segments[:-1], words[:-1])
+        return _publish_target(segments[:-1], words[:-1])
     raise NotFound(
         "There is nothing at this path. Events are published to '/HUB/messages', "
         "'/HUB/partitions/ID/messages' and '/HUB/publishers/NAME/messages'."
     )
 
 
-def _publishing(segments: list[str], words: list[str]) -> Target:
+def _publish_target(segments: list[str], words: list[str]) -> RequestTarget:
     """No hub has these words in its name (catalog.checks), so there is one reading."""
     if len(words) >= 3 and words[-2] == "partitions":
-        return _target(Operation.PUBLISH, segments[:-2], partition=segments[-1])
+        return _target(HttpOperation.PUBLISH, segments[:-2], partition=segments[-1])
     if len(words) >= 3 and words[-2] in ("publishers", "publisher"):
-        return _target(Operation.PUBLISH, segments[:-2], publisher=segments[-1])
-    return _target(Operation.PUBLISH, segments)
+        return _target(HttpOperation.PUBLISH, segments[:-2], publisher=segments[-1])
+    return _target(HttpOperation.PUBLISH, segments)
 
 
 _parse_cached = lru_cache(maxsize=_TARGETS_CACHED)(_parse)
 
 
 def _target(
-    operation: Operation,
+    operation: HttpOperation,
     hub_segments: list[str],
     *,
     partition: str | None = None,
     publisher: str | None = None,
-) -> Target:
+) -> RequestTarget:
     hub = "/".join(hub_segments)
     path = tuple(hub.split("/"))
     if not all(path) or len(hub) > limits.HUB_NAME_MAX:
         raise ArgumentError(
-            f"'{names.shown(hub)}' cannot be the name of an event hub: 1 to "
+            f"'{names.quote_text(hub)}' cannot be the name of an event hub: 1 to "
             f"{limits.HUB_NAME_MAX} characters are allowed, and no empty part between slashes."
         )
     if publisher is not None:
         names.publisher_name(publisher)
-    if operation is Operation.PUBLISH and publisher is not None:
+    if operation is HttpOperation.PUBLISH and publisher is not None:
         path = (*path, "publishers", publisher)
     elif partition is not None:
         path = (*path, "partitions", partition)
     uri = "/" + "/".join(quote(segment, safe="") for segment in path)
-    return Target(operation, hub, path, uri, partition, publisher)
+    return RequestTarget(operation, hub, path, uri, partition, publisher)

@@ -21,9 +21,9 @@ from websockets.exceptions import InvalidState
 from penstock.gateway.guard import SLOT, ConnectionSlot, Guard
 from penstock.gateway.http.guarded import GuardedApplication
 from penstock.gateway.http.request import ORIGINAL_NAMES
-from penstock.gateway.http.websocket_protocol import BoundedWebSocket
+from penstock.gateway.http.websocket_protocol import LimitedWebSocketProtocol
 from penstock.gateway.listener import Listeners
-from penstock.gateway.transport import PolitelyClosed
+from penstock.gateway.transport import ClosingTransport
 from penstock.io.http_protocol import BoundedHttpProtocol, RequestStage
 from penstock.model import limits
 
@@ -34,7 +34,7 @@ _CLIENT_BODY_DEADLINE_S = limits.HTTP_REQUEST_DEADLINE_S_MAX + 5
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 
-class HttpDoor:
+class HttpServer:
     """Listeners for one ASGI application."""
 
     def __init__(
@@ -50,7 +50,7 @@ class HttpDoor:
             app=GuardedApplication(app, self._guard),
             interface="asgi3",
             http=HttpToolsProtocol,
-            ws=BoundedWebSocket,
+            ws=LimitedWebSocketProtocol,
             ws_max_size=limits.WEBSOCKET_MESSAGE_BYTES_MAX,
             ws_per_message_deflate=False,  # declined: no decompression bombs
             ws_ping_interval=None,  # AMQP has its own heartbeats
@@ -106,7 +106,7 @@ class _GuardedProtocol(BoundedHttpProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._slot = self.app_state[SLOT]
-        gentle = PolitelyClosed(transport, self._slot, self.loop)
+        gentle = ClosingTransport(transport, self._slot, self.loop)
         self._slot.accepted(transport)
         self._slot.budget.on_drop = self._drop
         super().connection_made(gentle)  # type: ignore[arg-type]  # as good as one
@@ -206,7 +206,7 @@ class _GuardedProtocol(BoundedHttpProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._slot.release()
         super().connection_lost(exc)
-        if isinstance(self.transport, PolitelyClosed):
+        if isinstance(self.transport, ClosingTransport):
             self.transport.forget()
 
     def on_read_deadline(self) -> None:

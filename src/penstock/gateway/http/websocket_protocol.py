@@ -15,7 +15,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from penstock.gateway.guard import SLOT, ConnectionSlot
-from penstock.gateway.transport import PolitelyClosed
+from penstock.gateway.transport import ClosingTransport
 from penstock.model import limits
 
 _PIECE_BYTES = 8 * limits.KB
@@ -23,7 +23,7 @@ _PIECE_BYTES_WAITING = 1 * limits.KB  # of a peer without a budget: 170 empty fr
 _CLOSE_GRACE_S = 2.0  # for the peer to answer our close, then for the socket to drain: as over TCP
 
 
-class BoundedWebSocket(WebSocketsSansIOProtocol):
+class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
     """The server makes it where an HTTP connection is upgraded, whose slot it takes over."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -60,7 +60,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._end_timer.cancel()
         self._slot.release()
         super().connection_lost(exc)
-        if isinstance(self.transport, PolitelyClosed):
+        if isinstance(self.transport, ClosingTransport):
             self.transport.forget()
 
     def resume_writing(self) -> None:

@@ -15,12 +15,12 @@ import msgspec
 
 from penstock.kernels._pure.decoded_event import (
     TEXTS,
-    Opened,
+    DecodedEvent,
     Pairs,
-    bounds_of,
-    integer_of,
+    decode_integer,
+    decode_text,
+    message_bounds,
     open_event,
-    text_of,
 )
 from penstock.kernels._pure.values import BOOLEAN, NULL, KernelError
 
@@ -33,7 +33,7 @@ _REAL = struct.Struct(">d")
 _US_MAX = 2**63 - 1
 
 
-class Texts(msgspec.Struct, frozen=True):
+class TextColumn(msgspec.Struct, frozen=True):
     """`ends` is int32[n + 1] and begins with 0; text i is data[ends[i]:ends[i + 1]]. `valid` is a
     bitmap, least significant bit first, or None when all are valid."""
 
@@ -42,29 +42,29 @@ class Texts(msgspec.Struct, frozen=True):
     valid: bytes | None
 
 
-class Maps(msgspec.Struct, frozen=True):
+class MapColumn(msgspec.Struct, frozen=True):
     """`ends` is int32[rows + 1]; map i are the pairs from ends[i] to ends[i + 1]."""
 
     ends: bytes
-    names: Texts
-    values: Texts
+    names: TextColumn
+    values: TextColumn
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class ArrowColumns(msgspec.Struct, frozen=True):
     """Events, row i of each column is event i. Times are microseconds since 1970."""
 
     rows: int
     sequence_numbers: bytes  # int64[rows]
     enqueued_us: bytes  # int64[rows]
-    body: Texts
-    offset: Texts
-    publisher: Texts
-    partition_key: Texts
-    properties: Maps
-    system: Maps
+    body: TextColumn
+    offset: TextColumn
+    publisher: TextColumn
+    partition_key: TextColumn
+    properties: MapColumn
+    system: MapColumn
 
 
-class Gatherer:
+class ArrowColumnBuilder:
     """Adds delivered messages up until they are taken.
 
     `other` gives the text of an encoded AMQP value that is none of null, boolean, integer, finite
@@ -109,21 +109,21 @@ class Gatherer:
         Raises KernelError as `decode_events`, also when a column would become too large: those
         before that message are there, it and the rest are not.
         """
-        for start, end in bounds_of(data, bounds):
+        for start, end in message_bounds(data, bounds):
             self._add(open_event(data, start, end))
 
-    def take(self) -> Gathered:
+    def take(self) -> ArrowColumns:
         """Everything since the last time."""
-        taken = Gathered(
+        taken = ArrowColumns(
             self.rows,
             _int64(self._numbers),
             _int64(self._times),
-            self._body.taken(),
-            self._offset.taken(),
-            self._publisher.taken(),
-            self._key.taken(),
-            self._properties.taken(),
-            self._system.taken(),
+            self._body.build(),
+            self._offset.build(),
+            self._publisher.build(),
+            self._key.build(),
+            self._properties.build(),
+            self._system.build(),
         )
         self._clear()
         return taken
@@ -131,10 +131,12 @@ class Gatherer:
     def _clear(self) -> None:
         self._numbers: list[int] = []
         self._times: list[int] = []
-        self._body, self._offset, self._publisher, self._key = (_Texts() for _ in range(4))
-        self._properties, self._system = _Maps(), _Maps()
+        self._body, self._offset, self._publisher, self._key = (
+            _TextColumnBuilder() for _ in range(4)
+        )
+        self._properties, self._system = _MapColumnBuilder(), _MapColumnBuilder()
 
-    def _add(self, event: Opened) -> None:
+    def _add(self, event: DecodedEvent) -> None:
         """All of it is made before any of it is added."""
         body = event.body
         if event.value is not None:
@@ -162,7 +164,7 @@ class Gatherer:
         for maps_of, pairs in maps:
             maps_of.add(pairs)
 
-    def _check_room(self, texts: _Texts, size: int, count: int) -> None:
+    def _check_room(self, texts: _TextColumnBuilder, size: int, count: int) -> None:
         if len(texts.data) + size > self._bytes_max or texts.count + count > self._bytes_max:
             raise KernelError(
                 f"a column would hold more than {self._bytes_max} bytes or texts: take it before"
@@ -174,13 +176,13 @@ class Gatherer:
     def _text(self, value: bytes) -> bytes | None:
         code = value[0]
         if code in TEXTS:
-            text = text_of(value)
-            return quoted(text) if self._json else text
+            text = decode_text(value)
+            return quote_json(text) if self._json else text
         if code == NULL:
             return b"null" if self._json else None
         if code in (_TRUE, _FALSE) or code == BOOLEAN:
             return b"true" if code == _TRUE or value[1:] == b"\x01" else b"false"
-        number = integer_of(value)
+        number = decode_integer(value)
         if number is not None:
             return b"%d" % number
         if code == _DOUBLE and math.isfinite(real := _REAL.unpack_from(value, 1)[0]):
@@ -188,12 +190,12 @@ class Gatherer:
         return self._other(value).encode()
 
 
-def quoted(text: bytes) -> bytes:
+def quote_json(text: bytes) -> bytes:
     """As JSON writes it."""
     return _json.dumps(text.decode(), ensure_ascii=False).encode()
 
 
-class _Texts:
+class _TextColumnBuilder:
     """A column of texts as it grows."""
 
     def __init__(self) -> None:
@@ -210,7 +212,7 @@ class _Texts:
         self.count += 1
         self._ends.append(len(self.data))
 
-    def taken(self) -> Texts:
+    def build(self) -> TextColumn:
         valid: bytes | None = None
         if self._missing:
             bits = bytearray(b"\xff" * (self.count // 8))
@@ -219,15 +221,15 @@ class _Texts:
             for i in self._missing:
                 bits[i >> 3] &= ~(1 << (i & 7))
             valid = bytes(bits)
-        return Texts(_int32(self._ends), bytes(self.data), valid)
+        return TextColumn(_int32(self._ends), bytes(self.data), valid)
 
 
-class _Maps:
+class _MapColumnBuilder:
     """A column of maps as it grows."""
 
     def __init__(self) -> None:
-        self.names = _Texts()
-        self.values = _Texts()
+        self.names = _TextColumnBuilder()
+        self.values = _TextColumnBuilder()
         self._ends = [0]
 
     @property
@@ -240,8 +242,8 @@ class _Maps:
             self.values.add(value)
         self._ends.append(self.names.count)
 
-    def taken(self) -> Maps:
-        return Maps(_int32(self._ends), self.names.taken(), self.values.taken())
+    def build(self) -> MapColumn:
+        return MapColumn(_int32(self._ends), self.names.build(), self.values.build())
 
 
 def _int32(numbers: list[int]) -> bytes:

@@ -18,12 +18,12 @@ from functools import lru_cache
 from penstock.kernels._pure.decoded_event import (
     PARTITION_KEY,
     TEXTS,
-    Opened,
+    DecodedEvent,
     Pairs,
-    bounds_of,
-    integer_of,
+    decode_integer,
+    decode_text,
+    message_bounds,
     open_event,
-    text_of,
 )
 from penstock.kernels._pure.values import BINARY8, BINARY32, BOOLEAN, NULL, KernelError
 
@@ -36,7 +36,7 @@ _TRUE, _FALSE, _REAL = 0x41, 0x42, 0x82
 _BINARIES = bytes((BINARY8, BINARY32))
 
 
-class AvroRows:
+class AvroRecordWriter:
     """Adds delivered messages up until they are taken as the bytes of a block.
 
     `other` gives the encoded union value (branch and value) of an encoded AMQP value that is none
@@ -73,7 +73,7 @@ class AvroRows:
         Raises KernelError as `decode_events`, also when the block would become too large: those
         before that message are there, it and the rest are not.
         """
-        for start, end in bounds_of(data, bounds):
+        for start, end in message_bounds(data, bounds):
             record = self._record(open_event(data, start, end))
             if len(self._out) + len(record) > self._bytes_max:
                 raise KernelError(
@@ -89,15 +89,15 @@ class AvroRows:
         self._rows = 0
         return taken
 
-    def _record(self, event: Opened) -> bytes:
+    def _record(self, event: DecodedEvent) -> bytes:
         number, time, offset = event.sequence_number, event.enqueued_ms, event.offset
         system = [
-            variable(b"x-opt-sequence-number") + _LONG + long(number),
-            variable(b"x-opt-offset") + _STRING + variable(offset),
-            variable(b"x-opt-enqueued-time") + _LONG + long(time),
+            encode_bytes(b"x-opt-sequence-number") + _LONG + encode_long(number),
+            encode_bytes(b"x-opt-offset") + _STRING + encode_bytes(offset),
+            encode_bytes(b"x-opt-enqueued-time") + _LONG + encode_long(time),
         ]
         if event.partition_key is not None:
-            system.append(variable(PARTITION_KEY) + _STRING + variable(event.partition_key))
+            system.append(encode_bytes(PARTITION_KEY) + _STRING + encode_bytes(event.partition_key))
         own = [
             pair
             for pair in event.annotations + event.fields
@@ -105,45 +105,45 @@ class AvroRows:
         ]
         return b"".join(
             (
-                long(number),
-                variable(offset),
-                variable(self._time(time // self._unit)),
-                _map(system + self._pairs(own)),
-                _map(self._pairs(event.properties)),
+                encode_long(number),
+                encode_bytes(offset),
+                encode_bytes(self._time(time // self._unit)),
+                _encode_map(system + self._pairs(own)),
+                _encode_map(self._pairs(event.properties)),
                 self._body(event),
             )
         )
 
     def _pairs(self, pairs: Pairs) -> list[bytes]:
-        return [variable(name) + self._union(value) for name, value in pairs]
+        return [encode_bytes(name) + self._union(value) for name, value in pairs]
 
     def _union(self, value: bytes) -> bytes:
         code = value[0]
         if code in TEXTS:
-            return _STRING + variable(text_of(value))
+            return _STRING + encode_bytes(decode_text(value))
         if code == NULL:
-            return _STRING + variable(b"")
+            return _STRING + encode_bytes(b"")
         if code in (_TRUE, _FALSE) or code == BOOLEAN:
             is_true = code == _TRUE or value[1:] == b"\x01"
-            return _STRING + variable(b"true" if is_true else b"false")
-        number = integer_of(value)
+            return _STRING + encode_bytes(b"true" if is_true else b"false")
+        number = decode_integer(value)
         if number is not None:
             if number > _LONG_MAX:
-                return _STRING + variable(b"%d" % number)
-            return _LONG + long(number)
+                return _STRING + encode_bytes(b"%d" % number)
+            return _LONG + encode_long(number)
         if code == _REAL:
             return _DOUBLE + value[:0:-1]  # the same bits, little endian
         if code in _BINARIES:
-            return _BYTES + variable(text_of(value))
+            return _BYTES + encode_bytes(decode_text(value))
         return self._other(value)
 
-    def _body(self, event: Opened) -> bytes:
+    def _body(self, event: DecodedEvent) -> bytes:
         if event.value is not None:
-            return _BODY + variable(_text_of_union(self._union(event.value)))
-        return _NO_BODY if event.body is None else _BODY + variable(event.body)
+            return _BODY + encode_bytes(_text_of_union(self._union(event.value)))
+        return _NO_BODY if event.body is None else _BODY + encode_bytes(event.body)
 
 
-def long(number: int) -> bytes:
+def encode_long(number: int) -> bytes:
     """
     >>> long(-1), long(64)
     (b'\\x01', b'\\x80\\x01')
@@ -157,12 +157,12 @@ def long(number: int) -> bytes:
     return bytes(out)
 
 
-def variable(text: bytes) -> bytes:
-    return long(len(text)) + text
+def encode_bytes(text: bytes) -> bytes:
+    return encode_long(len(text)) + text
 
 
-def _map(pairs: list[bytes]) -> bytes:
-    return long(len(pairs)) + b"".join(pairs) + b"\x00" if pairs else b"\x00"
+def _encode_map(pairs: list[bytes]) -> bytes:
+    return encode_long(len(pairs)) + b"".join(pairs) + b"\x00" if pairs else b"\x00"
 
 
 def _text_of_union(union: bytes) -> bytes:

@@ -131,7 +131,7 @@ def _decode_event(data: bytes, start: int, end: int, columns: Columns) -> int:
             if kind not in (0, code):
                 raise KernelError(f"a body of another kind, 0x{code:x}, at byte {position}")
             kind = code
-            bodies.append(_body(data, code, position, first, stop))
+            bodies.append(_body_bytes(data, code, position, first, stop))
         elif code == MESSAGE_ANNOTATIONS:
             system = data[first:stop]
             place = _usual_place(system) or _any_place(system)
@@ -171,7 +171,7 @@ def _value_end(data: bytes, code: int, first: int, end: int) -> int:
     return stop
 
 
-def _body(data: bytes, code: int, position: int, first: int, stop: int) -> bytes:
+def _body_bytes(data: bytes, code: int, position: int, first: int, stop: int) -> bytes:
     if code != DATA:
         return data[position:stop]
     if data[first] == NULL:
@@ -193,7 +193,7 @@ def _usual_place(system: bytes) -> _Place | None:
     if not system.startswith(_ENQUEUED_KEY, enqueued):
         return None
     number = _I64(system, _AFTER_SEQUENCE - 8)[0]
-    text = _text(system[offset:enqueued])
+    text = _decode_offset(system[offset:enqueued])
     after = enqueued + len(_ENQUEUED_KEY) + 8
     milliseconds = _I64(system, after - 8)[0]
     if after == len(system) and system[2] == _PLACE_COUNT:
@@ -203,7 +203,7 @@ def _usual_place(system: bytes) -> _Place | None:
         return None
     if length + 1 + system[length] != len(system):
         return None
-    return number, milliseconds, text, _text(system[length + 1 :])
+    return number, milliseconds, text, _decode_offset(system[length + 1 :])
 
 
 def _any_place(system: bytes) -> _Place:
@@ -229,7 +229,7 @@ def _any_place(system: bytes) -> _Place:
     return number, enqueued, offset, key
 
 
-def _text(encoded: bytes) -> str:
+def _decode_offset(encoded: bytes) -> str:
     try:
         return encoded.decode()
     except UnicodeDecodeError:

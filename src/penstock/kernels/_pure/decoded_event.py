@@ -75,7 +75,7 @@ _ZEROS = b"\x43\x44"
 _PACK_LIST32 = struct.Struct(">BII").pack
 
 
-class Opened(msgspec.Struct, frozen=True):
+class DecodedEvent(msgspec.Struct, frozen=True):
     """One event. `body` is None where there is none; `value` is, instead of it, the encoded value
     of a body that is neither data, string nor binary."""
 
@@ -91,21 +91,21 @@ class Opened(msgspec.Struct, frozen=True):
     value: bytes | None
 
 
-def open_event(data: bytes, start: int, end: int) -> Opened:
+def open_event(data: bytes, start: int, end: int) -> DecodedEvent:
     """Raises KernelError; see `decode_events`, which goes first."""
     columns = decode_events(data, [start, end])
     try:
-        annotations = _pairs(columns.system[0])
-        body, value = _body(columns.bodies[0], columns.body_kinds[0])
+        annotations = _split_map(columns.system[0])
+        body, value = _body_columns(columns.bodies[0], columns.body_kinds[0])
         properties = columns.properties[0]
         fields = columns.message_properties[0]
-        return Opened(
+        return DecodedEvent(
             columns.sequence_numbers[0],
             columns.enqueued_ms[0],
             columns.offsets[0].encode(),
-            _string(annotations, PARTITION_KEY),
-            _string(annotations, PUBLISHER),
-            _pairs(properties) if properties else [],
+            _find_string(annotations, PARTITION_KEY),
+            _find_string(annotations, PUBLISHER),
+            _split_map(properties) if properties else [],
             [pair for pair in annotations if pair[0] not in PLACE],
             _fields(fields) if fields else [],
             body,
@@ -115,7 +115,7 @@ def open_event(data: bytes, start: int, end: int) -> Opened:
         raise KernelError(f"the message is cut off in a value at byte {end}") from None
 
 
-def bounds_of(data: bytes, bounds: list[int]) -> list[tuple[int, int]]:
+def message_bounds(data: bytes, bounds: list[int]) -> list[tuple[int, int]]:
     """Pairs of start and end, checked."""
     if bounds and not 0 <= min(bounds) <= max(bounds) <= len(data):
         raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
@@ -123,12 +123,12 @@ def bounds_of(data: bytes, bounds: list[int]) -> list[tuple[int, int]]:
     return list(zip(pairs, pairs, strict=True))
 
 
-def text_of(value: bytes) -> bytes:
+def decode_text(value: bytes) -> bytes:
     """What stands in an encoded string, symbol or binary."""
     return value[5 if value[0] & 0x10 else 2 :]
 
 
-def integer_of(value: bytes) -> int | None:
+def decode_integer(value: bytes) -> int | None:
     """The number that an encoded integer is; None for another value, also for a timestamp."""
     if value[0] in _ZEROS:
         return 0
@@ -136,15 +136,15 @@ def integer_of(value: bytes) -> int | None:
     return None if form is None else int(form.unpack_from(value, 1)[0])
 
 
-def _name(key: bytes) -> bytes:
+def _property_name(key: bytes) -> bytes:
     """A key is a string or a symbol; ulongs are reserved, and others do not exist (AMQP 3.2)."""
     if key[0] in TEXTS:
-        return text_of(key)
-    number = integer_of(key)
+        return decode_text(key)
+    number = decode_integer(key)
     return key.hex().encode() if number is None else b"%d" % number
 
 
-def _pairs(encoded: bytes) -> Pairs:
+def _split_map(encoded: bytes) -> Pairs:
     budget = [ELEMENTS_MAX]
     end = len(encoded)
     count, position, _ = open_compound(encoded, encoded[0], 1, end, budget)
@@ -153,7 +153,7 @@ def _pairs(encoded: bytes) -> Pairs:
         value = check_value(encoded, position, end, 2, budget)
         after = check_value(encoded, value, end, 2, budget)
         name = encoded[position:value]
-        found.append((_name(name), encoded[value:after]))
+        found.append((_property_name(name), encoded[value:after]))
         position = after
     if position != end:
         raise KernelError(f"a map of the message ends at byte {position}, its place at {end}")
@@ -179,25 +179,25 @@ def _fields(encoded: bytes) -> Pairs:
     return found
 
 
-def _string(pairs: Pairs, name: bytes) -> bytes | None:
+def _find_string(pairs: Pairs, name: bytes) -> bytes | None:
     """The last string of that name: a key of another type routes nothing (protocol.md 4.5)."""
     found = [value for each, value in pairs if each == name]
-    return text_of(found[-1]) if found and found[-1][0] in _STRINGS else None
+    return decode_text(found[-1]) if found and found[-1][0] in _STRINGS else None
 
 
-def _body(body: bytes, kind: int) -> tuple[bytes | None, bytes | None]:
+def _body_columns(body: bytes, kind: int) -> tuple[bytes | None, bytes | None]:
     if kind == VALUE:
         _, first = read_section_code(body, 0, len(body))
         value = body[first:]
         if value[0] == NULL:
             return b"", None
-        return (text_of(value), None) if value[0] in _PLAIN_BODIES else (None, value)
+        return (decode_text(value), None) if value[0] in _PLAIN_BODIES else (None, value)
     if kind == SEQUENCE:
-        return None, _joined(body)
+        return None, _join_sequences(body)
     return (body, None) if kind else (None, None)
 
 
-def _joined(sections: bytes) -> bytes:
+def _join_sequences(sections: bytes) -> bytes:
     """The lists of all sequence sections as one."""
     parts: list[bytes] = []
     total = position = 0

@@ -15,7 +15,7 @@ from penstock.kernels._pure.messages import (
     HEADER_CONSTRUCTORS,
     PROPERTIES_CONSTRUCTORS,
     Annotations,
-    Seen,
+    AnnotationsCache,
 )
 from penstock.kernels._pure.values import BOOLEAN, STRING8, SYMBOL8, WIDTH, check_text
 
@@ -30,7 +30,9 @@ _NULL = 0x40
 _U32 = struct.Struct(">I").unpack_from
 
 
-def inspect_usual(data: bytes, start: int, end: int, seen: Seen) -> Annotations | None:
+def inspect_common_message(
+    data: bytes, start: int, end: int, seen: AnnotationsCache
+) -> Annotations | None:
     """What the annotations of a usual message say; None if it has to be looked at closely.
 
     May raise IndexError, struct.error or KernelError, which is no answer either: it reads beyond

@@ -156,7 +156,7 @@ BARE = Annotations()
 EMPTY = Annotations(canonical=False)  # a message without a section: stored with one
 
 
-class Seen:
+class AnnotationsCache:
     """The last annotations section and what it said: in a batch with a key all are the same."""
 
     __slots__ = ("annotations", "section")
@@ -169,9 +169,11 @@ class Seen:
 class MessageFunctions(Protocol):
     """What the pure and the compiled implementation of this module have in common."""
 
-    def inspect(self, data: bytes, start: int, end: int, seen: Seen) -> Annotations: ...
+    def inspect_message(
+        self, data: bytes, start: int, end: int, seen: AnnotationsCache
+    ) -> Annotations: ...
 
-    def rewrite(
+    def rewrite_message(
         self, data: bytes, start: int, end: int, key: str | None, publisher: str | None
     ) -> bytes: ...
 
@@ -186,7 +188,7 @@ class MessageFunctions(Protocol):
     ) -> tuple[int, Annotations]: ...
 
 
-def inspect(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
+def inspect_message(data: bytes, start: int, end: int, seen: AnnotationsCache) -> Annotations:
     """Check a whole message."""
     if start == end:
         return EMPTY  # azure-eventhub sends it for a value body of None without properties
@@ -210,10 +212,12 @@ def inspect(data: bytes, start: int, end: int, seen: Seen) -> Annotations:
     return annotations
 
 
-def rewrite(data: bytes, start: int, end: int, key: str | None, publisher: str | None) -> bytes:
+def rewrite_message(
+    data: bytes, start: int, end: int, key: str | None, publisher: str | None
+) -> bytes:
     """The canonical form of a message, with `key` instead of its own unless that is None."""
     sections = sorted(_sections(data, start, end), key=lambda section: section[0])
-    count, pairs = owned_pairs(key, publisher)
+    count, pairs = service_annotations(key, publisher)
     parts: list[bytes] = []
     rest: list[bytes] = []
     for code, first, stop in sections:
@@ -230,13 +234,13 @@ def rewrite(data: bytes, start: int, end: int, key: str | None, publisher: str |
     return b"".join(parts + rest)
 
 
-def owned_pairs(key: str | None, publisher: str | None) -> tuple[int, bytes]:
+def service_annotations(key: str | None, publisher: str | None) -> tuple[int, bytes]:
     """Count and bytes of the pairs that the service writes at ingest (protocol.md 5.4, 13)."""
     pairs = b""
     if key is not None:
-        pairs += _symbol(KEY) + _string(key.encode())
+        pairs += _symbol(KEY) + _encode_string(key.encode())
     if publisher is not None:
-        pairs += _symbol(_PUBLISHER) + _string(publisher.encode())
+        pairs += _symbol(_PUBLISHER) + _encode_string(publisher.encode())
     return 2 * ((key is not None) + (publisher is not None)), pairs
 
 
@@ -409,7 +413,7 @@ def _symbol(name: bytes) -> bytes:
     return b"\xb3" + struct.pack(">I", len(name)) + name
 
 
-def _string(text: bytes) -> bytes:
+def _encode_string(text: bytes) -> bytes:
     if len(text) <= 0xFF:
         return bytes((STRING8, len(text))) + text
     return b"\xb1" + struct.pack(">I", len(text)) + text

@@ -38,7 +38,7 @@ def append_event(
         return False
     parts = [annotations, fields]
     if properties:
-        encoded = _map(properties)
+        encoded = _encode_map(properties)
         if encoded is None:
             return False
         parts += _APPLICATION_PROPERTIES, encoded
@@ -98,7 +98,7 @@ def _binary(chunk: bytes) -> bytes:
     return b"\xb0" + _PACK_U32(len(chunk)) + chunk
 
 
-def _map(properties: dict[str, object]) -> bytes | None:
+def _encode_map(properties: dict[str, object]) -> bytes | None:
     parts = bytearray()
     for key, value in properties.items():
         if type(key) is not str or not _append(parts, key) or not _append(parts, value):
@@ -118,7 +118,7 @@ def _append(out: bytearray, value: object) -> bool:
             text = value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
-        out += _text(text)
+        out += _encode_text(text)
     elif kind is int:
         assert isinstance(value, int)
         if value not in _LONG:
@@ -139,7 +139,7 @@ def _append(out: bytearray, value: object) -> bool:
     return True
 
 
-def _text(text: bytes) -> bytes:
+def _encode_text(text: bytes) -> bytes:
     if len(text) < 256:
         return bytes((0xA1, len(text))) + text
     return b"\xb1" + _PACK_U32(len(text)) + text

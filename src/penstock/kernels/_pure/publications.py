@@ -12,7 +12,7 @@ import struct
 import msgspec
 
 from penstock.kernels._pure import messages as pure_messages
-from penstock.kernels._pure.message_fast_path import inspect_usual
+from penstock.kernels._pure.message_fast_path import inspect_common_message
 from penstock.kernels._pure.messages import (
     BARE,
     DATA,
@@ -20,10 +20,10 @@ from penstock.kernels._pure.messages import (
     SEQUENCE,
     VALUE,
     Annotations,
+    AnnotationsCache,
     MessageFunctions,
-    Seen,
     annotations_section,
-    owned_pairs,
+    service_annotations,
 )
 from penstock.kernels._pure.values import BINARY8, BINARY32, ELEMENTS_MAX, KernelError, KeyConflict
 
@@ -61,7 +61,7 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     producer: tuple[int, int, int, int] | None
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusedEvent(msgspec.Struct, frozen=True):
     """Messages that cannot be taken, in the place where they stood."""
 
     count: int
@@ -89,13 +89,13 @@ def split_batch(
         raise KernelError(f"no message at bytes {start} to {end} of {len(data)}")
     try:
         envelope, first = leading_envelope(data, start, end, messages)
-        wanted = _Wanted.of_batch(envelope, publisher, messages)
+        wanted = _CanonicalForm.of_batch(envelope, publisher, messages)
         if end - first <= bytes_max:
             usual = _usual_batch(data, first, end, wanted)
             if usual is not None and usual.count <= events_max:
                 return usual
         envelope, events = _outer(data, start, end, events_max, messages)
-        wanted = _Wanted.of_batch(envelope, publisher, messages)
+        wanted = _CanonicalForm.of_batch(envelope, publisher, messages)
         return _assemble(data, events, wanted, bytes_max)
     except (IndexError, struct.error):
         raise KernelError(f"the batch is cut off in a value at byte {end}") from None
@@ -107,7 +107,7 @@ def split_singles(
     *,
     publisher: str | None = None,
     messages: MessageFunctions = pure_messages,
-) -> list[Publication | Refusal]:
+) -> list[Publication | RefusedEvent]:
     """Coalesce ordinary messages, data[bounds[2 * i]:bounds[2 * i + 1]], of one socket read.
 
     Neighbours with the same partition key and consecutive producer numbers share a publication. A
@@ -115,10 +115,10 @@ def split_singles(
     """
     if bounds and not 0 <= min(bounds) <= max(bounds) <= len(data):
         raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
-    split: list[Publication | Refusal] = []
-    run = _Coalesced()
-    wanted = _Wanted(publisher, publisher, messages)
-    seen = Seen()
+    split: list[Publication | RefusedEvent] = []
+    run = _CoalescedSingles()
+    wanted = _CanonicalForm(publisher, publisher, messages)
+    seen = AnnotationsCache()
     met = BARE if wanted.met_by(BARE) else None
     pairs = iter(bounds)
     for start, end in zip(pairs, pairs, strict=True):
@@ -130,10 +130,10 @@ def split_singles(
                 message = data[start:end]
                 met = annotations
             else:
-                message = wanted.applied(data, start, end, annotations)
+                message = wanted.apply(data, start, end, annotations)
         except KernelError as error:
             run.close(split)
-            split.append(Refusal(1, error))
+            split.append(RefusedEvent(1, error))
             continue
         if annotations is not run.last or run.size >= _SINGLES_BYTES:
             key = annotations.key if publisher is None else publisher
@@ -143,7 +143,7 @@ def split_singles(
     return split
 
 
-class _Wanted:
+class _CanonicalForm:
     """What the service writes into each event: the batch's partition key, the publisher."""
 
     __slots__ = ("_new", "_old", "key", "messages", "publisher", "section")
@@ -152,13 +152,13 @@ class _Wanted:
         self.key = key
         self.publisher = publisher
         self.messages = messages
-        self.section = annotations_section(*owned_pairs(key, publisher))
+        self.section = annotations_section(*service_annotations(key, publisher))
         self._old = self._new = b""  # annotations, often the same in event after event
 
     @classmethod
     def of_batch(
         cls, envelope: Annotations, publisher: str | None, messages: MessageFunctions
-    ) -> _Wanted:
+    ) -> _CanonicalForm:
         if publisher is None:
             return cls(envelope.key, None, messages)
         if envelope.key not in (None, publisher):
@@ -173,7 +173,7 @@ class _Wanted:
             and annotations.publisher == self.publisher
         )
 
-    def applied(self, data: bytes, start: int, end: int, annotations: Annotations) -> bytes:
+    def apply(self, data: bytes, start: int, end: int, annotations: Annotations) -> bytes:
         """The message as it is stored instead."""
         if self.publisher is not None and annotations.key not in (None, self.publisher):
             raise KeyConflict(
@@ -186,14 +186,14 @@ class _Wanted:
             if not self._old or not data.startswith(self._old, start):
                 stop = self.messages.read_annotations(data, start + 3, end, [ELEMENTS_MAX])[0]
                 self._old = data[start:stop]
-                self._new = self.messages.rewrite(
+                self._new = self.messages.rewrite_message(
                     self._old, 0, stop - start, self.key, self.publisher
                 )
             return self._new + data[start + len(self._old) : end]
-        return self.messages.rewrite(data, start, end, self.key, self.publisher)
+        return self.messages.rewrite_message(data, start, end, self.key, self.publisher)
 
 
-class _Coalesced:
+class _CoalescedSingles:
     """The publication that singles are being added to."""
 
     __slots__ = ("count", "key", "last", "parts", "producer", "size")
@@ -207,15 +207,15 @@ class _Coalesced:
         self.last: Annotations | None = None  # such as came last need no admission
 
     def admit(
-        self, key: str | None, annotations: Annotations, split: list[Publication | Refusal]
+        self, key: str | None, annotations: Annotations, split: list[Publication | RefusedEvent]
     ) -> None:
         """Begin a new publication if the next event does not belong to this one."""
         stamp = annotations.producer
-        producer = _extended(self.producer, stamp)
+        producer = _extend_run(self.producer, stamp)
         interrupted = producer is None and (stamp is not None or self.producer is not None)
         if key != self.key or interrupted or self.size >= _SINGLES_BYTES:
             self.close(split)
-            producer = _begun(stamp)
+            producer = _begin_run(stamp)
         self.key = key
         self.producer = producer
         self.last = annotations if stamp is None else None
@@ -226,7 +226,7 @@ class _Coalesced:
         self.size += length + _SINGLE_BYTES_MIN
         self.count += 1
 
-    def close(self, split: list[Publication | Refusal]) -> None:
+    def close(self, split: list[Publication | RefusedEvent]) -> None:
         if self.count:
             split.append(Publication(b"".join(self.parts), self.count, self.key, self.producer))
             self.parts = []
@@ -235,7 +235,7 @@ class _Coalesced:
 
 
 def _inspect_single(
-    data: bytes, start: int, end: int, seen: Seen, messages: MessageFunctions
+    data: bytes, start: int, end: int, seen: AnnotationsCache, messages: MessageFunctions
 ) -> Annotations:
     length = end - start
     if length >= 8:
@@ -248,14 +248,14 @@ def _inspect_single(
 
 
 def _inspect(
-    data: bytes, start: int, end: int, seen: Seen, messages: MessageFunctions
+    data: bytes, start: int, end: int, seen: AnnotationsCache, messages: MessageFunctions
 ) -> Annotations:
     if messages is pure_messages:  # the compiled check needs no shortcut
         with contextlib.suppress(IndexError, struct.error, KernelError):
-            annotations = inspect_usual(data, start, end, seen)
+            annotations = inspect_common_message(data, start, end, seen)
             if annotations is not None:
                 return annotations
-    return messages.inspect(data, start, end, seen)
+    return messages.inspect_message(data, start, end, seen)
 
 
 def leading_envelope(
@@ -278,13 +278,13 @@ def leading_envelope(
     return annotations, position
 
 
-def _usual_batch(data: bytes, first: int, end: int, wanted: _Wanted) -> Publication | None:
+def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> Publication | None:
     """The whole batch as one slice, if there is nothing but events and all can stay as they are."""
     position, count = first, 0
     if wanted.key is None:
         position, count = _plain_events(data, first, end)
     key = wanted.key
-    seen = Seen()
+    seen = AnnotationsCache()
     met = BARE if wanted.met_by(BARE) else None
     while position < end:
         if position + _EVENT_BYTES_MIN > end:
@@ -381,30 +381,32 @@ def _check_envelope_code(code: int, codes: set[int]) -> None:
     codes.add(code)
 
 
-def _assemble(data: bytes, events: list[int], wanted: _Wanted, bytes_max: int) -> Publication:
+def _assemble(
+    data: bytes, events: list[int], wanted: _CanonicalForm, bytes_max: int
+) -> Publication:
     """Check each event, make it canonical where it is not, and join them."""
-    seen = Seen()
-    sections = _Sections(data, bytes_max)
+    seen = AnnotationsCache()
+    sections = _SectionWriter(data, bytes_max)
     key = wanted.key
     producer: _Run = None
     numbers = iter(events)
     for index, (outer, first, stop) in enumerate(zip(numbers, numbers, numbers, strict=True)):
         annotations = _inspect(data, first, stop, seen, wanted.messages)
         if not index:
-            producer = _begun(annotations.producer)
+            producer = _begin_run(annotations.producer)
             key = annotations.key if key is None else key
         elif producer is not None:
-            producer = _extended(producer, annotations.producer)
+            producer = _extend_run(producer, annotations.producer)
         if not wanted.met_by(annotations):
-            sections.put(wanted.applied(data, first, stop, annotations))
+            sections.put(wanted.apply(data, first, stop, annotations))
         elif outer < 0:
             sections.put(data[first:stop])
         else:
             sections.keep(outer, stop)
-    return Publication(sections.joined(), len(events) // 3, key, producer)
+    return Publication(sections.join(), len(events) // 3, key, producer)
 
 
-class _Sections:
+class _SectionWriter:
     """A run of data sections, built of slices of `data` that are as long as possible."""
 
     __slots__ = ("_bytes_max", "_data", "_kept", "_parts", "_reached", "_size")
@@ -429,7 +431,7 @@ class _Sections:
         self._parts += _data_head(len(message)), message
         self._grow(len(message) + 8)
 
-    def joined(self) -> bytes:
+    def join(self) -> bytes:
         self._flush()
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
@@ -452,11 +454,11 @@ def _data_head(length: int) -> bytes:
     return b"\x00\x53\x75\xb0" + length.to_bytes(4, "big")
 
 
-def _begun(stamp: _Stamp) -> _Run:
+def _begin_run(stamp: _Stamp) -> _Run:
     return None if stamp is None else (*stamp, stamp[2])
 
 
-def _extended(run: _Run, stamp: _Stamp) -> _Run:
+def _extend_run(run: _Run, stamp: _Stamp) -> _Run:
     """The run with one more event, None if that is not the next one of the same producer."""
     if run is None or stamp is None or run[:2] != stamp[:2]:
         return None

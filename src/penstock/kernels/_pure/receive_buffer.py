@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Intake:
+class ReceiveBuffer:
     """A socket's reads, each behind what was left over from the one before.
 
     `room` gives the memory for a read, `take` what is there when so much was read. The view that

@@ -11,7 +11,7 @@ _SHORT_HEAD, _LONG_HEAD = 5, 8
 _U32 = Struct(">I").unpack_from
 
 
-def count_steps(sections: bytes, step: int) -> int:
+def count_metered_events(sections: bytes, step: int) -> int:
     """Each event of `sections` (penstock.model.events) counts once for each `step` bytes that its
     message began, and an empty one once. Raises KernelError where they are damaged."""
     steps = position = 0

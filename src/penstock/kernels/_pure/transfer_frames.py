@@ -62,7 +62,7 @@ _KINDS = {
 _DELIVERY_ID_MASK = 0xFFFFFFFF
 
 
-class Framed(msgspec.Struct, frozen=True, gc=False):
+class FramedDeliveries(msgspec.Struct, frozen=True, gc=False):
     """Frames ready for the socket; `position` is where the next event's data section starts."""
 
     data: bytes
@@ -86,7 +86,7 @@ def frame_events(
     base_offset: int,
     enqueued_ms: int,
     runtime: bytes,
-) -> Framed:
+) -> FramedDeliveries:
     """Frame events as settled transfers, one delivery each.
 
     The event whose data section starts at `position` has the number `sequence`; its offset is
@@ -98,7 +98,7 @@ def frame_events(
     """
     if not 0 <= position <= len(sections):
         raise KernelError(f"no event at byte {position} of {len(sections)}")
-    link = _Link(channel, handle, frame_bytes_max, enqueued_ms, runtime)
+    link = _FrameLink(channel, handle, frame_bytes_max, enqueued_ms, runtime)
     limits = (events_max, frames_max, bytes_max)
     try:
         return _frame(sections, position, limits, link, delivery_id, sequence, base_offset)
@@ -134,7 +134,7 @@ def frame_run(
     frame_bytes_max: int,
     sequence: int,
     runtime: bytes,
-) -> Framed:
+) -> FramedDeliveries:
     """The same over several stored batches: the first from the event `sequence` at `position` on,
     those behind it whole. The position that is told is in the batch of the last event; where one
     has fewer events than it says, the run ends with it.
@@ -171,10 +171,10 @@ def frame_run(
         position = framed.position
         if framed.events < left:
             break
-    return Framed(b"".join(parts), events, frames, position)
+    return FramedDeliveries(b"".join(parts), events, frames, position)
 
 
-class _Link:
+class _FrameLink:
     """What is the same in all frames of one call."""
 
     __slots__ = ("enqueued", "frame_bytes_max", "head", "middle", "overhead", "room", "runtime")
@@ -210,11 +210,11 @@ def _frame(
     sections: bytes,
     position: int,
     limits: tuple[int, int, int],
-    link: _Link,
+    link: _FrameLink,
     delivery_id: int,
     sequence: int,
     base_offset: int,
-) -> Framed:
+) -> FramedDeliveries:
     events_max, frames_max, bytes_max = limits
     head, middle, enqueued = link.head, link.middle, link.enqueued
     frame_bytes_max = link.frame_bytes_max
@@ -267,7 +267,7 @@ def _frame(
         events += 1
         sequence += 1
         delivery_id = (delivery_id + 1) & _DELIVERY_ID_MASK
-    return Framed(b"".join(out), events, frames, position)
+    return FramedDeliveries(b"".join(out), events, frames, position)
 
 
 @lru_cache(maxsize=256)
@@ -305,7 +305,7 @@ def _own_annotations(sections: bytes, first: int, stop: int) -> tuple[int, int, 
     return own, sections[first + 5], sections[first + 6 : stop]
 
 
-def _payload(link: _Link, message: bytes, sequence: int, offset: bytes) -> bytes:
+def _payload(link: _FrameLink, message: bytes, sequence: int, offset: bytes) -> bytes:
     """A delivered message of any form."""
     annotations, count, pairs, rest = _stored_parts(message)
     pairs = b"".join(
@@ -348,7 +348,7 @@ def _stored_parts(message: bytes) -> tuple[bytes, int, bytes, bytes]:
     return delivery, count, pairs, message[position:]
 
 
-def _append_frames(out: list[bytes], link: _Link, payload: bytes, delivery_id: int) -> int:
+def _append_frames(out: list[bytes], link: _FrameLink, payload: bytes, delivery_id: int) -> int:
     """Cut one delivery into frames; continuations repeat id, tag and format (E20)."""
     size = 0
     for start in range(0, len(payload), link.room):

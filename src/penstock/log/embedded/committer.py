@@ -28,7 +28,7 @@ from typing import Protocol
 
 from penstock.log.api import LogHealth
 from penstock.log.append import Wake
-from penstock.log.embedded.writer import Outcome, PartitionWriter, Pending
+from penstock.log.embedded.writer import PartitionWriter, PendingAppend, WriteOutcome
 from penstock.model import limits
 from penstock.model.errors import DataDirectoryError, LogFailed
 
@@ -51,12 +51,12 @@ OnFlush = Callable[[float], object]
 """Called on the committer's thread with the seconds that a round's flush took; must not block."""
 
 
-class Committed(Protocol):
+class CommittedPartition(Protocol):
     """The owner's half of a partition, as the committer sees it."""
 
     writer: PartitionWriter
 
-    def settle(self, outcome: Outcome) -> None:
+    def apply_outcome(self, outcome: WriteOutcome) -> None:
         """On the owner's thread: take the outcome of a round."""
         ...
 
@@ -128,12 +128,16 @@ class Committer:
         """Raises DataDirectoryError where the system starts no thread at all."""
         self._wake = wake
         self._on_flush = on_flush
-        self._queue: SimpleQueue[tuple[Committed, Pending] | Chore | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[CommittedPartition, PendingAppend] | Chore | None] = (
+            SimpleQueue()
+        )
         self._owner = threading.get_ident()
         self._is_owner_gone = False
         self._news: deque[Callable[[], object]] = deque()
         self._round_bytes = ROUND_BYTES_MIN
-        self._round: dict[Committed, list[Pending]] = {}  # taken from the queue and not settled
+        self._round: dict[
+            CommittedPartition, list[PendingAppend]
+        ] = {}  # taken from the queue and not settled
         self._failure: LogFailed | None = None  # why the thread ended
         self._last_round_ms: int | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
@@ -152,26 +156,26 @@ class Committer:
         """Any thread."""
         return LogHealth(self._thread.is_alive(), self._last_round_ms, self._queue.qsize())
 
-    def put(self, partition: Committed, pending: Pending) -> None:
+    def put(self, partition: CommittedPartition, pending: PendingAppend) -> None:
         """On the owner's thread; never blocks."""
         self._queue.put((partition, pending))
         if self._failure is not None:
             self._fail_queued(self._failure)
 
-    def do(self, chore: Chore) -> None:
+    def run_on_committer(self, chore: Chore) -> None:
         """Run `chore` on the committer's thread, after all that was put before it."""
         self._queue.put(chore)
 
-    def do_aside(self, chore: Chore) -> None:
+    def run_on_helper(self, chore: Chore) -> None:
         """The same for what would keep the next round waiting, such as removing large files."""
         self._queue.put(lambda: self._helpers.submit(partial(_guarded, chore)))
 
-    def post(self, news: Callable[[], object]) -> None:
+    def run_on_owner(self, news: Callable[[], object]) -> None:
         """From the committer's thread: have `news` run by the owner, after all earlier ones."""
         self._news.append(news)
         self._wake_owner()
 
-    def deliver(self) -> None:
+    def run_owner_callbacks(self) -> None:
         """On the owner's thread: run everything that was posted by now."""
         while True:
             try:
@@ -192,7 +196,7 @@ class Committer:
             self._fail_queued(self._failure)
         self._helpers.close()
         if threading.get_ident() == self._owner or self._is_owner_gone:
-            self.deliver()
+            self.run_owner_callbacks()
 
     # --- on the committer's thread ----------------------------------------------------------------
 
@@ -222,7 +226,9 @@ class Committer:
             _guarded(chore)
         return is_open
 
-    def _take(self, appends: dict[Committed, list[Pending]], chores: list[Chore]) -> bool:
+    def _take(
+        self, appends: dict[CommittedPartition, list[PendingAppend]], chores: list[Chore]
+    ) -> bool:
         """Take everything that is queued; wait for the first item, up to IDLE_WAKE_S."""
         size = 0
         try:
@@ -246,7 +252,7 @@ class Committer:
         except Empty:
             return True
 
-    def _commit(self, appends: dict[Committed, list[Pending]]) -> None:
+    def _commit(self, appends: dict[CommittedPartition, list[PendingAppend]]) -> None:
         if len(appends) > 1 and _size(appends) >= LARGE_ROUND_BYTES:
             flush_s = self._store_at_once(appends)
         else:
@@ -259,12 +265,12 @@ class Committer:
         for partition in partitions:
             outcome = partition.writer.finish()
             del appends[partition]  # from here on its appends are settled by this outcome alone
-            self._news.append(partial(partition.settle, outcome))
+            self._news.append(partial(partition.apply_outcome, outcome))
         self._wake_owner()
         for partition in partitions:
-            _guarded(partition.writer.tidy)
+            _guarded(partition.writer.write_mark_if_due)
 
-    def _store(self, appends: dict[Committed, list[Pending]]) -> float | None:
+    def _store(self, appends: dict[CommittedPartition, list[PendingAppend]]) -> float | None:
         """Write everything, then flush all of it at once; how long that flush took, if any."""
         for partition, pending in appends.items():
             partition.writer.begin(pending)
@@ -275,7 +281,9 @@ class Committer:
         self._helpers.run_all([writer.flush for writer in flushing])
         return monotonic() - began_s
 
-    def _store_at_once(self, appends: dict[Committed, list[Pending]]) -> float | None:
+    def _store_at_once(
+        self, appends: dict[CommittedPartition, list[PendingAppend]]
+    ) -> float | None:
         """Write and flush each partition by itself, all at once; how long the longest flush took.
         Only one thread uses a writer during that time."""
         flushes_s: list[float] = []
@@ -289,14 +297,14 @@ class Committer:
 
     def _wake_owner(self) -> None:
         try:
-            self._wake(self.deliver)
+            self._wake(self.run_owner_callbacks)
         except RuntimeError:
             self._is_owner_gone = True
             # The owner's loop is closed already: `close` delivers what it no longer will.
             _logger.debug("The owner's thread takes no more callbacks.")
 
     def _fail_queued(
-        self, error: LogFailed, waiting: dict[Committed, list[Pending]] | None = None
+        self, error: LogFailed, waiting: dict[CommittedPartition, list[PendingAppend]] | None = None
     ) -> None:
         """The thread ended: settle what it had taken (`waiting`) and what is queued with `error`.
 
@@ -309,8 +317,8 @@ class Committer:
         while self._take(waiting, chores):
             pass
         for partition, pending in waiting.items():
-            failed = Outcome([], None, [], pending, error=error, is_final=True)
-            self._news.append(partial(partition.settle, failed))
+            failed = WriteOutcome([], None, [], pending, error=error, is_final=True)
+            self._news.append(partial(partition.apply_outcome, failed))
         self._wake_owner()
 
 
@@ -332,11 +340,13 @@ def _guarded(act: Callable[[], object]) -> None:
         _logger.exception("A task of the log failed.")
 
 
-def _size(appends: dict[Committed, list[Pending]]) -> int:
+def _size(appends: dict[CommittedPartition, list[PendingAppend]]) -> int:
     return sum(each.size for pending in appends.values() for each in pending)
 
 
-def _store_one(writer: PartitionWriter, pending: list[Pending], flushes_s: list[float]) -> None:
+def _store_one(
+    writer: PartitionWriter, pending: list[PendingAppend], flushes_s: list[float]
+) -> None:
     writer.begin(pending)
     if writer.needs_flush:
         began_s = monotonic()

@@ -25,7 +25,7 @@ _START_RESERVE_MIN_BYTES = 64 * limits.KB
 _PID_BYTES = 20  # always this many, so that the new pid replaces the whole earlier one
 
 
-class Format(msgspec.Struct, frozen=True):
+class DirectoryFormat(msgspec.Struct, frozen=True):
     """`DIR/format.json`: a later version may add fields; a version we do not know is refused."""
 
     format: int
@@ -87,14 +87,14 @@ def check_format(files: Files, directory: Path) -> None:
     """Write the version into a new directory; refuse one that is newer or not to be understood."""
     path = directory / FORMAT_FILE
     if FORMAT_FILE not in files.listdir(directory):
-        replace_file(files, path, msgspec.json.encode(Format(FORMAT_VERSION)), flush=True)
+        replace_file(files, path, msgspec.json.encode(DirectoryFormat(FORMAT_VERSION)), flush=True)
         files.fsync_directory(directory)
         with contextlib.suppress(PermissionError):  # somebody else's, and there before us
             files.fsync_directory(directory.parent)
         return
     content = read_small(files, path, _FORMAT_BYTES_MAX)
     try:
-        found = msgspec.json.decode(content or b"", type=Format)
+        found = msgspec.json.decode(content or b"", type=DirectoryFormat)
     except msgspec.DecodeError as error:
         raise DataDirectoryError(
             f"The file {path} does not tell the directory's format version: {error}."

@@ -20,7 +20,7 @@ _READ_ONLY = {errno.EROFS, errno.EACCES}
 HANDLES_MAX = 256  # kept open though unused; far below the usual 1024 of a process
 
 
-class Handle:
+class FileHandle:
     """An open file and how many are using it."""
 
     __slots__ = ("fd", "is_doomed", "users")
@@ -31,30 +31,30 @@ class Handle:
         self.is_doomed = False  # to be closed by its last user
 
 
-class Handles:
+class FileHandleCache:
     """Any thread. `acquire` and `release` come in pairs."""
 
     def __init__(self, files: Files, *, handles_max: int = HANDLES_MAX) -> None:
         self._files = files
         self._handles_max = handles_max
         self._lock = threading.Lock()
-        self._open: OrderedDict[Segment, Handle] = OrderedDict()
+        self._open: OrderedDict[Segment, FileHandle] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def acquire(self, segment: Segment) -> Handle:
+    def acquire(self, segment: Segment) -> FileHandle:
         """Raises OSError, FileNotFoundError among them when retention was faster."""
         with self._lock:
             handle = self._open.get(segment)
             if handle is None:
-                handle = self._open[segment] = Handle(self._open_file(segment))
+                handle = self._open[segment] = FileHandle(self._open_file(segment))
             else:
                 self._open.move_to_end(segment)
             handle.users += 1
             return handle
 
-    def release(self, handle: Handle) -> None:
+    def release(self, handle: FileHandle) -> None:
         with self._lock:
             assert handle.users > 0
             handle.users -= 1
@@ -108,12 +108,12 @@ class Handles:
                 if len(self._open) <= self._handles_max:
                     return
 
-    def _doom(self, handle: Handle) -> None:
+    def _doom(self, handle: FileHandle) -> None:
         handle.is_doomed = True
         if not handle.users:
             self._close(handle)
 
-    def _close(self, handle: Handle) -> None:
+    def _close(self, handle: FileHandle) -> None:
         """Everything in the file that matters was flushed before: a failure only warns."""
         try:
             self._files.close(handle.fd)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.log.checksummed_file import seal, unseal
+from penstock.log.checksummed_file import add_checksum, remove_checksum
 from penstock.model import limits
 
 INDEX_MAGIC = b"PNSTKIDX"
@@ -31,7 +31,7 @@ _HEAD = struct.Struct("<QQQqq")
 _ENTRY = struct.Struct("<QQq")
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False):
+class LogMark(msgspec.Struct, frozen=True, gc=False):
     """A place between two records, and what the log was like up to there."""
 
     offset: int
@@ -40,7 +40,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
     last_offset: int
 
 
-class Place(NamedTuple):
+class IndexEntry(NamedTuple):
     """Where a record starts, and the sequence number of its first event."""
 
     offset: int
@@ -76,14 +76,14 @@ class SparseIndex:
             self._times.append(enqueued_ms)
             self._next_at = base_offset + INDEX_INTERVAL_BYTES
 
-    def before_sequence(self, sequence: int) -> Place | None:
+    def before_sequence(self, sequence: int) -> IndexEntry | None:
         """Where to start looking for the record that holds `sequence`; None: at the beginning."""
         return self._place(bisect_right(self._firsts, sequence) - 1)
 
-    def before_offset(self, offset: int) -> Place | None:
+    def before_offset(self, offset: int) -> IndexEntry | None:
         return self._place(bisect_right(self._offsets, offset) - 1)
 
-    def before_time(self, time_ms: int) -> Place | None:
+    def before_time(self, time_ms: int) -> IndexEntry | None:
         """Strictly earlier, since several records may share a millisecond."""
         return self._place(bisect_left(self._times, time_ms) - 1)
 
@@ -93,23 +93,23 @@ class SparseIndex:
             twin.note(*entry)
         return twin
 
-    def encode(self, base_offset: int, mark: Mark) -> bytes:
+    def encode(self, base_offset: int, mark: LogMark) -> bytes:
         head = _HEAD.pack(
             base_offset, mark.offset, mark.next_sequence, mark.newest_ms, mark.last_offset
         )
         entries = [_ENTRY.pack(*entry) for entry in self._entries()]
-        return seal(INDEX_MAGIC, head + b"".join(entries))
+        return add_checksum(INDEX_MAGIC, head + b"".join(entries))
 
     def _entries(self) -> Iterator[tuple[int, int, int]]:
         return zip(self._firsts, self._offsets, self._times, strict=True)
 
-    def _place(self, entry: int) -> Place | None:
-        return Place(self._offsets[entry], self._firsts[entry]) if entry >= 0 else None
+    def _place(self, entry: int) -> IndexEntry | None:
+        return IndexEntry(self._offsets[entry], self._firsts[entry]) if entry >= 0 else None
 
 
-def decode_index(content: bytes, base_offset: int) -> tuple[SparseIndex, Mark] | None:
+def decode_index(content: bytes, base_offset: int) -> tuple[SparseIndex, LogMark] | None:
     """The index and how far it speaks; None when it is not this segment's, or not whole."""
-    body = unseal(INDEX_MAGIC, content)
+    body = remove_checksum(INDEX_MAGIC, content)
     if body is None or len(body) < _HEAD.size or (len(body) - _HEAD.size) % _ENTRY.size:
         return None
     base, through, next_sequence, newest_ms, last_offset = _HEAD.unpack_from(body)
@@ -118,4 +118,4 @@ def decode_index(content: bytes, base_offset: int) -> tuple[SparseIndex, Mark] |
     index = SparseIndex()
     for entry in _ENTRY.iter_unpack(body[_HEAD.size :]):
         index.note(*entry)
-    return index, Mark(through, next_sequence, newest_ms, last_offset)
+    return index, LogMark(through, next_sequence, newest_ms, last_offset)

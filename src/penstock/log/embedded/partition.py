@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
-from penstock.log.append import Subscribers, Wake, receipt_of, refusal, run_done
+from penstock.log.append import Subscribers, Wake, check_batch, receipt_for, run_callback
 from penstock.log.embedded.committer import Committer
-from penstock.log.embedded.partition_loader import Opened
-from penstock.log.embedded.reader import PartitionReader, View
-from penstock.log.embedded.record import RECORD_HEADER_BYTES, frame
+from penstock.log.embedded.partition_loader import LoadedPartition
+from penstock.log.embedded.reader import CommittedView, PartitionReader
+from penstock.log.embedded.record import RECORD_HEADER_BYTES, encode_record_header
 from penstock.log.embedded.segment import Segment
-from penstock.log.embedded.writer import Outcome, PartitionWriter, Pending
-from penstock.log.position_resolver import resolve
-from penstock.log.tail_cache import Tail
+from penstock.log.embedded.writer import PartitionWriter, PendingAppend, WriteOutcome
+from penstock.log.position_resolver import resolve_position
+from penstock.log.tail_cache import TailCache
 from penstock.model import limits
 from penstock.model.errors import (
     InternalError,
@@ -26,7 +26,7 @@ from penstock.model.errors import (
     OperationCancelled,
     PenstockError,
 )
-from penstock.model.events import EventBatch, Producer, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 from penstock.model.positions import Position
 
 _logger = logging.getLogger(__name__)
@@ -42,12 +42,12 @@ class EmbeddedPartition:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: LoadedPartition,
         *,
         committer: Committer,
         writer: PartitionWriter,
         reader: PartitionReader,
-        tail: Tail,
+        tail: TailCache,
         wake: Wake,
         is_durable: bool,
     ) -> None:
@@ -62,7 +62,7 @@ class EmbeddedPartition:
         self._salt = opened.salt
         self._subscribers = Subscribers()
         end = opened.end
-        self._view = View(opened.segments, end.offset, end.next_sequence, end.newest_ms)
+        self._view = CommittedView(opened.segments, end.offset, end.next_sequence, end.newest_ms)
         self._error: PenstockError | None = None
         self._takes_more = True
         self._is_dropped = False
@@ -77,16 +77,16 @@ class EmbeddedPartition:
     # --- the contract -----------------------------------------------------------------------------
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
-        refused = refusal(batch) if self._takes_more else self._error
+        refused = check_batch(batch) if self._takes_more else self._error
         if refused is not None:
-            self._wake(partial(run_done, done, refused))
+            self._wake(partial(run_callback, done, refused))
             return
         if now_ms > self._appended_ms:
             self._appended_ms = now_ms
         numbered = StoredBatch(
             self._next_sequence, self._next_offset, self._appended_ms, batch.count, batch.sections
         )
-        header = frame(
+        header = encode_record_header(
             batch,
             first_sequence=self._next_sequence,
             base_offset=self._next_offset,
@@ -100,7 +100,9 @@ class EmbeddedPartition:
         self.pending_bytes += size
         if batch.producer is not None:
             self._producers.note(batch.producer)
-        self._committer.put(self, Pending(self._generation, header, numbered, batch.producer, done))
+        self._committer.put(
+            self, PendingAppend(self._generation, header, numbered, batch.producer, done)
+        )
 
     def status(self) -> PartitionStatus:
         return self._status(self._view, self._tail.settle_last_offset())
@@ -109,12 +111,12 @@ class EmbeddedPartition:
         # In this order: the view is then at least as new as the offset that was compared.
         last_offset = self._tail.last_offset
         view = self._view
-        found = resolve(position, self._status(view, last_offset))
+        found = resolve_position(position, self._status(view, last_offset))
         if found is not None:
             return found
-        return self._retrying(lambda view: self._search(view, position))
+        return self._with_current_view(lambda view: self._search(view, position))
 
-    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
+    def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         view = self._view
         begin = view.begin_sequence
         if begin < 0 or sequence >= view.next_sequence:
@@ -127,21 +129,21 @@ class EmbeddedPartition:
         return found
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
-        return self._retrying(lambda view: self._read(view, sequence, bytes_max))
+        return self._with_current_view(lambda view: self._read(view, sequence, bytes_max))
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         return self._subscribers.add(on_commit)
 
-    def producer(self, producer_id: int) -> Producer | None:
+    def producer(self, producer_id: int) -> ProducerStamp | None:
         return self._producers.get(producer_id)
 
     # --- for the store ----------------------------------------------------------------------------
 
-    def settle(self, outcome: Outcome) -> None:
+    def apply_outcome(self, outcome: WriteOutcome) -> None:
         """A round ended: make it readable, tell its publishers, wake its readers; in this order."""
         if self._is_dropped:
             for pending in [*outcome.refused, *outcome.committed, *outcome.failed]:
-                self._done(pending, OperationCancelled("The event hub was deleted."))
+                self._complete_append(pending, OperationCancelled("The event hub was deleted."))
             return
         if outcome.opened or outcome.committed:
             self._advance(outcome)
@@ -149,15 +151,15 @@ class EmbeddedPartition:
             self._fall_back(outcome, outcome.error)
         for pending in outcome.refused:
             assert outcome.refusal is not None
-            self._done(pending, outcome.refusal)
+            self._complete_append(pending, outcome.refusal)
         for pending in outcome.committed:
             self.pending_bytes -= pending.size
-            run_done(pending.done, receipt_of(pending.batch))
+            run_callback(pending.done, receipt_for(pending.batch))
         for pending in outcome.failed:
             assert outcome.error is not None
-            self._done(pending, outcome.error)
+            self._complete_append(pending, outcome.error)
         if outcome.committed:
-            self._subscribers.announce()
+            self._subscribers.notify()
 
     def drop_before(self, oldest_ms: int) -> list[Segment]:
         """Take closed segments whose newest event is older out of the view; they may go now."""
@@ -171,7 +173,9 @@ class EmbeddedPartition:
         if count == 0:
             return []
         view = self._view
-        self._view = View(segments[count:], view.end_offset, view.next_sequence, view.newest_ms)
+        self._view = CommittedView(
+            segments[count:], view.end_offset, view.next_sequence, view.newest_ms
+        )
         self._tail.drop_before(segments[count].header.first_sequence)
         return list(segments[:count])
 
@@ -179,7 +183,7 @@ class EmbeddedPartition:
         """Forget cached batches for their age, also where nothing is appended any more."""
         self._tail.drop_older(now_ms - limits.TAIL_CACHE_AGE_MS)
 
-    def to_roll(self, *, retention_ms: int, now_ms: int) -> Segment | None:
+    def segment_to_roll(self, *, retention_ms: int, now_ms: int) -> Segment | None:
         """The active segment, if it should be closed so that its events can go in time."""
         view = self._view
         if not view.segments or view.end_offset == view.segments[-1].header.base_offset:
@@ -196,7 +200,7 @@ class EmbeddedPartition:
         self._is_dropped = True
         self.writer.cancel()
         segments = self._view.segments
-        self._view = View((), 0, 0, 0)
+        self._view = CommittedView((), 0, 0, 0)
         self._tail.clear()
         return segments
 
@@ -207,23 +211,25 @@ class EmbeddedPartition:
 
     # --- within -----------------------------------------------------------------------------------
 
-    def _advance(self, outcome: Outcome) -> None:
+    def _advance(self, outcome: WriteOutcome) -> None:
         view = self._view
         segments = (*view.segments, *outcome.opened) if outcome.opened else view.segments
         if not outcome.committed:
-            self._view = View(segments, view.end_offset, view.next_sequence, view.newest_ms)
+            self._view = CommittedView(
+                segments, view.end_offset, view.next_sequence, view.newest_ms
+            )
             return
         newest = outcome.committed[-1].batch
         end_offset = newest.base_offset + outcome.committed[-1].size
         assert end_offset > view.end_offset
         self._tail.add([pending.batch for pending in outcome.committed])
-        self._view = View(segments, end_offset, newest.next_sequence, newest.enqueued_ms)
+        self._view = CommittedView(segments, end_offset, newest.next_sequence, newest.enqueued_ms)
         if self._is_durable:
             self._flushed_offset = end_offset
         if self._takes_more:
             self._error = None  # there is room again
 
-    def _fall_back(self, outcome: Outcome, error: LogFailed) -> None:
+    def _fall_back(self, outcome: WriteOutcome, error: LogFailed) -> None:
         """What was numbered and not committed never was: its numbers, and its producers' stamps,
         are given again. A stamp kept here would make the publisher's retry look like a repeat."""
         view = self._view
@@ -237,11 +243,11 @@ class EmbeddedPartition:
             self._error = error
             self._takes_more = not outcome.is_final
 
-    def _done(self, pending: Pending, error: PenstockError) -> None:
+    def _complete_append(self, pending: PendingAppend, error: PenstockError) -> None:
         self.pending_bytes -= pending.size
-        run_done(pending.done, error)
+        run_callback(pending.done, error)
 
-    def _status(self, view: View, last_offset: int) -> PartitionStatus:
+    def _status(self, view: CommittedView, last_offset: int) -> PartitionStatus:
         return PartitionStatus(
             begin_sequence=view.begin_sequence,
             last_sequence=view.next_sequence - 1,
@@ -251,19 +257,19 @@ class EmbeddedPartition:
             failed=None if self._error is None else str(self._error),
         )
 
-    def _read(self, view: View, sequence: int, bytes_max: int) -> list[StoredBatch]:
+    def _read(self, view: CommittedView, sequence: int, bytes_max: int) -> list[StoredBatch]:
         begin = view.begin_sequence
         if begin < 0 or sequence >= view.next_sequence:
             return []
         return self._reader.read(view, max(sequence, begin), bytes_max=bytes_max)
 
-    def _search(self, view: View, position: Position) -> int:
+    def _search(self, view: CommittedView, position: Position) -> int:
         begin = view.begin_sequence
         if begin < 0:
             return view.next_sequence
         return min(view.next_sequence, max(begin, self._reader.search(view, position)))
 
-    def _retrying(self, act: Callable[[View], _T]) -> _T:
+    def _with_current_view(self, act: Callable[[CommittedView], _T]) -> _T:
         """Retention may remove a file between the look at the view and its opening; the view that
         is there by then no longer names it."""
         for _ in range(_ATTEMPTS):
@@ -293,7 +299,7 @@ class RefusedPartition:
         self._wake = wake
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
-        self._wake(partial(run_done, done, LogFailed(self._text)))
+        self._wake(partial(run_callback, done, LogFailed(self._text)))
 
     def status(self) -> PartitionStatus:
         return PartitionStatus(-1, -1, -1, 0, 0, self.damage[0])
@@ -301,7 +307,7 @@ class RefusedPartition:
     def locate(self, position: Position) -> int:
         raise LogCorrupt(self._text)
 
-    def cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
+    def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
         return None
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
@@ -310,5 +316,5 @@ class RefusedPartition:
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         return lambda: None
 
-    def producer(self, producer_id: int) -> Producer | None:
+    def producer(self, producer_id: int) -> ProducerStamp | None:
         return None

@@ -14,35 +14,35 @@ from pathlib import Path
 import msgspec
 
 from penstock.log.embedded.files import Files, read_small
-from penstock.log.embedded.index import INDEX_FILE_BYTES_MAX, Mark, SparseIndex, decode_index
-from penstock.log.embedded.record_scanner import Damaged
-from penstock.log.embedded.recovery import Recovered, recover, replay
+from penstock.log.embedded.index import INDEX_FILE_BYTES_MAX, LogMark, SparseIndex, decode_index
+from penstock.log.embedded.record_scanner import DamagedRange
+from penstock.log.embedded.recovery import RecoveryResult, recover_segment, replay_records
 from penstock.log.embedded.segment import (
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
     Segment,
     SegmentHeader,
-    base_of,
     decode_header,
+    parse_segment_name,
     segment_name,
 )
-from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, Producers, decode_producers
+from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, ProducerStates, decode_producers
 from penstock.model.errors import LogCorrupt
 
 _logger = logging.getLogger(__name__)
 
-_START = Mark(offset=0, next_sequence=0, newest_ms=0, last_offset=-1)
+_START = LogMark(offset=0, next_sequence=0, newest_ms=0, last_offset=-1)
 
 
-class HeaderAct(Enum):
+class HeaderAction(Enum):
     USE = "use"
     REMOVE = "remove"
     SKIP = "skip"  # the file stays and is not used; the operator is told
     REFUSE = "refuse"
 
 
-class HeaderRow(msgspec.Struct, frozen=True):
+class HeaderRule(msgspec.Struct, frozen=True):
     """A row holds when each of its facts is as said; None means whatever it is."""
 
     label: str
@@ -51,32 +51,32 @@ class HeaderRow(msgspec.Struct, frozen=True):
     bare: bool | None  # the file holds nothing behind the header's place
     known: bool | None  # a segment lies before it, or it is the first of all (offset 0)
     covered: bool | None  # the segment before it holds whole records at or behind its base
-    act: HeaderAct
+    act: HeaderAction
     reason: str
 
 
 # fmt: off
 HEADER_TABLE = (
-    HeaderRow("whole", True, None, None, None, False, HeaderAct.USE,
+    HeaderRule("whole", True, None, None, None, False, HeaderAction.USE,
         "One good copy of the header is enough."),
-    HeaderRow("leftover", None, None, True, None, True, HeaderAct.REMOVE,
+    HeaderRule("leftover", None, None, True, None, True, HeaderAction.REMOVE,
         "The segment could not be created completely and the log went on in the one before it, "
         "whose records continue behind this base. This file never held a record."),
-    HeaderRow("overlap", True, None, False, None, True, HeaderAct.USE,
+    HeaderRule("overlap", True, None, False, None, True, HeaderAction.USE,
         "An earlier version took a leftover for the end of the log and gave the numbers behind it "
         "again. Both files hold acknowledged events; those written last are served."),
-    HeaderRow("unborn", False, True, True, True, False, HeaderAct.REMOVE,
+    HeaderRule("unborn", False, True, True, True, False, HeaderAction.REMOVE,
         "The crash came while the file was being made: a record goes in only after the header was "
         "flushed. What came before says where the log goes on."),
-    HeaderRow("lost numbers", False, True, True, False, False, HeaderAct.REFUSE,
+    HeaderRule("lost numbers", False, True, True, False, False, HeaderAction.REFUSE,
         "The only file, and it can no longer tell which number comes next: going on would give "
         "old numbers to new events."),
-    HeaderRow("emptied", False, False, True, None, False, HeaderAct.SKIP,
+    HeaderRule("emptied", False, False, True, None, False, HeaderAction.SKIP,
         "It holds nothing, and the next segment's header says where the log goes on. Events that "
         "it held before are lost; if none are missing, remove the file."),
-    HeaderRow("damaged newest", False, True, False, None, None, HeaderAct.REFUSE,
+    HeaderRule("damaged newest", False, True, False, None, None, HeaderAction.REFUSE,
         "Records follow that cannot be checked without the salt; they may have been acknowledged."),
-    HeaderRow("damaged closed", False, False, False, None, None, HeaderAct.REFUSE,
+    HeaderRule("damaged closed", False, False, False, None, None, HeaderAction.REFUSE,
         "The numbers of the segment before it end where only this header knows."),
 )
 # fmt: on
@@ -84,7 +84,7 @@ HEADER_TABLE = (
 
 def decide_header(
     *, whole: bool, newest: bool, bare: bool, known: bool, covered: bool
-) -> HeaderRow:
+) -> HeaderRule:
     """The one row that holds."""
     facts = (whole, newest, bare, known, covered)
     rows = [row for row in HEADER_TABLE if _holds(row, facts)]
@@ -92,39 +92,39 @@ def decide_header(
     return rows[0]
 
 
-def _holds(row: HeaderRow, facts: tuple[bool, ...]) -> bool:
+def _holds(row: HeaderRule, facts: tuple[bool, ...]) -> bool:
     wanted = (row.whole, row.newest, row.bare, row.known, row.covered)
     return all(want is None or want == fact for want, fact in zip(wanted, facts, strict=True))
 
 
-class Opened(msgspec.Struct, frozen=True):
+class LoadedPartition(msgspec.Struct, frozen=True):
     """A partition as its directory tells it. The last segment is the active one."""
 
     segments: tuple[Segment, ...]
-    end: Mark
-    producers: Producers
+    end: LogMark
+    producers: ProducerStates
     salt: int
     damage: tuple[str, ...]  # what an operator should know of, in words
     rows: tuple[str, ...]  # labels of the recovery table's rows that held
     checkpointed: int  # the index file on disk speaks up to this offset; -1 if there is none
 
 
-def open_partition(
+def load_partition(
     files: Files, directory: Path, partition: int, *, new_salt: Callable[[], int]
-) -> Opened:
+) -> LoadedPartition:
     """Raises LogCorrupt where going on would hide a loss, OSError where the disk fails, and
     DataDirectoryError for files of a newer version. A new partition has no file yet."""
     damage: list[str] = []
     found = _find_segments(files, directory, partition, damage)
     if not found:
-        return Opened((), _START, Producers(), new_salt(), (), (), -1)
+        return LoadedPartition((), _START, ProducerStates(), new_salt(), (), (), -1)
     segments = [Segment(directory / segment_name(h.base_offset), h) for h, _ in found]
     for segment, (_, size), following in zip(segments, found, segments[1:], strict=False):
         segment.end = _end_of_closed(files, segment, size, following, damage)
     recovered, checkpointed = _open_active(files, segments, found[-1][1], damage)
     for text in damage:
         _logger.error("%s", text)
-    return Opened(
+    return LoadedPartition(
         tuple(segments),
         recovered.end,
         recovered.producers,
@@ -135,7 +135,7 @@ def open_partition(
     )
 
 
-def load_index(files: Files, segment: Segment) -> tuple[SparseIndex, Mark] | None:
+def load_index(files: Files, segment: Segment) -> tuple[SparseIndex, LogMark] | None:
     """The segment's index file; None if it is missing or not whole."""
     content = read_small(files, segment.beside(INDEX_SUFFIX), INDEX_FILE_BYTES_MAX)
     return None if content is None else decode_index(content, segment.header.base_offset)
@@ -149,7 +149,7 @@ def _find_segments(
     for name in names:
         if name.endswith(".new"):
             files.unlink(directory / name)  # a derived file that was not put in place
-    bases = sorted(base for name in names if (base := base_of(name)) is not None)
+    bases = sorted(base for name in names if (base := parse_segment_name(name)) is not None)
     found: list[tuple[SegmentHeader, int]] = []
     for base in bases:
         path = directory / segment_name(base)
@@ -162,13 +162,13 @@ def _find_segments(
             known=bool(found) or base == 0,
             covered=hidden is not None,
         )
-        if row.act is HeaderAct.REFUSE:
+        if row.act is HeaderAction.REFUSE:
             raise LogCorrupt(f"The segment {path} has no whole header ({row.label}). {row.reason}")
-        if row.act is HeaderAct.REMOVE:
+        if row.act is HeaderAction.REMOVE:
             _logger.warning("unfinished segment removed path=%s reason=%r", path, row.reason)
             _remove(files, path, names)
             continue
-        if row.act is HeaderAct.SKIP:
+        if row.act is HeaderAction.SKIP:
             damage.append(f"The segment {path} is not used ({row.label}). {row.reason}")
             continue
         assert header is not None
@@ -185,7 +185,7 @@ def _find_segments(
 
 def _hidden_records(
     files: Files, directory: Path, previous: tuple[SegmentHeader, int], base: int
-) -> Mark | None:
+) -> LogMark | None:
     """The end of the whole records that the previous segment holds at or behind `base`; None if
     there is none. Reads nothing where the file ends at `base`, as every closed one does."""
     header, size = previous
@@ -193,10 +193,10 @@ def _hidden_records(
     if stop <= base:
         return None
     segment = Segment(directory / segment_name(header.base_offset), header)
-    start = Mark(base, -1, -1, -1)
+    start = LogMark(base, -1, -1, -1)
     fd = files.open(segment.path, write=False)
     try:
-        passed = replay(files, fd, segment, start, stop, SparseIndex(), Producers())
+        passed = replay_records(files, fd, segment, start, stop, SparseIndex(), ProducerStates())
     finally:
         files.close(fd)
     return None if passed.end is start else passed.end
@@ -211,7 +211,7 @@ def _remove(files: Files, path: Path, names: list[str]) -> None:
     files.unlink(path)
 
 
-def _overlap_text(path: Path, hidden: Mark) -> str:
+def _overlap_text(path: Path, hidden: LogMark) -> str:
     return (
         f"The segment {path} holds events up to number {hidden.next_sequence - 1} whose numbers "
         f"were given again in the next segment: those are served, the ones in {path.name} are "
@@ -229,7 +229,7 @@ def _read_header(files: Files, path: Path) -> tuple[SegmentHeader | None, int]:
 
 def _end_of_closed(
     files: Files, segment: Segment, size: int, following: Segment, damage: list[str]
-) -> Mark:
+) -> LogMark:
     """What the next header says, unless the file is too short to reach that far."""
     there = segment.header.base_offset + size - SEGMENT_HEADER_BYTES
     if there >= following.header.base_offset:
@@ -243,7 +243,7 @@ def _end_of_closed(
     fd = files.open(segment.path, write=False)
     try:
         start = segment.header.start
-        passed = replay(files, fd, segment, start, there, SparseIndex(), Producers())
+        passed = replay_records(files, fd, segment, start, there, SparseIndex(), ProducerStates())
         return passed.end
     finally:
         files.close(fd)
@@ -251,7 +251,7 @@ def _end_of_closed(
 
 def _open_active(
     files: Files, segments: list[Segment], size: int, damage: list[str]
-) -> tuple[Recovered, int]:
+) -> tuple[RecoveryResult, int]:
     """Recover the last segment, whose index stays in memory; up to where its file speaks."""
     active = segments[-1]
     producers, producers_through = _producers_at_active(files, segments)
@@ -269,7 +269,7 @@ def _open_active(
         checkpointed = start.offset
     fd = files.open(active.path)
     try:
-        recovered = recover(files, fd, active, start, index, producers)
+        recovered = recover_segment(files, fd, active, start, index, producers)
     finally:
         files.close(fd)
     if recovered.cut_bytes:
@@ -278,24 +278,24 @@ def _open_active(
             "not whole, and nothing shows that it was ever flushed",
             active.path, recovered.cut_bytes, recovered.end.offset, recovered.rows[-1],
         )  # fmt: skip
-    damage += [_told(active, stretch) for stretch in recovered.damaged]
+    damage += [_describe_damage(active, stretch) for stretch in recovered.damaged]
     active.index = recovered.index
     return recovered, checkpointed
 
 
-def _told(segment: Segment, stretch: Damaged) -> str:
+def _describe_damage(segment: Segment, stretch: DamagedRange) -> str:
     return (
         f"The segment {segment.path} is damaged from offset {stretch.offset} to {stretch.stop}: "
         f"reading there fails, the rest is served."
     )
 
 
-def _producers_at_active(files: Files, segments: list[Segment]) -> tuple[Producers, int]:
+def _producers_at_active(files: Files, segments: list[Segment]) -> tuple[ProducerStates, int]:
     """The newest stamps known at the active segment's start or further on, and up to where.
 
     Without its file they are gathered from the nearest one before, and from all records since.
     """
-    producers, through = Producers(), 0
+    producers, through = ProducerStates(), 0
     replayed_from = 0
     for number in range(len(segments) - 1, -1, -1):
         path = segments[number].beside(PRODUCERS_SUFFIX)
@@ -314,7 +314,7 @@ def _producers_at_active(files: Files, segments: list[Segment]) -> tuple[Produce
             start = msgspec.structs.replace(start, offset=through)
         fd = files.open(segment.path, write=False)
         try:
-            replay(files, fd, segment, start, segment.end.offset, SparseIndex(), producers)
+            replay_records(files, fd, segment, start, segment.end.offset, SparseIndex(), producers)
         finally:
             files.close(fd)
     return producers, max(through, active.header.base_offset)

@@ -12,23 +12,23 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.log.embedded.file_handles import Handles
+from penstock.log.embedded.file_handles import FileHandleCache
 from penstock.log.embedded.files import Files, replace_file
-from penstock.log.embedded.index import Mark, Place, SparseIndex
+from penstock.log.embedded.index import IndexEntry, LogMark, SparseIndex
 from penstock.log.embedded.partition_loader import load_index
 from penstock.log.embedded.record import (
     RECORD_HEADER_BYTES,
-    Header,
+    RecordHeader,
+    decode_batch,
+    decode_record_header,
     is_intact,
-    peek,
     record_bytes,
-    stored,
 )
-from penstock.log.embedded.record_scanner import Damaged, Found, walk
-from penstock.log.embedded.recovery import replay
+from penstock.log.embedded.record_scanner import DamagedRange, IntactRecord, scan_records
+from penstock.log.embedded.recovery import replay_records
 from penstock.log.embedded.segment import INDEX_SUFFIX, Segment, SegmentHeader
 from penstock.log.position_resolver import event_at_offset, is_at_or_after
-from penstock.log.producer_state import Producers
+from penstock.log.producer_state import ProducerStates
 from penstock.model import limits
 from penstock.model.errors import LogCorrupt
 from penstock.model.events import StoredBatch
@@ -40,7 +40,7 @@ CACHED_READ_BYTES = limits.READ_CHUNK_BYTES  # on the owner's thread: a fraction
 _SEARCH_BYTES = 128 * limits.KB  # read at once while looking for one record: two index intervals
 
 
-class View(msgspec.Struct, frozen=True, gc=False):
+class CommittedView(msgspec.Struct, frozen=True, gc=False):
     """The committed log at one moment. The last segment is the active one."""
 
     segments: tuple[Segment, ...]
@@ -60,10 +60,10 @@ class View(msgspec.Struct, frozen=True, gc=False):
     def size_bytes(self) -> int:
         return self.end_offset - self.segments[0].header.base_offset if self.segments else 0
 
-    def end_of(self, number: int) -> Mark:
+    def end_of(self, number: int) -> LogMark:
         """Where the segment's events end, as far as they are committed."""
         if number == len(self.segments) - 1:
-            return Mark(self.end_offset, self.next_sequence, self.newest_ms, -1)
+            return LogMark(self.end_offset, self.next_sequence, self.newest_ms, -1)
         end = self.segments[number].end
         assert end is not None
         return end
@@ -72,7 +72,9 @@ class View(msgspec.Struct, frozen=True, gc=False):
 class SegmentIndexes:
     """Indexes of closed segments, from their files, rebuilt where those are missing or bad."""
 
-    def __init__(self, files: Files, handles: Handles, *, indexes_max: int = INDEXES_MAX) -> None:
+    def __init__(
+        self, files: Files, handles: FileHandleCache, *, indexes_max: int = INDEXES_MAX
+    ) -> None:
         self._files = files
         self._handles = handles
         self._indexes_max = indexes_max
@@ -82,7 +84,7 @@ class SegmentIndexes:
     def __len__(self) -> int:
         return len(self._loaded)
 
-    def get(self, segment: Segment, end: Mark) -> SparseIndex:
+    def get(self, segment: Segment, end: LogMark) -> SparseIndex:
         active = segment.index
         if active is not None:
             return active
@@ -104,15 +106,15 @@ class SegmentIndexes:
         with self._lock:
             self._loaded.pop(segment, None)
 
-    def _load(self, segment: Segment, end: Mark) -> SparseIndex:
+    def _load(self, segment: Segment, end: LogMark) -> SparseIndex:
         found = load_index(self._files, segment)
         if found is not None and found[1].offset == end.offset:
             return found[0]
         handle = self._handles.acquire(segment)
         try:
             start = segment.header.start
-            passed = replay(
-                self._files, handle.fd, segment, start, end.offset, SparseIndex(), Producers()
+            passed = replay_records(
+                self._files, handle.fd, segment, start, end.offset, SparseIndex(), ProducerStates()
             )
         finally:
             self._handles.release(handle)
@@ -137,26 +139,28 @@ class PartitionReader:
     """Reads and searches views of one partition. Raises OSError where the disk fails."""
 
     def __init__(
-        self, files: Files, handles: Handles, indexes: SegmentIndexes, buffer: memoryview
+        self, files: Files, handles: FileHandleCache, indexes: SegmentIndexes, buffer: memoryview
     ) -> None:
         """`buffer` is for `read_cached`, which leaves nothing in it: one for all partitions."""
         self._files = files
         self._handles = handles
         self._indexes = indexes
         self._buffer = buffer
-        self._resumes: dict[int, _Stopped] = {}
+        self._resumes: dict[int, _ReadStop] = {}
 
-    def read(self, view: View, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
+    def read(self, view: CommittedView, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         """From the batch that holds `sequence`, which the view retains, up to `bytes_max`."""
         assert view.begin_sequence <= sequence < view.next_sequence
-        take = _Take(sequence, bytes_max)
+        take = _ReadResult(sequence, bytes_max)
         first = bisect_right(view.segments, sequence, key=_first_sequence) - 1
         for number in range(first, len(view.segments)):
             if not self._read_segment(view, number, take):
                 break
         return take.batches
 
-    def read_cached(self, view: View, sequence: int, *, bytes_max: int) -> list[StoredBatch] | None:
+    def read_cached(
+        self, view: CommittedView, sequence: int, *, bytes_max: int
+    ) -> list[StoredBatch] | None:
         """The same for a reader that goes on where it stopped, as far as the file is in memory and
         well; None: ask `read`, which may wait and says what is wrong. Owner's thread."""
         stopped = self._resumes.get(sequence)
@@ -183,43 +187,47 @@ class PartitionReader:
         self._remember(last.next_sequence, segment, last.base_offset + length, length)
         return batches
 
-    def search(self, view: View, position: Position) -> int:
+    def search(self, view: CommittedView, position: Position) -> int:
         """The first event at an offset or a time, somewhere in what the view retains."""
         if position.kind is PositionKind.OFFSET:
             return self._search_offset(view, position)
         return self._search_time(view, position)
 
-    def _read_segment(self, view: View, number: int, take: _Take) -> bool:
+    def _read_segment(self, view: CommittedView, number: int, take: _ReadResult) -> bool:
         """Take from one segment; whether to go on with the next."""
         segment, end = view.segments[number], view.end_of(number)
         if take.sequence < segment.header.first_sequence:
-            return _blocked(take, f"files before {segment.path.name} are missing", segment.header)
+            return _stop_at_damage(
+                take, f"files before {segment.path.name} are missing", segment.header
+            )
         if take.sequence >= end.next_sequence:
             return True
         handle = self._handles.acquire(segment)
         try:
             place = self._place(segment, end, take.sequence)
             chunk_bytes = min(limits.READ_CHUNK_BYTES, take.bytes_max) + _SEARCH_BYTES
-            for item in walk(
+            for item in scan_records(
                 self._files, handle.fd, segment, place, end.offset, chunk_bytes=chunk_bytes
             ):
-                if isinstance(item, Damaged) or item.header.next_sequence <= take.sequence:
+                if isinstance(item, DamagedRange) or item.header.next_sequence <= take.sequence:
                     continue
                 if item.header.first_sequence > take.sequence:
-                    return _blocked(take, f"{segment.path.name} is damaged there", item.header)
+                    return _stop_at_damage(
+                        take, f"{segment.path.name} is damaged there", item.header
+                    )
                 if not take.has_room(item.header.length):
                     length = RECORD_HEADER_BYTES + item.header.length
                     self._remember(take.sequence, segment, item.header.base_offset, length)
                     return False
-                take.add(stored(item.chunk, item.position, item.header))
+                take.add(decode_batch(item.chunk, item.position, item.header))
         finally:
             self._handles.release(handle)
         if take.sequence < end.next_sequence:
-            return _blocked(take, f"{segment.path.name} is damaged there", end)
+            return _stop_at_damage(take, f"{segment.path.name} is damaged there", end)
         self._remember(take.sequence, segment, end.offset, 1)
         return take.has_room(1)
 
-    def _search_offset(self, view: View, position: Position) -> int:
+    def _search_offset(self, view: CommittedView, position: Position) -> int:
         number = bisect_right(view.segments, position.value, key=_base_offset) - 1
         if number < 0:
             return view.begin_sequence
@@ -227,16 +235,18 @@ class PartitionReader:
         place = self._indexes.get(segment, end).before_offset(position.value)
         sequence = segment.header.first_sequence if place is None else place.sequence
         for item in self._items(segment, place, end):
-            if isinstance(item, Damaged):
+            if isinstance(item, DamagedRange):
                 if item.stop > position.value:
                     return sequence  # it begins where the damage does, and reading will say so
                 continue
             if item.header.next_offset > position.value:
-                return event_at_offset(stored(item.chunk, item.position, item.header), position)
+                return event_at_offset(
+                    decode_batch(item.chunk, item.position, item.header), position
+                )
             sequence = item.header.next_sequence
         return sequence
 
-    def _search_time(self, view: View, position: Position) -> int:
+    def _search_time(self, view: CommittedView, position: Position) -> int:
         for number in range(len(view.segments)):
             end = view.end_of(number)
             if is_at_or_after(end.newest_ms, position):
@@ -248,7 +258,7 @@ class PartitionReader:
         sequence = segment.header.first_sequence if place is None else place.sequence
         is_damaged = False
         for item in self._items(segment, place, end):
-            if isinstance(item, Damaged):
+            if isinstance(item, DamagedRange):
                 is_damaged = True
                 continue
             if is_at_or_after(item.header.enqueued_ms, position):
@@ -257,17 +267,19 @@ class PartitionReader:
             sequence, is_damaged = item.header.next_sequence, False
         return sequence
 
-    def _items(self, segment: Segment, place: Place | None, end: Mark) -> Iterator[Found | Damaged]:
+    def _items(
+        self, segment: Segment, place: IndexEntry | None, end: LogMark
+    ) -> Iterator[IntactRecord | DamagedRange]:
         start = segment.header.base_offset if place is None else place.offset
         handle = self._handles.acquire(segment)
         try:
-            yield from walk(
+            yield from scan_records(
                 self._files, handle.fd, segment, start, end.offset, chunk_bytes=_SEARCH_BYTES
             )
         finally:
             self._handles.release(handle)
 
-    def _place(self, segment: Segment, end: Mark, sequence: int) -> int:
+    def _place(self, segment: Segment, end: LogMark, sequence: int) -> int:
         """The offset to start from: where a reader stopped before, or the nearest index entry."""
         stopped = self._resumes.pop(sequence, None)
         if stopped is not None and stopped.segment is segment:
@@ -278,10 +290,10 @@ class PartitionReader:
     def _remember(self, sequence: int, segment: Segment, offset: int, length: int) -> None:
         if len(self._resumes) >= _RESUMES_MAX:
             self._resumes.clear()  # readers that went elsewhere; the others search once
-        self._resumes[sequence] = _Stopped(segment, offset, length)
+        self._resumes[sequence] = _ReadStop(segment, offset, length)
 
 
-class _Stopped(msgspec.Struct, frozen=True, gc=False):
+class _ReadStop(msgspec.Struct, frozen=True, gc=False):
     """Where a read ended."""
 
     segment: Segment
@@ -289,7 +301,7 @@ class _Stopped(msgspec.Struct, frozen=True, gc=False):
     length: int  # of the record there, or of the last one: a guess that saves reading half records
 
 
-class _Take:
+class _ReadResult:
     """What a read has gathered, and what it wants next."""
 
     __slots__ = ("_size", "batches", "bytes_max", "sequence")
@@ -314,20 +326,22 @@ def _records(chunk: memoryview, sequence: int, offset: int, salt: int) -> list[S
     batches: list[StoredBatch] = []
     position = 0
     while True:
-        header = peek(chunk, position, base_offset=offset + position)
+        header = decode_record_header(chunk, position, base_offset=offset + position)
         if header is None or not is_intact(chunk, position, header, salt):
             return batches
         if not batches and not header.first_sequence <= sequence < header.next_sequence:
             return batches
-        batches.append(stored(chunk, position, header))
+        batches.append(decode_batch(chunk, position, header))
         position += RECORD_HEADER_BYTES + header.length
 
 
-def _blocked(take: _Take, why: str, following: Header | SegmentHeader | Mark) -> bool:
+def _stop_at_damage(
+    take: _ReadResult, why: str, following: RecordHeader | SegmentHeader | LogMark
+) -> bool:
     """What is wanted next cannot be read: end here, or say so if it is the first."""
     if take.batches:
         return False
-    after = following.next_sequence if isinstance(following, Mark) else following.first_sequence
+    after = following.next_sequence if isinstance(following, LogMark) else following.first_sequence
     raise LogCorrupt(
         f"The events {take.sequence} to {after - 1} cannot be read: {why}. "
         f"Reading can go on from sequence number {after}."

@@ -32,7 +32,7 @@ from crc32c import crc32c
 
 from penstock.model import limits
 from penstock.model.errors import LogCorrupt
-from penstock.model.events import EventBatch, Producer, StoredBatch
+from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 
 RECORD_MAGIC = b"PnRc"
 RECORD_HEADER_BYTES = 64
@@ -48,7 +48,7 @@ _CHECKED_FROM = _PREFIX.size
 assert _HEADER.size == RECORD_HEADER_BYTES == _PREFIX.size + _REST.size
 
 
-class Header(msgspec.Struct, frozen=True, gc=False):
+class RecordHeader(msgspec.Struct, frozen=True, gc=False):
     """A record's header as it stands on disk; plausible, its checksum not yet compared."""
 
     checksum: int
@@ -57,7 +57,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     base_offset: int
     first_sequence: int
     enqueued_ms: int
-    producer: Producer | None
+    producer: ProducerStamp | None
     flushed_offset: int  # everything below was on disk when this record was framed
     next_offset: int  # where the next record starts
 
@@ -71,7 +71,7 @@ def record_bytes(sections: bytes) -> int:
     return RECORD_HEADER_BYTES + len(sections)
 
 
-def frame(
+def encode_record_header(
     batch: EventBatch,
     *,
     first_sequence: int,
@@ -100,7 +100,9 @@ def frame(
     return _PREFIX.pack(RECORD_MAGIC, crc32c(batch.sections, crc32c(rest, salt))) + rest
 
 
-def peek(chunk: bytes | memoryview, position: int, *, base_offset: int) -> Header | None:
+def decode_record_header(
+    chunk: bytes | memoryview, position: int, *, base_offset: int
+) -> RecordHeader | None:
     """The header at `position`, or None where no record of that base offset can start."""
     if position + RECORD_HEADER_BYTES > len(chunk):
         return None
@@ -125,8 +127,8 @@ def peek(chunk: bytes | memoryview, position: int, *, base_offset: int) -> Heade
         return None
     stamp = None
     if flags & FLAG_PRODUCER:
-        stamp = Producer(producer_id, epoch, producer_first, producer_last)
-    return Header(
+        stamp = ProducerStamp(producer_id, epoch, producer_first, producer_last)
+    return RecordHeader(
         checksum,
         length,
         count,
@@ -139,7 +141,7 @@ def peek(chunk: bytes | memoryview, position: int, *, base_offset: int) -> Heade
     )
 
 
-def is_intact(chunk: bytes | memoryview, position: int, header: Header, salt: int) -> bool:
+def is_intact(chunk: bytes | memoryview, position: int, header: RecordHeader, salt: int) -> bool:
     """Whether the whole record lies in `chunk` and its checksum fits."""
     end = position + RECORD_HEADER_BYTES + header.length
     if end > len(chunk):
@@ -147,7 +149,7 @@ def is_intact(chunk: bytes | memoryview, position: int, header: Header, salt: in
     return crc32c(memoryview(chunk)[position + _CHECKED_FROM : end], salt) == header.checksum
 
 
-def stored(chunk: bytes | memoryview, position: int, header: Header) -> StoredBatch:
+def decode_batch(chunk: bytes | memoryview, position: int, header: RecordHeader) -> StoredBatch:
     """The record at `position`, found intact before, as readers get it."""
     start = position + RECORD_HEADER_BYTES
     return StoredBatch(

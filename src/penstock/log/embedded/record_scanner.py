@@ -11,20 +11,26 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.log.embedded.files import Files
-from penstock.log.embedded.record import RECORD_HEADER_BYTES, RECORD_MAGIC, Header, is_intact, peek
+from penstock.log.embedded.record import (
+    RECORD_HEADER_BYTES,
+    RECORD_MAGIC,
+    RecordHeader,
+    decode_record_header,
+    is_intact,
+)
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, Segment
 from penstock.model import limits
 
 
-class Found(msgspec.Struct, frozen=True, gc=False):
+class IntactRecord(msgspec.Struct, frozen=True, gc=False):
     """A whole record at `position` of `chunk`, its checksum compared."""
 
-    header: Header
+    header: RecordHeader
     chunk: bytes
     position: int
 
 
-class Damaged(msgspec.Struct, frozen=True, gc=False):
+class DamagedRange(msgspec.Struct, frozen=True, gc=False):
     """Bytes from `offset` to `stop` that are no whole record; at `stop` one is, or the end."""
 
     offset: int
@@ -32,7 +38,7 @@ class Damaged(msgspec.Struct, frozen=True, gc=False):
     is_zero: bool  # nothing but zeros: space that was never written
 
 
-def walk(
+def scan_records(
     files: Files,
     fd: int,
     segment: Segment,
@@ -40,21 +46,21 @@ def walk(
     stop: int,
     *,
     chunk_bytes: int = limits.READ_CHUNK_BYTES,
-) -> Iterator[Found | Damaged]:
+) -> Iterator[IntactRecord | DamagedRange]:
     """The records from `offset` (where one starts) up to `stop`, and what is none between them.
 
     Nothing is taken for a record that does not end by `stop`. May raise OSError.
     """
     there = segment.header.base_offset + files.size(fd) - SEGMENT_HEADER_BYTES
-    window = _Window(files, fd, segment, min(stop, there), chunk_bytes)
+    window = _ScanBuffer(files, fd, segment, min(stop, there), chunk_bytes)
     salt = segment.header.salt
     while offset < window.stop:
         position = offset - window.offset
-        header = peek(window.chunk, position, base_offset=offset)
+        header = decode_record_header(window.chunk, position, base_offset=offset)
         if header is None or not is_intact(window.chunk, position, header, salt):
             header = _whole_record(window, offset)  # it may only reach beyond the chunk
         if header is not None:
-            yield Found(header, window.chunk, offset - window.offset)
+            yield IntactRecord(header, window.chunk, offset - window.offset)
             offset = header.next_offset
             continue
         damaged = _damage(window, offset)
@@ -62,13 +68,13 @@ def walk(
         if offset < window.stop or window.stop == stop:
             yield damaged
         else:  # the file ends too early as well: one stretch, told once
-            yield Damaged(damaged.offset, stop, False)
+            yield DamagedRange(damaged.offset, stop, False)
             return
     if offset < stop:
-        yield Damaged(offset, stop, False)
+        yield DamagedRange(offset, stop, False)
 
 
-class _Window:
+class _ScanBuffer:
     """A part of the segment in memory, moved along the walk."""
 
     __slots__ = ("_chunk_bytes", "_fd", "_files", "chunk", "offset", "segment", "stop")
@@ -94,9 +100,9 @@ class _Window:
         return offset - self.offset
 
 
-def _whole_record(window: _Window, offset: int) -> Header | None:
+def _whole_record(window: _ScanBuffer, offset: int) -> RecordHeader | None:
     position = window.hold(offset, RECORD_HEADER_BYTES)
-    header = peek(window.chunk, position, base_offset=offset)
+    header = decode_record_header(window.chunk, position, base_offset=offset)
     if header is None or header.next_offset > window.stop:
         return None
     position = window.hold(offset, header.next_offset - offset)
@@ -105,7 +111,7 @@ def _whole_record(window: _Window, offset: int) -> Header | None:
     return header
 
 
-def _damage(window: _Window, offset: int) -> Damaged:
+def _damage(window: _ScanBuffer, offset: int) -> DamagedRange:
     """Look for the next whole record behind `offset`, where there is none."""
     is_zero = True
     at = offset
@@ -122,6 +128,6 @@ def _damage(window: _Window, offset: int) -> Damaged:
             continue
         at += found
         if at > offset and _whole_record(window, at) is not None:
-            return Damaged(offset, at, False)
+            return DamagedRange(offset, at, False)
         at += 1
-    return Damaged(offset, window.stop, is_zero)
+    return DamagedRange(offset, window.stop, is_zero)

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from penstock.log.embedded.index import Mark, SparseIndex
+from penstock.log.embedded.index import LogMark, SparseIndex
 from penstock.model.errors import DataDirectoryError
 
 SEGMENT_MAGIC = b"PNSTKSEG"
@@ -51,9 +51,9 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
     partition: int
 
     @property
-    def start(self) -> Mark:
+    def start(self) -> LogMark:
         """The log as it was where this segment begins."""
-        return Mark(self.base_offset, self.first_sequence, self.newest_ms, self.last_offset)
+        return LogMark(self.base_offset, self.first_sequence, self.newest_ms, self.last_offset)
 
     def encode(self) -> bytes:
         packed = _COPY.pack(
@@ -85,7 +85,7 @@ class Segment:
         path: Path,
         header: SegmentHeader,
         *,
-        end: Mark | None = None,
+        end: LogMark | None = None,
         index: SparseIndex | None = None,
     ) -> None:
         self.path = path
@@ -109,7 +109,7 @@ def segment_name(base_offset: int) -> str:
     return f"{base_offset:0{_NAME_DIGITS}d}{SEGMENT_SUFFIX}"
 
 
-def base_of(name: str) -> int | None:
+def parse_segment_name(name: str) -> int | None:
     """The base offset that a segment's file name tells; None for any other file."""
     stem = name.removesuffix(SEGMENT_SUFFIX)
     if stem == name or len(stem) != _NAME_DIGITS or not (stem.isascii() and stem.isdigit()):

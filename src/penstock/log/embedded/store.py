@@ -14,14 +14,14 @@ from penstock.log.api import LogHealth
 from penstock.log.append import Wake
 from penstock.log.embedded.committer import Committer, OnFlush
 from penstock.log.embedded.directory import DirectoryLock, check_format
-from penstock.log.embedded.file_handles import Handles
+from penstock.log.embedded.file_handles import FileHandleCache
 from penstock.log.embedded.files import Files, OsFiles
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
-from penstock.log.embedded.partition_loader import open_partition
+from penstock.log.embedded.partition_loader import load_partition
 from penstock.log.embedded.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
 from penstock.log.embedded.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
 from penstock.log.embedded.writer import PartitionWriter
-from penstock.log.tail_cache import Tail, TailBudget
+from penstock.log.tail_cache import TailCache, TailCacheBudget
 from penstock.model import limits
 from penstock.model.errors import ArgumentError, DataDirectoryError, LogCorrupt
 
@@ -85,10 +85,10 @@ class EmbeddedLogStore:
         except DataDirectoryError:
             self._lock.release()
             raise
-        self._handles = Handles(self._files)
+        self._handles = FileHandleCache(self._files)
         self._buffer = memoryview(bytearray(CACHED_READ_BYTES))
         self._indexes = SegmentIndexes(self._files, self._handles)
-        self._budget = TailBudget()
+        self._budget = TailCacheBudget()
         try:
             self._committer = Committer(wake, on_flush=on_flush)
         except DataDirectoryError:
@@ -99,7 +99,7 @@ class EmbeddedLogStore:
         self._dropped = 0
         self._is_closed = False
         for path in leftovers:
-            self._committer.do_aside(partial(self._remove_hub, path))
+            self._committer.run_on_helper(partial(self._remove_hub, path))
 
     @property
     def pending_bytes(self) -> int:
@@ -125,7 +125,7 @@ class EmbeddedLogStore:
     def drop(self, hub_id: str) -> None:
         for partition in self._partitions.pop(hub_id, {}).values():
             if isinstance(partition, EmbeddedPartition):
-                self._committer.do(partial(self._forget, partition.cancel()))
+                self._committer.run_on_committer(partial(self._forget, partition.cancel()))
         # Aside at once, so that the id is free; the bytes go when nobody waits for the disk.
         self._dropped += 1
         hub = self._hub_directory(hub_id)
@@ -139,7 +139,7 @@ class EmbeddedLogStore:
         except OSError as error:
             _logger.error("The deleted event hub's directory %s stays: %s", hub, error)
             return
-        self._committer.do_aside(partial(self._remove_hub, aside))
+        self._committer.run_on_helper(partial(self._remove_hub, aside))
 
     def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
         """As the contract says; also leaves a mark in each partition that grew since the last
@@ -151,13 +151,13 @@ class EmbeddedLogStore:
         for partition in self._of_hub(hub_id):
             partition.shrink_cache(now_ms)
             freed += self._expire(partition, oldest_ms)
-            active = partition.to_roll(retention_ms=retention_ms, now_ms=now_ms)
+            active = partition.segment_to_roll(retention_ms=retention_ms, now_ms=now_ms)
             if active is not None:
-                self._committer.do(partial(self._roll, partition, active, oldest_ms))
+                self._committer.run_on_committer(partial(self._roll, partition, active, oldest_ms))
                 if partition.status().last_enqueued_ms < oldest_ms:
                     freed += partition.status().size_bytes
             elif self._is_durable:
-                self._committer.do(partition.writer.checkpoint)
+                self._committer.run_on_committer(partition.writer.write_mark)
         return freed
 
     def health(self) -> LogHealth:
@@ -167,9 +167,9 @@ class EmbeddedLogStore:
         if self._is_closed:
             return
         self._is_closed = True
-        for partition in self._embedded():
+        for partition in self._open_partitions():
             partition.stop("The log is closed.")
-            self._committer.do(partition.writer.close)
+            self._committer.run_on_committer(partition.writer.close)
         self._committer.close()
         self._handles.close()
         self._lock.release()
@@ -179,7 +179,7 @@ class EmbeddedLogStore:
     def _open(self, hub_id: str, index: int) -> EmbeddedPartition | RefusedPartition:
         directory = self._hub_directory(hub_id) / str(index)
         try:
-            opened = open_partition(self._files, directory, index, new_salt=self._new_salt)
+            opened = load_partition(self._files, directory, index, new_salt=self._new_salt)
         except LogCorrupt as error:
             _logger.error("%s", error)
             return RefusedPartition(str(error), directory, self._wake)
@@ -201,7 +201,9 @@ class EmbeddedLogStore:
             committer=self._committer,
             writer=writer,
             reader=PartitionReader(self._files, self._handles, self._indexes, self._buffer),
-            tail=Tail(self._tail_cache_bytes, self._budget, last_offset=opened.end.last_offset),
+            tail=TailCache(
+                self._tail_cache_bytes, self._budget, last_offset=opened.end.last_offset
+            ),
             wake=self._wake,
             is_durable=self._is_durable,
         )
@@ -215,7 +217,7 @@ class EmbeddedLogStore:
         for partitions in self._partitions.values():
             yield from partitions.values()
 
-    def _embedded(self) -> Iterator[EmbeddedPartition]:
+    def _open_partitions(self) -> Iterator[EmbeddedPartition]:
         for partition in self._opened():
             if isinstance(partition, EmbeddedPartition):
                 yield partition
@@ -232,7 +234,7 @@ class EmbeddedLogStore:
         dropped = partition.drop_before(oldest_ms)
         if not dropped:
             return 0
-        self._committer.do_aside(partial(self._remove_segments, dropped))
+        self._committer.run_on_helper(partial(self._remove_segments, dropped))
         return sum(
             segment.end.offset - segment.header.base_offset
             for segment in dropped
@@ -244,9 +246,9 @@ class EmbeddedLogStore:
     def _roll(self, partition: EmbeddedPartition, active: Segment, oldest_ms: int) -> None:
         rolled = partition.writer.roll(active)
         if rolled.opened or rolled.error is not None:
-            self._committer.post(partial(partition.settle, rolled))
+            self._committer.run_on_owner(partial(partition.apply_outcome, rolled))
         if rolled.opened:
-            self._committer.post(partial(self._expire, partition, oldest_ms))
+            self._committer.run_on_owner(partial(self._expire, partition, oldest_ms))
 
     def _remove_segments(self, segments: list[Segment]) -> None:
         """Oldest first and the records last: a crash in between leaves a log without a gap. A

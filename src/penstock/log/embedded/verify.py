@@ -13,24 +13,29 @@ import msgspec
 
 from penstock.log.embedded.directory import FORMAT_FILE, check_format
 from penstock.log.embedded.files import Files, OsFiles, read_small
-from penstock.log.embedded.index import Mark
+from penstock.log.embedded.index import LogMark
 from penstock.log.embedded.partition_loader import load_index
-from penstock.log.embedded.record import Header, event_positions, last_event_position, stored
-from penstock.log.embedded.record_scanner import Damaged, Found, walk
+from penstock.log.embedded.record import (
+    RecordHeader,
+    decode_batch,
+    event_positions,
+    last_event_position,
+)
+from penstock.log.embedded.record_scanner import DamagedRange, IntactRecord, scan_records
 from penstock.log.embedded.segment import (
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
     Segment,
-    base_of,
     decode_header,
     is_copy_whole,
+    parse_segment_name,
 )
 from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, decode_producers
 from penstock.model.errors import DataDirectoryError, LogCorrupt
-from penstock.model.events import Producer
+from penstock.model.events import ProducerStamp
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LogFinding(msgspec.Struct, frozen=True):
     """Something that does not fit. `is_loss`: events that were stored cannot be read any more."""
 
     path: str
@@ -70,13 +75,13 @@ class DumpedRecord(msgspec.Struct, frozen=True):
     count: int
     enqueued_ms: int
     length: int
-    producer: Producer | None
+    producer: ProducerStamp | None
     flushed_offset: int
 
 
 def verify_directory(
     directory: Path, *, files: Files | None = None
-) -> Iterator[Finding | PartitionSummary]:
+) -> Iterator[LogFinding | PartitionSummary]:
     """Every partition's findings, then its summary. Raises DataDirectoryError where there is no
     directory of the log, or one of a newer version."""
     seam = files if files is not None else OsFiles()
@@ -88,12 +93,12 @@ def verify_directory(
     for hub_id in seam.listdir(directory):
         for name in seam.listdir(directory / hub_id):
             if name.isascii() and name.isdigit() and not hub_id.startswith("."):
-                yield from _Partition(seam, directory / hub_id / name).verify()
+                yield from _PartitionVerifier(seam, directory / hub_id / name).verify()
 
 
 def dump_segment(
     path: Path, *, files: Files | None = None
-) -> Iterator[DumpedSegment | DumpedRecord | Damaged]:
+) -> Iterator[DumpedSegment | DumpedRecord | DamagedRange]:
     """The segment's header, then its records and damaged stretches in the order of the file.
     Raises LogCorrupt for a file that is no segment, OSError for one that cannot be read."""
     seam = files if files is not None else OsFiles()
@@ -110,13 +115,13 @@ def dump_segment(
             header.partition,
         )
         stop = header.base_offset + seam.size(fd) - SEGMENT_HEADER_BYTES
-        for item in walk(seam, fd, Segment(path, header), header.base_offset, stop):
-            yield item if isinstance(item, Damaged) else _dumped(item.header)
+        for item in scan_records(seam, fd, Segment(path, header), header.base_offset, stop):
+            yield item if isinstance(item, DamagedRange) else _dump_record(item.header)
     finally:
         seam.close(fd)
 
 
-def _dumped(header: Header) -> DumpedRecord:
+def _dump_record(header: RecordHeader) -> DumpedRecord:
     return DumpedRecord(
         header.base_offset,
         header.first_sequence,
@@ -128,13 +133,13 @@ def _dumped(header: Header) -> DumpedRecord:
     )
 
 
-class _Partition:
+class _PartitionVerifier:
     """A walk over all segments of one partition, comparing each with what came before."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self._folder = folder
-        self._expected: Mark | None = None  # where the log stood behind the last record
+        self._expected: LogMark | None = None  # where the log stood behind the last record
         self._segments = 0
         self._records = 0
         self._events = 0
@@ -142,8 +147,12 @@ class _Partition:
         self._size_bytes = 0
         self._findings = 0
 
-    def verify(self) -> Iterator[Finding | PartitionSummary]:
-        names = [name for name in self._files.listdir(self._folder) if base_of(name) is not None]
+    def verify(self) -> Iterator[LogFinding | PartitionSummary]:
+        names = [
+            name
+            for name in self._files.listdir(self._folder)
+            if parse_segment_name(name) is not None
+        ]
         for name in names:
             for finding in self._verify_segment(name, is_newest=name == names[-1]):
                 self._findings += 1
@@ -161,13 +170,13 @@ class _Partition:
             self._findings,
         )
 
-    def _verify_segment(self, name: str, *, is_newest: bool) -> Iterator[Finding]:
+    def _verify_segment(self, name: str, *, is_newest: bool) -> Iterator[LogFinding]:
         path = self._folder / name
         self._segments += 1
         try:
             fd = self._files.open(path, write=False)
         except OSError as error:
-            yield _finding(path, f"It cannot be read: {error}.", is_loss=True)
+            yield _make_finding(path, f"It cannot be read: {error}.", is_loss=True)
             return
         try:
             content = self._files.pread(fd, SEGMENT_HEADER_BYTES, 0)
@@ -177,25 +186,29 @@ class _Partition:
                 yield self._leftover(path, is_whole=header is not None)
                 return
             if header is None:
-                yield _finding(path, "It has no whole header.", is_loss=not (is_newest and is_bare))
+                yield _make_finding(
+                    path, "It has no whole header.", is_loss=not (is_newest and is_bare)
+                )
                 return
             if not is_copy_whole(content, 0) or not is_copy_whole(content, 1):
-                yield _finding(path, "One of its header's two copies is damaged.", is_loss=False)
+                yield _make_finding(
+                    path, "One of its header's two copies is damaged.", is_loss=False
+                )
             segment = Segment(path, header)
             yield from self._compare_start(segment)
             yield from self._verify_records(fd, segment, is_newest=is_newest)
             yield from self._verify_derived(segment, is_newest=is_newest)
         except OSError as error:
-            yield _finding(path, f"It cannot be read: {error}.", is_loss=True)
+            yield _make_finding(path, f"It cannot be read: {error}.", is_loss=True)
         finally:
             self._files.close(fd)
 
     def _is_covered(self, name: str) -> bool:
         """Whether the segments before hold whole records at or behind this one's base."""
-        base = base_of(name)
+        base = parse_segment_name(name)
         return self._expected is not None and base is not None and base < self._expected.offset
 
-    def _leftover(self, path: Path, *, is_whole: bool) -> Finding:
+    def _leftover(self, path: Path, *, is_whole: bool) -> LogFinding:
         """With a header it hides events from every version that takes it for the end of the log;
         without one it hides nothing. The log goes on in the segment before it."""
         assert self._expected is not None
@@ -206,21 +219,21 @@ class _Partition:
         )
         if is_whole:
             text += ": an earlier version hides those events behind it"
-        return _finding(path, text + ". The next start removes it.", is_loss=is_whole)
+        return _make_finding(path, text + ". The next start removes it.", is_loss=is_whole)
 
-    def _compare_start(self, segment: Segment) -> Iterator[Finding]:
+    def _compare_start(self, segment: Segment) -> Iterator[LogFinding]:
         header, expected = segment.header, self._expected
-        if header.base_offset != base_of(segment.path.name):
-            yield _finding(
+        if header.base_offset != parse_segment_name(segment.path.name):
+            yield _make_finding(
                 segment.path, f"Its header says offset {header.base_offset}.", is_loss=True
             )
         if header.partition != int(self._folder.name):
-            yield _finding(
+            yield _make_finding(
                 segment.path, f"Its header says partition {header.partition}.", is_loss=True
             )
         if expected is not None and header.start != expected:
             hidden = expected.next_sequence - header.first_sequence
-            yield _finding(
+            yield _make_finding(
                 segment.path,
                 f"It begins at offset {header.base_offset} and sequence number "
                 f"{header.first_sequence}; the log before it ends at {expected.offset} and "
@@ -232,14 +245,16 @@ class _Partition:
         if self._first_sequence < 0:
             self._first_sequence = header.first_sequence
 
-    def _verify_records(self, fd: int, segment: Segment, *, is_newest: bool) -> Iterator[Finding]:
+    def _verify_records(
+        self, fd: int, segment: Segment, *, is_newest: bool
+    ) -> Iterator[LogFinding]:
         base = segment.header.base_offset
         stop = base + self._files.size(fd) - SEGMENT_HEADER_BYTES
-        stretches: list[Damaged] = []
+        stretches: list[DamagedRange] = []
         loaded = load_index(self._files, segment)
         flushed = base if loaded is None else loaded[1].offset
-        for item in walk(self._files, fd, segment, base, stop):
-            if isinstance(item, Damaged):
+        for item in scan_records(self._files, fd, segment, base, stop):
+            if isinstance(item, DamagedRange):
                 stretches.append(item)
             else:
                 flushed = max(flushed, item.header.flushed_offset)
@@ -247,56 +262,58 @@ class _Partition:
         self._size_bytes += stop - base
         for stretch in stretches:
             is_tail = is_newest and stretch.offset >= flushed
-            yield _finding(
+            yield _make_finding(
                 segment.path,
                 f"From offset {stretch.offset} to {stretch.stop} there is no whole record"
                 + (": the unfinished tail, which recovery removes." if is_tail else "."),
                 is_loss=not is_tail,
             )
 
-    def _compare_record(self, segment: Segment, item: Found) -> Iterator[Finding]:
+    def _compare_record(self, segment: Segment, item: IntactRecord) -> Iterator[LogFinding]:
         header, expected = item.header, self._expected
         assert expected is not None
-        batch = stored(item.chunk, item.position, header)
+        batch = decode_batch(item.chunk, item.position, header)
         self._records += 1
         self._events += header.count
         where = f"The record at offset {header.base_offset}"
         is_behind_damage = header.base_offset > expected.offset
         if not is_behind_damage and header.first_sequence != expected.next_sequence:
-            yield _finding(
+            yield _make_finding(
                 segment.path,
                 f"{where} begins with sequence number {header.first_sequence}, not "
                 f"{expected.next_sequence}.",
                 is_loss=True,
             )
         if header.enqueued_ms < expected.newest_ms:
-            yield _finding(segment.path, f"{where} is older than the one before it.", is_loss=False)
+            yield _make_finding(
+                segment.path, f"{where} is older than the one before it.", is_loss=False
+            )
         if _count_events(batch.sections) != header.count:
-            yield _finding(
+            yield _make_finding(
                 segment.path, f"{where} does not hold {header.count} data sections.", is_loss=True
             )
-        self._expected = Mark(
+        self._expected = LogMark(
             header.next_offset,
             header.next_sequence,
             header.enqueued_ms,
             header.base_offset + last_event_position(batch.sections),
         )
 
-    def _verify_derived(self, segment: Segment, *, is_newest: bool) -> Iterator[Finding]:
+    def _verify_derived(self, segment: Segment, *, is_newest: bool) -> Iterator[LogFinding]:
         """They can be found again, so nothing is lost with them; and the newest may have none."""
         loaded = load_index(self._files, segment)
         if loaded is None and not is_newest:
             text = "Its index file is missing or damaged; it is made again when it is wanted."
-            yield _finding(segment.path, text, is_loss=False)
+            yield _make_finding(segment.path, text, is_loss=False)
         path = segment.beside(PRODUCERS_SUFFIX)
         content = read_small(self._files, path, PRODUCERS_FILE_BYTES_MAX)
         if content is not None and decode_producers(content) is None:
             text = "It is damaged; the stamps are gathered from the records."
-            yield _finding(path, text, is_loss=False)
+            yield _make_finding(path, text, is_loss=False)
 
 
-def _finding(path: Path, text: str, *, is_loss: bool) -> Finding:
-    return Finding(str(path), text, is_loss)
+def _make_finding(path: Path, text: str, *, is_loss: bool) -> LogFinding:
+    return LogFinding(str(path), text, is_loss)
 
 
 def _count_events(sections: bytes) -> int:

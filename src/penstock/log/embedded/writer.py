@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 
 from penstock.log.api import AppendDone
-from penstock.log.embedded.file_handles import Handle, Handles
+from penstock.log.embedded.file_handles import FileHandle, FileHandleCache
 from penstock.log.embedded.files import Files, replace_file, write_all
-from penstock.log.embedded.index import Mark, SparseIndex
-from penstock.log.embedded.partition_loader import Opened
+from penstock.log.embedded.index import LogMark, SparseIndex
+from penstock.log.embedded.partition_loader import LoadedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES, last_event_position
 from penstock.log.embedded.segment import (
     INDEX_SUFFIX,
@@ -36,10 +36,10 @@ from penstock.log.embedded.segment import (
     SegmentHeader,
     segment_name,
 )
-from penstock.log.producer_state import Producers
+from penstock.log.producer_state import ProducerStates
 from penstock.model import limits
 from penstock.model.errors import DiskFull, LogFailed, OperationCancelled, PenstockError
-from penstock.model.events import Producer, StoredBatch
+from penstock.model.events import ProducerStamp, StoredBatch
 
 _logger = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 _NO_MEANS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
-class Pending(msgspec.Struct, frozen=True, gc=False):
+class PendingAppend(msgspec.Struct, frozen=True, gc=False):
     """An append between the owner's thread and the disk."""
 
     generation: int  # how often the partition had failed when the batch was numbered
     header: bytes
     batch: StoredBatch
-    producer: Producer | None
+    producer: ProducerStamp | None
     done: AppendDone
 
     @property
@@ -70,16 +70,18 @@ class SegmentLeftBehind(Exception):
     the log's end, so nothing may be written to the segment before it."""
 
 
-class Outcome(msgspec.Struct):
+class WriteOutcome(msgspec.Struct):
     """What became of a round in one partition, in the order of appending."""
 
-    refused: list[Pending]  # not tried: numbered before a failure, or the partition is no more
+    refused: list[
+        PendingAppend
+    ]  # not tried: numbered before a failure, or the partition is no more
     refusal: PenstockError | None
-    committed: list[Pending]
-    failed: list[Pending]
+    committed: list[PendingAppend]
+    failed: list[PendingAppend]
     error: LogFailed | None = None  # why they failed
     is_final: bool = False  # nothing more is taken
-    producers: Producers | None = None  # the stamps as committed, where something failed
+    producers: ProducerStates | None = None  # the stamps as committed, where something failed
     opened: list[Segment] = []  # segments begun in this round
 
 
@@ -89,10 +91,10 @@ class PartitionWriter:
     def __init__(
         self,
         files: Files,
-        handles: Handles,
+        handles: FileHandleCache,
         directory: Path,
         partition: int,
-        opened: Opened,
+        opened: LoadedPartition,
         *,
         is_durable: bool,
         segment_bytes: int,
@@ -121,19 +123,19 @@ class PartitionWriter:
         self._refusal: PenstockError | None = None  # for what was numbered before the last failure
         self._is_stopped = False
         # One round's own:
-        self._handle: Handle | None = None
-        self._live: list[Pending] = []
-        self._unflushed: list[Pending] = []
+        self._handle: FileHandle | None = None
+        self._live: list[PendingAppend] = []
+        self._unflushed: list[PendingAppend] = []
         self._outcome = _no_outcome()
         self._error: Exception | None = None
 
     # --- a round ---------------------------------------------------------------------------------
 
-    def begin(self, pending: list[Pending]) -> None:
+    def begin(self, pending: list[PendingAppend]) -> None:
         """Write all of it, flushing only where a segment ends."""
         live = [] if self._is_stopped else [p for p in pending if p.generation == self._generation]
         # Older generations always come first.
-        self._outcome = Outcome(
+        self._outcome = WriteOutcome(
             pending[: len(pending) - len(live)], self._refusal, [], [], opened=[]
         )
         self._error = None
@@ -149,7 +151,7 @@ class PartitionWriter:
         """Once per round and never again; several partitions may be in here at once."""
         self._guard(self._flush)
 
-    def finish(self) -> Outcome:
+    def finish(self) -> WriteOutcome:
         """What became of it; from here on `committed` is committed. Nothing of the round is kept:
         its payloads, and the hub that its callbacks name, are the caller's alone."""
         if self._error is None:
@@ -168,13 +170,13 @@ class PartitionWriter:
 
     # --- between rounds --------------------------------------------------------------------------
 
-    def tidy(self) -> None:
+    def write_mark_if_due(self) -> None:
         """Write a mark every so often, for recovery to start from."""
         is_due = self._end >= self._mark_at or self._unmarked >= CHECKPOINT_RECORDS
         if self._is_durable and is_due:
-            self.checkpoint()
+            self.write_mark()
 
-    def checkpoint(self) -> None:
+    def write_mark(self) -> None:
         """Tell recovery that everything up to here is flushed. A failure costs nothing, EIO
         included: no event is in these files, and each mark is written to a new file."""
         segment = self._segment
@@ -196,7 +198,7 @@ class PartitionWriter:
             self._put_off_mark()
             self._release()
 
-    def roll(self, expected: Segment) -> Outcome:
+    def roll(self, expected: Segment) -> WriteOutcome:
         """Begin a new segment so that retention can drop the one it saw. A lack of space or
         descriptors is a warning, and retention tries again; any other failure stops the partition
         as it does in a round."""
@@ -228,13 +230,13 @@ class PartitionWriter:
             return
         finally:
             self._release()
-        self.checkpoint()
+        self.write_mark()
 
     # --- writing ---------------------------------------------------------------------------------
 
     def _write_runs(self) -> None:
         """A run is what goes into one segment: one write."""
-        run: list[Pending] = []
+        run: list[PendingAppend] = []
         size = 0
         for item in self._live:
             if self._is_full(size, item.size):
@@ -257,7 +259,7 @@ class PartitionWriter:
         is_empty = end == segment.header.base_offset  # then it takes a record of any size
         return not is_empty and segment.position(end) + size > self._segment_bytes
 
-    def _write(self, run: list[Pending], size: int) -> None:
+    def _write(self, run: list[PendingAppend], size: int) -> None:
         if not run:
             return
         assert self._segment is not None
@@ -411,7 +413,7 @@ class PartitionWriter:
                         f"removed: {_cause(error)}"
                     ) from error
 
-    def _leave_stamps(self, begun: Segment, mark: Mark) -> None:
+    def _leave_stamps(self, begun: Segment, mark: LogMark) -> None:
         """Flushed, and its name with the new segment's: the records that it sums up may be dropped
         long before their producers are done. Without it the rest is searched for them."""
         try:
@@ -422,7 +424,7 @@ class PartitionWriter:
                 raise
             _logger.warning("No producers' stamps were left beside %s: %s", begun.path, error)
 
-    def _finish_segment(self, closing: Segment, mark: Mark) -> None:
+    def _finish_segment(self, closing: Segment, mark: LogMark) -> None:
         """Write a derived file and return reserved room. Only an I/O error is a failure: the disk
         is not to be trusted any more."""
         assert closing.index is not None
@@ -458,7 +460,7 @@ class PartitionWriter:
         assert self._segment is not None
         self._files.truncate(self._fd(), self._segment.position(self._end))
 
-    def _mark(self) -> Mark:
+    def _mark(self) -> LogMark:
         """The log's end; the newest event's offset is read back, as it is seldom wanted."""
         if self._newest_at >= 0:
             assert self._segment is not None
@@ -466,7 +468,7 @@ class PartitionWriter:
             record = self._files.pread(self._fd(), self._end - self._newest_at, position)
             self._last_offset = self._newest_at + last_event_position(record[RECORD_HEADER_BYTES:])
             self._newest_at = -1
-        return Mark(self._end, self._next_sequence, self._newest_ms, self._last_offset)
+        return LogMark(self._end, self._next_sequence, self._newest_ms, self._last_offset)
 
     def _fd(self) -> int:
         if self._handle is None:
@@ -510,5 +512,5 @@ def _cause(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _no_outcome() -> Outcome:
-    return Outcome([], None, [], [], opened=[])
+def _no_outcome() -> WriteOutcome:
+    return WriteOutcome([], None, [], [], opened=[])

@@ -9,61 +9,65 @@ from __future__ import annotations
 
 from penstock.management.operations.admin_tokens import AdminTokenActs
 from penstock.management.operations.base import (
-    Administration,
     AdminTokens,
-    Connections,
+    CheckpointAccess,
+    ConnectionRegistry,
     ConnectionView,
-    History,
     IssuedToken,
-    KeptCheckpoints,
-    Lag,
+    LagSource,
     LinkView,
-    shown_path,
+    ManagementContext,
+    MetricHistoryReader,
+    format_path,
 )
-from penstock.management.operations.capture import Captures
-from penstock.management.operations.groups import Groups
-from penstock.management.operations.hubs import HubRequest, Hubs
-from penstock.management.operations.jobs import Jobs
-from penstock.management.operations.namespaces import NamespaceRequest, Namespaces, Place
-from penstock.management.operations.progress import Moved, Progress
-from penstock.management.operations.publishers import Publishers
-from penstock.management.operations.reports import PartitionView, Reports
-from penstock.management.operations.rules import KeyType, Rules
+from penstock.management.operations.capture import CaptureOperations
+from penstock.management.operations.groups import ConsumerGroupOperations
+from penstock.management.operations.hubs import HubOperations, HubRequest
+from penstock.management.operations.jobs import JobOperations
+from penstock.management.operations.namespaces import (
+    NamespaceOperations,
+    NamespaceRequest,
+    ResourceScope,
+)
+from penstock.management.operations.progress import ConsumerProgressOperations, MovedCheckpoint
+from penstock.management.operations.publishers import PublisherOperations
+from penstock.management.operations.reports import ActivityOperations, PartitionView
+from penstock.management.operations.rules import AuthorizationRuleOperations, KeyType
 from penstock.management.permissions import Actor
 
 __all__ = [
     "AdminTokens",
-    "Administration",
+    "CheckpointAccess",
+    "ConnectionRegistry",
     "ConnectionView",
-    "Connections",
-    "History",
     "HubRequest",
     "IssuedToken",
-    "KeptCheckpoints",
     "KeyType",
-    "Lag",
+    "LagSource",
     "LinkView",
-    "Moved",
+    "ManagementContext",
+    "MetricHistoryReader",
+    "MovedCheckpoint",
     "NamespaceRequest",
     "Operations",
     "PartitionView",
-    "Place",
-    "shown_path",
+    "ResourceScope",
+    "format_path",
 ]
 
 
 class Operations:
     """What one actor may ask for."""
 
-    def __init__(self, administration: Administration, actor: Actor) -> None:
+    def __init__(self, administration: ManagementContext, actor: Actor) -> None:
         self.actor = actor
-        self.namespaces = Namespaces(administration, actor)
-        self.hubs = Hubs(administration, actor)
-        self.groups = Groups(administration, actor)
-        self.captures = Captures(administration, actor)
-        self.progress = Progress(administration, actor)
-        self.rules = Rules(administration, actor)
-        self.jobs = Jobs(administration, actor)
-        self.publishers = Publishers(administration, actor)
-        self.reports = Reports(administration, actor)
+        self.namespaces = NamespaceOperations(administration, actor)
+        self.hubs = HubOperations(administration, actor)
+        self.groups = ConsumerGroupOperations(administration, actor)
+        self.captures = CaptureOperations(administration, actor)
+        self.progress = ConsumerProgressOperations(administration, actor)
+        self.rules = AuthorizationRuleOperations(administration, actor)
+        self.jobs = JobOperations(administration, actor)
+        self.publishers = PublisherOperations(administration, actor)
+        self.reports = ActivityOperations(administration, actor)
         self.admin_tokens = AdminTokenActs(administration, actor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from penstock.management.operations.base import Acts, IssuedToken
+from penstock.management.operations.base import IssuedToken, OperationGroup
 from penstock.management.permissions import Action, ProcessRole
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
@@ -16,7 +16,7 @@ LIFETIME_S_MAX = 10 * 365 * 86_400
 _TOKEN_ID = re.compile("[0-9a-f]{32}")
 
 
-class AdminTokenActs(Acts):
+class AdminTokenActs(OperationGroup):
     def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
         """A token for `subject`, which the audit log shows. Raises ArgumentError."""
         self._permit(Action.ADMIN_TOKEN_ISSUE, subject)
@@ -24,11 +24,12 @@ class AdminTokenActs(Acts):
         known_role = by_name.get(role.lower())
         if known_role is None:
             raise ArgumentError(
-                f"The role is '{names.shown(role)}': {', '.join(ROLES)} are allowed."
+                f"The role is '{names.quote_text(role)}': {', '.join(ROLES)} are allowed."
             )
         if not 1 <= len(subject) <= limits.AUDIT_WHO_MAX // 4 or not subject.isprintable():
             raise ArgumentError(
-                f"The name '{names.shown(subject)}' is invalid: 1 to {limits.AUDIT_WHO_MAX // 4} "
+                f"The name '{names.quote_text(subject)}' is invalid: 1 to "
+                f"{limits.AUDIT_WHO_MAX // 4} "
                 "printable characters are allowed."
             )
         if not LIFETIME_S_MIN <= lifetime_s <= LIFETIME_S_MAX:
@@ -41,7 +42,7 @@ class AdminTokenActs(Acts):
         )
         self._record(
             Action.ADMIN_TOKEN_ISSUE,
-            f"{issued.id}: {known_role} for {names.shown(subject)}, {lifetime_s} s",
+            f"{issued.id}: {known_role} for {names.quote_text(subject)}, {lifetime_s} s",
         )
         return issued
 
@@ -50,7 +51,8 @@ class AdminTokenActs(Acts):
         self._permit(Action.ADMIN_TOKEN_REVOKE, token_id)
         if _TOKEN_ID.fullmatch(token_id) is None:
             raise ArgumentError(
-                f"The token id '{names.shown(token_id)}' is invalid: 32 hexadecimal digits are "
+                f"The token id '{names.quote_text(token_id)}' is invalid: 32 hexadecimal "
+                "digits are "
                 "allowed. 'penstock token admin' and the audit log show it."
             )
         self._administration.tokens.revoke(token_id)

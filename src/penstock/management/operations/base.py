@@ -9,17 +9,24 @@ from typing import Protocol
 import msgspec
 
 from penstock.broker import Broker
-from penstock.broker.lag import Checkpoints, LagRow
+from penstock.broker.lag import CheckpointReader, LagRow
 from penstock.catalog.api import Catalog, UsageLedger
 from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import CAPTURE_JOB, JobRegistry
-from penstock.management.permissions import Action, Actor, Forbidden, ProcessRole, Role, Verified
+from penstock.management.permissions import (
+    Action,
+    Actor,
+    AdminRole,
+    Forbidden,
+    ProcessRole,
+    Verified,
+)
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, LimitSet, Namespace, Secret
 from penstock.model.errors import NotFound
-from penstock.model.metrics import Series
+from penstock.model.metrics import MetricSeries
 from penstock.model.usage import AuditEntry
 
 
@@ -51,7 +58,7 @@ class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
     bytes_out: int
 
 
-class Connections(Protocol):
+class ConnectionRegistry(Protocol):
     """The doors' connections, handed in by the service."""
 
     def list(self) -> list[ConnectionView]: ...
@@ -61,15 +68,15 @@ class Connections(Protocol):
         ...
 
 
-class Lag(Protocol):
+class LagSource(Protocol):
     """How far consumer groups are behind."""
 
-    async def measured(
+    async def measure(
         self, namespace: str | None = None, hub: str | None = None
     ) -> list[LagRow]: ...
 
 
-class History(Protocol):
+class MetricHistoryReader(Protocol):
     """Numbers over time."""
 
     async def read(
@@ -81,10 +88,10 @@ class History(Protocol):
         since_ms: int,
         until_ms: int,
         points: int,
-    ) -> Series: ...
+    ) -> MetricSeries: ...
 
 
-class KeptCheckpoints(Checkpoints, Protocol):
+class CheckpointAccess(CheckpointReader, Protocol):
     """The leases and checkpoints that the service keeps, by the hub's id and the group's name."""
 
     async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None:
@@ -95,7 +102,7 @@ class KeptCheckpoints(Checkpoints, Protocol):
 class PortalAccess(Protocol):
     """What the management API needs to know for the web portal."""
 
-    def sign_in_link(self, user: str, role: Role, *, now_ms: int) -> str:
+    def sign_in_link(self, user: str, role: AdminRole, *, now_ms: int) -> str:
         """An address that signs `user` in once. Raises NotFound when the portal is off."""
         ...
 
@@ -128,7 +135,7 @@ class AdminTokens(Protocol):
         ...
 
 
-class Administration(msgspec.Struct, frozen=True, kw_only=True):
+class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to administer. `units_needed` tells how many units the namespace's hour
     needed, for one whose units are not enforced (design.md 6); `reads` runs what waits for the
     disk."""
@@ -136,11 +143,11 @@ class Administration(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog
     broker: Broker
     clock: Clock
-    connections: Connections
+    connections: ConnectionRegistry
     ledger: UsageLedger
-    lag: Lag
-    checkpoints: KeptCheckpoints
-    history: History
+    lag: LagSource
+    checkpoints: CheckpointAccess
+    history: MetricHistoryReader
     jobs: JobRegistry
     reads: Executor
     new_key: Callable[[], Secret]
@@ -152,10 +159,10 @@ class Administration(msgspec.Struct, frozen=True, kw_only=True):
     captures: CaptureRegistry = msgspec.field(default_factory=CaptureRegistry)
 
 
-class Acts:
+class OperationGroup:
     """One noun's acts by one actor."""
 
-    def __init__(self, administration: Administration, actor: Actor) -> None:
+    def __init__(self, administration: ManagementContext, actor: Actor) -> None:
         self._administration = administration
         self._catalog = administration.catalog
         self._actor = actor
@@ -165,7 +172,7 @@ class Acts:
         if self._actor.may(action) and self._is_in_scope(action, *path):
             return
         if not action.endswith("/read"):
-            self._record(action, f"denied: {shown_path(*path)}")
+            self._record(action, f"denied: {format_path(*path)}")
         raise Forbidden(self._actor.explain_refusal(action))
 
     def _is_in_scope(self, action: Action, *path: str | None) -> bool:
@@ -195,7 +202,7 @@ class Acts:
     def _entry(self, action: Action, detail: str) -> AuditEntry:
         return AuditEntry(
             at_ms=self._now_ms(),
-            who=names.shown(self._actor.name, most=limits.AUDIT_WHO_MAX // 4),
+            who=names.quote_text(self._actor.name, most=limits.AUDIT_WHO_MAX // 4),
             what=action.value,
             detail=detail[: limits.AUDIT_DETAIL_MAX],
         )
@@ -206,7 +213,7 @@ class Acts:
     def _namespace(self, name: str) -> Namespace:
         namespace = self._catalog.namespace(name)
         if namespace is None:
-            raise NotFound(f"The namespace '{names.shown(name)}' does not exist.")
+            raise NotFound(f"The namespace '{names.quote_text(name)}' does not exist.")
         return namespace
 
     def _hub(self, namespace: str, name: str) -> Hub:
@@ -214,8 +221,8 @@ class Acts:
         hub = self._catalog.hub(namespace, name)
         if hub is None:
             raise NotFound(
-                f"The event hub '{names.shown(name)}' does not exist in the namespace "
-                f"'{names.shown(namespace)}'."
+                f"The event hub '{names.quote_text(name)}' does not exist in the namespace "
+                f"'{names.quote_text(namespace)}'."
             )
         return hub
 
@@ -225,6 +232,6 @@ def _is_captured(hub: Hub) -> bool:
     return bool(hub.metadata.get("captureRuns"))
 
 
-def shown_path(*parts: str | None) -> str:
+def format_path(*parts: str | None) -> str:
     """An entity's path for people: `contoso/events/readers`."""
-    return "/".join(names.shown(part, most=limits.HUB_NAME_MAX) for part in parts if part)
+    return "/".join(names.quote_text(part, most=limits.HUB_NAME_MAX) for part in parts if part)

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.seek import checkpoint_before
+from penstock.broker.seek import checkpoint_for_position
 from penstock.capture import runs as capture_runs
-from penstock.capture.runs import Run, runs_of
-from penstock.management.capture_registry import CaptureReport, CaptureStatus, DestinationInfo
-from penstock.management.operations.base import Acts, shown_path
+from penstock.capture.runs import CaptureRun, load_runs
+from penstock.management.capture_registry import CaptureReport, CaptureStatus, DestinationSummary
+from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.operations.progress import parse_position
 from penstock.management.permissions import Action
 from penstock.model import names
@@ -20,13 +20,13 @@ from penstock.model.entities import Hub
 from penstock.model.errors import NotAllowed
 
 
-class CaptureRun(msgspec.Struct, frozen=True, kw_only=True):
+class RunAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """What a job needs to know of one run. No key is in it."""
 
     namespace: str
     hub: str
     hub_id: str
-    run: Run
+    run: CaptureRun
     description: dict[str, Any]
     retention_hours: int
     captured: dict[str, int]  # the next event of each partition that is in no file, as reported
@@ -35,7 +35,7 @@ class CaptureRun(msgspec.Struct, frozen=True, kw_only=True):
 _KEEP_EVERY_MS = 15_000  # how far a run is: for a job that has lost its own notes
 
 
-class Captures(Acts):
+class CaptureOperations(OperationGroup):
     def list(self) -> Sequence[CaptureStatus]:
         """Of every hub that has a captureDescription."""
         self._permit(Action.CAPTURE_READ)
@@ -46,28 +46,28 @@ class Captures(Acts):
             if "capture" in hub.metadata
         ]
 
-    def destinations(self) -> Sequence[DestinationInfo]:
+    def destinations(self) -> Sequence[DestinationSummary]:
         self._permit(Action.CAPTURE_READ)
         return self._administration.captures.infos()
 
-    def runs(self, job: str | None = None) -> Sequence[CaptureRun]:
+    def runs(self, job: str | None = None) -> Sequence[RunAssignment]:
         """What is to be captured now: runs that go on, and those that are over and not done. A
         job that asks says who it is: AlreadyExists while another one is at it."""
         self._permit(Action.CAPTURE_RUN)
         if job is not None:
             self._administration.captures.claim(job, now_ms=self._now_ms())
         return [
-            CaptureRun(
+            RunAssignment(
                 namespace=hub.namespace,
                 hub=hub.name,
                 hub_id=hub.id,
                 run=run,
                 description=run.description or hub.metadata["capture"],
                 retention_hours=hub.retention_hours,
-                captured=self._administration.captures.captured(hub, run),
+                captured=self._administration.captures.captured_positions(hub, run),
             )
             for hub in self._hubs()
-            for run in runs_of(hub.metadata.get("captureRuns"))
+            for run in load_runs(hub.metadata.get("captureRuns"))
         ]
 
     def report(self, namespace: str, name: str, report: CaptureReport) -> None:
@@ -76,11 +76,11 @@ class Captures(Acts):
         hub = self._hub(namespace, name)
         registry, now_ms = self._administration.captures, self._now_ms()
         if registry.put(hub, report, now_ms=now_ms):
-            path = shown_path(hub.namespace, hub.name)
+            path = format_path(hub.namespace, hub.name)
             self._record(Action.CAPTURE_RUN, f"{path}: {report.state}")
-        known = runs_of(hub.metadata.get("captureRuns"))
+        known = load_runs(hub.metadata.get("captureRuns"))
         if report.is_finished:
-            left, done = capture_runs.finished(known, report.run)
+            left, done = capture_runs.remove_finished_run(known, report.run)
             if done is not None:
                 self._keep(hub, left, capturePast=_with_done(hub, done, report))
                 return
@@ -105,21 +105,21 @@ class Captures(Acts):
         ]
 
         def locate() -> dict[str, int]:
-            found = [checkpoint_before(*each, position) for each in asked]
+            found = [checkpoint_for_position(*each, position) for each in asked]
             return {each.partition_id: each.sequence_number + 1 for each in found}
 
         loop = asyncio.get_running_loop()
         starts = await loop.run_in_executor(self._administration.reads, locate)
         hub = self._hub(namespace, name)
-        known = runs_of(hub.metadata.get("captureRuns"))
+        known = load_runs(hub.metadata.get("captureRuns"))
         if all(run.is_over for run in known):
             raise NotAllowed(
-                f"Capture of '{names.shown(name)}' is off: switch it on before its history is "
+                f"Capture of '{names.quote_text(name)}' is off: switch it on before its history is "
                 "captured."
             )
-        made = capture_runs.backfilled(
+        made = capture_runs.plan_backfill(
             known,
-            capture_runs.past_of(hub.metadata.get("capturePast")),
+            capture_runs.load_history(hub.metadata.get("capturePast")),
             starts,
             new_id=self._administration.new_hub_id,
             at_ms=self._now_ms(),
@@ -127,13 +127,13 @@ class Captures(Acts):
         )
         if len(made) + len(known) > capture_runs.RUNS_MAX:
             raise NotAllowed(
-                f"{len(known)} runs of Capture of '{names.shown(name)}' are not finished, and "
+                f"{len(known)} runs of Capture of '{names.quote_text(name)}' are not finished, and "
                 f"{len(made)} more are asked for: {capture_runs.RUNS_MAX} are allowed. Try again "
                 "when 'penstock capture status' shows no backlog."
             )
         self._record(
             Action.CAPTURE_BACKFILL,
-            f"{shown_path(hub.namespace, hub.name)}: from {names.shown(since)}",
+            f"{format_path(hub.namespace, hub.name)}: from {names.quote_text(since)}",
         )
         if made:
             self._keep(hub, [*made, *known])
@@ -142,8 +142,8 @@ class Captures(Acts):
             for key in starts
         }
 
-    def _keep(self, hub: Hub, known: Sequence[Run], **more: object) -> None:
-        metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(known)} | more
+    def _keep(self, hub: Hub, known: Sequence[CaptureRun], **more: object) -> None:
+        metadata = hub.metadata | {"captureRuns": capture_runs.dump_runs(known)} | more
         self._catalog.put_hub(msgspec.structs.replace(hub, metadata=metadata))
 
     def _hubs(self) -> Sequence[Hub]:
@@ -162,9 +162,9 @@ class Captures(Acts):
         }
 
 
-def _with_done(hub: Hub, done: Run, report: CaptureReport) -> object:
-    return capture_runs.with_done(
-        capture_runs.past_of(hub.metadata.get("capturePast")),
+def _with_done(hub: Hub, done: CaptureRun, report: CaptureReport) -> object:
+    return capture_runs.add_to_history(
+        capture_runs.load_history(hub.metadata.get("capturePast")),
         done,
         files=report.files,
         events=report.events,

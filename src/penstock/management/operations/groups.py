@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.management.operations.base import Acts, shown_path
+from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.entities import ConsumerGroup
 from penstock.model.errors import AlreadyExists, NotFound
 
 
-class Groups(Acts):
+class ConsumerGroupOperations(OperationGroup):
     def list(self, namespace: str, hub: str) -> list[ConsumerGroup]:
         self._permit(Action.GROUP_READ, namespace, hub)
         self._hub(namespace, hub)
@@ -22,7 +22,7 @@ class Groups(Acts):
         self._hub(namespace, hub)
         group = self._catalog.group(namespace, hub, name)
         if group is None:
-            raise NotFound(f"The consumer group '{names.shown(name)}' does not exist.")
+            raise NotFound(f"The consumer group '{names.quote_text(name)}' does not exist.")
         return group
 
     def create(
@@ -31,7 +31,7 @@ class Groups(Acts):
         """AlreadyExists when there is one, which `$Default` always is."""
         self._permit(Action.GROUP_WRITE, namespace, hub, name)
         if self._catalog.group(namespace, hub, name) is not None:
-            raise AlreadyExists(f"The consumer group '{names.shown(name)}' exists already.")
+            raise AlreadyExists(f"The consumer group '{names.quote_text(name)}' exists already.")
         return self.put(namespace, hub, name, user_metadata=user_metadata)
 
     def put(
@@ -56,7 +56,7 @@ class Groups(Acts):
         else:
             wanted = msgspec.structs.replace(old, user_metadata=user_metadata, updated_ms=now_ms)
         self._catalog.put_group(wanted)
-        self._record(Action.GROUP_WRITE, shown_path(parent.namespace, parent.name, wanted.name))
+        self._record(Action.GROUP_WRITE, format_path(parent.namespace, parent.name, wanted.name))
         return self.show(namespace, hub, name)
 
     def delete(self, namespace: str, hub: str, name: str) -> None:
@@ -64,4 +64,4 @@ class Groups(Acts):
         self._permit(Action.GROUP_DELETE, namespace, hub, name)
         group = self.show(namespace, hub, name)
         self._catalog.delete_group(namespace, hub, name)
-        self._record(Action.GROUP_DELETE, shown_path(group.namespace, group.hub, group.name))
+        self._record(Action.GROUP_DELETE, format_path(group.namespace, group.hub, group.name))

@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.capture import description as capture
 from penstock.capture import runs as capture_runs
-from penstock.capture.destinations import resolve
-from penstock.management.operations.base import Acts, shown_path
+from penstock.capture.destinations import resolve_destination
+from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import limits, names
 from penstock.model.entities import Hub, HubStatus
@@ -31,7 +31,7 @@ class HubRequest(msgspec.Struct, frozen=True, kw_only=True):
     capture: Mapping[str, Any] | None = None
 
 
-class Hubs(Acts):
+class HubOperations(OperationGroup):
     def list(self, namespace: str) -> list[Hub]:
         self._permit(Action.HUB_READ, namespace)
         self._namespace(namespace)
@@ -45,7 +45,7 @@ class Hubs(Acts):
         """AlreadyExists when there is one (the older management API tells the two apart)."""
         self._permit(Action.HUB_WRITE, namespace, name)
         if self._catalog.hub(namespace, name) is not None:
-            raise AlreadyExists(f"The event hub '{names.shown(name)}' exists already.")
+            raise AlreadyExists(f"The event hub '{names.quote_text(name)}' exists already.")
         return self.put(namespace, name, request)
 
     def put(self, namespace: str, name: str, request: HubRequest) -> Hub:
@@ -63,16 +63,16 @@ class Hubs(Acts):
             created_ms=now_ms,
             updated_ms=now_ms,
         )
-        wanted = _changed(blank, request, now_ms, is_new=old is None)
+        wanted = _apply_request(blank, request, now_ms, is_new=old is None)
         self._check_destination(wanted, old)
         if is_captured(wanted) != (old is not None and is_captured(old)):
-            wanted = self._switched(wanted, old, now_ms)
+            wanted = self._update_capture_runs(wanted, old, now_ms)
         if old is not None and msgspec.structs.replace(wanted, updated_ms=old.updated_ms) == old:
             return old
         self._catalog.put_hub(wanted)
         self._record(
             Action.HUB_WRITE,
-            f"{shown_path(parent.name, wanted.name)}: {wanted.partition_count} partitions, "
+            f"{format_path(parent.name, wanted.name)}: {wanted.partition_count} partitions, "
             f"{wanted.retention_hours} hours, {wanted.status}, "
             f"Capture {'on' if is_captured(wanted) else 'off'}",
         )
@@ -87,10 +87,12 @@ class Hubs(Acts):
         destination = description.get("destination")
         if destination is None or (destination == before.get("destination") and not is_switched_on):
             return
-        settings = capture.CaptureSettings.of(description)
-        resolve(self._administration.captures.destinations, settings.account, settings.container)
+        settings = capture.CaptureDescription.of(description)
+        resolve_destination(
+            self._administration.captures.destinations, settings.account, settings.container
+        )
 
-    def _switched(self, hub: Hub, old: Hub | None, now_ms: int) -> Hub:
+    def _update_capture_runs(self, hub: Hub, old: Hub | None, now_ms: int) -> Hub:
         """Capture goes on or off with the event that comes next, whenever a job comes to it."""
         if old is None:
             ends = {str(index): 0 for index in range(hub.partition_count)}
@@ -100,26 +102,27 @@ class Hubs(Acts):
                 partition: runtime.status(index).last_sequence + 1
                 for index, partition in enumerate(runtime.partition_ids)
             }
-        runs = capture_runs.runs_of(hub.metadata.get("captureRuns"))
+        runs = capture_runs.load_runs(hub.metadata.get("captureRuns"))
         if is_captured(hub):
             if len(runs) >= capture_runs.RUNS_MAX:
                 raise NotAllowed(
-                    f"Capture of '{names.shown(hub.name)}' was switched on and off {len(runs)} "
+                    f"Capture of '{names.quote_text(hub.name)}' was switched on and off "
+                    f"{len(runs)} "
                     "times, and what was published meanwhile is in no file yet: try again when "
                     "'penstock capture status' shows no backlog."
                 )
-            runs = capture_runs.switched_on(
+            runs = capture_runs.start_run(
                 runs,
                 ends,
                 run_id=self._administration.new_hub_id(),
                 at_ms=now_ms,
                 created_ms=hub.created_ms,
-                past=capture_runs.past_of(hub.metadata.get("capturePast")),
+                past=capture_runs.load_history(hub.metadata.get("capturePast")),
             )
         else:
             before = None if old is None else old.metadata.get("capture")
-            runs = capture_runs.switched_off(runs, ends, at_ms=now_ms, description=before)
-        metadata = hub.metadata | {"captureRuns": capture_runs.kept_of(runs)}
+            runs = capture_runs.end_run(runs, ends, at_ms=now_ms, description=before)
+        metadata = hub.metadata | {"captureRuns": capture_runs.dump_runs(runs)}
         return msgspec.structs.replace(hub, metadata=metadata)
 
     def delete(self, namespace: str, name: str) -> None:
@@ -127,28 +130,29 @@ class Hubs(Acts):
         self._permit(Action.HUB_DELETE, namespace, name)
         hub = self._hub(namespace, name)
         self._catalog.delete_hub(namespace, name)
-        self._record(Action.HUB_DELETE, shown_path(hub.namespace, hub.name))
+        self._record(Action.HUB_DELETE, format_path(hub.namespace, hub.name))
 
 
 def is_captured(hub: Hub) -> bool:
     return bool(hub.metadata.get("capture", {}).get("enabled"))
 
 
-def days_of(hours: int) -> int:
+def to_days(hours: int) -> int:
     """Whole days, as the API's older field has them."""
     return -(-hours // _HOURS_PER_DAY)
 
 
-def _changed(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub:
+def _apply_request(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub:
     metadata = dict(old.metadata)
     if request.capture is not None:
-        metadata["capture"] = capture.checked(
-            _as_before(request.capture, old.metadata.get("capture"))
+        metadata["capture"] = capture.check_description(
+            _keep_unset_fields(request.capture, old.metadata.get("capture"))
         )
-        metadata |= _left_place(old, metadata["capture"])
+        metadata |= _previous_location(old, metadata["capture"])
     if request.cleanup_policy not in (None, "Delete"):
         raise NotAllowed(
-            f"retentionDescription.cleanupPolicy is '{names.shown(str(request.cleanup_policy))}': "
+            "retentionDescription.cleanupPolicy is "
+            f"'{names.quote_text(str(request.cleanup_policy))}': "
             "only Delete is supported."
         )
     return msgspec.structs.replace(
@@ -166,7 +170,9 @@ def _changed(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub
     )
 
 
-def _as_before(wanted: Mapping[str, Any], before: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _keep_unset_fields(
+    wanted: Mapping[str, Any], before: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
     """Who only says that it shall be off (`{"enabled": false}`) means it as it is otherwise: its
     files are where they are, and what is not written yet has to go somewhere."""
     if wanted.get("enabled") or wanted.get("destination") is not None or not before:
@@ -175,17 +181,17 @@ def _as_before(wanted: Mapping[str, Any], before: Mapping[str, Any] | None) -> M
     return {**before, "enabled": False, **given}
 
 
-def _left_place(old: Hub, description: Mapping[str, Any]) -> dict[str, Any]:
+def _previous_location(old: Hub, description: Mapping[str, Any]) -> dict[str, Any]:
     """Files that were captured before stay where they are: the place is kept in mind for who
     reads or proves them."""
     if not {"captureRuns", "capturePast"} & old.metadata.keys():
         return {}  # never captured: there are none
-    before = capture.CaptureSettings.of(old.metadata["capture"]).place
-    now = capture.CaptureSettings.of(description).place
+    before = capture.CaptureDescription.of(old.metadata["capture"]).place
+    now = capture.CaptureDescription.of(description).place
     kept = old.metadata.get("capturePlaces")
     if before == now or not before.account:
         return {}
-    return {"capturePlaces": capture_runs.with_place(kept, before)}
+    return {"capturePlaces": capture_runs.add_location(kept, before)}
 
 
 def _retention_hours(old: Hub, request: HubRequest, *, is_new: bool) -> int:
@@ -193,9 +199,9 @@ def _retention_hours(old: Hub, request: HubRequest, *, is_new: bool) -> int:
     one that it changed."""
     days, hours = request.retention_days, request.retention_hours
     if not is_new:
-        days = None if days == days_of(old.retention_hours) else days
+        days = None if days == to_days(old.retention_hours) else days
         hours = None if hours == old.retention_hours else hours
-    if days is not None and hours is not None and days_of(hours) != days:
+    if days is not None and hours is not None and to_days(hours) != days:
         raise ArgumentError(
             f"messageRetentionInDays is {days} and retentionTimeInHours {hours}: "
             "they contradict each other; give one."
@@ -210,5 +216,6 @@ def _checked_status(given: str) -> HubStatus:
         return HubStatus(given)
     except ValueError:
         raise ArgumentError(
-            f"The status '{names.shown(given)}' cannot be set: {', '.join(HubStatus)} are allowed."
+            f"The status '{names.quote_text(given)}' cannot be set: {', '.join(HubStatus)} "
+            "are allowed."
         ) from None

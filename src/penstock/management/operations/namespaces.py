@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.management.operations.base import Acts
+from penstock.management.operations.base import OperationGroup
 from penstock.management.permissions import Action
 from penstock.model import limits, names, quotas
 from penstock.model.entities import AuthorizationRule, Namespace, Right, Tier
@@ -30,7 +30,7 @@ _TAG_VALUE_MAX = 256
 _LOCATION_MAX = 64
 
 
-class Place(msgspec.Struct, frozen=True):
+class ResourceScope(msgspec.Struct, frozen=True):
     """The scope of a resource: subscription and resource group. Any scope is accepted. A namespace
     keeps the scope that it is created at through the API. A namespace that `serve` creates has no
     scope: it is found at every one, and no later update gives it one."""
@@ -60,20 +60,20 @@ class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     kept: Mapping[str, Any] = {}  # properties that are kept and told, without an effect
 
 
-class Namespaces(Acts):
-    def list(self, place: Place | None = None) -> list[Namespace]:
+class NamespaceOperations(OperationGroup):
+    def list(self, place: ResourceScope | None = None) -> list[Namespace]:
         """All, or those at the place: of its subscription where the resource group is empty."""
         self._permit(Action.NAMESPACE_READ)
         found = self._catalog.namespaces()
         return [each for each in found if place is None or is_at(each, place)]
 
-    def show(self, name: str, place: Place | None = None) -> Namespace:
+    def show(self, name: str, place: ResourceScope | None = None) -> Namespace:
         self._permit(Action.NAMESPACE_READ, name)
         namespace = self._namespace(name)
         if place is not None and not is_at(namespace, place):
             raise NotFound(
-                f"The namespace '{names.shown(name)}' does not exist in the resource group "
-                f"'{names.shown(place.resource_group)}'."
+                f"The namespace '{names.quote_text(name)}' does not exist in the resource group "
+                f"'{names.quote_text(place.resource_group)}'."
             )
         return namespace
 
@@ -85,32 +85,34 @@ class Namespaces(Acts):
         except PenstockError as error:
             return "InvalidName", str(error)
         if self._catalog.namespace(name) is not None:
-            return "NameInUse", f"The namespace '{names.shown(name)}' exists already."
+            return "NameInUse", f"The namespace '{names.quote_text(name)}' exists already."
         return None
 
     def put(
-        self, name: str, request: NamespaceRequest, place: Place | None = None
+        self, name: str, request: NamespaceRequest, place: ResourceScope | None = None
     ) -> tuple[Namespace, bool]:
         """Create or change it; True when it is new. A new one gets its root policy."""
         old = self._catalog.namespace(name)
         action = Action.NAMESPACE_CREATE if old is None else Action.NAMESPACE_UPDATE
         self._permit(action, name)
         if old is None:
-            wanted = self._new(name, request, place or Place())
+            wanted = self._new(name, request, place or ResourceScope())
         else:
             if place is not None and not is_at(old, place):
                 raise AlreadyExists(
-                    f"The namespace '{names.shown(name)}' exists already, in another place: "
+                    f"The namespace '{names.quote_text(name)}' exists already, in another place: "
                     "its name is that of a host, and so there is one of it."
                 )
-            wanted = self._changed(old, request)
+            wanted = self._apply_request(old, request)
         if old is None or msgspec.structs.replace(wanted, updated_ms=old.updated_ms) != old:
-            self._catalog.put_namespace(wanted, audit=self._entry(action, _told(wanted)))
+            self._catalog.put_namespace(
+                wanted, audit=self._entry(action, _describe_namespace(wanted))
+            )
         if old is None:
             self._put_root_rule(wanted)
         return self._namespace(name), old is None
 
-    def delete(self, name: str, place: Place | None = None) -> None:
+    def delete(self, name: str, place: ResourceScope | None = None) -> None:
         """Everything below it goes along, the logs of its hubs too. NotFound."""
         self._permit(Action.NAMESPACE_DELETE, name)
         namespace = self.show(name, place)
@@ -122,7 +124,7 @@ class Namespaces(Acts):
         """The units that the traffic of the current hour needed, at least 1."""
         return max(1, self._administration.units_needed(namespace.name))
 
-    def _new(self, name: str, request: NamespaceRequest, place: Place) -> Namespace:
+    def _new(self, name: str, request: NamespaceRequest, place: ResourceScope) -> Namespace:
         now_ms = self._now_ms()
         blank = Namespace(
             name=names.namespace_name(name),
@@ -136,9 +138,9 @@ class Namespaces(Acts):
                 "resourceGroup": _checked_part("resource group", place.resource_group),
             },
         )
-        return self._changed(blank, request)
+        return self._apply_request(blank, request)
 
-    def _changed(self, old: Namespace, request: NamespaceRequest) -> Namespace:
+    def _apply_request(self, old: Namespace, request: NamespaceRequest) -> Namespace:
         metadata = dict(old.metadata)
         tier = old.tier
         if request.sku is not None:
@@ -153,7 +155,7 @@ class Namespaces(Acts):
             metadata["properties"] = dict(old.metadata.get("properties", {})) | dict(request.kept)
         if request.limit_set not in (None, old.limits.value):
             raise NotAllowed(
-                f"limits is '{names.shown(request.limit_set)}': the namespace has the limits "
+                f"limits is '{names.quote_text(request.limit_set)}': the namespace has the limits "
                 f"'{old.limits.value}'. They are set in the configuration of the service."
             )
         held = _units(old, request)
@@ -182,20 +184,21 @@ class Namespaces(Acts):
         )
 
 
-def place_of(namespace: Namespace, asked: Place | None = None) -> Place:
+def scope_of(namespace: Namespace, asked: ResourceScope | None = None) -> ResourceScope:
     """The namespace's own place; where it has none, the one that it was asked for at."""
     metadata = namespace.metadata
     if "resourceGroup" in metadata:
-        return Place(metadata["subscription"], metadata["resourceGroup"])
+        return ResourceScope(metadata["subscription"], metadata["resourceGroup"])
     if asked is None:
-        return Place()
-    return Place(asked.subscription, asked.resource_group or DEFAULT_RESOURCE_GROUP)
+        return ResourceScope()
+    return ResourceScope(asked.subscription, asked.resource_group or DEFAULT_RESOURCE_GROUP)
 
 
-def is_at(namespace: Namespace, place: Place) -> bool:
-    own = place_of(namespace, place)
-    return names.key(own.subscription) == names.key(place.subscription) and (
-        not place.resource_group or names.key(own.resource_group) == names.key(place.resource_group)
+def is_at(namespace: Namespace, place: ResourceScope) -> bool:
+    own = scope_of(namespace, place)
+    return names.fold_name(own.subscription) == names.fold_name(place.subscription) and (
+        not place.resource_group
+        or names.fold_name(own.resource_group) == names.fold_name(place.resource_group)
     )
 
 
@@ -266,7 +269,7 @@ def _checked_sku(given: str) -> str:
     sku = SKUS.get(given.lower())
     if sku is None:
         raise ArgumentError(
-            f"sku.name is '{names.shown(given)}': {', '.join(SKUS.values())} are allowed."
+            f"sku.name is '{names.quote_text(given)}': {', '.join(SKUS.values())} are allowed."
         )
     return sku
 
@@ -274,7 +277,7 @@ def _checked_sku(given: str) -> str:
 def _checked_part(what: str, text: str, most: int = 90) -> str:
     if not 1 <= len(text) <= most or not text.isprintable() or "/" in text:
         raise ArgumentError(
-            f"The {what} '{names.shown(text)}' is invalid: "
+            f"The {what} '{names.quote_text(text)}' is invalid: "
             f"1 to {most} printable characters without a slash are allowed."
         )
     return text
@@ -285,10 +288,11 @@ def _checked_location(old: Namespace, given: str) -> str:
     'westeurope' are the same."""
     location = _checked_part("location", given, _LOCATION_MAX)
     stored = old.metadata.get("location", location)
-    if names.key(stored.replace(" ", "")) != names.key(location.replace(" ", "")):
+    if names.fold_name(stored.replace(" ", "")) != names.fold_name(location.replace(" ", "")):
         raise AlreadyExists(
-            f"The namespace '{old.name}' exists already in the location '{names.shown(stored)}': "
-            f"it cannot move to '{names.shown(location)}'."
+            f"The namespace '{old.name}' exists already in the location "
+            f"'{names.quote_text(stored)}': "
+            f"it cannot move to '{names.quote_text(location)}'."
         )
     return str(stored)
 
@@ -300,13 +304,14 @@ def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
     for name, value in tags.items():
         if not 1 <= len(name) <= _TAG_NAME_MAX or len(value) > _TAG_VALUE_MAX:
             raise ArgumentError(
-                f"The tag '{names.shown(name)}' is invalid: a name of 1 to {_TAG_NAME_MAX} and a "
+                f"The tag '{names.quote_text(name)}' is invalid: a name of 1 to "
+                f"{_TAG_NAME_MAX} and a "
                 f"value of at most {_TAG_VALUE_MAX} characters are allowed."
             )
     return dict(tags)
 
 
-def _told(namespace: Namespace) -> str:
+def _describe_namespace(namespace: Namespace) -> str:
     held = namespace.throughput_units
     return (
         f"{namespace.name}: {sku_of(namespace)}, "

@@ -10,9 +10,9 @@ import msgspec
 
 from penstock.broker import HubRuntime
 from penstock.broker.lag import LagRow
-from penstock.broker.seek import checkpoint_before
+from penstock.broker.seek import checkpoint_for_position
 from penstock.management.errors import GroupInUse
-from penstock.management.operations.base import Acts, shown_path
+from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.checkpoints import Checkpoint, Ownership
@@ -26,7 +26,7 @@ _TO_MAX = 64  # characters
 _SEQUENCE_MAX = 2**63 - 1
 
 
-class Moved(msgspec.Struct, frozen=True, kw_only=True):
+class MovedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One partition's checkpoint before and after. Numbers are those of the next event that the
     group sees; None where the service kept no checkpoint."""
 
@@ -36,7 +36,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     delta: int | None  # below zero: so many are seen again; above: so many are passed over
 
 
-class Progress(Acts):
+class ConsumerProgressOperations(OperationGroup):
     async def lag(
         self, namespace: str, hub: str | None = None, group: str | None = None
     ) -> list[LagRow]:
@@ -48,10 +48,10 @@ class Progress(Acts):
             self._administration.broker.hub(namespace, each.name)  # open, or it has no row
             if group is not None and hub is not None:
                 self._group(each, group)
-        rows = await self._administration.lag.measured(namespace, hub)
+        rows = await self._administration.lag.measure(namespace, hub)
         if group is None:
             return rows
-        return [row for row in rows if names.key(row.group) == names.key(group)]
+        return [row for row in rows if names.fold_name(row.group) == names.fold_name(group)]
 
     async def seek(
         self,
@@ -63,7 +63,7 @@ class Progress(Acts):
         partition: str | None = None,
         dry_run: bool = False,
         force: bool = False,
-    ) -> list[Moved]:
+    ) -> list[MovedCheckpoint]:
         """Move the checkpoints of all partitions, or of one, so that `to` comes next: 'earliest',
         'latest', a sequence number, or a time in ISO 8601. GroupInUse while a processor holds a
         lease, unless forced: it would write its own checkpoint over this one."""
@@ -79,7 +79,7 @@ class Progress(Acts):
             else [runtime.partition_index(partition)]
         )
         wanted = await self._targets(runtime, indexes, position)
-        moved = self._moved(entity, group, wanted)
+        moved = self._moved_checkpoints(entity, group, wanted)
         if dry_run:
             return moved
         if not force:
@@ -90,8 +90,8 @@ class Progress(Acts):
         how = ", forced" if force else ""
         self._record(
             Action.GROUP_SEEK,
-            f"{shown_path(entity.namespace, entity.name, group)}: {where} to "
-            f"{names.shown(to)}{how}",
+            f"{format_path(entity.namespace, entity.name, group)}: {where} to "
+            f"{names.quote_text(to)}{how}",
         )
         return moved
 
@@ -104,12 +104,14 @@ class Progress(Acts):
         ]
 
         def locate() -> list[Checkpoint]:
-            return [checkpoint_before(*each, position) for each in asked]
+            return [checkpoint_for_position(*each, position) for each in asked]
 
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._administration.reads, locate)
 
-    def _moved(self, hub: Hub, group: str, wanted: Sequence[Checkpoint]) -> list[Moved]:
+    def _moved_checkpoints(
+        self, hub: Hub, group: str, wanted: Sequence[Checkpoint]
+    ) -> list[MovedCheckpoint]:
         kept = {
             each.partition_id: each.sequence_number + 1
             for each in self._administration.checkpoints.checkpoints(hub.id, group)
@@ -118,7 +120,7 @@ class Progress(Acts):
         for each in wanted:
             before, after = kept.get(each.partition_id), each.sequence_number + 1
             made.append(
-                Moved(
+                MovedCheckpoint(
                     partition=each.partition_id,
                     from_sequence_number=before,
                     to_sequence_number=after,
@@ -132,14 +134,15 @@ class Progress(Acts):
         read = {
             runtime.partition_ids[reader.partition]
             for reader in runtime.readers()
-            if names.key(reader.group) == names.key(group)
+            if names.fold_name(reader.group) == names.fold_name(group)
         }
         for each in self._administration.checkpoints.ownerships(hub.id, group):
             is_held = _is_fresh(each, now_ms) or (each.owner_id and each.partition_id in read)
             if is_held and each.partition_id in partitions:
                 raise GroupInUse(
-                    f"The event processor '{names.shown(each.owner_id)}' holds partition "
-                    f"{each.partition_id} of the consumer group '{names.shown(group)}' and would "
+                    f"The event processor '{names.quote_text(each.owner_id)}' holds partition "
+                    f"{each.partition_id} of the consumer group '{names.quote_text(group)}' "
+                    "and would "
                     f"write its own checkpoint over this one. Stop it, wait "
                     f"{LEASE_FRESH_MS // 1000} seconds, or force it and restart the processor."
                 )
@@ -147,7 +150,7 @@ class Progress(Acts):
     def _group(self, hub: Hub, name: str) -> str:
         group = self._catalog.group(hub.namespace, hub.name, name)
         if group is None:
-            raise NotFound(f"The consumer group '{names.shown(name)}' does not exist.")
+            raise NotFound(f"The consumer group '{names.quote_text(name)}' does not exist.")
         return group.name
 
 
@@ -171,7 +174,8 @@ def parse_position(to: str) -> Position:
     elif (moment_ms := _time_ms(to.strip())) is not None:
         return Position(PositionKind.ENQUEUED_TIME, moment_ms, inclusive=True)
     raise ArgumentError(
-        f"'{names.shown(to)}' is no position: earliest, latest, a sequence number, or a time such "
+        f"'{names.quote_text(to)}' is no position: earliest, latest, a sequence number, or a "
+        "time such "
         "as 2026-11-16T08:30:00Z."
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.management.operations.base import Acts, shown_path
+from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.entities import RevokedPublisher
 
 
-class Publishers(Acts):
-    def revoked(self, namespace: str, hub: str) -> list[RevokedPublisher]:
+class PublisherOperations(OperationGroup):
+    def list_revoked(self, namespace: str, hub: str) -> list[RevokedPublisher]:
         self._permit(Action.PUBLISHER_READ, namespace, hub)
         self._hub(namespace, hub)
         return self._catalog.revoked_publishers(namespace, hub)
@@ -28,7 +28,7 @@ class Publishers(Acts):
             revoked_ms=self._now_ms(),
         )
         self._catalog.put_revoked_publisher(revoked)
-        self._record(Action.PUBLISHER_REVOKE, shown_path(parent.namespace, parent.name, name))
+        self._record(Action.PUBLISHER_REVOKE, format_path(parent.namespace, parent.name, name))
         return revoked
 
     def resume(self, namespace: str, hub: str, name: str) -> None:
@@ -36,4 +36,4 @@ class Publishers(Acts):
         self._permit(Action.PUBLISHER_RESUME, namespace, hub, name)
         parent = self._hub(namespace, hub)
         self._catalog.delete_revoked_publisher(namespace, hub, name)
-        self._record(Action.PUBLISHER_RESUME, shown_path(parent.namespace, parent.name, name))
+        self._record(Action.PUBLISHER_RESUME, format_path(parent.namespace, parent.name, name))

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import msgspec
 
 from penstock.broker import ReaderView
-from penstock.management.operations.base import Acts, ConnectionView
+from penstock.management.operations.base import ConnectionView, OperationGroup
 from penstock.management.permissions import Action, Verified
 from penstock.model import metrics, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
@@ -34,7 +34,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     failed: str | None
 
 
-class Reports(Acts):
+class ActivityOperations(OperationGroup):
     def connections(self) -> list[ConnectionView]:
         self._permit(Action.CONNECTION_READ)
         return self._administration.connections.list()
@@ -43,8 +43,8 @@ class Reports(Acts):
         """NotFound."""
         self._permit(Action.CONNECTION_KILL, connection_id)
         if not self._administration.connections.kill(connection_id):
-            raise NotFound(f"There is no connection '{names.shown(connection_id)}'.")
-        self._record(Action.CONNECTION_KILL, names.shown(connection_id))
+            raise NotFound(f"There is no connection '{names.quote_text(connection_id)}'.")
+        self._record(Action.CONNECTION_KILL, names.quote_text(connection_id))
 
     def partitions(self, namespace: str, hub: str) -> list[PartitionView]:
         self._permit(Action.HUB_READ, namespace, hub)
@@ -82,7 +82,7 @@ class Reports(Acts):
         since_ms: int | None = None,
         until_ms: int | None = None,
         points: int = metrics.POINTS_MAX,
-    ) -> metrics.Series:
+    ) -> metrics.MetricSeries:
         """Of a namespace, or of one of its hubs; the last hour unless it is said. ArgumentError
         for a name that is none of `metrics.NAMES`."""
         self._permit(Action.METRICS_READ, namespace, hub)
@@ -91,11 +91,11 @@ class Reports(Acts):
         if hub is not None:
             self._hub(namespace, hub)
             known = self._catalog.groups(namespace, hub)
-            groups = {names.key(group.name): group.name for group in known}
+            groups = {names.fold_name(group.name): group.name for group in known}
         unknown = [name for name in wanted or () if name not in metrics.NAMES]
         if unknown:
             raise ArgumentError(
-                f"'{names.shown(unknown[0])}' is no metric: {', '.join(metrics.NAMES)} are."
+                f"'{names.quote_text(unknown[0])}' is no metric: {', '.join(metrics.NAMES)} are."
             )
         if not 1 <= points <= metrics.POINTS_MAX:
             raise ArgumentOutOfRange(
@@ -130,9 +130,9 @@ class Reports(Acts):
             place = str(ip_address(address))
         except ValueError:
             raise ArgumentError(
-                f"'{names.shown(address)}' is no address: one such as 192.0.2.7 is."
+                f"'{names.quote_text(address)}' is no address: one such as 192.0.2.7 is."
             ) from None
-        refused = "" if refused_name is None else f"refused: '{names.shown(refused_name)}' "
+        refused = "" if refused_name is None else f"refused: '{names.quote_text(refused_name)}' "
         self._record(Action.PORTAL_SIGN_IN, f"{refused}from {place}")
 
     def sign_in_link(self) -> str:
@@ -164,7 +164,7 @@ class Reports(Acts):
         """Raise a limit for one namespace; the catalog records it itself, with the caller and
         the person that it names."""
         self._permit(Action.GRANT_WRITE, namespace, kind)
-        caller = names.shown(self._actor.name, most=64)
+        caller = names.quote_text(self._actor.name, most=64)
         grant = QuotaGrant(
             namespace=self._namespace(namespace).name,
             kind=kind,
@@ -181,5 +181,5 @@ class Reports(Acts):
         self._permit(Action.GRANT_DELETE, namespace, kind)
         self._namespace(namespace)
         self._catalog.delete_quota_grant(
-            namespace, kind, by=names.shown(self._actor.name, most=64), now_ms=self._now_ms()
+            namespace, kind, by=names.quote_text(self._actor.name, most=64), now_ms=self._now_ms()
         )

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.management.operations.base import Acts, shown_path
+from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import limits, names
 from penstock.model.entities import AuthorizationRule, Right, Secret
@@ -18,7 +18,7 @@ class KeyType(StrEnum):
     SECONDARY = "SecondaryKey"
 
 
-class Rules(Acts):
+class AuthorizationRuleOperations(OperationGroup):
     def list(self, namespace: str, hub: str | None = None) -> list[AuthorizationRule]:
         """Keys are in the records: whoever shows them asks `keys` first."""
         self._permit(Action.RULE_READ, namespace, hub)
@@ -102,7 +102,7 @@ class Rules(Acts):
         self._parent(namespace, hub)
         rule = self._catalog.rule(namespace, hub, name)
         if rule is None:
-            raise NotFound(f"The authorization rule '{names.shown(name)}' does not exist.")
+            raise NotFound(f"The authorization rule '{names.quote_text(name)}' does not exist.")
         return rule
 
 
@@ -129,4 +129,4 @@ def rights_texts(rights: Right) -> list[str]:
 
 
 def _path(rule: AuthorizationRule) -> str:
-    return shown_path(rule.namespace, rule.hub, rule.name)
+    return format_path(rule.namespace, rule.hub, rule.name)

@@ -8,9 +8,9 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 from pydantic import Field, StrictBool, StrictStr
 
-from penstock.capture.runs import Reached
+from penstock.capture.runs import RunProgress
 from penstock.management import bodies, shapes
-from penstock.management.bodies import Body, Number, Rate
+from penstock.management.bodies import ArmStruct, Number, Rate
 from penstock.management.capture_registry import (
     RECENT_FILES_MAX,
     CaptureReport,
@@ -18,18 +18,18 @@ from penstock.management.capture_registry import (
     RecentFile,
 )
 from penstock.management.routes.parameters import Asked, HubName, NamespaceName, Responses
-from penstock.management.shapes import Shape, time_text
+from penstock.management.shapes import Shape, format_time
 
 OWN = "/providers/Penstock"
 _HUB_CAPTURE = OWN + "/namespaces/{namespace}/eventhubs/{hub}/capture"
-_LIST: Responses = {200: {"model": bodies.ResourceList}}
+_LIST: Responses = {200: {"model": bodies.ArmResourceList}}
 
 _Job = Annotated[str | None, Query(max_length=256)]
 
 router = APIRouter()
 
 
-class RecentFileBody(Body):
+class RecentFileBody(ArmStruct):
     url: StrictStr
     ms: Number = 0
     written_ms: Number = 0
@@ -37,7 +37,7 @@ class RecentFileBody(Body):
     bytes: Number = 0
 
 
-class ReportBody(Body):
+class CaptureReportBody(ArmStruct):
     run: Annotated[StrictStr, Field(max_length=64)]
     state: CaptureState = CaptureState.RUNNING
     captured: dict[StrictStr, Number] = Field(default_factory=dict)
@@ -60,11 +60,11 @@ class ReportBody(Body):
             RecentFile(each.url, each.ms, each.events, each.bytes, each.written_ms)
             for each in told["recent_files"]
         ]
-        reached = {key: Reached(*each) for key, each in told["reached"].items()}
+        reached = {key: RunProgress(*each) for key, each in told["reached"].items()}
         return CaptureReport(**told | {"recent_files": files, "reached": reached})
 
 
-class BackfillBody(Body):
+class BackfillRequest(ArmStruct):
     since: Annotated[StrictStr, Field(max_length=64, examples=["earliest"])] = "earliest"
 
 
@@ -72,8 +72,8 @@ class BackfillBody(Body):
 async def list_captures(asked: Asked) -> Shape:
     """Of every hub that has a captureDescription."""
     found = asked.operations.captures.list()
-    return shapes.page(
-        [msgspec.to_builtins(each) | {"updated": time_text(each.updated_ms)} for each in found]
+    return shapes.to_page(
+        [msgspec.to_builtins(each) | {"updated": format_time(each.updated_ms)} for each in found]
     )
 
 
@@ -81,19 +81,19 @@ async def list_captures(asked: Asked) -> Shape:
 async def list_capture_destinations(asked: Asked) -> Shape:
     """What `storageAccountResourceId` may name."""
     found = asked.operations.captures.destinations()
-    return shapes.page([msgspec.to_builtins(each) for each in found])
+    return shapes.to_page([msgspec.to_builtins(each) for each in found])
 
 
 @router.get(f"{OWN}/captureRuns", responses=_LIST)
 async def list_capture_runs(asked: Asked, job: _Job = None) -> Shape:
     """What a capture job has to do. One job at a time says that it is at it."""
     found = asked.operations.captures.runs(job)
-    return shapes.page([msgspec.to_builtins(each) for each in found])
+    return shapes.to_page([msgspec.to_builtins(each) for each in found])
 
 
 @router.put(_HUB_CAPTURE, response_class=Response)
 async def report_capture(
-    asked: Asked, namespace: NamespaceName, hub: HubName, body: ReportBody
+    asked: Asked, namespace: NamespaceName, hub: HubName, body: CaptureReportBody
 ) -> Response:
     asked.operations.captures.report(namespace, hub, body.report())
     return Response(status_code=200)
@@ -101,7 +101,7 @@ async def report_capture(
 
 @router.post(f"{_HUB_CAPTURE}/backfill")
 async def backfill_capture(
-    asked: Asked, namespace: NamespaceName, hub: HubName, body: BackfillBody
+    asked: Asked, namespace: NamespaceName, hub: HubName, body: BackfillRequest
 ) -> Any:
     """Capture what is retained from before Capture was switched on."""
     counts = await asked.operations.captures.backfill(namespace, hub, body.since)

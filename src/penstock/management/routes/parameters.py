@@ -10,8 +10,8 @@ from fastapi.security import HTTPBearer
 from penstock.management import paths
 from penstock.management.bodies import ErrorBody
 from penstock.management.door import API_VERSION, ASKED
-from penstock.management.operations import Operations, Place
-from penstock.management.shapes import Endpoints, namespace_ref
+from penstock.management.operations import Operations, ResourceScope
+from penstock.management.shapes import ServiceEndpoints, namespace_ref
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -36,17 +36,17 @@ _bearer = HTTPBearer(
 )
 
 
-class Request_:
+class ApiRequest:
     """One request's operations, and where the service is."""
 
     def __init__(self, request: Request) -> None:
         administration, endpoints, actor = request.scope[ASKED]
         self.operations = Operations(administration, actor)
-        self.endpoints: Endpoints = endpoints
+        self.endpoints: ServiceEndpoints = endpoints
 
 
-async def _asked(request: Request, _: Annotated[object, Depends(_bearer)]) -> Request_:
-    return Request_(request)
+async def _api_request(request: Request, _: Annotated[object, Depends(_bearer)]) -> ApiRequest:
+    return ApiRequest(request)
 
 
 async def _version(
@@ -57,7 +57,7 @@ async def _version(
     """Judged by the door already; here for the document."""
 
 
-Asked = Annotated[Request_, Depends(_asked)]
+Asked = Annotated[ApiRequest, Depends(_api_request)]
 VERSIONED = [Depends(_version)]
 
 # For the document: what the routes see is escaped, up to twelve characters for one, and bounded by
@@ -67,17 +67,17 @@ Subscription = Annotated[str, Path(alias="subscription", json_schema_extra={"max
 ResourceGroup = _Name
 
 
-async def _place(subscription: _Name, resource_group: _Name) -> Place:
-    return Place(paths.name(subscription), paths.name(resource_group))
+async def _resource_scope(subscription: _Name, resource_group: _Name) -> ResourceScope:
+    return ResourceScope(paths.decode_name(subscription), paths.decode_name(resource_group))
 
 
-InPlace = Annotated[Place, Depends(_place)]
+InPlace = Annotated[ResourceScope, Depends(_resource_scope)]
 
 
-class Parent:
+class NamespaceScope:
     """The namespace that a path leads through: it exists, and at this place."""
 
-    def __init__(self, asked: Request_, namespace: str, place: Place) -> None:
+    def __init__(self, asked: ApiRequest, namespace: str, place: ResourceScope) -> None:
         self.asked = asked
         self.operations = asked.operations
         self.entity = asked.operations.namespaces.show(namespace, place)
@@ -86,47 +86,47 @@ class Parent:
         self.ref = namespace_ref(self.entity, place)
 
 
-async def _parent(asked: Asked, place: InPlace, namespace: _Name) -> Parent:
-    return Parent(asked, paths.name(namespace), place)
+async def _parent(asked: Asked, place: InPlace, namespace: _Name) -> NamespaceScope:
+    return NamespaceScope(asked, paths.decode_name(namespace), place)
 
 
-async def _hub(hub: _Name) -> str:
-    return paths.name(hub)
+async def _hub_parameter(hub: _Name) -> str:
+    return paths.decode_name(hub)
 
 
-async def _group(group: _Name) -> str:
-    return paths.name(group)
+async def _group_parameter(group: _Name) -> str:
+    return paths.decode_name(group)
 
 
-async def _rule(rule: _Name) -> str:
-    return paths.name(rule)
+async def _rule_parameter(rule: _Name) -> str:
+    return paths.decode_name(rule)
 
 
-async def _namespace(namespace: _Name) -> str:
-    return paths.name(namespace)
+async def _namespace_parameter(namespace: _Name) -> str:
+    return paths.decode_name(namespace)
 
 
 async def _publisher(publisher: _Name) -> str:
-    return paths.name(publisher)
+    return paths.decode_name(publisher)
 
 
 async def _connection(connection: _Name) -> str:
-    return paths.name(connection)
+    return paths.decode_name(connection)
 
 
 async def _job(job: _Name) -> str:
-    return paths.name(job)
+    return paths.decode_name(job)
 
 
 async def _token_id(token_id: _Name) -> str:
-    return paths.name(token_id)
+    return paths.decode_name(token_id)
 
 
-InNamespace = Annotated[Parent, Depends(_parent)]
-NamespaceName = Annotated[str, Depends(_namespace)]
-HubName = Annotated[str, Depends(_hub)]
-GroupName = Annotated[str, Depends(_group)]
-RuleName = Annotated[str, Depends(_rule)]
+InNamespace = Annotated[NamespaceScope, Depends(_parent)]
+NamespaceName = Annotated[str, Depends(_namespace_parameter)]
+HubName = Annotated[str, Depends(_hub_parameter)]
+GroupName = Annotated[str, Depends(_group_parameter)]
+RuleName = Annotated[str, Depends(_rule_parameter)]
 PublisherName = Annotated[str, Depends(_publisher)]
 ConnectionId = Annotated[str, Depends(_connection)]
 JobName = Annotated[str, Depends(_job)]

@@ -19,7 +19,7 @@ from penstock.management.routes.parameters import (
     Responses,
     TokenId,
 )
-from penstock.management.shapes import Shape, time_text
+from penstock.management.shapes import Shape, format_time
 from penstock.model import metrics
 from penstock.model.usage import QuotaKind
 
@@ -27,22 +27,22 @@ _TIME_MS_MAX = 2**53
 OWN = "/providers/Penstock"
 _OWN_NAMESPACE = OWN + "/namespaces/{namespace}"
 _OWN_HUB = _OWN_NAMESPACE + "/eventhubs/{hub}"
-_LIST: Responses = {200: {"model": bodies.ResourceList}}
-_SERIES: Responses = {200: {"model": bodies.SeriesAnswer}}
+_LIST: Responses = {200: {"model": bodies.ArmResourceList}}
+_SERIES: Responses = {200: {"model": bodies.MetricSeriesResponse}}
 _GroupQuery = Annotated[str | None, Query(max_length=256)]
 
 router = APIRouter()
 
 
 def _records(found: list[Any]) -> Shape:
-    return shapes.page([msgspec.to_builtins(each) for each in found])
+    return shapes.to_page([msgspec.to_builtins(each) for each in found])
 
 
 @router.get(f"{OWN}/namespaces", responses=_LIST)
 async def list_all_namespaces(asked: Asked) -> Shape:
     """Of every subscription and resource group."""
     namespaces = asked.operations.namespaces
-    return shapes.page(
+    return shapes.to_page(
         [
             shapes.namespace_shape(
                 each, None, needed_units=namespaces.needed_units(each), https=asked.endpoints.https
@@ -75,8 +75,8 @@ async def list_usage(
 @router.get(f"{OWN}/audit", responses=_LIST)
 async def list_audit(asked: Asked, newest: Annotated[int, Query(ge=1, le=1000)] = 100) -> Shape:
     found = asked.operations.reports.audit(newest=newest)
-    return shapes.page(
-        [msgspec.to_builtins(each) | {"at": time_text(each.at_ms)} for each in found]
+    return shapes.to_page(
+        [msgspec.to_builtins(each) | {"at": format_time(each.at_ms)} for each in found]
     )
 
 
@@ -141,7 +141,7 @@ async def list_readers(asked: Asked, namespace: NamespaceName, hub: HubName) -> 
 
 @router.get(f"{_OWN_HUB}/revokedPublishers", responses=_LIST)
 async def list_revoked_publishers(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
-    return _records(asked.operations.publishers.revoked(namespace, hub))
+    return _records(asked.operations.publishers.list_revoked(namespace, hub))
 
 
 @router.put(f"{_OWN_HUB}/revokedPublishers/{{publisher}}")
@@ -181,7 +181,7 @@ async def withdraw_quota(asked: Asked, namespace: NamespaceName, kind: QuotaKind
 # --- numbers over time ----------------------------------------------------------------------------
 
 
-class Span(NamedTuple):
+class MetricTimeRange(NamedTuple):
     """Which numbers of which time are asked for."""
 
     wanted: list[str]
@@ -197,11 +197,11 @@ def _span(
     since_ms: Annotated[int | None, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)] = None,
     until_ms: Annotated[int | None, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)] = None,
     points: Annotated[int, Query(ge=1, le=metrics.POINTS_MAX)] = metrics.POINTS_MAX,
-) -> Span:
-    return Span(_words(names), since_ms, until_ms, points)
+) -> MetricTimeRange:
+    return MetricTimeRange(_words(names), since_ms, until_ms, points)
 
 
-Spanned = Annotated[Span, Depends(_span)]
+Spanned = Annotated[MetricTimeRange, Depends(_span)]
 
 
 @router.get(f"{_OWN_NAMESPACE}/metrics", responses=_SERIES)
@@ -226,8 +226,8 @@ def _words(names: str | None) -> list[str]:
 @router.get(f"{OWN}/jobs", responses=_LIST)
 async def list_jobs(asked: Asked) -> Shape:
     found = asked.operations.jobs.list()
-    return shapes.page(
-        [msgspec.to_builtins(each) | {"updated": time_text(each.updated_ms)} for each in found]
+    return shapes.to_page(
+        [msgspec.to_builtins(each) | {"updated": format_time(each.updated_ms)} for each in found]
     )
 
 
@@ -254,13 +254,13 @@ async def issue_admin_token(asked: Asked, body: bodies.AdminTokenBody) -> Shape:
         "token": issued.token.reveal(),
         "name": issued.subject,
         "role": issued.role,
-        "expiresAt": time_text(issued.expires_ms),
+        "expiresAt": format_time(issued.expires_ms),
     }
 
 
 @router.get(f"{OWN}/revokedAdminTokens", responses=_LIST)
 async def list_revoked_admin_tokens(asked: Asked) -> Shape:
-    return shapes.page([{"id": each} for each in asked.operations.admin_tokens.revoked()])
+    return shapes.to_page([{"id": each} for each in asked.operations.admin_tokens.revoked()])
 
 
 @router.put(f"{OWN}/revokedAdminTokens/{{token_id}}", response_class=Response)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from penstock.management import bodies, shapes
-from penstock.management.operations import Place
+from penstock.management.operations import ResourceScope
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
     DEFAULT_SUBSCRIPTION,
     is_at,
-    place_of,
+    scope_of,
 )
-from penstock.management.paths import name as unescaped
+from penstock.management.paths import decode_name as unescaped
 from penstock.management.permissions import Action
 from penstock.management.routes.entities import HUB, NAMESPACE, RESOURCE_GROUP, SUBSCRIPTION
 from penstock.management.routes.parameters import (
     VERSIONED,
+    ApiRequest,
     Asked,
     HubName,
     InNamespace,
     InPlace,
-    Parent,
-    Request_,
+    NamespaceScope,
     ResourceGroup,
     Responses,
     Subscription,
@@ -30,7 +30,7 @@ from penstock.management.routes.parameters import (
 from penstock.management.shapes import PROVIDER, Shape
 from penstock.model import names
 
-_LIST: Responses = {200: {"model": bodies.ResourceList}}
+_LIST: Responses = {200: {"model": bodies.ArmResourceList}}
 _RESOURCE_TYPES = (
     "namespaces",
     "namespaces/authorizationRules",
@@ -47,7 +47,7 @@ router = APIRouter()
 # --- subscriptions and resource groups: any is accepted, those in use are listed ----------------
 
 
-def _subscription(asked: Request_, subscription: str) -> Shape:
+def _subscription(asked: ApiRequest, subscription: str) -> Shape:
     return {
         "id": f"/subscriptions/{subscription}",
         "subscriptionId": subscription,
@@ -66,9 +66,9 @@ def _subscription(asked: Request_, subscription: str) -> Shape:
 
 @router.get("/subscriptions", responses=_LIST, dependencies=VERSIONED)
 async def list_subscriptions(asked: Asked) -> Shape:
-    places = [place_of(each).subscription for each in asked.operations.namespaces.list()]
+    places = [scope_of(each).subscription for each in asked.operations.namespaces.list()]
     known = sorted({DEFAULT_SUBSCRIPTION, *places})
-    return shapes.page([_subscription(asked, each) for each in known])
+    return shapes.to_page([_subscription(asked, each) for each in known])
 
 
 @router.get(SUBSCRIPTION, dependencies=VERSIONED)
@@ -84,18 +84,18 @@ async def list_locations(asked: Asked, subscription: Subscription) -> Shape:
         "name": DEFAULT_LOCATION,
         "displayName": "This machine",
     }
-    return shapes.page([location])
+    return shapes.to_page([location])
 
 
 @router.get("/tenants", responses=_LIST, dependencies=VERSIONED)
 async def list_tenants(asked: Asked) -> Shape:
     tenant = asked.endpoints.tenant_id
-    return shapes.page(
+    return shapes.to_page(
         [{"id": f"/tenants/{tenant}", "tenantId": tenant, "displayName": "Penstock"}]
     )
 
 
-def _resource_group(place: Place) -> Shape:
+def _resource_group(place: ResourceScope) -> Shape:
     return {
         "id": f"/subscriptions/{place.subscription}/resourceGroups/{place.resource_group}",
         "name": place.resource_group,
@@ -108,13 +108,13 @@ def _resource_group(place: Place) -> Shape:
 
 @router.get(f"{SUBSCRIPTION}/resourceGroups", responses=_LIST, dependencies=VERSIONED)
 async def list_resource_groups(asked: Asked, subscription: Subscription) -> Shape:
-    here = Place(unescaped(subscription), "")
+    here = ResourceScope(unescaped(subscription), "")
     found = asked.operations.namespaces.list(here)
     groups = {
-        names.key(place.resource_group): place
-        for place in (place_of(each, here) for each in found if is_at(each, here))
+        names.fold_name(place.resource_group): place
+        for place in (scope_of(each, here) for each in found if is_at(each, here))
     }
-    return shapes.page([_resource_group(place) for _, place in sorted(groups.items())])
+    return shapes.to_page([_resource_group(place) for _, place in sorted(groups.items())])
 
 
 @router.get(RESOURCE_GROUP, dependencies=VERSIONED)
@@ -123,7 +123,7 @@ async def get_resource_group(
 ) -> Shape:
     """Every one exists: a name that namespaces are kept under, and nothing more."""
     asked.operations.namespaces.list()  # the right to read
-    return _resource_group(Place(unescaped(subscription), unescaped(resource_group)))
+    return _resource_group(ResourceScope(unescaped(subscription), unescaped(resource_group)))
 
 
 @router.put(RESOURCE_GROUP, dependencies=VERSIONED)
@@ -161,7 +161,7 @@ async def get_provider(asked: Asked, subscription: Subscription) -> Shape:
 
 @router.get(f"{SUBSCRIPTION}/providers", responses=_LIST, dependencies=VERSIONED)
 async def list_providers(asked: Asked, subscription: Subscription) -> Shape:
-    return shapes.page([_provider(subscription)])
+    return shapes.to_page([_provider(subscription)])
 
 
 def _provider(subscription: str) -> Shape:
@@ -184,7 +184,7 @@ def _provider(subscription: str) -> Shape:
 
 @router.get(f"/providers/{PROVIDER}/operations", responses=_LIST, dependencies=VERSIONED)
 async def list_operations(asked: Asked) -> Shape:
-    return shapes.page(
+    return shapes.to_page(
         [
             {
                 "name": f"{PROVIDER}/{action}",
@@ -202,7 +202,7 @@ async def list_operations(asked: Asked) -> Shape:
     responses={200: {"model": bodies.NameAvailability}},
 )
 async def check_name_availability(
-    asked: Asked, subscription: Subscription, body: bodies.NameBody
+    asked: Asked, subscription: Subscription, body: bodies.NameRequest
 ) -> Shape:
     found = asked.operations.namespaces.why_not(body.name)
     if found is None:
@@ -214,7 +214,7 @@ async def check_name_availability(
 # --- what a namespace has in Azure and not here: read, and empty ---------------------------------
 
 
-def _network_rules(parent: Parent) -> Shape:
+def _network_rules(parent: NamespaceScope) -> Shape:
     return {
         "id": f"{parent.ref.id}/networkRuleSets/default",
         "name": "default",
@@ -237,7 +237,7 @@ async def get_network_rule_set(parent: InNamespace) -> Shape:
 
 @router.get(f"{NAMESPACE}/networkRuleSets", responses=_LIST, dependencies=VERSIONED)
 async def list_network_rule_sets(parent: InNamespace) -> Shape:
-    return shapes.page([_network_rules(parent)])
+    return shapes.to_page([_network_rules(parent)])
 
 
 @router.get(f"{NAMESPACE}/privateEndpointConnections", responses=_LIST, dependencies=VERSIONED)
@@ -249,23 +249,23 @@ async def list_network_rule_sets(parent: InNamespace) -> Shape:
     f"{NAMESPACE}/networkSecurityPerimeterConfigurations", responses=_LIST, dependencies=VERSIONED
 )
 async def list_nothing(parent: InNamespace) -> Shape:
-    return shapes.page([])
+    return shapes.to_page([])
 
 
 @router.get(f"{HUB}/fabricShortcuts", responses=_LIST, dependencies=VERSIONED)
 async def list_fabric_shortcuts(parent: InNamespace, hub: HubName) -> Shape:
     parent.operations.hubs.show(parent.name, hub)
-    return shapes.page([])
+    return shapes.to_page([])
 
 
 @router.get(f"{_PROVIDER}/clusters", responses=_LIST, dependencies=VERSIONED)
 @router.get(f"{_PROVIDER}/availableClusterRegions", responses=_LIST, dependencies=VERSIONED)
 async def list_clusters(asked: Asked, subscription: Subscription) -> Shape:
-    return shapes.page([])
+    return shapes.to_page([])
 
 
 @router.get(
     f"{RESOURCE_GROUP}/providers/{PROVIDER}/clusters", responses=_LIST, dependencies=VERSIONED
 )
 async def list_clusters_of_resource_group(asked: Asked, place: InPlace) -> Shape:
-    return shapes.page([])
+    return shapes.to_page([])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.portal import sign_in, static_files
-from penstock.portal.application import Route
+from penstock.portal.application import PageRoute
 from penstock.portal.pages import (
     activity,
     capture,
@@ -17,7 +17,7 @@ from penstock.portal.pages import (
     send,
 )
 
-ROUTES: tuple[Route, ...] = (
+ROUTES: tuple[PageRoute, ...] = (
     *overview.ROUTES,
     *namespaces.ROUTES,
     *hubs.ROUTES,
@@ -31,10 +31,10 @@ ROUTES: tuple[Route, ...] = (
 )
 
 # What strangers may see.
-PUBLIC: tuple[Route, ...] = (
-    Route("GET", "/signin", sign_in.open_sign_in),
-    Route("POST", "/signin", sign_in.sign_in),
-    Route("POST", "/signout", sign_in.sign_out),
-    Route("GET", "/static/{name}", static_files.static_file),
-    Route("GET", "/alive", static_files.alive),
+PUBLIC: tuple[PageRoute, ...] = (
+    PageRoute("GET", "/signin", sign_in.open_sign_in),
+    PageRoute("POST", "/signin", sign_in.sign_in),
+    PageRoute("POST", "/signout", sign_in.sign_out),
+    PageRoute("GET", "/static/{name}", static_files.static_file),
+    PageRoute("GET", "/alive", static_files.health),
 )

@@ -6,29 +6,36 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.portal.application import Done, Route, Visit
-from penstock.portal.components import badge, card, form, live, submit, table, tile, tiles
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
+from penstock.portal.components import badge, card, form, live_element, submit, table, tile, tiles
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.texts import ago, count, moment, seconds, size, whole
-from penstock.portal.users import Role
+from penstock.portal.texts import (
+    format_age,
+    format_count,
+    format_duration,
+    format_integer,
+    format_moment,
+    format_size,
+)
+from penstock.portal.users import PortalRole
 
 _JOB_TONES = {"Running": "good", "Starting": "warn", "Lost": "bad", "Failed": "bad"}
 _AUDIT_SHOWN = 200
 _AUDIT_SEARCHED = 1000
 
 
-async def jobs(visit: Visit) -> Response:
-    found = await visit.backend.shared("jobs", lambda client: client.jobs())
+async def jobs(visit: PageRequest) -> Response:
+    found = await visit.backend.get_shared("jobs", lambda client: client.jobs())
     now_ms = visit.portal.clock.now_ms()
     rows = [
         (
             each["name"],
             each["kind"],
             badge(each["state"], _JOB_TONES.get(each["state"], "")),
-            count(each.get("rows_per_second")),
-            seconds(each.get("batch_seconds")),
-            count(each.get("lag_events")),
+            format_count(each.get("rows_per_second")),
+            format_duration(each.get("batch_seconds")),
+            format_count(each.get("lag_events")),
             each["master"],
             el(
                 "a",
@@ -39,7 +46,7 @@ async def jobs(visit: Visit) -> Response:
             )
             if each["ui_url"]
             else "",
-            ago(each["updated_ms"], now_ms),
+            format_age(each["updated_ms"], now_ms),
             each["last_error"],
         )
         for each in found
@@ -51,22 +58,22 @@ async def jobs(visit: Visit) -> Response:
     running = sum(each["state"] == "Running" for each in found)
     failed = sum(each["state"] in ("Failed", "Lost") for each in found)
     head = tiles(
-        tile("Running", whole(running), tone="good" if running else ""),
-        tile("Failed or lost", whole(failed), tone="bad" if failed else "good"),
-        tile("Rows", f"{count(sum(each.get('rows_per_second') or 0 for each in found))}/s"),
+        tile("Running", format_integer(running), tone="good" if running else ""),
+        tile("Failed or lost", format_integer(failed), tone="bad" if failed else "good"),
+        tile("Rows", f"{format_count(sum(each.get('rows_per_second') or 0 for each in found))}/s"),
     )
     empty = "No job has reported itself. Capture and pipelines do while they run."
     return await page(
         visit,
         "Spark jobs",
-        live("tiles", head),
-        card("", live("jobs", table(heads, rows, empty=empty, numbers=(3, 4, 5)))),
+        live_element("tiles", head),
+        card("", live_element("jobs", table(heads, rows, empty=empty, numbers=(3, 4, 5)))),
         active="jobs",
     )
 
 
-async def connections(visit: Visit) -> Response:
-    found = await visit.backend.shared("connections", lambda client: client.connections())
+async def connections(visit: PageRequest) -> Response:
+    found = await visit.backend.get_shared("connections", lambda client: client.connections())
     here = [
         each
         for each in found
@@ -76,15 +83,15 @@ async def connections(visit: Visit) -> Response:
     heads = ("Client", "Program", "Links", "Open for", "Events in", "Events out", "In", "Out", "")
     shown = table(heads, rows, empty="Nobody is connected.", numbers=(3, 4, 5, 6, 7))
     head = tiles(
-        tile("Connections", whole(len(here))),
-        tile("Sending", whole(sum(_has(each, "send") for each in here))),
-        tile("Receiving", whole(sum(_has(each, "receive") for each in here))),
+        tile("Connections", format_integer(len(here))),
+        tile("Sending", format_integer(sum(_has(each, "send") for each in here))),
+        tile("Receiving", format_integer(sum(_has(each, "receive") for each in here))),
     )
     return await page(
         visit,
         "Connections",
-        live("tiles", head),
-        card("", live("connections", shown)),
+        live_element("tiles", head),
+        card("", live_element("connections", shown)),
         active="connections",
     )
 
@@ -93,7 +100,7 @@ def _has(connection: dict[str, Any], role: str) -> bool:
     return any(link["role"] == role for link in connection["hub_links"])
 
 
-def _connection(visit: Visit, each: dict[str, Any]) -> tuple[object, ...]:
+def _connection(visit: PageRequest, each: dict[str, Any]) -> tuple[object, ...]:
     links = [
         " ".join(
             part
@@ -117,34 +124,36 @@ def _connection(visit: Visit, each: dict[str, Any]) -> tuple[object, ...]:
             class_="inline",
             back=visit.link("connections"),
         )
-        if visit.may(Role.OPERATOR)
+        if visit.may(PortalRole.OPERATOR)
         else ""
     )
     return (
         el("span", each["peer"], el("br"), el("small", each["container_id"])),
         each["user_agent"],
         el("span", *(el("div", text) for text in links[:8]), "…" if len(links) > 8 else None),
-        seconds(each["age_seconds"]),
-        whole(each["events_in"]),
-        whole(each["events_out"]),
-        size(each["bytes_in"]),
-        size(each["bytes_out"]),
+        format_duration(each["age_seconds"]),
+        format_integer(each["events_in"]),
+        format_integer(each["events_out"]),
+        format_size(each["bytes_in"]),
+        format_size(each["bytes_out"]),
         close,
     )
 
 
-async def close_connection(visit: Visit) -> Response:
+async def close_connection(visit: PageRequest) -> Response:
     ident = visit.words["connection"]
     await visit.backend.act(visit.session, lambda client: client.kill_connection(ident))
-    raise Done(visit.link("connections"), "The connection is closed; its client may come back.")
+    raise ActionCompleted(
+        visit.link("connections"), "The connection is closed; its client may come back."
+    )
 
 
-async def audit(visit: Visit) -> Response:
+async def audit(visit: PageRequest) -> Response:
     wanted = visit.query.get("find", "").casefold()
     newest = _AUDIT_SEARCHED if wanted else _AUDIT_SHOWN
     found = await visit.backend.ask(visit.session, lambda client: client.audit(newest=newest))
     rows = [
-        (moment(each["at_ms"]), each["who"], each["what"], each["detail"])
+        (format_moment(each["at_ms"]), each["who"], each["what"], each["detail"])
         for each in found
         if not wanted or wanted in f"{each['who']} {each['what']} {each['detail']}".casefold()
     ]
@@ -168,7 +177,7 @@ async def audit(visit: Visit) -> Response:
     )
 
 
-async def health(visit: Visit) -> Response:
+async def health(visit: PageRequest) -> Response:
     found = await visit.backend.health()
     rows = [
         (part, badge(state, "good" if state in ("ok", "off") else "warn"))
@@ -178,21 +187,28 @@ async def health(visit: Visit) -> Response:
     head = tiles(
         tile("Service", found.status, tone="good" if fine else "bad"),
         tile("Answered in", f"{found.took_ms} ms"),
-        tile("Warnings", whole(len(found.warnings)), tone="warn" if found.warnings else "good"),
+        tile(
+            "Warnings",
+            format_integer(len(found.warnings)),
+            tone="warn" if found.warnings else "good",
+        ),
     )
     notes = [(text,) for text in found.warnings]
     return await page(
         visit,
         "Health",
-        live("tiles", head),
-        card("Parts", live("parts", table(("Part", "State"), rows, empty="None."))),
-        card("Warnings", live("warnings", table(("What",), notes, empty="None: all is well."))),
+        live_element("tiles", head),
+        card("Parts", live_element("parts", table(("Part", "State"), rows, empty="None."))),
+        card(
+            "Warnings",
+            live_element("warnings", table(("What",), notes, empty="None: all is well.")),
+        ),
         card("Metrics", _metrics_help(visit)),
         active="health",
     )
 
 
-def _metrics_help(visit: Visit) -> Html:
+def _metrics_help(visit: PageRequest) -> Html:
     url = visit.portal.settings.admin_url.rstrip("/")
     return el(
         "p",
@@ -207,9 +223,9 @@ def _metrics_help(visit: Visit) -> Html:
 
 
 ROUTES = (
-    Route("GET", "/jobs", jobs),
-    Route("GET", "/connections", connections),
-    Route("POST", "/connections/{connection}/close", close_connection, Role.OPERATOR),
-    Route("GET", "/audit", audit, Role.OPERATOR),
-    Route("GET", "/health", health),
+    PageRoute("GET", "/jobs", jobs),
+    PageRoute("GET", "/connections", connections),
+    PageRoute("POST", "/connections/{connection}/close", close_connection, PortalRole.OPERATOR),
+    PageRoute("GET", "/audit", audit, PortalRole.OPERATOR),
+    PageRoute("GET", "/health", health),
 )

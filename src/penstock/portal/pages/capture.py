@@ -14,10 +14,10 @@ from penstock.capture.description import (
     SIZE_BYTES,
     SIZE_BYTES_DEFAULT,
 )
-from penstock.capture.file_names import file_path
-from penstock.management.client import CaptureStatusInfo, HubInfo
+from penstock.capture.file_names import format_file_path
+from penstock.management.client import CaptureStatus, EventHubResource
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import Done, Route, Visit
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     badge,
     card,
@@ -25,7 +25,7 @@ from penstock.portal.components import (
     facts,
     field,
     form,
-    live,
+    live_element,
     select,
     submit,
     table,
@@ -34,15 +34,22 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.texts import ago, count, moment, seconds, size, whole
-from penstock.portal.users import Role
+from penstock.portal.texts import (
+    format_age,
+    format_count,
+    format_duration,
+    format_integer,
+    format_moment,
+    format_size,
+)
+from penstock.portal.users import PortalRole
 
 _MB = 1024 * 1024
 _DAY_S = 86_400
 _TONES = {"Running": "good", "Starting": "warn", "Waiting": "warn", "Failed": "bad"}
 
 
-async def capture_list(visit: Visit) -> Response:
+async def capture_list(visit: PageRequest) -> Response:
     hubs = [hub for hub in await visit.backend.hubs(visit.namespace) if visit.sees(hub.name)]
     known = await _statuses(visit)
     now_ms = visit.portal.clock.now_ms()
@@ -58,11 +65,12 @@ async def capture_list(visit: Visit) -> Response:
                 link,
                 _state(status),
                 status.destination,
-                f"{count(status.backlog_events)} events, {seconds(status.backlog_seconds)}",
-                f"{status.last_file} ({ago(status.last_file_ms, now_ms)})"
+                f"{format_count(status.backlog_events)} events, "
+                f"{format_duration(status.backlog_seconds)}",
+                f"{status.last_file} ({format_age(status.last_file_ms, now_ms)})"
                 if status.last_file
                 else "none yet",
-                whole(status.files),
+                format_integer(status.files),
                 status.last_error,
             )
         )
@@ -70,25 +78,27 @@ async def capture_list(visit: Visit) -> Response:
     return await page(
         visit,
         "Capture",
-        card("", live("capture", table(heads, rows, empty="No event hub yet.", numbers=(5,)))),
+        card(
+            "", live_element("capture", table(heads, rows, empty="No event hub yet.", numbers=(5,)))
+        ),
         card("Destinations", await _destination_table(visit)),
         active="capture",
     )
 
 
-async def _statuses(visit: Visit) -> dict[str, CaptureStatusInfo]:
-    found = await visit.backend.shared("capture", lambda client: client.capture_status())
+async def _statuses(visit: PageRequest) -> dict[str, CaptureStatus]:
+    found = await visit.backend.get_shared("capture", lambda client: client.capture_status())
     here = visit.namespace.casefold()
     return {each.hub.casefold(): each for each in found if each.namespace.casefold() == here}
 
 
-async def _destinations(visit: Visit) -> list[dict[str, str]]:
-    return await visit.backend.shared(
+async def _destinations(visit: PageRequest) -> list[dict[str, str]]:
+    return await visit.backend.get_shared(
         "destinations", lambda client: client.capture_destinations(), ttl_ms=10_000
     )
 
 
-async def _destination_table(visit: Visit) -> Html:
+async def _destination_table(visit: PageRequest) -> Html:
     rows = [(each["name"], each["url"]) for each in await _destinations(visit)]
     return table(
         ("Name", "Address"),
@@ -98,35 +108,39 @@ async def _destination_table(visit: Visit) -> Html:
     )
 
 
-def _state(status: CaptureStatusInfo) -> Html:
+def _state(status: CaptureStatus) -> Html:
     return badge(status.state, _TONES.get(status.state, ""))
 
 
-async def hub_capture(visit: Visit) -> Response:
+async def hub_capture(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     status = (await _statuses(visit)).get(hub.name.casefold())
     destinations = await _destinations(visit)
-    shown = [live("status", _status(visit, status))]
-    if visit.may(Role.OPERATOR):
+    shown = [live_element("status", _status(visit, status))]
+    if visit.may(PortalRole.OPERATOR):
         shown.append(_form(visit, hub, destinations))
     elif hub.capture:
         shown.append(card("Settings", _settings(hub.capture)))
     return await page(visit, "Capture", *shown, active="hubs", hub=hub.name, tab="capture")
 
 
-def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
+def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
     if status is None or status.state == "Off":
         return tiles(tile("State", "Off", "events stay in the log alone"))
     now_ms = visit.portal.clock.now_ms()
     written_ms = status.recent_files[0].written_ms if status.recent_files else 0
     made = tiles(
         tile("State", status.state, tone=_TONES.get(status.state, "")),
-        tile("Waiting", count(status.backlog_events), f"events, {seconds(status.backlog_seconds)}"),
-        tile("Files", whole(status.files), "since it was switched on"),
-        tile("Events in files", count(status.events)),
+        tile(
+            "Waiting",
+            format_count(status.backlog_events),
+            f"events, {format_duration(status.backlog_seconds)}",
+        ),
+        tile("Files", format_integer(status.files), "since it was switched on"),
+        tile("Events in files", format_count(status.events)),
         tile(
             "Lost",
-            whole(status.lost_events),
+            format_integer(status.lost_events),
             "fell out of retention",
             tone="bad" if status.lost_events else "good",
         ),
@@ -140,7 +154,7 @@ def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
                 ("Written (UTC)", _when(written_ms, now_ms)),
                 ("Destination", status.destination),
                 ("Last error", status.last_error or "none"),
-                ("Last heard of (UTC)", moment(status.updated_ms)),
+                ("Last heard of (UTC)", format_moment(status.updated_ms)),
             ]
         ),
     )
@@ -151,10 +165,10 @@ def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
             [
                 (
                     el("span", each.url, class_="mono"),
-                    moment(each.ms),
-                    moment(each.written_ms) if each.written_ms else "–",
-                    whole(each.events),
-                    size(each.bytes),
+                    format_moment(each.ms),
+                    format_moment(each.written_ms) if each.written_ms else "–",
+                    format_integer(each.events),
+                    format_size(each.bytes),
                 )
                 for each in status.recent_files
             ],
@@ -166,7 +180,7 @@ def _status(visit: Visit, status: CaptureStatusInfo | None) -> Html:
 
 
 def _when(ms: int, now_ms: int) -> str:
-    return f"{moment(ms)} ({ago(ms, now_ms)})" if ms else "–"
+    return f"{format_moment(ms)} ({format_age(ms, now_ms)})" if ms else "–"
 
 
 def _settings(capture: dict[str, Any]) -> Html:
@@ -176,7 +190,8 @@ def _settings(capture: dict[str, Any]) -> Html:
             ("Switched on", "yes" if capture.get("enabled") else "no"),
             (
                 "Window",
-                f"{capture.get('intervalInSeconds')} s or {size(capture.get('sizeLimitInBytes'))}",
+                f"{capture.get('intervalInSeconds')} s or "
+                f"{format_size(capture.get('sizeLimitInBytes'))}",
             ),
             ("Encoding", str(capture.get("encoding", ""))),
             ("Destination", str(properties.get("storageAccountResourceId", ""))),
@@ -186,7 +201,7 @@ def _settings(capture: dict[str, Any]) -> Html:
     )
 
 
-def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Html:
+def _form(visit: PageRequest, hub: EventHubResource, destinations: list[dict[str, str]]) -> Html:
     capture = hub.capture or {}
     properties = capture.get("destination", {}).get("properties", {})
     account = str(properties.get("storageAccountResourceId", "")).rpartition("/")[2]
@@ -212,19 +227,19 @@ def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Htm
                 "Destination",
                 "destination",
                 choices,
-                visit.filled("destination", account),
+                visit.form_value("destination", account),
                 wide=True,
             ),
             field(
                 "Container or folder",
                 "container",
-                visit.filled("container", properties.get("blobContainer", "capture")),
+                visit.form_value("container", properties.get("blobContainer", "capture")),
             ),
             select(
                 "Encoding",
                 "encoding",
                 {word: word for word in ENCODINGS},
-                visit.filled("encoding", capture.get("encoding", ENCODINGS[0])),
+                visit.form_value("encoding", capture.get("encoding", ENCODINGS[0])),
             ),
             check(
                 "No files for empty windows", "skip_empty", bool(capture.get("skipEmptyArchives"))
@@ -235,14 +250,14 @@ def _form(visit: Visit, hub: HubInfo, destinations: list[dict[str, str]]) -> Htm
     )
 
 
-def _window_fields(visit: Visit, capture: dict[str, Any]) -> list[Html]:
+def _window_fields(visit: PageRequest, capture: dict[str, Any]) -> list[Html]:
     megabytes = capture.get("sizeLimitInBytes", SIZE_BYTES_DEFAULT) // _MB
     least, most = SIZE_BYTES[0] // _MB, SIZE_BYTES[1] // _MB
     return [
         field(
             "Time window (s)",
             "interval_s",
-            visit.filled("interval_s", capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)),
+            visit.form_value("interval_s", capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)),
             type_="number",
             min=INTERVAL_S[0],
             max=INTERVAL_S[1],
@@ -251,7 +266,7 @@ def _window_fields(visit: Visit, capture: dict[str, Any]) -> list[Html]:
         field(
             "Size window (MB)",
             "size_mb",
-            visit.filled("size_mb", megabytes),
+            visit.form_value("size_mb", megabytes),
             type_="number",
             min=least,
             max=most,
@@ -260,15 +275,15 @@ def _window_fields(visit: Visit, capture: dict[str, Any]) -> list[Html]:
     ]
 
 
-def _name_fields(visit: Visit, hub: HubInfo, capture: dict[str, Any]) -> list[Html]:
+def _name_fields(visit: PageRequest, hub: EventHubResource, capture: dict[str, Any]) -> list[Html]:
     """With what a file would be called, and how many there would be: the script keeps both up."""
     properties = capture.get("destination", {}).get("properties", {})
     interval = capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)
     name_format = properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT)
     files = -(-_DAY_S // max(1, interval)) * hub.partition_count
     now_s = visit.portal.clock.now_ms() // 1000
-    encoding = visit.filled("encoding", capture.get("encoding", ENCODINGS[0]))
-    example = file_path(
+    encoding = visit.form_value("encoding", capture.get("encoding", ENCODINGS[0]))
+    example = format_file_path(
         name_format,
         namespace=visit.namespace,
         hub=hub.name,
@@ -282,7 +297,7 @@ def _name_fields(visit: Visit, hub: HubInfo, capture: dict[str, Any]) -> list[Ht
             field(
                 "Name format",
                 "name_format",
-                visit.filled("name_format", name_format),
+                visit.form_value("name_format", name_format),
                 help_="all nine words in braces, in any order",
             ),
             class_="wide",
@@ -292,7 +307,7 @@ def _name_fields(visit: Visit, hub: HubInfo, capture: dict[str, Any]) -> list[Ht
             "A file would be called ",
             el("code", example, data_name=True),
             "; up to ",
-            el("strong", whole(files), data_files=True),
+            el("strong", format_integer(files), data_files=True),
             " files a day by the time window alone.",
             data_capture_preview=True,
             data_namespace=visit.namespace,
@@ -302,7 +317,7 @@ def _name_fields(visit: Visit, hub: HubInfo, capture: dict[str, Any]) -> list[Ht
     ]
 
 
-async def save(visit: Visit) -> Response:
+async def save(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     values = visit.form
     enabled = values.get("enabled") == "yes"
@@ -311,8 +326,8 @@ async def save(visit: Visit) -> Response:
     description: dict[str, Any] = {
         "enabled": enabled,
         "encoding": values.get("encoding") or ENCODINGS[0],
-        "intervalInSeconds": _number(values.get("interval_s", ""), "The time window"),
-        "sizeLimitInBytes": _number(values.get("size_mb", ""), "The size window") * _MB,
+        "intervalInSeconds": parse_form_integer(values.get("interval_s", ""), "The time window"),
+        "sizeLimitInBytes": parse_form_integer(values.get("size_mb", ""), "The size window") * _MB,
         "skipEmptyArchives": values.get("skip_empty") == "yes",
     }
     if values.get("destination"):
@@ -329,17 +344,17 @@ async def save(visit: Visit) -> Response:
         lambda client: client.put_hub(visit.namespace, hub.name, capture=description),
     )
     word = "on" if enabled else "off"
-    raise Done(visit.link("hubs", hub.name, "capture"), f"Saved: Capture is {word}.")
+    raise ActionCompleted(visit.link("hubs", hub.name, "capture"), f"Saved: Capture is {word}.")
 
 
-def _number(text: str, what: str) -> int:
+def parse_form_integer(text: str, what: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ArgumentError(f"{what}: '{text[:20]}' is no whole number.")
     return int(text)
 
 
 ROUTES = (
-    Route("GET", "/capture", capture_list),
-    Route("GET", "/hubs/{hub}/capture", hub_capture),
-    Route("POST", "/hubs/{hub}/capture", save, Role.OPERATOR),
+    PageRoute("GET", "/capture", capture_list),
+    PageRoute("GET", "/hubs/{hub}/capture", hub_capture),
+    PageRoute("POST", "/hubs/{hub}/capture", save, PortalRole.OPERATOR),
 )

@@ -12,16 +12,16 @@ from starlette.responses import Response
 from penstock.client import EventData
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 from penstock.portal import bodies, downloads
-from penstock.portal.application import Route, Visit
+from penstock.portal.application import PageRequest, PageRoute
 from penstock.portal.components import card, code, facts, field, select, table
 from penstock.portal.downloads import properties, stored_at
-from penstock.portal.event_browser import Page, Row
-from penstock.portal.finding import compile_search, shown_value
-from penstock.portal.html import Html, el, visible
+from penstock.portal.event_browser import EventPage, EventRow
+from penstock.portal.finding import compile_search, format_value
+from penstock.portal.html import Html, el, escape_invisible
 from penstock.portal.layout import page
-from penstock.portal.spans import COUNT_MAX, Span, parse_span, places_text
-from penstock.portal.streams import EventStream, said
-from penstock.portal.texts import size, whole
+from penstock.portal.spans import COUNT_MAX, EventQuery, format_offsets, parse_span
+from penstock.portal.streams import ServerSentEvents, encode_server_sent_event
+from penstock.portal.texts import format_integer, format_size
 
 _FROM = {
     "latest": "the end (the last ones)",
@@ -33,28 +33,28 @@ _FROM = {
 _COUNT = 50
 _KEY = "x-opt-partition-key"
 _HEADS = ("Partition", "Sequence", "Time (UTC)", "Key", "Size", "Properties", "Body")
-_NOTHING = Page([], {}, {})
+_NOTHING = EventPage([], {}, {})
 
 
-class _Wish(msgspec.Struct, frozen=True):
+class _ExplorerQuery(msgspec.Struct, frozen=True):
     """What the address asks for."""
 
     partitions: list[str]
     partition: str  # empty: all
-    span: Span
+    span: EventQuery
     count: int
     find: str
     where: str
 
     @property
-    def searched(self) -> Span:
+    def search_query(self) -> EventQuery:
         """A search looks at everything, unless it is told where to begin."""
         if not self.span.is_backwards:
             return self.span
         return msgspec.structs.replace(self.span, kind="earliest", value="")
 
 
-async def _wish(visit: Visit) -> _Wish:
+async def _wish(visit: PageRequest) -> _ExplorerQuery:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     known = [str(index) for index in range(hub.partition_count)]
     partition = visit.query.get("partition", "")
@@ -63,7 +63,7 @@ async def _wish(visit: Visit) -> _Wish:
     text = visit.query.get("count", "") or str(_COUNT)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= COUNT_MAX:
         raise ArgumentError(f"1 to {COUNT_MAX} events are shown at once.")
-    return _Wish(
+    return _ExplorerQuery(
         partitions=[partition] if partition else known,
         partition=partition,
         span=parse_span(
@@ -77,7 +77,7 @@ async def _wish(visit: Visit) -> _Wish:
     )
 
 
-async def explorer(visit: Visit) -> Response:
+async def explorer(visit: PageRequest) -> Response:
     problem, found = "", _NOTHING
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     try:
@@ -113,7 +113,7 @@ async def explorer(visit: Visit) -> Response:
     )
 
 
-def _form(visit: Visit, partition_count: int) -> Html:
+def _form(visit: PageRequest, partition_count: int) -> Html:
     partitions = {"": "all partitions"} | {
         str(index): f"partition {index}" for index in range(partition_count)
     }
@@ -123,7 +123,7 @@ def _form(visit: Visit, partition_count: int) -> Html:
     if chosen in ("before", "after"):  # a page on the way: the form begins anew
         chosen, at = "latest", ""
     elif chosen not in _FROM:  # the value alone, as in ?from=42
-        chosen, at = _guessed(asked), asked
+        chosen, at = _guess_start(asked), asked
     kept = [
         el("input", type="hidden", name="namespace", value=query["namespace"])
         if "namespace" in query
@@ -173,7 +173,7 @@ def _form(visit: Visit, partition_count: int) -> Html:
     )
 
 
-def _guessed(text: str) -> str:
+def _guess_start(text: str) -> str:
     """What the form shows for it."""
     try:
         kind = parse_span(text, "", count=_COUNT).kind
@@ -182,7 +182,7 @@ def _guessed(text: str) -> str:
     return kind if kind in _FROM else "latest"
 
 
-def _bar(visit: Visit, hub: str, found: Page) -> Html:
+def _bar(visit: PageRequest, hub: str, found: EventPage) -> Html:
     stream = visit.link("hubs", hub, "events", "stream")
     kept = {
         name: value
@@ -193,7 +193,7 @@ def _bar(visit: Visit, hub: str, found: Page) -> Html:
     def turn(text: str, kind: str, places: dict[str, int]) -> Html | None:
         if not places:
             return None
-        to = {**kept, "from": kind, "at": places_text(places)}
+        to = {**kept, "from": kind, "at": format_offsets(places)}
         return el("a", text, href=visit.link("hubs", hub, "events", **to), class_="button")
 
     return el(
@@ -212,7 +212,7 @@ def _bar(visit: Visit, hub: str, found: Page) -> Html:
     )
 
 
-def _downloads(visit: Visit, hub: str) -> Html:
+def _downloads(visit: PageRequest, hub: str) -> Html:
     kept = {k: v for k, v in visit.query.items() if k not in ("format", "namespace")}
     links = [
         el(
@@ -227,8 +227,8 @@ def _downloads(visit: Visit, hub: str) -> Html:
     return el("p", "Download these events: ", *links, class_="row")
 
 
-def _cells(visit: Visit, hub: str, row: Row) -> tuple[object, ...]:
-    cells = _plain(row)
+def _cells(visit: PageRequest, hub: str, row: EventRow) -> tuple[object, ...]:
+    cells = _row_cells(row)
     link = _event_link(visit, hub, row)
     return (
         cells[0],
@@ -239,11 +239,11 @@ def _cells(visit: Visit, hub: str, row: Row) -> tuple[object, ...]:
     )
 
 
-def _event_link(visit: Visit, hub: str, row: Row) -> str:
+def _event_link(visit: PageRequest, hub: str, row: EventRow) -> str:
     return visit.link("hubs", hub, "events", row.partition, str(row.event.sequence_number))
 
 
-def _plain(row: Row) -> tuple[str, ...]:
+def _row_cells(row: EventRow) -> tuple[str, ...]:
     """A row's texts, in the order of `_HEADS`; the live tail sends the same."""
     event = row.event
     return (
@@ -251,7 +251,7 @@ def _plain(row: Row) -> tuple[str, ...]:
         str(event.sequence_number),
         stored_at(event),
         event.partition_key or "",
-        size(len(event.body)),
+        format_size(len(event.body)),
         ", ".join(f"{name}={value}" for name, value in properties(event)[:8])[:200],
         bodies.preview(event),
     )
@@ -260,7 +260,7 @@ def _plain(row: Row) -> tuple[str, ...]:
 # --- one event ------------------------------------------------------------------------------------
 
 
-async def event_page(visit: Visit) -> Response:
+async def event_page(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     row = await _one(visit)
     event = row.event
@@ -275,13 +275,13 @@ async def event_page(visit: Visit) -> Response:
         el(
             "div",
             card("Event", _event_facts(row)),
-            card("Properties", _pairs(properties(event), "It has no properties.")),
+            card("Properties", _pairs_table(properties(event), "It has no properties.")),
             class_="columns",
         ),
         card(
             "Body",
             el("p", note) if note else None,
-            el("pre", bodies.shown(content, view), class_="body-view", id="body"),
+            el("pre", bodies.format_body(content, view), class_="body-view", id="body"),
             aside=el(
                 "div",
                 el(
@@ -302,7 +302,7 @@ async def event_page(visit: Visit) -> Response:
                 class_="row",
             ),
         ),
-        card("System properties", _pairs(_system(event), "None.")),
+        card("System properties", _pairs_table(_system(event), "None.")),
         card(
             "Link to this event", code(str(visit.request.base_url).rstrip("/") + visit.link(*here))
         ),
@@ -312,7 +312,7 @@ async def event_page(visit: Visit) -> Response:
     )
 
 
-async def _one(visit: Visit) -> Row:
+async def _one(visit: PageRequest) -> EventRow:
     number, partition = visit.words["number"], visit.words["partition"]
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     if not (partition.isascii() and partition.isdigit() and int(partition) < hub.partition_count):
@@ -329,7 +329,7 @@ async def _one(visit: Visit) -> Row:
     return row
 
 
-def _neighbours(visit: Visit, hub: str, row: Row) -> Html:
+def _neighbours(visit: PageRequest, hub: str, row: EventRow) -> Html:
     number = row.event.sequence_number or 0
     base = ("hubs", hub, "events", row.partition)
     around = visit.link("hubs", hub, "events", partition=row.partition, from_="sequence", at=number)
@@ -344,15 +344,15 @@ def _neighbours(visit: Visit, hub: str, row: Row) -> Html:
     )
 
 
-def _event_facts(row: Row) -> Html:
+def _event_facts(row: EventRow) -> Html:
     event = row.event
     pairs: list[tuple[str, object]] = [
         ("Partition", row.partition),
-        ("Sequence number", whole(event.sequence_number)),
+        ("Sequence number", format_integer(event.sequence_number)),
         ("Offset", event.offset or ""),
         ("Stored (UTC)", stored_at(event)),
         ("Partition key", event.partition_key or ""),
-        ("Size", f"{size(len(event.body))} ({whole(len(event.body))} bytes)"),
+        ("Size", f"{format_size(len(event.body))} ({format_integer(len(event.body))} bytes)"),
         ("Body type", event.body_type),
     ]
     for label, name in (
@@ -362,7 +362,7 @@ def _event_facts(row: Row) -> Html:
     ):
         value = getattr(event, name)
         if value is not None:
-            pairs.append((label, shown_value(value)))
+            pairs.append((label, format_value(value)))
     return facts(pairs)
 
 
@@ -373,28 +373,30 @@ def _system(event: EventData) -> list[tuple[str, str]]:
         return [("(damaged)", str(error))]
     if _KEY in found:
         found[_KEY] = event.partition_key  # which may be masked
-    return [(str(name), shown_value(value)) for name, value in found.items()]
+    return [(str(name), format_value(value)) for name, value in found.items()]
 
 
-def _pairs(pairs: list[tuple[str, str]], empty: str) -> Html:
+def _pairs_table(pairs: list[tuple[str, str]], empty: str) -> Html:
     rows = [
         (el("span", name, class_="mono"), el("span", value, class_="mono")) for name, value in pairs
     ]
     return table(("Name", "Value"), rows, empty=empty)
 
 
-async def event_body(visit: Visit) -> Response:
+async def event_body(visit: PageRequest) -> Response:
     row = await _one(visit)
     name = f"event-{row.partition}-{row.event.sequence_number}.bin"
     return Response(
-        row.event.body, media_type="application/octet-stream", headers=downloads.named(name)
+        row.event.body,
+        media_type="application/octet-stream",
+        headers=downloads.attachment_headers(name),
     )
 
 
 # --- streams --------------------------------------------------------------------------------------
 
 
-async def stream(visit: Visit) -> Response:
+async def stream(visit: PageRequest) -> Response:
     """Server-sent events: rows as lists of texts, which the script shows as text."""
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     follow = visit.query.get("follow") == "1"
@@ -404,7 +406,7 @@ async def stream(visit: Visit) -> Response:
         visit.namespace,
         hub.name,
         wish.partitions,
-        Span("latest") if follow else wish.searched,
+        EventQuery("latest") if follow else wish.search_query,
         wanted,
         follow=follow,
         mask=visit.mask,
@@ -412,22 +414,22 @@ async def stream(visit: Visit) -> Response:
 
     async def lines() -> AsyncGenerator[bytes, None]:
         async with aclosing(found) as steps:
-            yield said("begun", {})
+            yield encode_server_sent_event("begun", {})
             try:
                 async for step in steps:
                     shown = [
-                        [_event_link(visit, hub.name, row), *map(visible, _plain(row))]
+                        [_event_link(visit, hub.name, row), *map(escape_invisible, _row_cells(row))]
                         for row in step.rows
                     ]
                     data = {"rows": shown, "scanned": step.scanned}
-                    yield said("over" if step.is_over else "rows", data)
+                    yield encode_server_sent_event("over" if step.is_over else "rows", data)
             except PenstockError as error:
-                yield said("failed", {"text": str(error)})
+                yield encode_server_sent_event("failed", {"text": str(error)})
 
-    return EventStream(lines())
+    return ServerSentEvents(lines())
 
 
-async def download(visit: Visit) -> Response:
+async def download(visit: PageRequest) -> Response:
     """What is shown: the page, or what the search finds."""
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     wish = await _wish(visit)
@@ -437,14 +439,14 @@ async def download(visit: Visit) -> Response:
     if wanted is None:
         rows = (await events.page(*where, wish.span, wish.count, mask=visit.mask)).rows
     else:
-        rows = await events.search(*where, wish.searched, wanted, mask=visit.mask)
-    return downloads.made(rows, hub.name, visit.query.get("format", ""))
+        rows = await events.search(*where, wish.search_query, wanted, mask=visit.mask)
+    return downloads.download_response(rows, hub.name, visit.query.get("format", ""))
 
 
 ROUTES = (
-    Route("GET", "/hubs/{hub}/events", explorer),
-    Route("GET", "/hubs/{hub}/events/stream", stream),
-    Route("GET", "/hubs/{hub}/events/download", download),
-    Route("GET", "/hubs/{hub}/events/{partition}/{number}", event_page),
-    Route("GET", "/hubs/{hub}/events/{partition}/{number}/body", event_body),
+    PageRoute("GET", "/hubs/{hub}/events", explorer),
+    PageRoute("GET", "/hubs/{hub}/events/stream", stream),
+    PageRoute("GET", "/hubs/{hub}/events/download", download),
+    PageRoute("GET", "/hubs/{hub}/events/{partition}/{number}", event_page),
+    PageRoute("GET", "/hubs/{hub}/events/{partition}/{number}/body", event_body),
 )

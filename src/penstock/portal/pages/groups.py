@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import Done, Route, Visit
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     badge,
     card,
@@ -17,7 +17,7 @@ from penstock.portal.components import (
     field,
     form,
     history,
-    live,
+    live_element,
     ranges,
     select,
     submit,
@@ -27,8 +27,15 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.texts import ago, count, plural, seconds, size, whole
-from penstock.portal.users import Role
+from penstock.portal.texts import (
+    format_age,
+    format_count,
+    format_duration,
+    format_integer,
+    format_plural,
+    format_size,
+)
+from penstock.portal.users import PortalRole
 
 DEFAULT = "$Default"
 _HEADS = (
@@ -37,7 +44,7 @@ _HEADS = (
 )  # fmt: skip
 
 
-async def group_list(visit: Visit) -> Response:
+async def group_list(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     namespace = visit.namespace
     rows = await visit.backend.lag(namespace, hub.name)
@@ -51,7 +58,7 @@ async def group_list(visit: Visit) -> Response:
     return await page(
         visit,
         "Consumer groups",
-        live(
+        live_element(
             "lag-chart",
             chart(
                 "Behind the newest event",
@@ -63,10 +70,12 @@ async def group_list(visit: Visit) -> Response:
             tag="section",
         ),
         *(
-            _group(visit, hub.name, group.name, group.user_metadata, by_group.get(group.name, []))
+            _group_card(
+                visit, hub.name, group.name, group.user_metadata, by_group.get(group.name, [])
+            )
             for group in groups
         ),
-        _create_form(visit, hub.name) if visit.may(Role.OPERATOR) else None,
+        _create_form(visit, hub.name) if visit.may(PortalRole.OPERATOR) else None,
         active="hubs",
         hub=hub.name,
         tab="groups",
@@ -74,7 +83,9 @@ async def group_list(visit: Visit) -> Response:
     )
 
 
-def _group(visit: Visit, hub: str, name: str, metadata: str, rows: list[dict[str, Any]]) -> Html:
+def _group_card(
+    visit: PageRequest, hub: str, name: str, metadata: str, rows: list[dict[str, Any]]
+) -> Html:
     key = "".join(c if c.isalnum() else "-" for c in name)
     behind = [row["lag_events"] for row in rows if row["lag_events"] is not None]
     late = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]
@@ -82,23 +93,25 @@ def _group(visit: Visit, hub: str, name: str, metadata: str, rows: list[dict[str
     readers = sum(row["readers"] for row in rows)
     state = badge("read", "good") if readers else badge("nobody reads", "warn")
     head = tiles(
-        tile("Behind", count(sum(behind)) if behind else "–", "events"),
-        tile("Oldest waiting", seconds(max(late, default=None)), "since it was stored"),
-        tile("Readers", whole(readers), plural(len(owners), "owner")),
+        tile("Behind", format_count(sum(behind)) if behind else "–", "events"),
+        tile("Oldest waiting", format_duration(max(late, default=None)), "since it was stored"),
+        tile("Readers", format_integer(readers), format_plural(len(owners), "owner")),
     )
     now_ms = visit.portal.clock.now_ms()
     cells = [
         (
             row["partition"],
-            whole(row["last_sequence_number"]) if row["last_sequence_number"] >= 0 else "–",
-            whole(row["checkpoint_sequence_number"]),
-            whole(row["lag_events"]),
-            seconds(row["lag_seconds"]),
-            size(row["lag_bytes"]),
+            format_integer(row["last_sequence_number"])
+            if row["last_sequence_number"] >= 0
+            else "–",
+            format_integer(row["checkpoint_sequence_number"]),
+            format_integer(row["lag_events"]),
+            format_duration(row["lag_seconds"]),
+            format_size(row["lag_bytes"]),
             row["owner"] or "",
             "" if row["epoch"] is None else str(row["epoch"]),
-            whole(row["readers"]),
-            ago(row["last_seen_ms"], now_ms),
+            format_integer(row["readers"]),
+            format_age(row["last_seen_ms"], now_ms),
         )
         for row in rows
     ]
@@ -106,14 +119,14 @@ def _group(visit: Visit, hub: str, name: str, metadata: str, rows: list[dict[str
     return card(
         name,
         el("p", metadata) if metadata else None,
-        live(f"group-{key}", head, shown),
-        _acts(visit, hub, name, rows) if visit.may(Role.OPERATOR) else None,
+        live_element(f"group-{key}", head, shown),
+        _acts(visit, hub, name, rows) if visit.may(PortalRole.OPERATOR) else None,
         aside=state,
         id_=f"group-{key}",
     )
 
 
-def _acts(visit: Visit, hub: str, name: str, rows: list[dict[str, Any]]) -> Html:
+def _acts(visit: PageRequest, hub: str, name: str, rows: list[dict[str, Any]]) -> Html:
     partitions = {"": "all partitions"} | {row["partition"]: row["partition"] for row in rows}
     seek = el(
         "details",
@@ -129,11 +142,11 @@ def _acts(visit: Visit, hub: str, name: str, rows: list[dict[str, Any]]) -> Html
             field(
                 "To",
                 "to",
-                visit.filled("to", "earliest"),
+                visit.form_value("to", "earliest"),
                 required=True,
                 help_="earliest, latest, a sequence number, or a time (UTC)",
             ),
-            select("Partition", "partition", partitions, visit.filled("partition")),
+            select("Partition", "partition", partitions, visit.form_value("partition")),
             submit("Preview", name="dry_run", value="yes"),
             el("button", "Move", type="submit", name="dry_run", value=""),
             el("button", "Move by force", type="submit", name="force", value="yes"),
@@ -154,7 +167,7 @@ def _acts(visit: Visit, hub: str, name: str, rows: list[dict[str, Any]]) -> Html
     )
 
 
-def _create_form(visit: Visit, hub: str) -> Html:
+def _create_form(visit: PageRequest, hub: str) -> Html:
     return card(
         "Create a consumer group",
         form(
@@ -163,39 +176,43 @@ def _create_form(visit: Visit, hub: str) -> Html:
             field(
                 "Name",
                 "name",
-                visit.filled("name"),
+                visit.form_value("name"),
                 required=True,
                 maxlength=50,
                 autocomplete="off",
             ),
-            field("User metadata", "metadata", visit.filled("metadata"), maxlength=1024),
+            field("User metadata", "metadata", visit.form_value("metadata"), maxlength=1024),
             submit("Create consumer group"),
         ),
         id_="create",
     )
 
 
-async def create(visit: Visit) -> Response:
+async def create(visit: PageRequest) -> Response:
     name, metadata = visit.form.get("name", "").strip(), visit.form.get("metadata", "")
     hub = visit.hub
     await visit.backend.act(
         visit.session,
         lambda client: client.put_group(visit.namespace, hub, name, user_metadata=metadata or None),
     )
-    raise Done(visit.link("hubs", hub, "groups"), f"The consumer group '{name}' is there.")
+    raise ActionCompleted(
+        visit.link("hubs", hub, "groups"), f"The consumer group '{name}' is there."
+    )
 
 
-async def delete(visit: Visit) -> Response:
+async def delete(visit: PageRequest) -> Response:
     name, hub = visit.words["group"], visit.hub
     if visit.form.get("confirm") != name:
         raise ArgumentError(f"Type '{name}' to delete it: nothing was deleted.")
     await visit.backend.act(
         visit.session, lambda client: client.delete_group(visit.namespace, hub, name)
     )
-    raise Done(visit.link("hubs", hub, "groups"), f"The consumer group '{name}' is deleted.")
+    raise ActionCompleted(
+        visit.link("hubs", hub, "groups"), f"The consumer group '{name}' is deleted."
+    )
 
 
-async def seek(visit: Visit) -> Response:
+async def seek(visit: PageRequest) -> Response:
     name, hub, values = visit.words["group"], visit.hub, visit.form
     dry_run = values.get("dry_run") == "yes"
     moved = await visit.backend.act(
@@ -211,23 +228,23 @@ async def seek(visit: Visit) -> Response:
         ),
     )
     parts = [
-        f"partition {each['partition']}: {_number(each['from_sequence_number'])} → "
-        f"{_number(each['to_sequence_number'])}"
+        f"partition {each['partition']}: {_format_optional(each['from_sequence_number'])} → "
+        f"{_format_optional(each['to_sequence_number'])}"
         for each in moved[:32]
     ]
     word = "It would be moved" if dry_run else "Moved"
-    raise Done(
+    raise ActionCompleted(
         visit.link("hubs", hub, "groups"), f"{word} ({name}): {'; '.join(parts) or 'nothing'}."
     )
 
 
-def _number(value: int | None) -> str:
+def _format_optional(value: int | None) -> str:
     return "none" if value is None else str(value)
 
 
 ROUTES = (
-    Route("GET", "/hubs/{hub}/groups", group_list),
-    Route("POST", "/hubs/{hub}/groups", create, Role.OPERATOR),
-    Route("POST", "/hubs/{hub}/groups/{group}/delete", delete, Role.OPERATOR),
-    Route("POST", "/hubs/{hub}/groups/{group}/seek", seek, Role.OPERATOR),
+    PageRoute("GET", "/hubs/{hub}/groups", group_list),
+    PageRoute("POST", "/hubs/{hub}/groups", create, PortalRole.OPERATOR),
+    PageRoute("POST", "/hubs/{hub}/groups/{group}/delete", delete, PortalRole.OPERATOR),
+    PageRoute("POST", "/hubs/{hub}/groups/{group}/seek", seek, PortalRole.OPERATOR),
 )

@@ -6,10 +6,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.management.client import HubInfo
+from penstock.management.client import EventHubResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import Done, Route, Visit
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     area,
     badge,
@@ -19,7 +19,7 @@ from penstock.portal.components import (
     field,
     form,
     history,
-    live,
+    live_element,
     ranges,
     select,
     submit,
@@ -37,8 +37,14 @@ from penstock.portal.pages.overview import (
     rate,
     traffic_charts,
 )
-from penstock.portal.texts import ago, count, moment, size, whole
-from penstock.portal.users import Role
+from penstock.portal.texts import (
+    format_age,
+    format_count,
+    format_integer,
+    format_moment,
+    format_size,
+)
+from penstock.portal.users import PortalRole
 
 _STATES = {
     "Active": "Active",
@@ -58,7 +64,7 @@ _CHARTED = (
 )
 
 
-async def hub_list(visit: Visit) -> Response:
+async def hub_list(visit: PageRequest) -> Response:
     wanted = visit.query.get("find", "").casefold()
     hubs = [
         hub
@@ -71,14 +77,18 @@ async def hub_list(visit: Visit) -> Response:
     return await page(
         visit,
         "Event hubs",
-        card("", live("hubs", await hub_table(visit, shown)), _pages(visit, len(hubs), number)),
-        _create_form(visit) if visit.may(Role.OPERATOR) else None,
+        card(
+            "",
+            live_element("hubs", await hub_table(visit, shown)),
+            _pages(visit, len(hubs), number),
+        ),
+        _create_form(visit) if visit.may(PortalRole.OPERATOR) else None,
         active="hubs",
         aside=_find_form(visit) if wanted or len(hubs) > HUBS_SHOWN else None,
     )
 
 
-def _find_form(visit: Visit) -> Html:
+def _find_form(visit: PageRequest) -> Html:
     namespace = visit.query.get("namespace")
     return el(
         "form",
@@ -94,14 +104,14 @@ def _find_form(visit: Visit) -> Html:
     )
 
 
-def _pages(visit: Visit, count: int, number: int) -> Html | None:
+def _pages(visit: PageRequest, count: int, number: int) -> Html | None:
     if count <= HUBS_SHOWN:
         return None
     last, find = -(-count // HUBS_SHOWN), visit.query.get("find")
     around = [each for each in (number - 1, number + 1) if 1 <= each <= last]
     return el(
         "p",
-        f"Page {number} of {last}, {whole(count)} event hubs. ",
+        f"Page {number} of {last}, {format_integer(count)} event hubs. ",
         *(
             el(
                 "a",
@@ -115,14 +125,14 @@ def _pages(visit: Visit, count: int, number: int) -> Html | None:
     )
 
 
-def _create_form(visit: Visit) -> Html:
+def _create_form(visit: PageRequest) -> Html:
     fields = form(
         visit,
         visit.link("hubs"),
         field(
             "Name",
             "name",
-            visit.filled("name"),
+            visit.form_value("name"),
             required=True,
             maxlength=limits.HUB_NAME_MAX,
             autocomplete="off",
@@ -131,7 +141,7 @@ def _create_form(visit: Visit) -> Html:
         field(
             "Partitions",
             "partitions",
-            visit.filled("partitions", limits.PARTITION_COUNT_DEFAULT),
+            visit.form_value("partitions", limits.PARTITION_COUNT_DEFAULT),
             type_="number",
             min=limits.PARTITION_COUNT_MIN_CURRENT,
             max=limits.PARTITION_COUNT_GRANTED_MAX,
@@ -142,7 +152,7 @@ def _create_form(visit: Visit) -> Html:
         field(
             "Retention (hours)",
             "retention",
-            visit.filled("retention", limits.RETENTION_HOURS_DEFAULT),
+            visit.form_value("retention", limits.RETENTION_HOURS_DEFAULT),
             type_="number",
             min=limits.RETENTION_HOURS_MIN,
             max=limits.RETENTION_HOURS_MAX,
@@ -154,9 +164,12 @@ def _create_form(visit: Visit) -> Html:
     return card("Create an event hub", fields, id_="create")
 
 
-async def create(visit: Visit) -> Response:
+async def create(visit: PageRequest) -> Response:
     name = visit.form.get("name", "").strip()
-    partitions, retention = _number(visit, "partitions"), _number(visit, "retention")
+    partitions, retention = (
+        parse_form_integer(visit, "partitions"),
+        parse_form_integer(visit, "retention"),
+    )
     if not visit.sees(name):
         raise ArgumentError(
             f"You may not have an event hub '{name}': {visit.session.hubs} are yours."
@@ -171,23 +184,23 @@ async def create(visit: Visit) -> Response:
             visit.namespace, name, partition_count=partitions, retention_hours=retention
         ),
     )
-    raise Done(visit.link("hubs", name), f"The event hub '{name}' is created.")
+    raise ActionCompleted(visit.link("hubs", name), f"The event hub '{name}' is created.")
 
 
-async def hub_page(visit: Visit) -> Response:
+async def hub_page(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     now = await lately(visit, hub.name)
     series = await history(visit, hub.name, _CHARTED)
     return await page(
         visit,
         "Overview",
-        live("tiles", _tiles(hub, now)),
-        live("charts", *traffic_charts(series), tag="section"),
-        card("Partitions", live("partitions", await _partitions(visit, hub))),
+        live_element("tiles", _tiles(hub, now)),
+        live_element("charts", *traffic_charts(series), tag="section"),
+        card("Partitions", live_element("partitions", await _partitions(visit, hub))),
         el(
             "div",
-            card("Properties", _facts(hub)),
-            _settings(visit, hub) if visit.may(Role.OPERATOR) else None,
+            card("Properties", _hub_properties(hub)),
+            _settings(visit, hub) if visit.may(PortalRole.OPERATOR) else None,
             class_="columns",
         ),
         active="hubs",
@@ -196,22 +209,22 @@ async def hub_page(visit: Visit) -> Response:
     )
 
 
-def _tiles(hub: HubInfo, now: dict[str, Any]) -> Html:
+def _tiles(hub: EventHubResource, now: dict[str, Any]) -> Html:
     return tiles(
         tile(
             "State",
             _STATES.get(hub.status, hub.status),
             tone="good" if hub.status == "Active" else "warn",
         ),
-        tile("Events in", f"{count(rate(now, 'incoming_messages'))}/s"),
-        tile("Events out", f"{count(rate(now, 'outgoing_messages'))}/s"),
-        tile("Stored", size(newest(now, "size_bytes")), f"kept for {hub.retention_hours} h"),
-        tile("Furthest behind", count(newest(now, "lag_events")), "events, of its groups"),
-        tile("Connections", whole(newest(now, "active_connections"))),
+        tile("Events in", f"{format_count(rate(now, 'incoming_messages'))}/s"),
+        tile("Events out", f"{format_count(rate(now, 'outgoing_messages'))}/s"),
+        tile("Stored", format_size(newest(now, "size_bytes")), f"kept for {hub.retention_hours} h"),
+        tile("Furthest behind", format_count(newest(now, "lag_events")), "events, of its groups"),
+        tile("Connections", format_integer(newest(now, "active_connections"))),
     )
 
 
-async def _partitions(visit: Visit, hub: HubInfo) -> Html:
+async def _partitions(visit: PageRequest, hub: EventHubResource) -> Html:
     namespace, now_ms = visit.namespace, visit.portal.clock.now_ms()
     found = await visit.backend.partitions(namespace, hub.name)
     lag = await visit.backend.lag(namespace, hub.name)
@@ -227,13 +240,14 @@ async def _partitions(visit: Visit, hub: HubInfo) -> Html:
                 href=visit.link("hubs", hub.name, "events", partition=each["id"], from_="earliest"),
                 title="Its events, from the first on",
             ),
-            whole(each["begin_sequence"]) if each["begin_sequence"] >= 0 else "–",
-            whole(each["last_sequence"]) if each["last_sequence"] >= 0 else "–",
+            format_integer(each["begin_sequence"]) if each["begin_sequence"] >= 0 else "–",
+            format_integer(each["last_sequence"]) if each["last_sequence"] >= 0 else "–",
             each["last_offset"] if each["last_sequence"] >= 0 else "–",
-            f"{moment(each['last_enqueued_ms'])} ({ago(each['last_enqueued_ms'], now_ms)})"
+            f"{format_moment(each['last_enqueued_ms'])} "
+            f"({format_age(each['last_enqueued_ms'], now_ms)})"
             if each["last_enqueued_ms"] > 0
             else "never",
-            size(each["size_bytes"]),
+            format_size(each["size_bytes"]),
             ", ".join(owners.get(each["id"], [])) or "nobody",
             badge(each["failed"], "bad") if each["failed"] else badge("ok", "good"),
         )
@@ -246,10 +260,10 @@ async def _partitions(visit: Visit, hub: HubInfo) -> Html:
     return table(heads, rows, empty="No partitions.", numbers=(1, 2, 3, 5))
 
 
-def _facts(hub: HubInfo) -> Html:
+def _hub_properties(hub: EventHubResource) -> Html:
     return facts(
         [
-            ("Partitions", whole(hub.partition_count)),
+            ("Partitions", format_integer(hub.partition_count)),
             ("Retention", f"{hub.retention_hours} hours"),
             ("Created", hub.created_at),
             ("Changed", hub.updated_at),
@@ -258,7 +272,7 @@ def _facts(hub: HubInfo) -> Html:
     )
 
 
-def _settings(visit: Visit, hub: HubInfo) -> Html:
+def _settings(visit: PageRequest, hub: EventHubResource) -> Html:
     return card(
         "Settings",
         form(
@@ -267,16 +281,16 @@ def _settings(visit: Visit, hub: HubInfo) -> Html:
             field(
                 "Retention (hours)",
                 "retention",
-                visit.filled("retention", hub.retention_hours),
+                visit.form_value("retention", hub.retention_hours),
                 type_="number",
                 min=limits.RETENTION_HOURS_MIN,
                 max=limits.RETENTION_HOURS_MAX,
             ),
-            select("State", "status", _STATES, visit.filled("status", hub.status)),
+            select("State", "status", _STATES, visit.form_value("status", hub.status)),
             area(
                 "User metadata",
                 "metadata",
-                visit.filled("metadata", hub.user_metadata),
+                visit.form_value("metadata", hub.user_metadata),
                 rows=2,
                 help_=f"your own words, at most {limits.USER_METADATA_MAX} characters",
             ),
@@ -293,9 +307,9 @@ def _settings(visit: Visit, hub: HubInfo) -> Html:
     )
 
 
-async def edit(visit: Visit) -> Response:
+async def edit(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
-    retention = _number(visit, "retention")
+    retention = parse_form_integer(visit, "retention")
     await visit.backend.act(
         visit.session,
         lambda client: client.put_hub(
@@ -306,20 +320,20 @@ async def edit(visit: Visit) -> Response:
             user_metadata=visit.form.get("metadata", ""),
         ),
     )
-    raise Done(visit.link("hubs", hub.name), "The settings are saved.")
+    raise ActionCompleted(visit.link("hubs", hub.name), "The settings are saved.")
 
 
-async def delete(visit: Visit) -> Response:
+async def delete(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     if visit.form.get("confirm") != hub.name:
         raise ArgumentError(f"Type '{hub.name}' to delete it: nothing was deleted.")
     await visit.backend.act(
         visit.session, lambda client: client.delete_hub(visit.namespace, hub.name)
     )
-    raise Done(visit.link("hubs"), f"The event hub '{hub.name}' is deleted.")
+    raise ActionCompleted(visit.link("hubs"), f"The event hub '{hub.name}' is deleted.")
 
 
-def _number(visit: Visit, name: str) -> int:
+def parse_form_integer(visit: PageRequest, name: str) -> int:
     text = visit.form.get(name, "").strip()
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ArgumentError(f"'{text[:40]}' is no whole number.")
@@ -327,9 +341,9 @@ def _number(visit: Visit, name: str) -> int:
 
 
 ROUTES = (
-    Route("GET", "/hubs", hub_list),
-    Route("POST", "/hubs", create, Role.OPERATOR),
-    Route("GET", "/hubs/{hub}", hub_page),
-    Route("POST", "/hubs/{hub}/edit", edit, Role.OPERATOR),
-    Route("POST", "/hubs/{hub}/delete", delete, Role.OPERATOR),
+    PageRoute("GET", "/hubs", hub_list),
+    PageRoute("POST", "/hubs", create, PortalRole.OPERATOR),
+    PageRoute("GET", "/hubs/{hub}", hub_page),
+    PageRoute("POST", "/hubs/{hub}/edit", edit, PortalRole.OPERATOR),
+    PageRoute("POST", "/hubs/{hub}/delete", delete, PortalRole.OPERATOR),
 )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import Done, Route, Visit
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import card, delete_box, field, form, select, submit, table
 from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
-from penstock.portal.texts import whole
-from penstock.portal.users import Role
+from penstock.portal.texts import format_integer
+from penstock.portal.users import PortalRole
 
 _SKUS = {"Standard": "Standard", "Basic": "Basic", "Premium": "Premium: no units, 1 MB events"}
 
 
-async def namespace_list(visit: Visit) -> Response:
+async def namespace_list(visit: PageRequest) -> Response:
     found = await visit.backend.namespaces()
     rows = []
     for each in found:
@@ -25,9 +25,9 @@ async def namespace_list(visit: Visit) -> Response:
                 el("a", each.name, href=path("", namespace=each.name)),
                 each.sku,
                 each.limits,
-                "unlimited" if each.unlimited else whole(each.capacity),
-                whole(each.maximum_units) if each.maximum_units else "off",
-                whole(len(hubs)),
+                "unlimited" if each.unlimited else format_integer(each.capacity),
+                format_integer(each.maximum_units) if each.maximum_units else "off",
+                format_integer(len(hubs)),
                 each.created_at,
                 ", ".join(f"{key}={value}" for key, value in each.tags.items()),
             )
@@ -46,12 +46,12 @@ async def namespace_list(visit: Visit) -> Response:
         visit,
         "Namespaces",
         card("", table(heads, rows, empty="There is none.", numbers=(3, 4, 5))),
-        _forms(visit) if visit.may(Role.ADMIN) else None,
+        _forms(visit) if visit.may(PortalRole.ADMIN) else None,
         active="namespaces",
     )
 
 
-def _forms(visit: Visit) -> Html:
+def _forms(visit: PageRequest) -> Html:
     return el(
         "div",
         card(
@@ -62,14 +62,14 @@ def _forms(visit: Visit) -> Html:
                 field(
                     "Name",
                     "name",
-                    visit.filled("name"),
+                    visit.form_value("name"),
                     required=True,
                     minlength=6,
                     maxlength=50,
                     autocomplete="off",
                     help_="6 to 50 letters, digits and hyphens",
                 ),
-                select("Tier", "sku", _SKUS, visit.filled("sku", "Standard")),
+                select("Tier", "sku", _SKUS, visit.form_value("sku", "Standard")),
                 submit("Create namespace"),
             ),
         ),
@@ -88,24 +88,24 @@ def _forms(visit: Visit) -> Html:
     )
 
 
-async def create(visit: Visit) -> Response:
+async def create(visit: PageRequest) -> Response:
     name = visit.form.get("name", "").strip()
     if any(each.name.casefold() == name.casefold() for each in await visit.backend.namespaces()):
         raise ArgumentError(f"There is a namespace '{name}' already.")
     sku = visit.form.get("sku", "Standard")
     await visit.backend.act(visit.session, lambda client: client.put_namespace(name, sku=sku))
-    raise Done(path("", namespace=name), f"The namespace '{name}' is created.")
+    raise ActionCompleted(path("", namespace=name), f"The namespace '{name}' is created.")
 
 
-async def delete(visit: Visit) -> Response:
+async def delete(visit: PageRequest) -> Response:
     if visit.form.get("confirm") != visit.namespace:
         raise ArgumentError(f"Type '{visit.namespace}' to delete it: nothing was deleted.")
     await visit.backend.act(visit.session, lambda client: client.delete_namespace(visit.namespace))
-    raise Done("/namespaces", f"The namespace '{visit.namespace}' is deleted.")
+    raise ActionCompleted("/namespaces", f"The namespace '{visit.namespace}' is deleted.")
 
 
 ROUTES = (
-    Route("GET", "/namespaces", namespace_list),
-    Route("POST", "/namespaces", create, Role.ADMIN),
-    Route("POST", "/namespaces/delete", delete, Role.ADMIN),
+    PageRoute("GET", "/namespaces", namespace_list),
+    PageRoute("POST", "/namespaces", create, PortalRole.ADMIN),
+    PageRoute("POST", "/namespaces/delete", delete, PortalRole.ADMIN),
 )

@@ -7,14 +7,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.management.client import HubInfo
-from penstock.portal.application import Route, Visit
+from penstock.management.client import EventHubResource
+from penstock.portal.application import PageRequest, PageRoute
 from penstock.portal.components import (
     badge,
     card,
     chart,
     history,
-    live,
+    live_element,
     per_second,
     ranges,
     table,
@@ -23,8 +23,8 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.texts import count, plural, size, whole
-from penstock.portal.users import Role
+from penstock.portal.texts import format_count, format_integer, format_plural, format_size
+from penstock.portal.users import PortalRole
 
 _CHARTED = (
     "incoming_messages",
@@ -42,7 +42,7 @@ HUBS_SHOWN = 20  # on one page
 _LOOKED_AT = 5
 
 
-async def overview(visit: Visit) -> Response:
+async def overview(visit: PageRequest) -> Response:
     if not visit.namespace:
         return await page(visit, "Overview", card("", el("p", "There is no namespace yet.")))
     hubs = [hub for hub in await visit.backend.hubs(visit.namespace) if visit.sees(hub.name)]
@@ -52,11 +52,11 @@ async def overview(visit: Visit) -> Response:
         visit,
         "Overview",
         await _first_steps(visit, hubs, now),
-        live("tiles", await _tiles(visit, hubs, now)),
-        live("charts", *traffic_charts(series), tag="section"),
+        live_element("tiles", await _tiles(visit, hubs, now)),
+        live_element("charts", *traffic_charts(series), tag="section"),
         card(
             "Event hubs",
-            live("hubs", await hub_table(visit, hubs[:HUBS_SHOWN])),
+            live_element("hubs", await hub_table(visit, hubs[:HUBS_SHOWN])),
             _rest(visit, hubs),
         ),
         active="",
@@ -64,10 +64,10 @@ async def overview(visit: Visit) -> Response:
     )
 
 
-async def lately(visit: Visit, hub: str | None) -> dict[str, Any]:
+async def lately(visit: PageRequest, hub: str | None) -> dict[str, Any]:
     """The numbers of the last minute, in the smallest steps (of ten seconds)."""
     namespace, now_ms = visit.namespace, visit.portal.clock.now_ms()
-    return await visit.backend.shared(
+    return await visit.backend.get_shared(
         ("lately", namespace, hub),
         lambda client: client.metric_history(
             namespace, hub, since_ms=now_ms - _LATELY_MS, until_ms=now_ms, points=10
@@ -87,35 +87,47 @@ def newest(now: dict[str, Any], name: str) -> int | None:
     return values[-1] if values else None
 
 
-async def _tiles(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html:
+async def _tiles(visit: PageRequest, hubs: list[EventHubResource], now: dict[str, Any]) -> Html:
     throttled = sum(value or 0 for value in now["values"].get("throttled_requests", []))
     behind = newest(now, "lag_events")
     namespace = next(
         each for each in await visit.backend.namespaces() if each.name == visit.namespace
     )
-    units = "unlimited" if namespace.unlimited else whole(namespace.capacity)
+    units = "unlimited" if namespace.unlimited else format_integer(namespace.capacity)
     return tiles(
         await _health(visit),
-        tile("Events in", f"{count(rate(now, 'incoming_messages'))}/s", _bytes(now, "incoming")),
-        tile("Events out", f"{count(rate(now, 'outgoing_messages'))}/s", _bytes(now, "outgoing")),
+        tile(
+            "Events in",
+            f"{format_count(rate(now, 'incoming_messages'))}/s",
+            _byte_rate(now, "incoming"),
+        ),
+        tile(
+            "Events out",
+            f"{format_count(rate(now, 'outgoing_messages'))}/s",
+            _byte_rate(now, "outgoing"),
+        ),
         tile(
             "Throttled",
-            whole(throttled),
+            format_integer(throttled),
             "in the last minute",
             tone="bad" if throttled else "good",
         ),
-        tile("Furthest behind", count(behind), "events"),
-        tile("Stored", size(newest(now, "size_bytes")), f"in {plural(len(hubs), 'event hub')}"),
-        tile("Connections", whole(newest(now, "active_connections")), "AMQP, of clients"),
+        tile("Furthest behind", format_count(behind), "events"),
+        tile(
+            "Stored",
+            format_size(newest(now, "size_bytes")),
+            f"in {format_plural(len(hubs), 'event hub')}",
+        ),
+        tile("Connections", format_integer(newest(now, "active_connections")), "AMQP, of clients"),
         tile("Throughput units", units, namespace.sku),
     )
 
 
-async def _health(visit: Visit) -> Html:
+async def _health(visit: PageRequest) -> Html:
     """The way to the page that says more."""
     found = await visit.backend.health()
     fine = found.status == "ready"
-    note = plural(len(found.warnings), "warning") if found.warnings else "all is well"
+    note = format_plural(len(found.warnings), "warning") if found.warnings else "all is well"
     return tile(
         "Health",
         el("a", found.status, href=visit.link("health")),
@@ -124,8 +136,8 @@ async def _health(visit: Visit) -> Html:
     )
 
 
-def _bytes(now: dict[str, Any], way: str) -> str:
-    return f"{size(rate(now, f'{way}_bytes'))}/s"
+def _byte_rate(now: dict[str, Any], way: str) -> str:
+    return f"{format_size(rate(now, f'{way}_bytes'))}/s"
 
 
 def traffic_charts(series: dict[str, Any]) -> list[Html]:
@@ -177,7 +189,7 @@ def traffic_charts(series: dict[str, Any]) -> list[Html]:
     ]
 
 
-async def hub_table(visit: Visit, hubs: list[HubInfo]) -> Html:
+async def hub_table(visit: PageRequest, hubs: list[EventHubResource]) -> Html:
     """Of a few: two numbers are asked for each, and the service answers so many a second."""
     assert len(hubs) <= HUBS_SHOWN
     found = await asyncio.gather(
@@ -193,11 +205,11 @@ async def hub_table(visit: Visit, hubs: list[HubInfo]) -> Html:
             (
                 el("a", hub.name, href=visit.link("hubs", hub.name)),
                 badge(hub.status, "good" if hub.status == "Active" else "warn"),
-                whole(hub.partition_count),
-                size(newest(now, "size_bytes")),
-                f"{count(rate(now, 'incoming_messages'))}/s",
-                f"{count(rate(now, 'outgoing_messages'))}/s",
-                whole(len(groups)),
+                format_integer(hub.partition_count),
+                format_size(newest(now, "size_bytes")),
+                f"{format_count(rate(now, 'incoming_messages'))}/s",
+                f"{format_count(rate(now, 'outgoing_messages'))}/s",
+                format_integer(len(groups)),
                 f"{hub.retention_hours} h",
                 badge("on", "good") if captured else "off",
             )
@@ -208,14 +220,16 @@ async def hub_table(visit: Visit, hubs: list[HubInfo]) -> Html:
     )
 
 
-def _rest(visit: Visit, hubs: list[HubInfo]) -> Html | None:
+def _rest(visit: PageRequest, hubs: list[EventHubResource]) -> Html | None:
     more = len(hubs) - HUBS_SHOWN
     if more <= 0:
         return None
-    return el("p", el("a", f"and {plural(more, 'event hub')} more", href=visit.link("hubs")))
+    return el("p", el("a", f"and {format_plural(more, 'event hub')} more", href=visit.link("hubs")))
 
 
-async def _first_steps(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -> Html | None:
+async def _first_steps(
+    visit: PageRequest, hubs: list[EventHubResource], now: dict[str, Any]
+) -> Html | None:
     """Until the first event is there: what to do next."""
     if newest(now, "size_bytes"):
         return None
@@ -225,7 +239,7 @@ async def _first_steps(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -
             return None
     first = hubs[0].name if hubs else None
     make: object = "Create an event hub."
-    if visit.may(Role.OPERATOR):
+    if visit.may(PortalRole.OPERATOR):
         make = el("a", "Create an event hub", href=visit.link("hubs") + "#create")
     steps = [el("li", el("div", make if first is None else f"The event hub {first} is ready."))]
     if first is not None:
@@ -252,4 +266,4 @@ async def _first_steps(visit: Visit, hubs: list[HubInfo], now: dict[str, Any]) -
     return card("First steps", el("ol", *steps, class_="steps"), id_="first-steps")
 
 
-ROUTES = (Route("GET", "/", overview),)
+ROUTES = (PageRoute("GET", "/", overview),)

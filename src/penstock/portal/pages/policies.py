@@ -10,11 +10,11 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from penstock.client import parse_connection_string
-from penstock.management.client import KeysInfo, RuleInfo
+from penstock.management.client import AccessKeys, AuthorizationRuleResource
 from penstock.model import names
 from penstock.model.errors import ArgumentError
 from penstock.portal import sdk_snippets
-from penstock.portal.application import Done, Route, Visit
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     badge,
     card,
@@ -28,19 +28,19 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.texts import moment
-from penstock.portal.users import Role
+from penstock.portal.texts import format_moment
+from penstock.portal.users import PortalRole
 
 RIGHTS = ("Send", "Listen", "Manage")
 ROOT = "RootManageSharedAccessKey"
 _LIVES = {"1": "1 hour", "24": "1 day", "168": "1 week", "720": "30 days", "8760": "1 year"}
 
 
-async def policy_list(visit: Visit) -> Response:
-    return await _shown(visit, _hub(visit))
+async def policy_list(visit: PageRequest) -> Response:
+    return await _policy_page(visit, _hub_in_path(visit))
 
 
-def _hub(visit: Visit) -> str | None:
+def _hub_in_path(visit: PageRequest) -> str | None:
     return visit.words.get("hub")
 
 
@@ -48,11 +48,11 @@ def _base(hub: str | None) -> tuple[str, ...]:
     return ("policies",) if hub is None else ("hubs", hub, "policies")
 
 
-async def _shown(
-    visit: Visit, hub: str | None, *, keys: KeysInfo | None = None, made: Html | None = None
+async def _policy_page(
+    visit: PageRequest, hub: str | None, *, keys: AccessKeys | None = None, made: Html | None = None
 ) -> Response:
     namespace = visit.namespace
-    rules = await visit.backend.shared(
+    rules = await visit.backend.get_shared(
         ("rules", namespace, hub), lambda client: client.rules(namespace, hub)
     )
     title = "Access policies"
@@ -63,7 +63,7 @@ async def _shown(
         if hub is None
         else None,
         made,
-        *(_rule(visit, hub, rule, keys) for rule in rules),
+        *(_rule_card(visit, hub, rule, keys) for rule in rules),
         el("p", "This event hub has no policies of its own; the namespace's apply.", class_="empty")
         if not rules
         else None,
@@ -73,7 +73,7 @@ async def _shown(
             _token_form(visit, hub, [rule.name for rule in rules]),
             class_="columns",
         )
-        if visit.may(Role.ADMIN)
+        if visit.may(PortalRole.ADMIN)
         else None,
         active="policies" if hub is None else "hubs",
         hub=hub,
@@ -81,10 +81,12 @@ async def _shown(
     )
 
 
-def _rule(visit: Visit, hub: str | None, rule: RuleInfo, keys: KeysInfo | None) -> Html:
+def _rule_card(
+    visit: PageRequest, hub: str | None, rule: AuthorizationRuleResource, keys: AccessKeys | None
+) -> Html:
     rights = [badge(right, "good" if right != "Manage" else "warn") for right in rule.rights]
     shown: Html | None = None
-    if visit.may(Role.ADMIN):
+    if visit.may(PortalRole.ADMIN):
         is_open = keys is not None and keys.key_name.casefold() == rule.name.casefold()
         shown = _keys(visit, hub, keys) if is_open and keys is not None else _acts(visit, hub, rule)
     return card(
@@ -92,7 +94,7 @@ def _rule(visit: Visit, hub: str | None, rule: RuleInfo, keys: KeysInfo | None) 
     )
 
 
-def _acts(visit: Visit, hub: str | None, rule: RuleInfo) -> Html:
+def _acts(visit: PageRequest, hub: str | None, rule: AuthorizationRuleResource) -> Html:
     base = (*_base(hub), rule.name)
     show = form(
         visit,
@@ -121,7 +123,7 @@ def _acts(visit: Visit, hub: str | None, rule: RuleInfo) -> Html:
     )
 
 
-def _keys(visit: Visit, hub: str | None, keys: KeysInfo) -> Html:
+def _keys(visit: PageRequest, hub: str | None, keys: AccessKeys) -> Html:
     base = (*_base(hub), keys.key_name)
     string = keys.primary_connection_string
     event_hub = hub or "YOUR-EVENT-HUB"
@@ -177,7 +179,7 @@ def _rights(chosen: list[str]) -> Html:
     )
 
 
-def _create_form(visit: Visit, hub: str | None) -> Html:
+def _create_form(visit: PageRequest, hub: str | None) -> Html:
     return card(
         "Create a policy",
         form(
@@ -186,7 +188,7 @@ def _create_form(visit: Visit, hub: str | None) -> Html:
             field(
                 "Name",
                 "name",
-                visit.filled("name"),
+                visit.form_value("name"),
                 required=True,
                 maxlength=50,
                 autocomplete="off",
@@ -198,7 +200,7 @@ def _create_form(visit: Visit, hub: str | None) -> Html:
     )
 
 
-def _token_form(visit: Visit, hub: str | None, rules: list[str]) -> Html | None:
+def _token_form(visit: PageRequest, hub: str | None, rules: list[str]) -> Html | None:
     if not rules:
         return None
     return card(
@@ -210,13 +212,13 @@ def _token_form(visit: Visit, hub: str | None, rules: list[str]) -> Html | None:
                 "Signed by the policy",
                 "policy",
                 {rule: rule for rule in rules},
-                visit.filled("policy"),
+                visit.form_value("policy"),
                 wide=True,
             ),
             field(
                 "Event hub",
                 "hub",
-                hub or visit.filled("hub"),
+                hub or visit.form_value("hub"),
                 readonly=hub is not None,
                 help_="empty: the whole namespace" if hub is None else "",
             )
@@ -225,10 +227,10 @@ def _token_form(visit: Visit, hub: str | None, rules: list[str]) -> Html | None:
             field(
                 "Publisher",
                 "publisher",
-                visit.filled("publisher"),
+                visit.form_value("publisher"),
                 help_="optional: it may publish under this name alone",
             ),
-            select("Good for", "hours", _LIVES, visit.filled("hours", "1")),
+            select("Good for", "hours", _LIVES, visit.form_value("hours", "1")),
             submit("Make token"),
         ),
         id_="token",
@@ -238,59 +240,63 @@ def _token_form(visit: Visit, hub: str | None, rules: list[str]) -> Html | None:
 # --- acts -----------------------------------------------------------------------------------------
 
 
-def _chosen(visit: Visit) -> list[str]:
+def _selected_rights(visit: PageRequest) -> list[str]:
     rights = [right for right in RIGHTS if visit.form.get(f"right_{right}") == "yes"]
     if not rights:
         raise ArgumentError("A policy has at least one right: Send, Listen or Manage.")
     return list(RIGHTS) if "Manage" in rights else rights
 
 
-async def create(visit: Visit) -> Response:
-    hub, name, rights = _hub(visit), visit.form.get("name", "").strip(), _chosen(visit)
+async def create(visit: PageRequest) -> Response:
+    hub, name, rights = (
+        _hub_in_path(visit),
+        visit.form.get("name", "").strip(),
+        _selected_rights(visit),
+    )
     await visit.backend.act(
         visit.session, lambda client: client.put_rule(visit.namespace, hub, name, rights)
     )
-    raise Done(visit.link(*_base(hub)), f"The policy '{name}' is created.")
+    raise ActionCompleted(visit.link(*_base(hub)), f"The policy '{name}' is created.")
 
 
-async def change(visit: Visit) -> Response:
-    hub, name, rights = _hub(visit), visit.words["rule"], _chosen(visit)
+async def change(visit: PageRequest) -> Response:
+    hub, name, rights = _hub_in_path(visit), visit.words["rule"], _selected_rights(visit)
     await visit.backend.act(
         visit.session, lambda client: client.put_rule(visit.namespace, hub, name, rights)
     )
-    raise Done(visit.link(*_base(hub)), f"The rights of '{name}' are saved.")
+    raise ActionCompleted(visit.link(*_base(hub)), f"The rights of '{name}' are saved.")
 
 
-async def delete(visit: Visit) -> Response:
-    hub, name = _hub(visit), visit.words["rule"]
+async def delete(visit: PageRequest) -> Response:
+    hub, name = _hub_in_path(visit), visit.words["rule"]
     if visit.form.get("confirm") != name:
         raise ArgumentError(f"Type '{name}' to delete it: nothing was deleted.")
     await visit.backend.act(
         visit.session, lambda client: client.delete_rule(visit.namespace, hub, name)
     )
-    raise Done(visit.link(*_base(hub)), f"The policy '{name}' is deleted.")
+    raise ActionCompleted(visit.link(*_base(hub)), f"The policy '{name}' is deleted.")
 
 
-async def show_keys(visit: Visit) -> Response:
+async def show_keys(visit: PageRequest) -> Response:
     """The answer itself holds them: they lie in no address, cookie or memory of ours."""
-    hub, name = _hub(visit), visit.words["rule"]
+    hub, name = _hub_in_path(visit), visit.words["rule"]
     keys = await visit.backend.ask(
         visit.session, lambda client: client.keys(visit.namespace, hub, name)
     )
-    return await _shown(visit, hub, keys=keys)
+    return await _policy_page(visit, hub, keys=keys)
 
 
-async def regenerate(visit: Visit) -> Response:
-    hub, name, which = _hub(visit), visit.words["rule"], visit.form.get("which", "")
+async def regenerate(visit: PageRequest) -> Response:
+    hub, name, which = _hub_in_path(visit), visit.words["rule"], visit.form.get("which", "")
     keys = await visit.backend.act(
         visit.session, lambda client: client.regenerate(visit.namespace, hub, name, which)
     )
-    return await _shown(visit, hub, keys=keys)
+    return await _policy_page(visit, hub, keys=keys)
 
 
-async def make_token(visit: Visit) -> Response:
+async def make_token(visit: PageRequest) -> Response:
     """Signed with the policy's primary key, which only administrators may look at."""
-    place, policy = _hub(visit), visit.form.get("policy", "")
+    place, policy = _hub_in_path(visit), visit.form.get("policy", "")
     hub = visit.form.get("hub", "").strip() or None
     publisher = visit.form.get("publisher", "").strip() or None
     hours = visit.form.get("hours", "1")
@@ -311,7 +317,7 @@ async def make_token(visit: Visit) -> Response:
         parts += ["publishers", quote(publisher, safe="")]
     resource = f"sb://{endpoint.host}/{'/'.join(parts)}"
     expires_s = visit.portal.clock.now_ms() // 1000 + int(hours) * 3600
-    token = _signed(resource, keys.key_name, keys.primary_key, expires_s)
+    token = _sign_token(resource, keys.key_name, keys.primary_key, expires_s)
     https = visit.portal.settings.https_url or f"https://{endpoint.host}:8443"
     usable = sdk_snippets.with_token(
         token,
@@ -329,16 +335,16 @@ async def make_token(visit: Visit) -> Response:
             [
                 ("For", resource),
                 ("Policy", keys.key_name),
-                ("Good until (UTC)", moment(expires_s * 1000)),
+                ("Good until (UTC)", format_moment(expires_s * 1000)),
             ]
         ),
         *(el("details", el("summary", label), code(text)) for label, text in usable),
         id_="made-token",
     )
-    return await _shown(visit, place, made=made)
+    return await _policy_page(visit, place, made=made)
 
 
-def _signed(resource: str, key_name: str, key: str, expires_s: int) -> str:
+def _sign_token(resource: str, key_name: str, key: str, expires_s: int) -> str:
     """As every Event Hubs client signs (HMAC-SHA256 over the address and the expiry)."""
     address = quote(resource, safe="")
     digest = hmac.digest(key.encode(), f"{address}\n{expires_s}".encode(), hashlib.sha256)
@@ -349,16 +355,16 @@ def _signed(resource: str, key_name: str, key: str, expires_s: int) -> str:
     )
 
 
-def _routes(prefix: str) -> tuple[Route, ...]:
+def _routes(prefix: str) -> tuple[PageRoute, ...]:
     rule = prefix + "/{rule}"
     return (
-        Route("GET", prefix, policy_list),
-        Route("POST", prefix, create, Role.ADMIN),
-        Route("POST", f"{prefix}/-/token", make_token, Role.ADMIN),
-        Route("POST", f"{rule}/keys", show_keys, Role.ADMIN),
-        Route("POST", f"{rule}/regenerate", regenerate, Role.ADMIN),
-        Route("POST", f"{rule}/rights", change, Role.ADMIN),
-        Route("POST", f"{rule}/delete", delete, Role.ADMIN),
+        PageRoute("GET", prefix, policy_list),
+        PageRoute("POST", prefix, create, PortalRole.ADMIN),
+        PageRoute("POST", f"{prefix}/-/token", make_token, PortalRole.ADMIN),
+        PageRoute("POST", f"{rule}/keys", show_keys, PortalRole.ADMIN),
+        PageRoute("POST", f"{rule}/regenerate", regenerate, PortalRole.ADMIN),
+        PageRoute("POST", f"{rule}/rights", change, PortalRole.ADMIN),
+        PageRoute("POST", f"{rule}/delete", delete, PortalRole.ADMIN),
     )
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.management.client import NamespaceInfo
+from penstock.management.client import NamespaceResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import LADDER_TEXT
-from penstock.portal.application import Done, Route, Visit
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     card,
     chart,
@@ -21,7 +21,7 @@ from penstock.portal.components import (
     field,
     form,
     history,
-    live,
+    live_element,
     per_second,
     ranges,
     select,
@@ -33,8 +33,14 @@ from penstock.portal.components import (
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.pages.overview import lately, rate
-from penstock.portal.texts import count, moment, plural, size, whole
-from penstock.portal.users import Role
+from penstock.portal.texts import (
+    format_count,
+    format_integer,
+    format_moment,
+    format_plural,
+    format_size,
+)
+from penstock.portal.users import PortalRole
 
 _KINDS = {"throughput-units": "throughput units", "partitions": "partitions of an event hub"}
 _HOUR_MS = 3_600_000
@@ -49,12 +55,12 @@ _CHARTED = (
 )
 
 
-async def scale(visit: Visit) -> Response:
-    namespace = await _namespace(visit)
+async def scale(visit: PageRequest) -> Response:
+    namespace = await _current_namespace(visit)
     now = await lately(visit, None)
     series = await history(visit, None, _CHARTED)
     now_ms = visit.portal.clock.now_ms()
-    usage = await visit.backend.shared(
+    usage = await visit.backend.get_shared(
         "usage",
         lambda client: client.usage(since_ms=now_ms - 31 * 24 * _HOUR_MS),
         ttl_ms=20_000,
@@ -63,46 +69,46 @@ async def scale(visit: Visit) -> Response:
     return await page(
         visit,
         "Scale",
-        live("usage", _tiles(namespace, now)),
-        _units_form(visit, namespace) if visit.may(Role.OPERATOR) else None,
-        live("charts", _charts(namespace, series), tag="section"),
-        card("Bill", live("bill", *_bill(visit, mine))),
-        card("Ledger, the last hours (UTC)", live("ledger", _ledger(visit, mine))),
+        live_element("usage", _tiles(namespace, now)),
+        _units_form(visit, namespace) if visit.may(PortalRole.OPERATOR) else None,
+        live_element("charts", _charts(namespace, series), tag="section"),
+        card("Bill", live_element("bill", *_bill(visit, mine))),
+        card("Ledger, the last hours (UTC)", live_element("ledger", _ledger(visit, mine))),
         await _grants(visit),
         active="scale",
         aside=ranges(visit, "scale"),
     )
 
 
-async def _namespace(visit: Visit) -> NamespaceInfo:
+async def _current_namespace(visit: PageRequest) -> NamespaceResource:
     found = await visit.backend.namespaces()
     return next(each for each in found if each.name == visit.namespace)
 
 
-def _tiles(namespace: NamespaceInfo, now: dict[str, Any]) -> Html:
+def _tiles(namespace: NamespaceResource, now: dict[str, Any]) -> Html:
     units = namespace.capacity
     throttled = sum(value or 0 for value in now["values"].get("throttled_requests", []))
     bounds = (
-        ("In", rate(now, "incoming_bytes"), units * limits.UNIT_INGRESS_BYTES_PER_S, size),
+        ("In", rate(now, "incoming_bytes"), units * limits.UNIT_INGRESS_BYTES_PER_S, format_size),
         (
             "Events in",
             rate(now, "incoming_messages"),
             units * limits.UNIT_INGRESS_EVENTS_PER_S,
-            count,
+            format_count,
         ),
-        ("Out", rate(now, "outgoing_bytes"), units * limits.UNIT_EGRESS_BYTES_PER_S, size),
+        ("Out", rate(now, "outgoing_bytes"), units * limits.UNIT_EGRESS_BYTES_PER_S, format_size),
     )
     made = [
         tile(
             "Units",
-            "unlimited" if namespace.unlimited else whole(units),
+            "unlimited" if namespace.unlimited else format_integer(units),
             "counted, not enforced" if namespace.unlimited else namespace.sku,
         )
     ]
     for label, used, bound, text in bounds:
         if namespace.unlimited:
             made.append(
-                tile(label, f"{text(used)}/s", f"{_needed(used, bound, units)} units' worth")
+                tile(label, f"{text(used)}/s", f"{_units_needed(used, bound, units)} units' worth")
             )
             continue
         share = 0.0 if used is None else 100 * used / bound
@@ -116,19 +122,22 @@ def _tiles(namespace: NamespaceInfo, now: dict[str, Any]) -> Html:
         )
     made.append(
         tile(
-            "Throttled", whole(throttled), "in the last minute", tone="bad" if throttled else "good"
+            "Throttled",
+            format_integer(throttled),
+            "in the last minute",
+            tone="bad" if throttled else "good",
         )
     )
     return tiles(*made)
 
 
-def _needed(used: float | None, bound: int, units: int) -> str:
+def _units_needed(used: float | None, bound: int, units: int) -> str:
     return "0" if not used else f"{used / (bound / units):.1f}"
 
 
-def _units_form(visit: Visit, namespace: NamespaceInfo) -> Html:
+def _units_form(visit: PageRequest, namespace: NamespaceResource) -> Html:
     most = max(limits.THROUGHPUT_UNITS_MAX, namespace.capacity)
-    value = visit.filled("units", min(namespace.capacity, most))
+    value = visit.form_value("units", min(namespace.capacity, most))
     return card(
         "Throughput units",
         form(
@@ -152,7 +161,7 @@ def _units_form(visit: Visit, namespace: NamespaceInfo) -> Html:
             field(
                 "Or exactly",
                 "exact_units",
-                visit.filled("exact_units"),
+                visit.form_value("exact_units"),
                 type_="number",
                 min=1,
                 help_=LADDER_TEXT + "; beyond 20 a grant is needed",
@@ -160,7 +169,7 @@ def _units_form(visit: Visit, namespace: NamespaceInfo) -> Html:
             field(
                 "Auto-inflate up to",
                 "maximum",
-                visit.filled("maximum", namespace.maximum_units),
+                visit.form_value("maximum", namespace.maximum_units),
                 type_="number",
                 min=0,
                 help_="0: off. Units are raised when they are used up, and never lowered.",
@@ -171,7 +180,7 @@ def _units_form(visit: Visit, namespace: NamespaceInfo) -> Html:
     )
 
 
-def _charts(namespace: NamespaceInfo, series: dict[str, Any]) -> Html:
+def _charts(namespace: NamespaceResource, series: dict[str, Any]) -> Html:
     values, at_ms, step_ms = series["values"], series["at_ms"], series["step_ms"]
     held = values.get("throughput_units", [])
 
@@ -220,14 +229,14 @@ def _charts(namespace: NamespaceInfo, series: dict[str, Any]) -> Html:
 # --- the bill -------------------------------------------------------------------------------------
 
 
-def _price(visit: Visit, name: str) -> Decimal:
+def _price(visit: PageRequest, name: str) -> Decimal:
     try:
         return Decimal(visit.portal.settings.prices.get(name, "0"))
     except InvalidOperation:
         return Decimal(0)
 
 
-def cost(visit: Visit, row: dict[str, Any]) -> Decimal:
+def cost(visit: PageRequest, row: dict[str, Any]) -> Decimal:
     """Of one hour, by the configuration's price list."""
     total: Decimal = (
         _price(visit, "throughput_unit_hour") * row["units"]
@@ -239,7 +248,7 @@ def cost(visit: Visit, row: dict[str, Any]) -> Decimal:
     return total
 
 
-def _bill(visit: Visit, usage: list[dict[str, Any]]) -> list[Html]:
+def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
     now = datetime.fromtimestamp(visit.portal.clock.now_ms() / 1000, UTC)
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     month_ms = int(month.timestamp() * 1000)
@@ -251,12 +260,16 @@ def _bill(visit: Visit, usage: list[dict[str, Any]]) -> list[Html]:
     so_far = sum((cost(visit, row) for row in rows), Decimal(0))
     units_now = recent[-1]["units"] if recent else 1
     made = [
-        tile("Unit hours this month", whole(unit_hours), f"in {plural(len(rows), 'hour')}"),
-        tile("Events this month", count(events), "in steps of 64 KB"),
+        tile(
+            "Unit hours this month",
+            format_integer(unit_hours),
+            f"in {format_plural(len(rows), 'hour')}",
+        ),
+        tile("Events this month", format_count(events), "in steps of 64 KB"),
         tile(
             "Unit hours, forecast",
-            whole(units_now * _HOURS_A_MONTH),
-            f"a month, at {plural(units_now, 'unit')}",
+            format_integer(units_now * _HOURS_A_MONTH),
+            f"a month, at {format_plural(units_now, 'unit')}",
         ),
     ]
     prices = visit.portal.settings.prices
@@ -283,7 +296,7 @@ def _money(amount: Decimal, currency: str) -> str:
     return f"{amount:.2f} {currency}".strip()
 
 
-def _ledger(visit: Visit, usage: list[dict[str, Any]]) -> Html:
+def _ledger(visit: PageRequest, usage: list[dict[str, Any]]) -> Html:
     hours: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in usage:
         hours[row["hour_ms"]].append(row)
@@ -292,12 +305,12 @@ def _ledger(visit: Visit, usage: list[dict[str, Any]]) -> Html:
         of_hour = hours[hour_ms]
         rows.append(
             (
-                moment(hour_ms)[:16],
-                whole(max(row["units"] for row in of_hour)),
-                whole(sum(row["ingress_events"] for row in of_hour)),
-                size(sum(row["ingress_bytes"] for row in of_hour)),
-                size(sum(row["egress_bytes"] for row in of_hour)),
-                whole(sum(row["capture_hours"] for row in of_hour)),
+                format_moment(hour_ms)[:16],
+                format_integer(max(row["units"] for row in of_hour)),
+                format_integer(sum(row["ingress_events"] for row in of_hour)),
+                format_size(sum(row["ingress_bytes"] for row in of_hour)),
+                format_size(sum(row["egress_bytes"] for row in of_hour)),
+                format_integer(sum(row["capture_hours"] for row in of_hour)),
             )
         )
     heads = ("Hour", "Units", "Events in", "In", "Out", "Capture hours")
@@ -307,9 +320,9 @@ def _ledger(visit: Visit, usage: list[dict[str, Any]]) -> Html:
 # --- grants ---------------------------------------------------------------------------------------
 
 
-async def _grants(visit: Visit) -> Html:
+async def _grants(visit: PageRequest) -> Html:
     namespace = visit.namespace
-    found = await visit.backend.shared(
+    found = await visit.backend.get_shared(
         ("grants", namespace), lambda client: client.grants(namespace), ttl_ms=10_000
     )
     rows = []
@@ -322,15 +335,15 @@ async def _grants(visit: Visit) -> Html:
                 el("button", "Withdraw", type="submit", class_="danger small"),
                 class_="inline",
             )
-            if visit.may(Role.ADMIN)
+            if visit.may(PortalRole.ADMIN)
             else ""
         )
         rows.append(
             (
                 _KINDS.get(each["kind"], each["kind"]),
-                whole(each["value"]),
+                format_integer(each["value"]),
                 each["granted_by"],
-                moment(each["granted_ms"]),
+                format_moment(each["granted_ms"]),
                 each.get("note", ""),
                 withdraw,
             )
@@ -340,18 +353,20 @@ async def _grants(visit: Visit) -> Html:
         form(
             visit,
             visit.link("scale", "grant"),
-            select("What", "kind", _KINDS, visit.filled("kind")),
-            field("Up to", "value", visit.filled("value"), type_="number", min=1, required=True),
+            select("What", "kind", _KINDS, visit.form_value("kind")),
+            field(
+                "Up to", "value", visit.form_value("value"), type_="number", min=1, required=True
+            ),
             field(
                 "Reason",
                 "note",
-                visit.filled("note"),
+                visit.form_value("note"),
                 maxlength=limits.GRANT_NOTE_MAX,
                 required=True,
             ),
             submit("Grant"),
         )
-        if visit.may(Role.ADMIN)
+        if visit.may(PortalRole.ADMIN)
         else None
     )
     return card(
@@ -364,11 +379,11 @@ async def _grants(visit: Visit) -> Html:
 # --- acts -----------------------------------------------------------------------------------------
 
 
-async def save(visit: Visit) -> Response:
+async def save(visit: PageRequest) -> Response:
     values = visit.form
     unlimited = values.get("unlimited") == "yes"
-    units = _number(values.get("exact_units") or values.get("units", ""), "Units")
-    maximum = _number(values.get("maximum") or "0", "Auto-inflate")
+    units = parse_form_integer(values.get("exact_units") or values.get("units", ""), "Units")
+    maximum = parse_form_integer(values.get("maximum") or "0", "Auto-inflate")
     await visit.backend.act(
         visit.session,
         lambda client: client.put_namespace(
@@ -379,36 +394,36 @@ async def save(visit: Visit) -> Response:
         ),
     )
     text = "unlimited" if unlimited else f"{units}"
-    raise Done(visit.link("scale"), f"The namespace has {text} throughput units now.")
+    raise ActionCompleted(visit.link("scale"), f"The namespace has {text} throughput units now.")
 
 
-async def grant(visit: Visit) -> Response:
+async def grant(visit: PageRequest) -> Response:
     values = visit.form
-    kind, value = values.get("kind", ""), _number(values.get("value", ""), "Up to")
+    kind, value = values.get("kind", ""), parse_form_integer(values.get("value", ""), "Up to")
     if not values.get("note", "").strip():
         raise ArgumentError("A grant needs a reason.")
     await visit.backend.act(
         visit.session,
         lambda client: client.grant(visit.namespace, kind, value, note=values.get("note", "")),
     )
-    raise Done(visit.link("scale"), f"Granted: up to {value} {_KINDS.get(kind, kind)}.")
+    raise ActionCompleted(visit.link("scale"), f"Granted: up to {value} {_KINDS.get(kind, kind)}.")
 
 
-async def withdraw(visit: Visit) -> Response:
+async def withdraw(visit: PageRequest) -> Response:
     kind = visit.form.get("kind", "")
     await visit.backend.act(visit.session, lambda client: client.withdraw(visit.namespace, kind))
-    raise Done(visit.link("scale"), "The grant is withdrawn.")
+    raise ActionCompleted(visit.link("scale"), "The grant is withdrawn.")
 
 
-def _number(text: str, what: str) -> int:
+def parse_form_integer(text: str, what: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ArgumentError(f"{what}: '{text[:20]}' is no whole number.")
     return int(text)
 
 
 ROUTES = (
-    Route("GET", "/scale", scale),
-    Route("POST", "/scale", save, Role.OPERATOR),
-    Route("POST", "/scale/grant", grant, Role.ADMIN),
-    Route("POST", "/scale/withdraw", withdraw, Role.ADMIN),
+    PageRoute("GET", "/scale", scale),
+    PageRoute("POST", "/scale", save, PortalRole.OPERATOR),
+    PageRoute("POST", "/scale/grant", grant, PortalRole.ADMIN),
+    PageRoute("POST", "/scale/withdraw", withdraw, PortalRole.ADMIN),
 )

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from penstock.client import EventData, EventHubProducerClient
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import Done, Route, Visit
+from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import area, card, field, form, select, submit
 from penstock.portal.html import Html
 from penstock.portal.layout import page
-from penstock.portal.users import Role
+from penstock.portal.users import PortalRole
 
 REPEAT_MAX = 10_000
 _INTERVAL_MS_MAX = 60_000
@@ -31,7 +31,7 @@ _SAMPLES = {
 }
 
 
-async def send_page(visit: Visit) -> Response:
+async def send_page(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     partitions = {"": "by key, or in turn"} | {
         str(index): f"partition {index}" for index in range(hub.partition_count)
@@ -46,37 +46,37 @@ async def send_page(visit: Visit) -> Response:
     )
 
 
-def _form(visit: Visit, hub: str, partitions: dict[str, str]) -> Html:
+def _form(visit: PageRequest, hub: str, partitions: dict[str, str]) -> Html:
     return form(
         visit,
         visit.link("hubs", hub, "send"),
         area(
             "Body",
             "body",
-            visit.filled("body", '{"message": "hello"}'),
+            visit.form_value("body", '{"message": "hello"}'),
             rows=6,
             help_="{n} becomes the event's number, from 1 on",
         ),
-        select("Or sample data", "sample", _SAMPLES, visit.filled("sample")),
+        select("Or sample data", "sample", _SAMPLES, visit.form_value("sample")),
         field(
             "Content type",
             "content_type",
-            visit.filled("content_type"),
+            visit.form_value("content_type"),
             placeholder="application/json",
         ),
-        field("Partition key", "partition_key", visit.filled("partition_key"), maxlength=128),
-        select("Partition", "partition", partitions, visit.filled("partition")),
+        field("Partition key", "partition_key", visit.form_value("partition_key"), maxlength=128),
+        select("Partition", "partition", partitions, visit.form_value("partition")),
         area(
             "Properties",
             "properties",
-            visit.filled("properties"),
+            visit.form_value("properties"),
             rows=3,
             help_="one a line, name=value; or a JSON object, whose numbers stay numbers",
         ),
         field(
             "Repeat",
             "repeat",
-            visit.filled("repeat", 1),
+            visit.form_value("repeat", 1),
             type_="number",
             min=1,
             max=REPEAT_MAX,
@@ -85,7 +85,7 @@ def _form(visit: Visit, hub: str, partitions: dict[str, str]) -> Html:
         field(
             "Every (ms)",
             "interval",
-            visit.filled("interval", 0),
+            visit.form_value("interval", 0),
             type_="number",
             min=0,
             max=_INTERVAL_MS_MAX,
@@ -95,11 +95,11 @@ def _form(visit: Visit, hub: str, partitions: dict[str, str]) -> Html:
     )
 
 
-async def send(visit: Visit) -> Response:
+async def send(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     values = visit.form
-    repeat = _number(values.get("repeat", "1"), 1, REPEAT_MAX, "Repeat")
-    interval_ms = _number(values.get("interval", "0"), 0, _INTERVAL_MS_MAX, "Every")
+    repeat = parse_form_integer(values.get("repeat", "1"), 1, REPEAT_MAX, "Repeat")
+    interval_ms = parse_form_integer(values.get("interval", "0"), 0, _INTERVAL_MS_MAX, "Every")
     if (repeat - 1) * interval_ms > _TOTAL_S_MAX * 1000:
         raise ArgumentError(
             f"{repeat} times every {interval_ms} ms takes longer than {_TOTAL_S_MAX} s: use "
@@ -118,7 +118,7 @@ async def send(visit: Visit) -> Response:
         if not interval_ms:
             await _many(producer, made, repeat, partition, key)
     to = visit.link("hubs", hub.name, "events", partition=partition, from_="latest")
-    raise Done(to, f"{repeat} {'event is' if repeat == 1 else 'events are'} stored.")
+    raise ActionCompleted(to, f"{repeat} {'event is' if repeat == 1 else 'events are'} stored.")
 
 
 async def _one(
@@ -214,13 +214,13 @@ def _sample(kind: str, number: int, clock: Clock) -> str:
     return json.dumps(record)
 
 
-def _number(text: str, least: int, most: int, what: str) -> int:
+def parse_form_integer(text: str, least: int, most: int, what: str) -> int:
     if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) <= most:
         raise ArgumentError(f"{what} is '{text[:20]}': {least} to {most} are allowed.")
     return int(text)
 
 
 ROUTES = (
-    Route("GET", "/hubs/{hub}/send", send_page, Role.OPERATOR),
-    Route("POST", "/hubs/{hub}/send", send, Role.OPERATOR),
+    PageRoute("GET", "/hubs/{hub}/send", send_page, PortalRole.OPERATOR),
+    PageRoute("POST", "/hubs/{hub}/send", send, PortalRole.OPERATOR),
 )

@@ -13,13 +13,13 @@ from penstock.capture.destinations import (
     S3_OPTIONS,
     SECRETS,
     Destination,
-    checked_destination,
-    variable_of,
+    check_destination,
+    option_variable,
 )
 from penstock.model.errors import ConfigurationError
 from penstock.service.config import document as values
-from penstock.service.config.document import Table, Value
-from penstock.service.config.settings import CaptureConfig, NotifySettings
+from penstock.service.config.document import ConfigTable, ConfigValue
+from penstock.service.config.settings import CaptureJobConfig, NotificationSettings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TEXT_MAX = 2048
@@ -30,29 +30,29 @@ _text = values.short_text(_TEXT_MAX)
 _format = values.choice({"eventgrid": "eventgrid", "cloudevents": "cloudevents"})
 
 
-class CaptureReader:
+class CaptureConfigReader:
     """`environ` is where `..._env` finds its values, and where credentials may stand:
     PENSTOCK_CAPTURE_NAME_ACCOUNT_KEY."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
 
-    def read(self, root: Table) -> CaptureConfig:
+    def read(self, root: ConfigTable) -> CaptureJobConfig:
         table = root.table("capture")
         if table is None:
-            return CaptureConfig()
+            return CaptureJobConfig()
         table.refuse_unknown(("run", "master", "spark", "notify", "destinations"))
         spark = table.table("spark")
         conf = {} if spark is None else {key: _conf(spark, key) for key in spark.names()}
-        return CaptureConfig(
+        return CaptureJobConfig(
             run=table.read("run", values.yes_or_no, True),
-            master=table.read("master", _text, CaptureConfig().master),
+            master=table.read("master", _text, CaptureJobConfig().master),
             spark=conf,
             notify=self._notify(table.table("notify")),
             destinations=self._destinations(table.table("destinations")),
         )
 
-    def _destinations(self, table: Table | None) -> tuple[Destination, ...]:
+    def _destinations(self, table: ConfigTable | None) -> tuple[Destination, ...]:
         if table is None:
             return ()
         found = []
@@ -70,7 +70,7 @@ class CaptureReader:
             )
         return values.unique(found, lambda each: each.name, "destination", table.where)
 
-    def _destination(self, name: str, table: Table) -> Destination:
+    def _destination(self, name: str, table: ConfigTable) -> Destination:
         sources = [f"{secret}_{suffix}" for secret in SECRETS for suffix in ("file", "env")]
         table.refuse_unknown(("url", "iso_time", *_OPTIONS, *sources))
         options: dict[str, str] = {}
@@ -82,9 +82,9 @@ class CaptureReader:
             )
             if value:
                 options[option] = value
-        url = table.required("url", _text)
+        url = table.read_required("url", _text)
         try:
-            checked_destination(name, url, options)
+            check_destination(name, url, options)
         except ConfigurationError as error:
             raise ConfigurationError(f"{table.where}: {error}") from None
         return Destination(
@@ -94,7 +94,7 @@ class CaptureReader:
             iso_time=table.read("iso_time", values.yes_or_no, False),
         )
 
-    def _secret(self, name: str, option: str, table: Table) -> str:
+    def _secret(self, name: str, option: str, table: ConfigTable) -> str:
         """From the file itself, from a file, from a variable; what was seen is never shown."""
         given = [key for key in (option, f"{option}_file", f"{option}_env") if key in table]
         if len(given) > 1:
@@ -102,45 +102,47 @@ class CaptureReader:
                 f"{table.where} has {' and '.join(given)}: one of them is allowed."
             )
         if not given:
-            return self._environ.get(variable_of(name, option), "")
-        return table.required(given[0], self._reader(given[0], option))
+            return self._environ.get(option_variable(name, option), "")
+        return table.read_required(given[0], self._reader(given[0], option))
 
     def _reader(self, key: str, option: str) -> values.Reader[str]:
         if key == option:
             return _secret_text
         return _secret_file if key.endswith("_file") else self._secret_variable
 
-    def _secret_variable(self, value: Value) -> str:
+    def _secret_variable(self, value: ConfigValue) -> str:
         name = value.text("the name of an environment variable is allowed")
         if name not in self._environ:
             value.refuse("that environment variable is not set")
-        return _secret_text(Value(raw=self._environ[name], where=f"{value.where}: ${name}"))
+        return _secret_text(ConfigValue(raw=self._environ[name], where=f"{value.where}: ${name}"))
 
-    def _notify(self, table: Table | None) -> NotifySettings | None:
+    def _notify(self, table: ConfigTable | None) -> NotificationSettings | None:
         if table is None:
             return None
         table.refuse_unknown(("url", "url_env", "hub", "format"))
         url = ""
         if "url_env" in table:
-            url = table.required("url_env", self._secret_variable)
+            url = table.read_required("url_env", self._secret_variable)
         elif "url" in table:
-            url = table.required("url", _secret_text)
+            url = table.read_required("url", _secret_text)
         hub = table.read("hub", _text, "")
         if bool(url) == bool(hub):
             raise ConfigurationError(f"{table.where} needs a url or a hub, one of the two.")
         if url:
             _check_hook(table.where, url)
-        return NotifySettings(url=url, hub=hub, format=table.read("format", _format, "eventgrid"))
+        return NotificationSettings(
+            url=url, hub=hub, format=table.read("format", _format, "eventgrid")
+        )
 
 
-def destinations_of(config: CaptureConfig, data: Path) -> tuple[Destination, ...]:
+def destinations_of(config: CaptureJobConfig, data: Path) -> tuple[Destination, ...]:
     """Those of the configuration; of a service that names none, a directory of its own."""
     if config.destinations:
         return config.destinations
     return (Destination(name=LOCAL, url=(data.resolve() / "captured").as_uri()),)
 
 
-def _conf(table: Table, key: str) -> str:
+def _conf(table: ConfigTable, key: str) -> str:
     if not key.startswith("spark."):
         raise ConfigurationError(
             f'{table.where}: Spark\'s settings are written "spark.NAME" = ....'
@@ -150,7 +152,7 @@ def _conf(table: Table, key: str) -> str:
     return str(value.raw).lower() if isinstance(value.raw, bool) else str(value.raw)
 
 
-def _secret_text(value: Value) -> str:
+def _secret_text(value: ConfigValue) -> str:
     raw = value.raw
     if not isinstance(raw, str) or not 1 <= len(raw) <= _SECRET_MAX or not raw.isprintable():
         raise ConfigurationError(
@@ -159,7 +161,7 @@ def _secret_text(value: Value) -> str:
     return raw
 
 
-def _secret_file(value: Value) -> str:
+def _secret_file(value: ConfigValue) -> str:
     file = values.path(value)
     try:
         with file.open("rb") as opened:
@@ -167,7 +169,7 @@ def _secret_file(value: Value) -> str:
     except OSError as error:
         value.refuse(f"the file cannot be read ({error.strerror})")
     text = content.decode(errors="replace").strip()
-    return _secret_text(Value(raw=text, where=f"{value.where}: the content of {file}"))
+    return _secret_text(ConfigValue(raw=text, where=f"{value.where}: the content of {file}"))
 
 
 def _check_hook(where: str, url: str) -> None:

@@ -18,10 +18,10 @@ import msgspec
 from penstock.model import limits, quotas
 from penstock.model.entities import LimitSet, Secret
 from penstock.model.errors import ArgumentError, ConfigurationError
-from penstock.model.names import shown
+from penstock.model.names import quote_text
 
 T = TypeVar("T")
-Reader = Callable[["Value"], T]
+Reader = Callable[["ConfigValue"], T]
 KeyPath = tuple[str | int, ...]
 
 _KEY_FILE_BYTES_MAX = 4 * limits.KB
@@ -35,7 +35,7 @@ _TOML_HEADER = re.compile(r"\s*\[(\[)?\s*([^\[\]]+?)\s*\]")
 _TOML_KEY = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigValue(msgspec.Struct, frozen=True, kw_only=True):
     """One setting as it was given. `typed` is whether its source has numbers and booleans (a file)
     or only texts; `folder` is what relative paths are relative to. `whole` is what the user wrote
     where `raw` is a part of it: errors show it."""
@@ -50,29 +50,33 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return f"Value({self.where})"  # the raw value may be a key
 
     def refuse(self, allowed: str) -> NoReturn:
-        raise ConfigurationError(f"{self.where} is {self._seen()}: {allowed}.")
+        raise ConfigurationError(f"{self.where} is {self._describe()}: {allowed}.")
 
     def text(self, allowed: str) -> str:
         if not isinstance(self.raw, str):
             self.refuse(allowed)
         return self.raw
 
-    def _seen(self) -> str:
+    def _describe(self) -> str:
         if self.whole is not None:
-            return f"'{shown(self.whole)}'"
+            return f"'{quote_text(self.whole)}'"
         if isinstance(self.raw, bool):
             return str(self.raw).lower()
         if isinstance(self.raw, dict | list):
             return "a table" if isinstance(self.raw, dict) else "a list"
         if isinstance(self.raw, Path):
             return str(self.raw)  # whole: a path that is cut cannot be found
-        return f"'{shown(self.raw)}'" if isinstance(self.raw, str) else shown(str(self.raw))
+        return (
+            f"'{quote_text(self.raw)}'" if isinstance(self.raw, str) else quote_text(str(self.raw))
+        )
 
 
-class Table:
+class ConfigTable:
     """One table of a configuration file: its values with their lines, its tables within."""
 
-    def __init__(self, document: Document, path: KeyPath, entries: Mapping[str, object]) -> None:
+    def __init__(
+        self, document: ConfigDocument, path: KeyPath, entries: Mapping[str, object]
+    ) -> None:
         self._document = document
         self._path = path
         self._entries = entries
@@ -87,24 +91,24 @@ class Table:
     def names(self) -> list[str]:
         return list(self._entries)
 
-    def value(self, key: str) -> Value | None:
+    def value(self, key: str) -> ConfigValue | None:
         if key not in self._entries:
             return None
         where = self._document.where((*self._path, key))
         folder = self._document.file.parent
-        return Value(raw=self._entries[key], where=where, typed=True, folder=folder)
+        return ConfigValue(raw=self._entries[key], where=where, typed=True, folder=folder)
 
     def read(self, key: str, reader: Reader[T], default: T) -> T:
         value = self.value(key)
         return default if value is None else reader(value)
 
-    def required(self, key: str, reader: Reader[T]) -> T:
+    def read_required(self, key: str, reader: Reader[T]) -> T:
         value = self.value(key)
         if value is None:
             raise ConfigurationError(f"{self.where} has no '{key}', which it needs.")
         return reader(value)
 
-    def values(self, key: str) -> list[Value]:
+    def values(self, key: str) -> list[ConfigValue]:
         """The items of a list, each with its own place."""
         whole = self.value(key)
         if whole is None:
@@ -113,7 +117,7 @@ class Table:
             whole.refuse("a list is allowed")
         place = re.escape(key) + "$"
         return [
-            Value(
+            ConfigValue(
                 raw=item,
                 where=re.sub(place, f"{key}[{index}]", whole.where),
                 typed=True,
@@ -122,10 +126,10 @@ class Table:
             for index, item in enumerate(whole.raw)
         ]
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[ConfigTable]:
         return [self._table((*self._path, key, n), v) for n, v in enumerate(self.values(key))]
 
-    def table(self, key: str) -> Table | None:
+    def table(self, key: str) -> ConfigTable | None:
         value = self.value(key)
         return None if value is None else self._table((*self._path, key), value)
 
@@ -134,26 +138,26 @@ class Table:
             if key not in known:
                 line = self._document.line((*self._path, key))
                 raise ConfigurationError(
-                    f"{line}: '{shown(key)}' is not a setting{_hint(key, known)}"
+                    f"{line}: '{quote_text(key)}' is not a setting{_hint(key, known)}"
                 )
 
-    def _table(self, path: KeyPath, value: Value) -> Table:
+    def _table(self, path: KeyPath, value: ConfigValue) -> ConfigTable:
         if not isinstance(value.raw, dict):
             value.refuse("a table is allowed")
-        return Table(self._document, path, value.raw)
+        return ConfigTable(self._document, path, value.raw)
 
 
-class Document:
+class ConfigDocument:
     """A TOML file's text beside its content, so that a refusal can name the line."""
 
     def __init__(self, file: Path, text: str, content: Mapping[str, object]) -> None:
         self.file = file
-        self.root = Table(self, (), content)
+        self.root = ConfigTable(self, (), content)
         self._lines = dict(_toml_lines(text))
 
     def where(self, path: KeyPath) -> str:
         """`FILE, line 7: namespaces[0].name`, the line being that of the nearest key found."""
-        return f"{self.line(path)}: {_dotted(path)}" if path else str(self.file)
+        return f"{self.line(path)}: {_format_key_path(path)}" if path else str(self.file)
 
     def line(self, path: KeyPath) -> str:
         line = next(
@@ -191,7 +195,7 @@ def _key_parts(dotted: str) -> list[str]:
     return [part.strip().strip("\"'") for part in dotted.split(".")]
 
 
-def _dotted(path: KeyPath) -> str:
+def _format_key_path(path: KeyPath) -> str:
     """namespaces[0].hubs[1].name"""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
@@ -210,7 +214,7 @@ def _hint(key: str, known: Collection[str]) -> str:
 def whole_number(least: int, most: int) -> Reader[int]:
     allowed = f"a whole number from {least} to {most} is allowed"
 
-    def read(value: Value) -> int:
+    def read(value: ConfigValue) -> int:
         raw = value.raw
         if isinstance(raw, str) and not value.typed and re.fullmatch(r"-?[0-9]{1,9}", raw.strip()):
             raw = int(raw)
@@ -221,11 +225,11 @@ def whole_number(least: int, most: int) -> Reader[int]:
     return read
 
 
-def port(value: Value) -> int:
+def port(value: ConfigValue) -> int:
     return whole_number(0, 65535)(value)
 
 
-def yes_or_no(value: Value) -> bool:
+def yes_or_no(value: ConfigValue) -> bool:
     raw = value.raw
     if isinstance(raw, str) and not value.typed:
         raw = {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}.get(raw.lower())
@@ -238,7 +242,7 @@ def choice(options: Mapping[str, T]) -> Reader[T]:
     """One of a few words, in any case."""
     allowed = f"{' or '.join(options)} is allowed"
 
-    def read(value: Value) -> T:
+    def read(value: ConfigValue) -> T:
         word = value.text(allowed).lower()
         if word not in options:
             value.refuse(allowed)
@@ -247,7 +251,7 @@ def choice(options: Mapping[str, T]) -> Reader[T]:
     return read
 
 
-def path(value: Value) -> Path:
+def path(value: ConfigValue) -> Path:
     """Relative to the folder of the file that names it, else to the current one."""
     allowed = "a path is allowed"
     raw = str(value.raw) if isinstance(value.raw, Path) else value.text(allowed)
@@ -259,7 +263,7 @@ def path(value: Value) -> Path:
 def name(of: Callable[[str], T]) -> Reader[T]:
     """A name under the model's own rules, whose sentence says what is allowed."""
 
-    def read(value: Value) -> T:
+    def read(value: ConfigValue) -> T:
         try:
             return of(value.text("a name is allowed"))
         except ArgumentError as error:
@@ -268,7 +272,7 @@ def name(of: Callable[[str], T]) -> Reader[T]:
     return read
 
 
-def host_name(value: Value) -> str:
+def host_name(value: ConfigValue) -> str:
     """A host name or address, lower-case, without port and brackets."""
     allowed = "a host name or address without port is allowed"
     host = value.text(allowed).strip().lower()
@@ -278,7 +282,7 @@ def host_name(value: Value) -> str:
     return bare
 
 
-def host_names(value: Value) -> tuple[str, ...]:
+def host_names(value: ConfigValue) -> tuple[str, ...]:
     """Several host names or addresses; a variable separates them by commas."""
     raw = value.raw
     hosts = raw.split(",") if isinstance(raw, str) and not value.typed else raw
@@ -298,20 +302,20 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def throughput_units(value: Value) -> int | None:
+def throughput_units(value: ConfigValue) -> int | None:
     """None: unlimited. Whether more than 20 were granted is for the catalog to say."""
     if isinstance(value.raw, str) and value.raw.lower() == "unlimited":
         return None
     return _units(value, "or unlimited, ")
 
 
-def maximum_throughput_units(value: Value) -> int:
+def maximum_throughput_units(value: ConfigValue) -> int:
     """How far auto-inflate goes; 0: it is off."""
     is_off = value.raw in (0, "0") and not isinstance(value.raw, bool)
     return 0 if is_off else _units(value, "or 0 for no auto-inflate, ")
 
 
-def _units(value: Value, also: str) -> int:
+def _units(value: ConfigValue, also: str) -> int:
     least, most = limits.THROUGHPUT_UNITS_MIN, limits.THROUGHPUT_UNITS_MAX
     allowed = (
         f"a whole number from {least} to {most}, with a grant 40, 60, 80, 100 or a multiple of "
@@ -321,7 +325,7 @@ def _units(value: Value, also: str) -> int:
         number = whole_number(least, limits.THROUGHPUT_UNITS_GRANTED_MAX)(value)
     except ConfigurationError:
         value.refuse(allowed)
-    if not quotas.is_on_ladder(number):
+    if not quotas.is_allowed_units(number):
         value.refuse(allowed)
     return number
 
@@ -333,7 +337,7 @@ def partition_count(limit_set: LimitSet) -> Reader[int]:
     """Whether more than 32 were granted is for the catalog to say."""
     least, most = limit_set.partition_count_min, limits.PARTITION_COUNT_GRANTED_MAX
 
-    def read(value: Value) -> int:
+    def read(value: ConfigValue) -> int:
         try:
             return whole_number(least, most)(value)
         except ConfigurationError:
@@ -345,18 +349,18 @@ def partition_count(limit_set: LimitSet) -> Reader[int]:
     return read
 
 
-def granted_units(value: Value) -> int:
+def granted_units(value: ConfigValue) -> int:
     number = whole_number(0, limits.THROUGHPUT_UNITS_GRANTED_MAX)(value)
-    if number <= limits.THROUGHPUT_UNITS_MAX or not quotas.is_on_ladder(number):
+    if number <= limits.THROUGHPUT_UNITS_MAX or not quotas.is_allowed_units(number):
         value.refuse("40, 60, 80, 100 or a multiple of 100 is allowed")
     return number
 
 
-def granted_partitions(value: Value) -> int:
+def granted_partitions(value: ConfigValue) -> int:
     return whole_number(limits.PARTITION_COUNT_MAX + 1, limits.PARTITION_COUNT_GRANTED_MAX)(value)
 
 
-def price(value: Value) -> Decimal:
+def price(value: ConfigValue) -> Decimal:
     """Of a file: a number, or one as a text where its last digit counts."""
     raw = value.raw
     if isinstance(raw, int | float | str) and not isinstance(raw, bool):
@@ -373,7 +377,7 @@ def short_text(most: int) -> Reader[str]:
     """A line for people."""
     allowed = f"a text of 1 to {most} printable characters is allowed"
 
-    def read(value: Value) -> str:
+    def read(value: ConfigValue) -> str:
         text = value.text(allowed)
         if not 1 <= len(text) <= most or not text.isprintable():
             value.refuse(allowed)
@@ -382,7 +386,7 @@ def short_text(most: int) -> Reader[str]:
     return read
 
 
-def fields(value: Value) -> str:
+def fields(value: ConfigValue) -> str:
     """Fields of events, as the portal's mask names them."""
     allowed = "json.NAME, properties.NAME and key are allowed, with commas between them"
     text = value.text(allowed)
@@ -393,7 +397,7 @@ def fields(value: Value) -> str:
     return text
 
 
-def secret(value: Value) -> Secret:
+def secret(value: ConfigValue) -> Secret:
     """A shared access key, of any strength: clients that exist may have it. What was seen is never
     shown."""
     raw = value.raw
@@ -410,7 +414,7 @@ def secret(value: Value) -> Secret:
     return Secret(raw)
 
 
-def secret_file(value: Value) -> Secret:
+def secret_file(value: ConfigValue) -> Secret:
     """A key that stands alone in a file, so that it need not stand in the configuration."""
     file = path(value)
     try:
@@ -421,7 +425,7 @@ def secret_file(value: Value) -> Secret:
         value.refuse(f"the file cannot be read ({error.strerror})")
     except UnicodeDecodeError:
         text = ""
-    return secret(Value(raw=text.strip(), where=f"{value.where}: the content of {file}"))
+    return secret(ConfigValue(raw=text.strip(), where=f"{value.where}: the content of {file}"))
 
 
 def unique(items: Iterable[T], key: Callable[[T], str], what: str, where: str) -> tuple[T, ...]:
@@ -429,6 +433,8 @@ def unique(items: Iterable[T], key: Callable[[T], str], what: str, where: str) -
     for item in items:
         folded = key(item).casefold()
         if folded in seen:
-            raise ConfigurationError(f"{where}: the {what} '{shown(key(item))}' is there twice.")
+            raise ConfigurationError(
+                f"{where}: the {what} '{quote_text(key(item))}' is there twice."
+            )
         seen[folded] = item
     return tuple(seen.values())

@@ -40,19 +40,19 @@ def is_emulator_config(text: str) -> bool:
 def read_namespaces(
     file: Path, text: str, limit_set: LimitSet = LimitSet.CURRENT
 ) -> tuple[NamespaceSettings, ...]:
-    node = _Node(file, "", _parse(file, text))
+    node = _EmulatorNode(file, "", _parse(file, text))
     listed = node.member("UserConfig").member("NamespaceConfig").items()
     if not listed:
         node.member("UserConfig").member("NamespaceConfig").refuse("one namespace is needed")
-    return tuple(_namespace(each, limit_set) for each in listed)
+    return tuple(_read_namespace(each, limit_set) for each in listed)
 
 
-def _namespace(node: _Node, limit_set: LimitSet) -> NamespaceSettings:
+def _read_namespace(node: _EmulatorNode, limit_set: LimitSet) -> NamespaceSettings:
     kind = node.optional("Type")
     if kind is not None and str(kind.raw).lower() != "eventhub":
         kind.refuse("EventHub is allowed")
     entities = node.optional("Entities")
-    hubs = [_hub(each) for each in entities.items()] if entities is not None else []
+    hubs = [_read_hub(each) for each in entities.items()] if entities is not None else []
     root = RuleSettings(name=names.ROOT_RULE, rights=Right.ALL, primary_key=EMULATOR_KEY)
     node.refuse_twice([hub.name for hub in hubs], "event hub")
     return NamespaceSettings(
@@ -63,7 +63,7 @@ def _namespace(node: _Node, limit_set: LimitSet) -> NamespaceSettings:
     )
 
 
-def _hub(node: _Node) -> HubSettings:
+def _read_hub(node: _EmulatorNode) -> HubSettings:
     listed = node.optional("ConsumerGroups")
     groups = [
         each.member("Name").name(names.group_name)
@@ -80,7 +80,7 @@ def _hub(node: _Node) -> HubSettings:
     )
 
 
-def _partition_count(node: _Node) -> int:
+def _partition_count(node: _EmulatorNode) -> int:
     least, most = limits.PARTITION_COUNT_MIN_CURRENT, limits.PARTITION_COUNT_MAX
     raw = node.raw
     if isinstance(raw, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", raw):
@@ -90,7 +90,7 @@ def _partition_count(node: _Node) -> int:
     return raw
 
 
-class _Node:
+class _EmulatorNode:
     """A part of the document that knows its own path, for messages."""
 
     def __init__(self, file: Path, path: str, raw: object) -> None:
@@ -100,18 +100,18 @@ class _Node:
 
     def refuse(self, allowed: str) -> NoReturn:
         kinds = {dict: "an object", list: "a list", type(None): "null"}
-        seen = kinds.get(type(self.raw)) or f"'{names.shown(str(self.raw))}'"
+        seen = kinds.get(type(self.raw)) or f"'{names.quote_text(str(self.raw))}'"
         raise ConfigurationError(f"{self._file}: {self._path or 'the file'} is {seen}: {allowed}.")
 
-    def optional(self, key: str) -> _Node | None:
+    def optional(self, key: str) -> _EmulatorNode | None:
         if not isinstance(self.raw, dict):
             self.refuse(f"an object with '{key}' is needed")
         for found, raw in self.raw.items():
             if found.lower() == key.lower() and raw is not None:
-                return _Node(self._file, f"{self._path}.{found}".lstrip("."), raw)
+                return _EmulatorNode(self._file, f"{self._path}.{found}".lstrip("."), raw)
         return None
 
-    def member(self, key: str) -> _Node:
+    def member(self, key: str) -> _EmulatorNode:
         found = self.optional(key)
         if found is None:
             place = f"{self._path} has" if self._path else "there is"
@@ -120,10 +120,12 @@ class _Node:
             )
         return found
 
-    def items(self) -> list[_Node]:
+    def items(self) -> list[_EmulatorNode]:
         if not isinstance(self.raw, list):
             self.refuse("a list is needed")
-        return [_Node(self._file, f"{self._path}[{n}]", raw) for n, raw in enumerate(self.raw)]
+        return [
+            _EmulatorNode(self._file, f"{self._path}[{n}]", raw) for n, raw in enumerate(self.raw)
+        ]
 
     def name(self, of: Callable[[str], T]) -> T:
         if not isinstance(self.raw, str):
@@ -134,7 +136,7 @@ class _Node:
             raise ConfigurationError(f"{self._file}: {self._path}: {error}") from error
 
     def refuse_twice(self, given: list[T], what: str) -> None:
-        keys = [names.key(str(each)) for each in given]
+        keys = [names.fold_name(str(each)) for each in given]
         for index, key in enumerate(keys):
             if key in keys[:index]:
                 raise ConfigurationError(

@@ -18,7 +18,7 @@ _PATH = re.compile(r"^(?P<file>.*?): (?P<path>[A-Za-z_][\w.\[\]]*)(?P<rest>[: ].
 _BYTES_MAX = 1024 * 1024
 
 
-def with_line(message: str, file: Path | None) -> str:
+def add_line_number(message: str, file: Path | None) -> str:
     """The message with the line put in, where it names a path of this file and no line yet."""
     found = _PATH.match(message)
     if file is None or found is None or found["file"] != str(file):
@@ -27,7 +27,7 @@ def with_line(message: str, file: Path | None) -> str:
         text = opened.read(_BYTES_MAX)
     if not text.lstrip().startswith(("{", "/")):
         return message
-    lines = dict(lines_of(text))
+    lines = dict(line_numbers(text))
     path = found["path"]
     while path and path not in lines:  # the nearest that is there
         path = path.rpartition("[" if path.endswith("]") else ".")[0]
@@ -36,7 +36,7 @@ def with_line(message: str, file: Path | None) -> str:
     return f"{file}, line {lines[path]}: {found['path']}{found['rest']}"
 
 
-def lines_of(text: str) -> Iterator[tuple[str, int]]:
+def line_numbers(text: str) -> Iterator[tuple[str, int]]:
     """Each key's and each item's path with its line. Good enough for messages."""
     stack: list[tuple[str, int | None]] = []  # what a value here is called; its index in a list
     path, key = "", ""

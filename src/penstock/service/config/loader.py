@@ -17,16 +17,16 @@ import msgspec
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
-from penstock.model.prices import PRICE_FIELDS, Prices
+from penstock.model.prices import PRICE_FIELDS, PriceList
 from penstock.service.config import document as values
-from penstock.service.config.capture import CaptureReader
-from penstock.service.config.document import Document, Table, Value
+from penstock.service.config.capture import CaptureConfigReader
+from penstock.service.config.document import ConfigDocument, ConfigTable, ConfigValue
 from penstock.service.config.emulator import EMULATOR_KEY, is_emulator_config, read_namespaces
-from penstock.service.config.namespaces import NamespaceReader
+from penstock.service.config.namespaces import NamespaceConfigReader
 from penstock.service.config.settings import (
     DEFAULT_HUB,
     DEFAULT_NAMESPACE,
-    CaptureConfig,
+    CaptureJobConfig,
     HubSettings,
     NamespaceSettings,
     RuleSettings,
@@ -55,7 +55,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: its key in the file (dotted: in a table), and what else it can be given by."""
 
     key: str
-    read: Callable[[Value], Any]
+    read: Callable[[ConfigValue], Any]
     meaning: str
     flag: str | None = None
     in_file: bool = True
@@ -70,17 +70,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return f"PENSTOCK_{self.field.upper()}"
 
 
-def _hub_specs(value: Value, limit_set: LimitSet = LimitSet.CURRENT) -> tuple[HubSettings, ...]:
+def _hub_specs(
+    value: ConfigValue, limit_set: LimitSet = LimitSet.CURRENT
+) -> tuple[HubSettings, ...]:
     """NAME[:PARTITIONS], several; a variable separates them by commas."""
     raw = value.raw
     specs = raw.split(",") if isinstance(raw, str) and not value.typed else raw
     if not isinstance(specs, list | tuple):
         value.refuse("a list of NAME or NAME:PARTITIONS is allowed")
-    hubs = [_hub_spec(Value(raw=spec, where=value.where), limit_set) for spec in specs]
+    hubs = [_hub_spec(ConfigValue(raw=spec, where=value.where), limit_set) for spec in specs]
     return values.unique(hubs, lambda hub: hub.name, "event hub", value.where)
 
 
-def _hub_spec(value: Value, limit_set: LimitSet) -> HubSettings:
+def _hub_spec(value: ConfigValue, limit_set: LimitSet) -> HubSettings:
     spec = value.text("NAME or NAME:PARTITIONS is allowed").strip()
     name, colon, count = spec.partition(":")
     partitions = msgspec.structs.replace(value, raw=count, whole=spec)
@@ -250,10 +252,10 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
     """`flags` by field name (`amqp_port`, `hubs`, ...), None meaning not given. Raises
     ConfigurationError, one sentence that a person can act on."""
     assert all(field in _BY_FIELD for field in flags), "a flag that is no setting"
-    given = _given(flags, environ)
+    given = _collect_given(flags, environ)
     namespaces: tuple[NamespaceSettings, ...] = ()
-    prices: Prices | None = None
-    capture = CaptureConfig()
+    prices: PriceList | None = None
+    capture = CaptureJobConfig()
     if "config" in given:
         stated = given.get("limits")
         of_file, namespaces, prices, capture = _read_file(
@@ -274,10 +276,10 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
     return settings
 
 
-def read_price_list(file: Path) -> tuple[Prices | None, Path | None]:
+def read_price_list(file: Path) -> tuple[PriceList | None, Path | None]:
     """The prices of a configuration file, and its data directory; the rest of it is not looked at:
     whoever reads the bill need not have the keys. Raises ConfigurationError."""
-    value = Value(raw=file, where="--config")
+    value = ConfigValue(raw=file, where="--config")
     text = _content(value)
     if is_emulator_config(text):
         return None, None
@@ -285,27 +287,34 @@ def read_price_list(file: Path) -> tuple[Prices | None, Path | None]:
     return _prices(root.table("prices")), root.read("data", values.path, None)
 
 
-def _given(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Value]:
-    given: dict[str, Value] = {}
+def _collect_given(
+    flags: Mapping[str, object], environ: Mapping[str, str]
+) -> dict[str, ConfigValue]:
+    given: dict[str, ConfigValue] = {}
     for setting in SETTINGS:
         flag = flags.get(setting.field)
         if flag is not None and flag != [] and flag != ():
             where = setting.flag or setting.field
-            given[setting.field] = Value(raw=flag, where=where)
+            given[setting.field] = ConfigValue(raw=flag, where=where)
         elif environ.get(setting.variable):
-            given[setting.field] = Value(raw=environ[setting.variable], where=setting.variable)
+            given[setting.field] = ConfigValue(
+                raw=environ[setting.variable], where=setting.variable
+            )
     return given
 
 
-def _from_file(root: Table) -> dict[str, Value]:
+def _from_file(root: ConfigTable) -> dict[str, ConfigValue]:
     """The file's own settings; `namespaces` and `prices` are read apart."""
     sections = ("auth", "tls")
-    tables: dict[str, Table | None] = {"": root, **{name: root.table(name) for name in sections}}
+    tables: dict[str, ConfigTable | None] = {
+        "": root,
+        **{name: root.table(name) for name in sections},
+    }
     known: dict[str, set[str]] = {
         "": {"namespaces", "prices", "capture", *sections},
         **{name: set() for name in sections},
     }
-    found: dict[str, Value] = {}
+    found: dict[str, ConfigValue] = {}
     for setting in SETTINGS:
         if not setting.in_file:
             continue
@@ -321,23 +330,25 @@ def _from_file(root: Table) -> dict[str, Value]:
 
 
 def _read_file(
-    value: Value, environ: Mapping[str, str], stated_limits: LimitSet | None
-) -> tuple[dict[str, Value], tuple[NamespaceSettings, ...], Prices | None, CaptureConfig]:
+    value: ConfigValue, environ: Mapping[str, str], stated_limits: LimitSet | None
+) -> tuple[
+    dict[str, ConfigValue], tuple[NamespaceSettings, ...], PriceList | None, CaptureJobConfig
+]:
     file, text = values.path(value), _content(value)
     if is_emulator_config(text):
-        implied = {"limits": Value(raw=LimitSet.CURRENT.value, where=str(file))}
+        implied = {"limits": ConfigValue(raw=LimitSet.CURRENT.value, where=str(file))}
         namespaces = read_namespaces(file, text, stated_limits or LimitSet.CURRENT)
-        return implied, namespaces, None, CaptureConfig()
+        return implied, namespaces, None, CaptureJobConfig()
     root = _document(file, text).root
     return (
         _from_file(root),
-        NamespaceReader(environ, stated_limits).read(root),
+        NamespaceConfigReader(environ, stated_limits).read(root),
         _prices(root.table("prices")),
-        CaptureReader(environ).read(root),
+        CaptureConfigReader(environ).read(root),
     )
 
 
-def _content(value: Value) -> str:
+def _content(value: ConfigValue) -> str:
     file = values.path(value)
     try:
         with file.open("rb") as opened:
@@ -351,25 +362,25 @@ def _content(value: Value) -> str:
         value.refuse("a text file in UTF-8 is allowed")
 
 
-def _document(file: Path, text: str) -> Document:
+def _document(file: Path, text: str) -> ConfigDocument:
     try:
-        return Document(file, text, tomllib.loads(text))
+        return ConfigDocument(file, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{file}: this is not valid TOML ({error}).") from error
 
 
-def _prices(table: Table | None) -> Prices | None:
+def _prices(table: ConfigTable | None) -> PriceList | None:
     if table is None:
         return None
     table.refuse_unknown(("currency", *PRICE_FIELDS))
-    return Prices(
+    return PriceList(
         currency=table.read("currency", values.short_text(_CURRENCY_MAX), ""),
         **{name: table.read(name, values.price, Decimal(0)) for name in PRICE_FIELDS},
     )
 
 
 def _with_overrides(
-    namespace: NamespaceSettings, given: Mapping[str, Value], read: Mapping[str, Any]
+    namespace: NamespaceSettings, given: Mapping[str, ConfigValue], read: Mapping[str, Any]
 ) -> NamespaceSettings:
     """The default namespace with what flags, environment and the file's top level say of it."""
     limit_set = namespace.limits or read.get("limits")
@@ -389,7 +400,7 @@ def _with_overrides(
         namespace = _with_root_key(namespace, key)
     if "hubs" in given:
         hubs = _hub_specs(given["hubs"], limit_set or LimitSet.SPECIFICATION)
-        namespace = msgspec.structs.replace(namespace, hubs=_merged(namespace.hubs, hubs))
+        namespace = msgspec.structs.replace(namespace, hubs=_merge_hubs(namespace.hubs, hubs))
     return namespace
 
 
@@ -405,20 +416,20 @@ def _with_root_key(namespace: NamespaceSettings, key: Secret) -> NamespaceSettin
     return msgspec.structs.replace(namespace, rules=(root, *others))
 
 
-def _merged(
+def _merge_hubs(
     hubs: tuple[HubSettings, ...], more: tuple[HubSettings, ...]
 ) -> tuple[HubSettings, ...]:
     """A hub named twice is one hub; what `--hub` says of its partitions wins."""
-    merged = {names.key(hub.name): hub for hub in hubs}
+    merged = {names.fold_name(hub.name): hub for hub in hubs}
     for hub in more:
-        key = names.key(hub.name)
+        key = names.fold_name(hub.name)
         old = merged.get(key, hub)
         count = hub.partition_count or old.partition_count
         merged[key] = msgspec.structs.replace(old, partition_count=count)
     return tuple(merged.values())
 
 
-def _refuse_contradictions(settings: Settings, given: Mapping[str, Value]) -> None:
+def _refuse_contradictions(settings: Settings, given: Mapping[str, ConfigValue]) -> None:
     _refuse_shared_ports(settings, given)
     if (settings.tls_certificate_file is None) != (settings.tls_key_file is None):
         have, lack = ("certificate_file", "key_file")
@@ -433,7 +444,7 @@ def _refuse_contradictions(settings: Settings, given: Mapping[str, Value]) -> No
         )
 
 
-def _refuse_shared_ports(settings: Settings, given: Mapping[str, Value]) -> None:
+def _refuse_shared_ports(settings: Settings, given: Mapping[str, ConfigValue]) -> None:
     taken: dict[int, str] = {}
     # What was given comes last, so that it is blamed, and not a default.
     for field in sorted(_PORTS, key=lambda field: field in given):

@@ -9,7 +9,7 @@ from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
 from penstock.model.usage import QuotaKind
 from penstock.service.config import document as values
-from penstock.service.config.document import Table, Value
+from penstock.service.config.document import ConfigTable, ConfigValue
 from penstock.service.config.settings import (
     GrantSettings,
     HubSettings,
@@ -31,7 +31,7 @@ _GRANTED = {
 }
 
 
-class NamespaceReader:
+class NamespaceConfigReader:
     """`environ` is where `key_env` finds its key. `stated_limits` come from a flag or the
     environment and win over the file."""
 
@@ -39,7 +39,7 @@ class NamespaceReader:
         self._environ = environ
         self._stated_limits = stated_limits
 
-    def read(self, root: Table) -> tuple[NamespaceSettings, ...]:
+    def read(self, root: ConfigTable) -> tuple[NamespaceSettings, ...]:
         where = root.where
         common = root.read("limits", values.limit_set, None)
         namespaces = [self._namespace(table, common) for table in root.tables("namespaces")]
@@ -48,11 +48,11 @@ class NamespaceReader:
         values.unique(hosts, lambda host: host, "host", where)
         return found
 
-    def _namespace(self, table: Table, common_limits: LimitSet | None) -> NamespaceSettings:
+    def _namespace(self, table: ConfigTable, common_limits: LimitSet | None) -> NamespaceSettings:
         table.refuse_unknown(_NAMESPACE_KEYS)
         own_limits = table.read("limits", values.limit_set, common_limits)
         limit_set = self._stated_limits or own_limits
-        name = table.required("name", values.name(names.namespace_name))
+        name = table.read_required("name", values.name(names.namespace_name))
         tier = table.read("tier", TIER, Tier.STANDARD)
         units, maximum = table.value("throughput_units"), table.value("maximum_throughput_units")
         for value in (units, maximum):
@@ -80,31 +80,31 @@ class NamespaceReader:
             limits=limit_set,
         )
 
-    def _hosts(self, table: Table) -> tuple[str, ...]:
+    def _hosts(self, table: ConfigTable) -> tuple[str, ...]:
         hosts = [values.host_name(each) for each in table.values("hosts")]
         _refuse_too_many(table, "hosts", len(hosts), limits.HOSTS_PER_NAMESPACE_MAX)
         return values.unique(hosts, lambda host: host, "host", table.where)
 
-    def _hub(self, table: Table, limit_set: LimitSet | None) -> HubSettings:
+    def _hub(self, table: ConfigTable, limit_set: LimitSet | None) -> HubSettings:
         count = values.partition_count(limit_set or LimitSet.SPECIFICATION)
         table.refuse_unknown(("name", "partition_count", "retention_hours", "groups", "rules"))
         groups = [values.name(names.group_name)(each) for each in table.values("groups")]
         groups = [group for group in groups if group != names.DEFAULT_GROUP]
         _refuse_too_many(table, "groups", len(groups), limits.CONSUMER_GROUPS_MAX)
         return HubSettings(
-            name=table.required("name", values.name(names.hub_name)),
+            name=table.read_required("name", values.name(names.hub_name)),
             partition_count=table.read("partition_count", count, None),
             retention_hours=table.read("retention_hours", RETENTION_HOURS, None),
             groups=values.unique(groups, lambda group: group, "consumer group", table.where),
             rules=self._rules(table),
         )
 
-    def _rules(self, table: Table) -> tuple[RuleSettings, ...]:
+    def _rules(self, table: ConfigTable) -> tuple[RuleSettings, ...]:
         rules = [self._rule(each) for each in table.tables("rules")]
         _refuse_too_many(table, "rules", len(rules), limits.AUTHORIZATION_RULES_MAX)
         return values.unique(rules, lambda rule: rule.name, "rule", table.where)
 
-    def _rule(self, table: Table) -> RuleSettings:
+    def _rule(self, table: ConfigTable) -> RuleSettings:
         sources = ("key", "key_file", "key_env")
         secondary = tuple(f"secondary_{source}" for source in sources)
         table.refuse_unknown(("name", "rights", *sources, *secondary))
@@ -116,13 +116,13 @@ class NamespaceReader:
                 f"{table.where}.rights is empty: a list of listen, send, manage is allowed."
             )
         return RuleSettings(
-            name=table.required("name", values.name(names.rule_name)),
+            name=table.read_required("name", values.name(names.rule_name)),
             rights=rights,
             primary_key=self._key(table, sources),
             secondary_key=self._key(table, secondary),
         )
 
-    def _key(self, table: Table, sources: tuple[str, ...]) -> Secret | None:
+    def _key(self, table: ConfigTable, sources: tuple[str, ...]) -> Secret | None:
         given = [source for source in sources if source in table]
         if len(given) > 1:
             raise ConfigurationError(
@@ -131,24 +131,24 @@ class NamespaceReader:
         readers = dict(
             zip(sources, (values.secret, values.secret_file, self._variable), strict=True)
         )
-        return table.required(given[0], readers[given[0]]) if given else None
+        return table.read_required(given[0], readers[given[0]]) if given else None
 
-    def _variable(self, value: Value) -> Secret:
+    def _variable(self, value: ConfigValue) -> Secret:
         """A key that stands in the environment variable named here."""
         name = value.text("the name of an environment variable is allowed")
         if name not in self._environ:
             value.refuse("that environment variable is not set")
-        return values.secret(Value(raw=self._environ[name], where=f"{value.where}: ${name}"))
+        return values.secret(ConfigValue(raw=self._environ[name], where=f"{value.where}: ${name}"))
 
 
-def _grants(table: Table) -> list[GrantSettings]:
+def _grants(table: ConfigTable) -> list[GrantSettings]:
     """One table may grant both."""
     keys = [key for key, _ in _GRANTED.values()]
     table.refuse_unknown((*keys, "by", "note"))
-    by = table.required("by", values.short_text(limits.AUDIT_WHO_MAX))
+    by = table.read_required("by", values.short_text(limits.AUDIT_WHO_MAX))
     note = table.read("note", values.short_text(limits.GRANT_NOTE_MAX), "")
     found = [
-        GrantSettings(kind=kind, value=table.required(key, reader), by=by, note=note)
+        GrantSettings(kind=kind, value=table.read_required(key, reader), by=by, note=note)
         for kind, (key, reader) in _GRANTED.items()
         if key in table
     ]
@@ -157,7 +157,7 @@ def _grants(table: Table) -> list[GrantSettings]:
     return found
 
 
-def _refuse_too_many(table: Table, key: str, count: int, most: int) -> None:
+def _refuse_too_many(table: ConfigTable, key: str, count: int, most: int) -> None:
     if count > most:
         raise ConfigurationError(
             f"{table.where}.{key} has {count} entries: at most {most} are allowed."

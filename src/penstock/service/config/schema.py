@@ -36,7 +36,7 @@ _BY_KEY: dict[str, Schema] = {
 
 
 def json_schema_of_file() -> Schema:
-    top = {s.key: _setting(s) for s in SETTINGS if s.in_file and "." not in s.key}
+    top = {s.key: _setting_schema(s) for s in SETTINGS if s.in_file and "." not in s.key}
     tables = {name: _settings_of(name) for name in ("auth", "tls")}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -48,7 +48,7 @@ def json_schema_of_file() -> Schema:
                 "prices": _table(
                     {"currency": _TEXT, **{name: {"type": "number"} for name in PRICE_FIELDS}}
                 ),
-                "namespaces": {"type": "array", "items": _namespace()},
+                "namespaces": {"type": "array", "items": _namespace_schema()},
                 "capture": _capture(),
             }
         ),
@@ -84,17 +84,21 @@ def _capture() -> Schema:
 def _settings_of(table: str) -> Schema:
     prefix = f"{table}."
     return _table(
-        {s.key.removeprefix(prefix): _setting(s) for s in SETTINGS if s.key.startswith(prefix)}
+        {
+            s.key.removeprefix(prefix): _setting_schema(s)
+            for s in SETTINGS
+            if s.key.startswith(prefix)
+        }
     )
 
 
-def _setting(setting: Setting) -> Schema:
+def _setting_schema(setting: Setting) -> Schema:
     known = _BY_KEY.get(setting.key) or _BY_READER.get(setting.read, _TEXT)
     return {**known, "description": setting.meaning}
 
 
-def _namespace() -> Schema:
-    rule = _rule()
+def _namespace_schema() -> Schema:
+    rule = _rule_schema()
     return _table(
         {
             "name": _TEXT,
@@ -105,13 +109,13 @@ def _namespace() -> Schema:
             "maximum_throughput_units": {"type": "integer", "minimum": 0},
             "grants": {"type": "array", "items": _grant()},
             "rules": {"type": "array", "items": rule, "maxItems": limits.AUTHORIZATION_RULES_MAX},
-            "hubs": {"type": "array", "items": _hub(rule)},
+            "hubs": {"type": "array", "items": _hub_schema(rule)},
         },
         "name",
     )
 
 
-def _hub(rule: Schema) -> Schema:
+def _hub_schema(rule: Schema) -> Schema:
     return _table(
         {
             "name": _TEXT,
@@ -148,7 +152,7 @@ def _grant() -> Schema:
     )
 
 
-def _rule() -> Schema:
+def _rule_schema() -> Schema:
     sources = ("key", "key_file", "key_env")
     keys = (*sources, *(f"secondary_{source}" for source in sources))
     return _table(

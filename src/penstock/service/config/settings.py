@@ -12,7 +12,7 @@ from penstock.capture.destinations import Destination
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
-from penstock.model.prices import Prices
+from penstock.model.prices import PriceList
 from penstock.model.usage import QuotaKind
 
 DEFAULT_NAMESPACE = NamespaceName("penstock")
@@ -68,11 +68,11 @@ class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def rule(self, name: str) -> RuleSettings | None:
         """The namespace's own policy of that name."""
-        found = (rule for rule in self.rules if names.key(rule.name) == names.key(name))
+        found = (rule for rule in self.rules if names.fold_name(rule.name) == names.fold_name(name))
         return next(found, None)
 
 
-class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
+class NotificationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who hears of captured files: an HTTPS hook, or a hub of the same namespace. A hook's address
     may hold its key."""
 
@@ -84,14 +84,14 @@ class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"NotifySettings(hub={self.hub!r}, format={self.format!r})"
 
 
-class CaptureConfig(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureJobConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[capture]`. Without destinations the service has one of its own, a directory."""
 
     run: bool = True  # False: `penstock capture run` runs elsewhere
     destinations: tuple[Destination, ...] = ()
     master: str = "local[2,4]"  # two cores; a task that fails is tried again
     spark: dict[str, str] = {}
-    notify: NotifySettings | None = None
+    notify: NotificationSettings | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +124,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         NamespaceSettings(name=DEFAULT_NAMESPACE, hubs=(HubSettings(name=DEFAULT_HUB),)),
     )
     namespaces_given: bool = False  # whether a configuration file named them
-    prices: Prices | None = None
-    capture: CaptureConfig = CaptureConfig()
+    prices: PriceList | None = None
+    capture: CaptureJobConfig = CaptureJobConfig()
     limits: LimitSet = LimitSet.SPECIFICATION  # of a namespace that does not say
 
     @property

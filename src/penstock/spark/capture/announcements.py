@@ -18,15 +18,15 @@ import msgspec
 from penstock.capture import file_names
 from penstock.capture.captured_file import (
     CapturedFile,
-    created_event,
+    add_files_to_manifest,
+    build_file_created_event,
+    build_manifest,
     is_manifest,
-    manifest,
     manifest_bytes,
-    with_others,
 )
-from penstock.capture.destinations import Store, resolve
-from penstock.capture.ledger import Ledger, Slot
-from penstock.capture.windows import Place
+from penstock.capture.destinations import FileStore, resolve_destination
+from penstock.capture.ledger import CaptureStateFile, ManifestSlot
+from penstock.capture.windows import WindowStart
 from penstock.model.errors import PenstockError
 from penstock.spark.capture.plan import CapturePlan
 from penstock.spark.capture.repair import repaired
@@ -40,7 +40,7 @@ _CONTENT = {
 }
 
 
-class Notify(msgspec.Struct, frozen=True, kw_only=True):
+class NotificationTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Who hears of files: a hook's address, or a hub of the same namespace; or nobody."""
 
     url: str = ""
@@ -51,7 +51,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         return f"Notify(hub={self.hub!r}, format={self.format!r})"
 
 
-class NotTold(PenstockError):
+class NotificationFailed(PenstockError):
     """The hook did not take the events; they are sent again."""
 
     retriable = True
@@ -60,7 +60,7 @@ class NotTold(PenstockError):
 Send = Callable[[CapturePlan, Sequence[Mapping[str, Any]]], None]
 
 
-def write_manifests(plan: CapturePlan, ledger: Ledger) -> int:
+def write_manifests(plan: CapturePlan, ledger: CaptureStateFile) -> int:
     """Of slots that no open window can close in any more; how many were written. At most so many
     at a time: the job has others to look after. Files that storage has lost meanwhile are written
     again first. A slot that cannot be written does not hold up the others: the first reason is
@@ -73,14 +73,14 @@ def write_manifests(plan: CapturePlan, ledger: Ledger) -> int:
         except PenstockError as error:
             failed = failed or error
         else:
-            ledger.listed(slot)
+            ledger.mark_manifest_written(slot)
             written += 1
     if failed is not None:
         raise failed
     return written
 
 
-def _complete_before(plan: CapturePlan, places: Mapping[str, Place]) -> int:
+def _complete_before(plan: CapturePlan, places: Mapping[str, WindowStart]) -> int:
     """No window of the run will be named before that second. Partitions that are done do not
     count; one that has not closed a window yet may do so at any time."""
     stops = plan.stops
@@ -92,19 +92,19 @@ def _complete_before(plan: CapturePlan, places: Mapping[str, Place]) -> int:
     return min(open_s, default=2**62)
 
 
-def _write_slot(plan: CapturePlan, ledger: Ledger, slot: Slot) -> None:
+def _write_slot(plan: CapturePlan, ledger: CaptureStateFile, slot: ManifestSlot) -> None:
     by_place: dict[tuple[str, str], list[CapturedFile]] = {}
     for file in ledger.of_slot(slot):
         by_place.setdefault(_place_of(file, plan), []).append(file)
     if not by_place:  # its windows had no events: that nothing is there is worth knowing too
         by_place[plan.settings.account, plan.settings.container] = []
     for place, files in by_place.items():
-        store = Store(resolve(plan.destinations, *place))
+        store = FileStore(resolve_destination(plan.destinations, *place))
         found = repaired(plan, store, ledger, files)
         path = file_names.manifest_path(plan.hub, slot.begin_s)
         length_s = slot.end_s - slot.begin_s
-        document = manifest(plan.namespace, plan.hub, slot.begin_s, length_s, found)
-        whole = with_others(document, _there(store, path))
+        document = build_manifest(plan.namespace, plan.hub, slot.begin_s, length_s, found)
+        whole = add_files_to_manifest(document, _read_manifest(store, path))
         store.put_bytes(manifest_bytes(whole), path, plan.spool)
 
 
@@ -115,7 +115,7 @@ def _place_of(file: CapturedFile, plan: CapturePlan) -> tuple[str, str]:
     return plan.settings.account, plan.settings.container
 
 
-def _there(store: Store, path: str) -> dict[str, Any] | None:
+def _read_manifest(store: FileStore, path: str) -> dict[str, Any] | None:
     """The manifest as it is now; None when there is none, or none that can be read."""
     if store.size(path) is None:
         return None
@@ -127,27 +127,34 @@ def _there(store: Store, path: str) -> dict[str, Any] | None:
     return document if is_manifest(document) else None
 
 
-def tell(plan: CapturePlan, ledger: Ledger, notify: Notify | None, send: Send | None = None) -> int:
+def announce_files(
+    plan: CapturePlan,
+    ledger: CaptureStateFile,
+    notify: NotificationTarget | None,
+    send: Send | None = None,
+) -> int:
     """Send what was not sent yet; how many files that were. Raises PenstockError when nobody took
     it."""
     told = 0
-    while files := ledger.untold(_AT_ONCE):
+    while files := ledger.unannounced_files(_AT_ONCE):
         if notify is not None:
             events = [_event(plan, notify, file) for file in files]
-            (send or sender(notify))(plan, events)
-        ledger.told([file.path for file in files])
+            (send or notification_sender(notify))(plan, events)
+        ledger.mark_announced([file.path for file in files])
         told += len(files)
     return told
 
 
-def _event(plan: CapturePlan, notify: Notify, file: CapturedFile) -> dict[str, Any]:
+def _event(plan: CapturePlan, notify: NotificationTarget, file: CapturedFile) -> dict[str, Any]:
     topic = f"/providers/Microsoft.EventHub/namespaces/{plan.namespace}"
-    return created_event(file, topic=topic, hub=plan.hub, cloud=notify.format == "cloudevents")
+    return build_file_created_event(
+        file, topic=topic, hub=plan.hub, cloud=notify.format == "cloudevents"
+    )
 
 
-def sender(notify: Notify) -> Send:
+def notification_sender(notify: NotificationTarget) -> Send:
     def by_hook(plan: CapturePlan, events: Sequence[Mapping[str, Any]]) -> None:
-        post(notify.url, events, content_type=_CONTENT[notify.format])
+        post_events(notify.url, events, content_type=_CONTENT[notify.format])
 
     def by_hub(plan: CapturePlan, events: Sequence[Mapping[str, Any]]) -> None:
         asyncio.run(_publish(plan, notify.hub, events))
@@ -162,7 +169,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post(url: str, events: Sequence[Mapping[str, Any]], *, content_type: str) -> None:
+def post_events(url: str, events: Sequence[Mapping[str, Any]], *, content_type: str) -> None:
     """Raises NotTold, which does not show the address: it may hold a key."""
     request = urllib.request.Request(  # noqa: S310  # https, or http on this machine: checked
         url,
@@ -175,12 +182,14 @@ def post(url: str, events: Sequence[Mapping[str, Any]], *, content_type: str) ->
         with opener.open(request, timeout=_HOOK_S) as answer:
             status = answer.status
     except urllib.error.HTTPError as error:
-        raise NotTold(f"The hook for captured files answered {error.code}.") from None
+        raise NotificationFailed(f"The hook for captured files answered {error.code}.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or type(error).__name__
-        raise NotTold(f"The hook for captured files cannot be reached: {reason}.") from None
+        raise NotificationFailed(
+            f"The hook for captured files cannot be reached: {reason}."
+        ) from None
     if not 200 <= status < 300:
-        raise NotTold(f"The hook for captured files answered {status}.")
+        raise NotificationFailed(f"The hook for captured files answered {status}.")
 
 
 async def _publish(plan: CapturePlan, hub: str, events: Sequence[Mapping[str, Any]]) -> None:
@@ -197,5 +206,7 @@ async def _publish(plan: CapturePlan, hub: str, events: Sequence[Mapping[str, An
                 await producer.send_batch(batch)
                 batch = await producer.create_batch()
                 if not batch.try_add(made):
-                    raise NotTold("An event of a captured file is larger than a publication.")
+                    raise NotificationFailed(
+                        "An event of a captured file is larger than a publication."
+                    )
         await producer.send_batch(batch)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.capture.destinations import Store, Target
-from penstock.capture.hub_files import Shelf
+from penstock.capture.destinations import DestinationFolder, FileStore
+from penstock.capture.hub_files import FileLocationFilter
 from penstock.model.errors import PenstockError
-from penstock.spark.capture.compacted_file import ORDER, HourFile, Owner, Place
-from penstock.spark.capture.history import Moment, Shelved, Where, microseconds
-from penstock.spark.failures import explain
+from penstock.spark.capture.compacted_file import ORDER, FileOwner, HourFile, Place
+from penstock.spark.capture.history import CapturedFiles, HistoryLocation, Moment, to_microseconds
+from penstock.spark.failures import explain_failure
 from penstock.spark.launcher import spark_session
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ _CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "8
 
 
 def compact(
-    shelves: Sequence[Shelf],
+    shelves: Sequence[FileLocationFilter],
     *,
     namespace: str,
     hub: str,
-    to: Target,
+    to: DestinationFolder,
     since: Moment = None,
     until: Moment = None,
     master: str = "local[*]",
@@ -42,7 +42,7 @@ def compact(
     """Join a hub's files into Parquet below `to`; what was written, file by file. Hours are taken
     whole: one that is joined again has what it had, and what came since. Raises PenstockError, also
     where a file of another hub is in the way."""
-    where = Where(shelves=list(shelves), namespace=namespace, hub=hub)
+    where = HistoryLocation(shelves=list(shelves), namespace=namespace, hub=hub)
     start, end = whole_hours(since, until)
     with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
         log = Path(folder, "spark.log")
@@ -50,12 +50,12 @@ def compact(
             with spark_session(
                 app_name="penstock-compact", master=master, remote=None, conf=_CONF, log=log
             ) as spark:
-                frame = Shelved(where).frame(spark, start, end)
+                frame = CapturedFiles(where).frame(spark, start, end)
                 return write_by_hour(frame, to, namespace=namespace, hub=hub)
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever Spark throws: one sentence of it
-            raise explain(str(error)).error() from None
+            raise explain_failure(str(error)).error() from None
 
 
 def whole_hours(since: Moment, until: Moment) -> tuple[Moment, Moment]:
@@ -66,14 +66,14 @@ def whole_hours(since: Moment, until: Moment) -> tuple[Moment, Moment]:
     from datetime import UTC, datetime, timedelta
 
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    since_us, until_us = microseconds("--from", since), microseconds("--until", until)
+    since_us, until_us = to_microseconds("--from", since), to_microseconds("--until", until)
     start = None if since_us is None else epoch + timedelta(hours=since_us // _HOUR_US)
     end = None if until_us is None else epoch + timedelta(hours=-(-until_us // _HOUR_US))
     return start, end
 
 
 def write_by_hour(
-    frame: DataFrame, to: Target, *, namespace: str, hub: str
+    frame: DataFrame, to: DestinationFolder, *, namespace: str, hub: str
 ) -> list[dict[str, Any]]:
     """`date=2026-11-17/hour=8/partition-0.parquet`: one file for each hour and hub's partition."""
     from pyspark.sql import functions as f
@@ -82,20 +82,20 @@ def write_by_hour(
         "hour", f.hour("enqueuedTime")
     )
     ordered = placed.repartition(*_PLACE).sortWithinPartitions(*_PLACE, *ORDER)
-    written = ordered.mapInArrow(_writer(to, Owner(namespace, hub)), _RESULT).collect()
+    written = ordered.mapInArrow(_writer(to, FileOwner(namespace, hub)), _RESULT).collect()
     return sorted((row.asDict() for row in written), key=lambda row: str(row["path"]))
 
 
-def _writer(to: Target, owner: Owner) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _writer(to: DestinationFolder, owner: FileOwner) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
-            yield from written_files(batches, Store(to), Path(folder), owner)
+            yield from write_hour_files(batches, FileStore(to), Path(folder), owner)
 
     return write
 
 
-def written_files(
-    batches: Iterator[Any], store: Store, folder: Path, owner: Owner
+def write_hour_files(
+    batches: Iterator[Any], store: FileStore, folder: Path, owner: FileOwner
 ) -> Iterator[Any]:
     """One file after the other, as the rows come: sorted by where they belong."""
     import pyarrow as pa

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.capture.destinations import Store
-from penstock.capture.window_file import put
+from penstock.capture.destinations import FileStore
+from penstock.capture.window_file import upload_file
 from penstock.model.errors import ArgumentError
 
 Place = tuple[str, int, str]  # date, hour, partition
@@ -25,7 +25,7 @@ _GROUP_BYTES = 16 * 1024 * 1024  # of rows that become one row group
 _Key = tuple[int, int]
 
 
-class Owner(NamedTuple):
+class FileOwner(NamedTuple):
     """Whose events a file holds."""
 
     namespace: str
@@ -47,7 +47,9 @@ class HourFile:
     leaves everything as it was. Raises ArgumentError where the file that is there is no such file
     of this hub, DestinationError."""
 
-    def __init__(self, place: Place, schema: Any, folder: Path, store: Store, owner: Owner) -> None:
+    def __init__(
+        self, place: Place, schema: Any, folder: Path, store: FileStore, owner: FileOwner
+    ) -> None:
         from pyarrow import parquet
 
         date, hour, partition = place
@@ -59,7 +61,7 @@ class HourFile:
         self._group: list[Any] = []
         self._spooled = folder / "spooled.parquet"
         with ExitStack() as opened:
-            self._there = _There(opened, store, self._path, self._schema, owner)
+            self._there = _ExistingRows(opened, store, self._path, self._schema, owner)
             self._writer = opened.enter_context(
                 parquet.ParquetWriter(self._spooled, self._schema, compression="zstd")
             )
@@ -72,13 +74,13 @@ class HourFile:
         keys = _keys(left)
         while keys:
             if not self._there.keys:
-                self._write(left.filter(_not_in(keys, {self._there.last})))
+                self._write(left.filter(_rows_not_in(keys, {self._there.last})))
                 return
             reached = min(keys[-1], self._there.keys[-1])
             count = bisect_right(keys, reached)
             known, theirs = {self._there.last}, self._there.take(reached)
             known |= set(_keys(theirs))
-            mine = left.slice(0, count).filter(_not_in(keys[:count], known))
+            mine = left.slice(0, count).filter(_rows_not_in(keys[:count], known))
             both = pa.concat_tables([theirs, mine])
             self._write(both.sort_by([(name, "ascending") for name in ORDER]))
             left, keys = left.slice(count), keys[count:]
@@ -90,7 +92,7 @@ class HourFile:
         self._flush()
         self.close()
         size = self._spooled.stat().st_size
-        put(self._store, self._spooled, self._path)
+        upload_file(self._store, self._spooled, self._path)
         return {
             "path": self._path,
             "partition": self.place[2],
@@ -117,11 +119,11 @@ class HourFile:
             self._group = []
 
 
-class _There:
+class _ExistingRows:
     """The rows of the file that is there, if one is: `keys` are those that are held now."""
 
     def __init__(
-        self, opened: ExitStack, store: Store, path: str, schema: Any, owner: Owner
+        self, opened: ExitStack, store: FileStore, path: str, schema: Any, owner: FileOwner
     ) -> None:
         self._schema = schema
         self._batches: Iterator[Any] = iter(())
@@ -151,7 +153,7 @@ class _There:
 
 
 def _batches_of(
-    opened: ExitStack, store: Store, path: str, schema: Any, owner: Owner
+    opened: ExitStack, store: FileStore, path: str, schema: Any, owner: FileOwner
 ) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import parquet
@@ -173,7 +175,7 @@ def _batches_of(
     return batches
 
 
-def _in_the_way(store: Store, path: str, what: str) -> ArgumentError:
+def _in_the_way(store: FileStore, path: str, what: str) -> ArgumentError:
     return ArgumentError(
         f"{store.url(path)} {what}, and is not written over: each hub is joined into a directory "
         "of its own (--to)."
@@ -187,7 +189,7 @@ def _keys(rows: Any) -> list[_Key]:
     return list(zip(*columns, strict=True))
 
 
-def _not_in(keys: list[_Key], known: set[_Key]) -> Any:
+def _rows_not_in(keys: list[_Key], known: set[_Key]) -> Any:
     import pyarrow as pa
 
     return pa.array([key not in known for key in keys], pa.bool_())

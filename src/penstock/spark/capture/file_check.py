@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from penstock.capture.container import Container, DamagedFile
-from penstock.capture.destinations import Store
-from penstock.capture.hub_files import Listed
-from penstock.capture.records import Record, is_iso_time, ranges_of, records
+from penstock.capture.container import AvroContainerReader, DamagedAvroFile
+from penstock.capture.destinations import FileStore
+from penstock.capture.hub_files import ListedFile
+from penstock.capture.records import CaptureRecord, is_iso_time, read_capture_records, to_ranges
 from penstock.client.ranges import EventsLost, HubReader, RangeSettings
-from penstock.spark.capture.blocks import Block, blocks_of
+from penstock.spark.capture.blocks import CaptureBlock, read_blocks
 
 PROBLEMS_MAX = 100
 _PIECE_BYTES = 1024 * 1024
@@ -28,7 +28,7 @@ _ROWS = 4096
 _NOTHING = (2**62, 2**62)  # of a log that is empty
 
 
-class Checked(msgspec.Struct, kw_only=True):
+class FileCheckResult(msgspec.Struct, kw_only=True):
     """What one file holds. `spans` are its sequence numbers, first and behind the last."""
 
     spans: list[tuple[int, int]] = []
@@ -45,7 +45,7 @@ class Checked(msgspec.Struct, kw_only=True):
         for first, end in spans:
             self.events += end - first
             if self.spans and first < self.spans[-1][1]:
-                raise DamagedFile(f"Event {first} stands behind event {self.spans[-1][1] - 1}.")
+                raise DamagedAvroFile(f"Event {first} stands behind event {self.spans[-1][1] - 1}.")
             if self.spans and first == self.spans[-1][1]:
                 first = self.spans.pop()[0]
             self.spans.append((first, end))
@@ -55,7 +55,7 @@ class Checked(msgspec.Struct, kw_only=True):
             self.problems.append(text)
 
 
-class Retained:
+class RetainedRanges:
     """From which event on and up to which the log has each partition, asked for again where it
     matters: retention goes on while files are compared."""
 
@@ -83,42 +83,42 @@ class Retained:
         return {key: last + 1 for key, (_, last) in self._known.items()}
 
 
-def check(store: Store, file: Listed, retained: Retained) -> Checked:
+def check_file(store: FileStore, file: ListedFile, retained: RetainedRanges) -> FileCheckResult:
     """Raises ClientError, DestinationError: log or storage cannot be read."""
     with store.open(file.path) as opened:
-        read = _Digested(opened)
+        read = _DigestingFile(opened)
         try:
-            kind = _ParquetCheck if file.kind == "parquet" else _AvroCheck
-            found = kind(store, file, retained).checked(read)
-        except DamagedFile as error:
-            found = Checked(is_damaged=True, problems=[f"{file.path}: {error}"])
+            kind = _ParquetFileCheck if file.kind == "parquet" else _AvroFileCheck
+            found = kind(store, file, retained).check(read)
+        except DamagedAvroFile as error:
+            found = FileCheckResult(is_damaged=True, problems=[f"{file.path}: {error}"])
         found.sha256 = read.sha256()
     return found
 
 
-class _Check:
+class _FileCheck:
     """What files of both kinds have in common."""
 
     encoding = "Avro"
 
-    def __init__(self, store: Store, file: Listed, retained: Retained) -> None:
+    def __init__(self, store: FileStore, file: ListedFile, retained: RetainedRanges) -> None:
         self._store = store
         self._file = file
         self._retained = retained
         self._iso = False
 
-    def checked(self, opened: _Digested) -> Checked:
+    def check(self, opened: _DigestingFile) -> FileCheckResult:
         raise NotImplementedError
 
     @property
     def _begin(self) -> int:
         return self._retained.begin(self._file.partition)
 
-    def blocks(self, first: int, last: int | None = None) -> Iterator[Block]:
+    def blocks(self, first: int, last: int | None = None) -> Iterator[CaptureBlock]:
         """The log from there on: how many the file has is known at its end."""
         if last is None:
             last = self._retained.last(self._file.partition)
-        return blocks_of(
+        return read_blocks(
             self._retained.ranges,
             self._file.partition,
             first,
@@ -127,7 +127,7 @@ class _Check:
             iso_time=self._iso,
         )
 
-    def _judge(self, numbers: Sequence[int], found: Checked) -> None:
+    def _judge(self, numbers: Sequence[int], found: FileCheckResult) -> None:
         """Events that are not what the log has: it may have dropped them meanwhile."""
         if not numbers:
             return
@@ -142,14 +142,14 @@ class _Check:
             found.note(f"{self._file.path}: event {number} is not what the log has.")
 
 
-class _Ahead:
+class _LogBlocks:
     """The log's blocks from an event on. A gap that is made meanwhile is passed over."""
 
-    def __init__(self, check: _Check) -> None:
+    def __init__(self, check: _FileCheck) -> None:
         self._check = check
-        self._blocks: Iterator[Block] | None = None
+        self._blocks: Iterator[CaptureBlock] | None = None
 
-    def next(self, first: int) -> Block | None:
+    def next(self, first: int) -> CaptureBlock | None:
         """The one that begins with this event: the one behind the last that was given."""
         while True:
             if self._blocks is None:
@@ -162,38 +162,38 @@ class _Ahead:
                 self._blocks = itertools.chain(before, self._check.blocks(error.found))
 
 
-class _AvroCheck(_Check):
-    def checked(self, opened: _Digested) -> Checked:
-        blocks = Container(cast("BinaryIO", opened)).blocks()
+class _AvroFileCheck(_FileCheck):
+    def check(self, opened: _DigestingFile) -> FileCheckResult:
+        blocks = AvroContainerReader(cast("BinaryIO", opened)).blocks()
         head = next(blocks, None)
         if head is None:
-            return Checked()
-        record = Record(head[1], 0)
+            return FileCheckResult()
+        record = CaptureRecord(head[1], 0)
         self._iso = is_iso_time(record.enqueued)
         first = record.sequence
-        counted = _Counted(itertools.chain([head], blocks))
-        if first >= self._begin and _is_same(counted.data(), self._logged(first)):
+        counted = _CountingBlocks(itertools.chain([head], blocks))
+        if first >= self._begin and _is_same(counted.data(), self._log_blocks(first)):
             count = counted.count
-            return Checked(spans=[(first, first + count)], events=count, compared=count)
+            return FileCheckResult(spans=[(first, first + count)], events=count, compared=count)
         return self._by_numbers()
 
-    def _logged(self, first: int) -> Iterator[bytes]:
+    def _log_blocks(self, first: int) -> Iterator[bytes]:
         try:
             for block in self.blocks(first):
                 yield block.data
         except EventsLost:
             return  # then it is not the same, and event by event tells why
 
-    def _by_numbers(self) -> Checked:
-        found = Checked()
-        log = _LoggedRecords(self)
+    def _by_numbers(self) -> FileCheckResult:
+        found = FileCheckResult()
+        log = _LogRecords(self)
         with self._store.open(self._file.path) as opened:
-            for count, block in Container(opened).blocks():
+            for count, block in AvroContainerReader(opened).blocks():
                 mine = [
                     (record.sequence, _digest(block[record.start : record.end]))
-                    for record in records(count, block)
+                    for record in read_capture_records(count, block)
                 ]
-                found.add(ranges_of([number for number, _ in mine]))
+                found.add(to_ranges([number for number, _ in mine]))
                 held = [each for each in mine if each[0] >= self._begin]
                 found.unretained += len(mine) - len(held)
                 if not held:
@@ -205,11 +205,11 @@ class _AvroCheck(_Check):
         return found
 
 
-class _LoggedRecords:
+class _LogRecords:
     """The log's records, asked for in rising order."""
 
-    def __init__(self, check: _Check) -> None:
-        self._log = _Ahead(check)
+    def __init__(self, check: _FileCheck) -> None:
+        self._log = _LogBlocks(check)
         self._held: dict[int, bytes] = {}
 
     def between(self, first: int, end: int) -> dict[int, bytes]:
@@ -224,23 +224,23 @@ class _LoggedRecords:
                 return found
             self._held = {
                 record.sequence: _digest(block.data[record.start : record.end])
-                for record in records(block.count, block.data)
+                for record in read_capture_records(block.count, block.data)
             }
 
 
-class _ParquetCheck(_Check):
+class _ParquetFileCheck(_FileCheck):
     encoding = "Parquet"
 
-    def checked(self, opened: _Digested) -> Checked:
-        found = Checked()
-        log = _LoggedTables(self)
+    def check(self, opened: _DigestingFile) -> FileCheckResult:
+        found = FileCheckResult()
+        log = _LogTables(self)
         with tempfile.TemporaryFile() as spooled:  # its end is read first, and storage is far
             while piece := opened.read(_PIECE_BYTES):
                 spooled.write(piece)
             spooled.seek(0)
             for table in _tables(cast("BinaryIO", spooled)):
                 numbers = table.column("SequenceNumber").to_pylist()
-                spans = ranges_of(numbers)
+                spans = to_ranges(numbers)
                 found.add(spans)
                 at = 0
                 for first, end in spans:
@@ -248,7 +248,9 @@ class _ParquetCheck(_Check):
                     at += end - first
         return found
 
-    def _compare(self, mine: Any, first: int, end: int, log: _LoggedTables, found: Checked) -> None:
+    def _compare(
+        self, mine: Any, first: int, end: int, log: _LogTables, found: FileCheckResult
+    ) -> None:
         start = min(max(first, self._begin), end)
         found.unretained += start - first
         if start == end:
@@ -268,19 +270,19 @@ class _ParquetCheck(_Check):
         self._judge(other, found)
 
 
-class _LoggedTables:
+class _LogTables:
     """The log's rows, asked for in rising order."""
 
-    def __init__(self, check: _Check) -> None:
-        self._log = _Ahead(check)
+    def __init__(self, check: _FileCheck) -> None:
+        self._log = _LogBlocks(check)
         self._held: Any = None
 
     def between(self, first: int, end: int) -> Any:
         import pyarrow as pa
 
-        from penstock.spark.capture.parquet import arrow_schema
+        from penstock.spark.capture.parquet import parquet_schema
 
-        parts = [arrow_schema().empty_table()]
+        parts = [parquet_schema().empty_table()]
         while True:
             last = first - 1
             if self._held is not None:
@@ -301,9 +303,9 @@ def _tables(opened: BinaryIO) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, arrow_schema
+    from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, parquet_schema
 
-    schema = arrow_schema()
+    schema = parquet_schema()
     try:
         file = parquet.ParquetFile(opened)
         for name in (SYSTEM_TYPES, TYPES):  # which files from before do not have
@@ -313,10 +315,10 @@ def _tables(opened: BinaryIO) -> Iterator[Any]:
             table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
             yield table.combine_chunks()
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise DamagedFile(f"This is no Parquet file of Capture: {error}") from None
+        raise DamagedAvroFile(f"This is no Parquet file of Capture: {error}") from None
 
 
-class _Digested:
+class _DigestingFile:
     """A file whose bytes are added up as they are read."""
 
     def __init__(self, opened: BinaryIO) -> None:
@@ -335,7 +337,7 @@ class _Digested:
         return self._digest.hexdigest()
 
 
-class _Counted:
+class _CountingBlocks:
     """Blocks, whose records are counted as they go by."""
 
     def __init__(self, blocks: Iterator[tuple[int, bytes]]) -> None:

@@ -18,19 +18,24 @@ import msgspec
 from penstock.capture.description import (
     INTERVAL_S,
     NAME_FORMAT_DEFAULT,
-    checked_name_format,
+    check_name_format,
 )
 from penstock.capture.destinations import (
     Destination,
-    Store,
-    checked_destination,
+    FileStore,
+    check_destination,
     environment_destination,
-    resolve,
+    resolve_destination,
 )
-from penstock.capture.hub_files import Listed, Shelf, listed_at, shelves_of
-from penstock.capture.runs import FilesPlace
+from penstock.capture.hub_files import (
+    FileLocationFilter,
+    ListedFile,
+    file_locations,
+    list_hub_files,
+)
+from penstock.capture.runs import FileLocation
 from penstock.model.errors import ArgumentError
-from penstock.spark.capture.history_rows import CapturedPlan, next_sequence, write_captured_plan
+from penstock.spark.capture.history_rows import HistoryPlan, next_sequence, write_captured_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +49,10 @@ _log = logging.getLogger("penstock.capture")
 Moment = datetime | str | None
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Whose files, where they are, and how the live hub is reached if nobody says otherwise."""
 
-    shelves: list[Shelf]
+    shelves: list[FileLocationFilter]
     namespace: str
     hub: str
     live: dict[str, str] = {}
@@ -80,11 +85,11 @@ def read(
     `name_format` say the rest. `options` are the destination's (`account_name`, `account_key`,
     ...), `source` further ones of the `eventhubs` source."""
     where = _where(hub, url, options, container, namespace, name_format)
-    shelved = Shelved(where)
+    shelved = CapturedFiles(where)
     history = shelved.frame(spark, start, end)
     if not live:
         return history
-    following = shelved.following()
+    following = shelved.next_sequences()
     tail = _live(spark.read.format("eventhubs"), where, connection_string, following, source)
     return history.unionByName(_between(tail, start, end).select(history.columns))
 
@@ -105,53 +110,53 @@ def bridge(
     """History, and a stream that begins behind it: no event is in both, none in neither. What both
     are told is as for `read`."""
     where = _where(hub, url, options, container, namespace, name_format)
-    shelved = Shelved(where)
+    shelved = CapturedFiles(where)
     history = shelved.frame(spark, start, None)
     stream = _live(
         spark.readStream.format("eventhubs"),
         where,
         connection_string,
-        shelved.following(),
+        shelved.next_sequences(),
         source,
     )
     return history, _between(stream, start, None).select(history.columns)
 
 
-class Shelved:
+class CapturedFiles:
     """The files of a hub that are there now. Raises DestinationError."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: HistoryLocation) -> None:
         self._targets = [shelf.target for shelf in where.shelves]
-        self._stores = [Store(target) for target in self._targets]
-        self._files = listed_at(where.shelves, self._stores, where.namespace, where.hub)
+        self._stores = [FileStore(target) for target in self._targets]
+        self._files = list_hub_files(where.shelves, self._stores, where.namespace, where.hub)
 
     def frame(self, spark: SparkSession, start: Moment, end: Moment) -> DataFrame:
         """Their events."""
-        from penstock.spark.capture.history_source import SOURCE, CapturedSource
+        from penstock.spark.capture.history_source import SOURCE, HistoryDataSource
 
-        since_us, until_us = microseconds("start", start), microseconds("end", end)
-        plan = CapturedPlan(
+        since_us, until_us = to_microseconds("start", start), to_microseconds("end", end)
+        plan = HistoryPlan(
             targets=self._targets,
-            files=that_may_hold(self._files, since_us, until_us),
+            files=select_files(self._files, since_us, until_us),
             since_us=since_us,
             until_us=until_us,
         )
-        spark.dataSource.register(CapturedSource)
+        spark.dataSource.register(HistoryDataSource)
         return spark.read.format(SOURCE).option("plan", write_captured_plan(plan)).load()
 
-    def following(self) -> dict[str, int]:
+    def next_sequences(self) -> dict[str, int]:
         """Behind which event each partition's files end. Opens files, so it is asked for only by
         who goes on there."""
-        own: dict[str, list[Listed]] = {}
+        own: dict[str, list[ListedFile]] = {}
         for file in self._files:
             own.setdefault(file.partition, []).append(file)
         found = {key: next_sequence(self._stores, files) for key, files in own.items()}
         return {key: number for key, number in found.items() if number is not None}
 
 
-def that_may_hold(
-    files: Sequence[Listed], since_us: int | None, until_us: int | None
-) -> list[Listed]:
+def select_files(
+    files: Sequence[ListedFile], since_us: int | None, until_us: int | None
+) -> list[ListedFile]:
     """By their names: a file too many is opened and gives nothing; none too few.
 
     A window's events were stored before it closed, and at most an interval before that. Its name
@@ -160,7 +165,7 @@ def that_may_hold(
     each other second by second. A second that is left out may be a window without a file, which
     took an interval at least."""
     chosen = []
-    before: Listed | None = None
+    before: ListedFile | None = None
     late_s = 0
     for file in files:
         if before is None or before.partition != file.partition:
@@ -181,7 +186,7 @@ def that_may_hold(
 
 def _live(
     reader: Any,
-    where: Where,
+    where: HistoryLocation,
     connection_string: str | None,
     following: Mapping[str, int],
     source: Mapping[str, str],
@@ -208,7 +213,7 @@ def _between(frame: Any, start: Moment, end: Moment) -> Any:
     from pyspark.sql import functions as f
 
     for name, moment in (("start", start), ("end", end)):
-        number = microseconds(name, moment)
+        number = to_microseconds(name, moment)
         if number is not None:
             bound = f.timestamp_micros(f.lit(number))
             column = f.col("enqueuedTime")
@@ -223,21 +228,21 @@ def _where(
     container: str,
     namespace: str | None,
     name_format: str,
-) -> Where:
+) -> HistoryLocation:
     if url is None:
-        return asked(hub, namespace, dict(options or {}))
+        return locate_history(hub, namespace, dict(options or {}))
     if namespace is None:
         raise ArgumentError("With url the namespace has to be named too: it is part of the paths.")
     given = dict(options or {})
     destination = Destination(
-        name="given", url=checked_destination("given", url, given), options=given
+        name="given", url=check_destination("given", url, given), options=given
     )
-    target = resolve([destination], "given", container)
-    shelf = Shelf(target=target, name_format=checked_name_format(name_format))
-    return Where(shelves=[shelf], namespace=namespace, hub=hub)
+    target = resolve_destination([destination], "given", container)
+    shelf = FileLocationFilter(target=target, name_format=check_name_format(name_format))
+    return HistoryLocation(shelves=[shelf], namespace=namespace, hub=hub)
 
 
-def asked(hub: str, namespace: str | None, options: dict[str, str]) -> Where:
+def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> HistoryLocation:
     """Of the service that the environment names; credentials are the environment's too, or those
     that are given."""
     from penstock.management.client import ManagementClient
@@ -257,11 +262,11 @@ def asked(hub: str, namespace: str | None, options: dict[str, str]) -> Where:
             for each in client.capture_destinations()
         ]
         live = _way_in(client, namespace)
-    places = msgspec.convert(told[0].places, list[FilesPlace])
-    shelves, troubles = shelves_of(places, known, created_ms=told[0].created_ms)
+    places = msgspec.convert(told[0].places, list[FileLocation])
+    shelves, troubles = file_locations(places, known, created_ms=told[0].created_ms)
     for trouble in troubles:
         _log.warning("%s", trouble)
-    return Where(shelves=shelves, namespace=namespace, hub=told[0].hub, live=live)
+    return HistoryLocation(shelves=shelves, namespace=namespace, hub=told[0].hub, live=live)
 
 
 def _way_in(client: ManagementClient, namespace: str) -> dict[str, str]:
@@ -277,7 +282,7 @@ def _way_in(client: ManagementClient, namespace: str) -> dict[str, str]:
     return found
 
 
-def microseconds(name: str, moment: Moment) -> int | None:
+def to_microseconds(name: str, moment: Moment) -> int | None:
     if moment is None:
         return None
     try:

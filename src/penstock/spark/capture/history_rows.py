@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture.container import EMPTY_BYTES_MAX, Container, DamagedFile
-from penstock.capture.destinations import Store, Target
-from penstock.capture.hub_files import Listed
-from penstock.capture.records import Record, Value, long_at, records
-from penstock.client.values import json_of
+from penstock.capture.container import EMPTY_BYTES_MAX, AvroContainerReader, DamagedAvroFile
+from penstock.capture.destinations import DestinationFolder, FileStore
+from penstock.capture.hub_files import ListedFile
+from penstock.capture.records import CaptureRecord, Value, decode_long, read_capture_records
+from penstock.client.values import encode_json
 from penstock.model.errors import ConfigurationError
 from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, json_from
 
@@ -34,21 +34,21 @@ _KNOWN = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
 _KEY, _PUBLISHER = "x-opt-partition-key", "x-opt-publisher"
 
 
-class CapturedPlan(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Which files are read, and which of their events: those stored from `since_us` on and before
     `until_us`."""
 
-    targets: list[Target]  # where they lie, by their `place`
-    files: list[Listed]
+    targets: list[DestinationFolder]  # where they lie, by their `place`
+    files: list[ListedFile]
     since_us: int | None = None
     until_us: int | None = None
 
     def __repr__(self) -> str:
         return f"CapturedPlan({len(self.files)} files)"
 
-    def shares(self) -> list[list[Listed]]:
+    def shares(self) -> list[list[ListedFile]]:
         """Files for each task."""
-        shares: list[list[Listed]] = []
+        shares: list[list[ListedFile]] = []
         held = _SHARE_BYTES
         for file in self.files:
             if held + file.size > _SHARE_BYTES:
@@ -59,7 +59,7 @@ class CapturedPlan(msgspec.Struct, frozen=True, kw_only=True):
         return shares
 
 
-def write_captured_plan(plan: CapturedPlan) -> str:
+def write_captured_plan(plan: HistoryPlan) -> str:
     """Into a file that only we can read: its path stands in the query, its content does not. It
     goes with this process."""
     handle, name = tempfile.mkstemp(prefix="penstock-captured-", suffix=".json")
@@ -69,24 +69,24 @@ def write_captured_plan(plan: CapturedPlan) -> str:
     return name
 
 
-def read_captured_plan(name: str | None) -> CapturedPlan:
+def read_captured_plan(name: str | None) -> HistoryPlan:
     try:
-        return msgspec.json.decode(Path(name or "").read_bytes(), type=CapturedPlan)
+        return msgspec.json.decode(Path(name or "").read_bytes(), type=HistoryPlan)
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigurationError(
             f"The list of captured files cannot be read ({type(error).__name__})."
         ) from None
 
 
-def batches_of(plan: CapturedPlan, file: Listed) -> Iterator[Any]:
+def read_batches(plan: HistoryPlan, file: ListedFile) -> Iterator[Any]:
     """Record batches of one file's events, in order. Raises DamagedFile, DestinationError."""
-    with Store(plan.targets[file.place]).open(file.path) as opened:
+    with FileStore(plan.targets[file.place]).open(file.path) as opened:
         if file.kind == "parquet":
             yield from _parquet(plan, file, opened)
             return
-        held: list[Record] = []
-        for count, block in Container(opened).blocks():
-            for record in records(count, block):
+        held: list[CaptureRecord] = []
+        for count, block in AvroContainerReader(opened).blocks():
+            for record in read_capture_records(count, block):
                 if _is_wanted(plan, record.enqueued_us):
                     held.append(record)
                 if len(held) >= _ROWS:
@@ -96,11 +96,11 @@ def batches_of(plan: CapturedPlan, file: Listed) -> Iterator[Any]:
             yield _batch(held, file.partition)
 
 
-def next_sequence(stores: Sequence[Store], files: Sequence[Listed]) -> int | None:
+def next_sequence(stores: Sequence[FileStore], files: Sequence[ListedFile]) -> int | None:
     """The event behind the last one of a partition's files; None when they hold none. A file of a
     backfill may be named behind a live one: of the last few that hold events the one that begins
     last is read to its end. Raises DamagedFile, DestinationError."""
-    begins: list[tuple[int, Listed]] = []
+    begins: list[tuple[int, ListedFile]] = []
     for file in reversed(files):
         first = _first_sequence(stores[file.place], file)
         if first is not None:
@@ -113,7 +113,7 @@ def next_sequence(stores: Sequence[Store], files: Sequence[Listed]) -> int | Non
     return _end_sequence(stores[last.place], last)
 
 
-def _first_sequence(store: Store, file: Listed) -> int | None:
+def _first_sequence(store: FileStore, file: ListedFile) -> int | None:
     """None for a file without events, which is mostly told by its size."""
     if file.kind == "avro" and file.size <= EMPTY_BYTES_MAX:
         return None
@@ -121,20 +121,20 @@ def _first_sequence(store: Store, file: Listed) -> int | None:
         if file.kind == "parquet":
             numbers = next(_numbers(file, opened), None)
             return None if numbers is None else numbers[0]
-        head = next(Container(opened).blocks(), None)
-        return None if head is None else long_at(head[1], 0)[0]
+        head = next(AvroContainerReader(opened).blocks(), None)
+        return None if head is None else decode_long(head[1], 0)[0]
 
 
-def _end_sequence(store: Store, file: Listed) -> int:
+def _end_sequence(store: FileStore, file: ListedFile) -> int:
     """Behind the last event of a file that has some."""
     with store.open(file.path) as opened:
         if file.kind == "parquet":
             return max(numbers[-1] for numbers in _numbers(file, opened)) + 1
-        ((count, block),) = deque(Container(opened).blocks(), maxlen=1)
-        return long_at(block, 0)[0] + count
+        ((count, block),) = deque(AvroContainerReader(opened).blocks(), maxlen=1)
+        return decode_long(block, 0)[0] + count
 
 
-def _numbers(file: Listed, opened: Any) -> Iterator[list[int]]:
+def _numbers(file: ListedFile, opened: Any) -> Iterator[list[int]]:
     """Sequence numbers of a Parquet file, some at a time."""
     reader = _opened_parquet(file, opened)
     for batch in reader.iter_batches(batch_size=_ROWS, columns=["SequenceNumber"]):
@@ -161,13 +161,13 @@ def arrow_schema() -> Any:
     )
 
 
-def _is_wanted(plan: CapturedPlan, enqueued_us: int) -> bool:
+def _is_wanted(plan: HistoryPlan, enqueued_us: int) -> bool:
     if plan.since_us is not None and enqueued_us < plan.since_us:
         return False
     return plan.until_us is None or enqueued_us < plan.until_us
 
 
-def _batch(held: Sequence[Record], partition: str) -> Any:
+def _batch(held: Sequence[CaptureRecord], partition: str) -> Any:
     import pyarrow as pa
 
     columns = {
@@ -176,36 +176,36 @@ def _batch(held: Sequence[Record], partition: str) -> Any:
         "offset": [record.offset for record in held],
         "sequenceNumber": [record.sequence for record in held],
         "enqueuedTime": [record.enqueued_us for record in held],
-        "publisher": [_plain(record.system.get(_PUBLISHER)) for record in held],
-        "partitionKey": [_plain(record.system.get(_KEY)) for record in held],
-        "properties": [_texts(record.properties) for record in held],
-        "systemProperties": [_texts(record.system, leave=_KNOWN) for record in held],
+        "publisher": [_text_or_none(record.system.get(_PUBLISHER)) for record in held],
+        "partitionKey": [_text_or_none(record.system.get(_KEY)) for record in held],
+        "properties": [_property_texts(record.properties) for record in held],
+        "systemProperties": [_property_texts(record.system, leave=_KNOWN) for record in held],
     }
     schema = arrow_schema()
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _plain(value: Value | None) -> str | None:
+def _text_or_none(value: Value | None) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _texts(pairs: Mapping[str, Value], leave: Sequence[str] = ()) -> list[tuple[str, str]]:
+def _property_texts(pairs: Mapping[str, Value], leave: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Values as JSON texts, which is how the source has them."""
-    return [(name, json_of(value)) for name, value in pairs.items() if name not in leave]
+    return [(name, encode_json(value)) for name, value in pairs.items() if name not in leave]
 
 
-def _opened_parquet(file: Listed, opened: Any) -> Any:
+def _opened_parquet(file: ListedFile, opened: Any) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
         return parquet.ParquetFile(opened)
     except pa.ArrowException as error:
-        raise DamagedFile(f"{file.path} is no Parquet file: {error}") from None
+        raise DamagedAvroFile(f"{file.path} is no Parquet file: {error}") from None
 
 
-def _parquet(plan: CapturedPlan, file: Listed, opened: Any) -> Iterator[Any]:
+def _parquet(plan: HistoryPlan, file: ListedFile, opened: Any) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import compute
 
@@ -253,7 +253,9 @@ def _json_maps(table: Any, name: str, types: str) -> Any:
     ends = maps.offsets
     first, behind = ends[0].as_py(), ends[len(ends) - 1].as_py()
     if len(letters) != behind - first:
-        raise DamagedFile(f"{types} tells of {len(letters)} values: there are {behind - first}.")
+        raise DamagedAvroFile(
+            f"{types} tells of {len(letters)} values: there are {behind - first}."
+        )
     plain = maps.items.slice(first, behind - first).to_pylist()
     texts = [json_from(letter, each) for letter, each in zip(letters, plain, strict=True)]
     names = maps.keys.slice(first, behind - first)

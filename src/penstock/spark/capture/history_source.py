@@ -7,13 +7,18 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from penstock.capture.hub_files import Listed
-from penstock.spark.capture.history_rows import SCHEMA, CapturedPlan, batches_of, read_captured_plan
+from penstock.capture.hub_files import ListedFile
+from penstock.spark.capture.history_rows import (
+    SCHEMA,
+    HistoryPlan,
+    read_batches,
+    read_captured_plan,
+)
 
 SOURCE = "penstock-captured"
 
 
-class CapturedSource(DataSource):
+class HistoryDataSource(DataSource):
     """`spark.read.format("penstock-captured").option("plan", file)`: made by `capture.read`."""
 
     @classmethod
@@ -23,24 +28,26 @@ class CapturedSource(DataSource):
     def schema(self) -> str:
         return SCHEMA
 
-    def reader(self, schema: Any) -> CapturedReader:
-        return CapturedReader(read_captured_plan(self.options.get("plan")))
+    def reader(self, schema: Any) -> HistoryReader:
+        return HistoryReader(read_captured_plan(self.options.get("plan")))
 
 
-class Files(InputPartition):
-    def __init__(self, files: Sequence[Listed]) -> None:
+class CapturedFilesPartition(InputPartition):
+    def __init__(self, files: Sequence[ListedFile]) -> None:
         super().__init__(list(files))
         self.files = list(files)
 
 
-class CapturedReader(DataSourceReader):
-    def __init__(self, plan: CapturedPlan) -> None:
+class HistoryReader(DataSourceReader):
+    def __init__(self, plan: HistoryPlan) -> None:
         self._plan = plan
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Files(files) for files in self._plan.shares()] or [Files([])]
+        return [CapturedFilesPartition(files) for files in self._plan.shares()] or [
+            CapturedFilesPartition([])
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Files)
+        assert isinstance(partition, CapturedFilesPartition)
         for file in partition.files:
-            yield from batches_of(self._plan, file)
+            yield from read_batches(self._plan, file)

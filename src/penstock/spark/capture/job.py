@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from penstock.capture.description import CaptureSettings
-from penstock.capture.destinations import Destination, resolve
-from penstock.capture.ledger import Ledger
-from penstock.capture.runs import Run
-from penstock.capture.taken import TakenNames
-from penstock.capture.windows import Place
+from penstock.capture.description import CaptureDescription
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.runs import CaptureRun
+from penstock.capture.taken import FileNameRegistry
+from penstock.capture.windows import WindowStart
 from penstock.io.files import make_private
 from penstock.management.client import ManagementClient
 from penstock.management.jobs import CAPTURE_JOB
 from penstock.model import names
 from penstock.model.errors import AlreadyExists, InternalError, NotFound, PenstockError
-from penstock.spark.capture.announcements import Notify, tell, write_manifests
+from penstock.spark.capture.announcements import NotificationTarget, announce_files, write_manifests
 from penstock.spark.capture.plan import CapturePlan
 from penstock.spark.capture.run_query import TRIGGER, start_query
-from penstock.spark.failures import explain
+from penstock.spark.failures import explain_failure
 from penstock.spark.launcher import is_gone
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ SPARK_CONF = {
 }
 
 
-class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureJobSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`amqp` is host:port of plain AMQP, where the service is on this machine."""
 
     state: Path
     destinations: tuple[Destination, ...]
-    notify: Notify | None = None
+    notify: NotificationTarget | None = None
     amqp: str | None = None
     ca_file: str | None = None
     trigger: str = TRIGGER
@@ -86,7 +86,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     look_s: float = LOOK_S
 
 
-class Stopping(Protocol):
+class StopRequest(Protocol):
     """As much of `threading.Event` as the job waits by."""
 
     def is_set(self) -> bool: ...
@@ -99,7 +99,7 @@ class CaptureJob:
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: CaptureJobSettings,
         client: ManagementClient,
         spark: Callable[[], SparkSession],
         *,
@@ -111,12 +111,12 @@ class CaptureJob:
         self._spark = spark
         self._start = start
         self._monotonic = monotonic
-        self._captures: dict[str, Capturing] = {}
+        self._captures: dict[str, CaptureRunQuery] = {}
         self._reported_s = -REPORT_S
         self._has_swept = False
         self.last_error = ""
 
-    def run(self, stopping: Stopping) -> None:
+    def run(self, stopping: StopRequest) -> None:
         """Until told to stop. Queries are stopped then, their windows stay open."""
         try:
             while not stopping.is_set():
@@ -125,7 +125,7 @@ class CaptureJob:
         finally:
             for capture in self._captures.values():
                 capture.stop()
-            self._tell_job("Stopped")
+            self._report_job("Stopped")
 
     def look(self) -> None:
         """One round: what is to be done, how it goes, who has to hear of it."""
@@ -142,7 +142,7 @@ class CaptureJob:
             return
         self._follow(wanted)
         try:
-            for capture in self._those_whose_turn_it_is():
+            for capture in self._due_runs():
                 capture.keep(self._monotonic())
         except Exception as error:
             if is_gone(error):
@@ -152,13 +152,13 @@ class CaptureJob:
         self._report([each for each in self._captures.values() if is_due or each.has_news()])
         if is_due:
             self._reported_s = self._monotonic()
-            self._tell_job("Running")
+            self._report_job("Running")
 
     def _follow(self, wanted: list[dict[str, Any]]) -> None:
         known = {each["run"]["id"]: each for each in wanted}
         if not self._has_swept:
             self._has_swept = True
-            _sweep(self._settings.state, known.keys())
+            _remove_stale_state(self._settings.state, known.keys())
         for run_id in self._captures.keys() - known.keys():
             capture = self._captures.pop(run_id)
             capture.stop()
@@ -166,15 +166,15 @@ class CaptureJob:
                 capture.forget()
         for run_id, told in known.items():
             if run_id not in self._captures:
-                self._captures[run_id] = Capturing(
+                self._captures[run_id] = CaptureRunQuery(
                     self._settings, self._client, self._spark, self._start
                 )
-            self._captures[run_id].told(told)
+            self._captures[run_id].update_assignment(told)
 
-    def _those_whose_turn_it_is(self) -> list[Capturing]:
+    def _due_runs(self) -> list[CaptureRunQuery]:
         """Of a hub's runs of events from before one at a time: each looks for names that no other
         has taken."""
-        chosen: list[Capturing] = []
+        chosen: list[CaptureRunQuery] = []
         hubs: set[str] = set()
         for capture in self._captures.values():
             if capture.takes_turns and capture.hub_id in hubs:
@@ -184,7 +184,7 @@ class CaptureJob:
                 hubs.add(capture.hub_id)
         return chosen
 
-    def _report(self, captures: list[Capturing]) -> None:
+    def _report(self, captures: list[CaptureRunQuery]) -> None:
         for capture in captures:
             try:
                 capture.report()
@@ -193,7 +193,7 @@ class CaptureJob:
             except PenstockError as error:
                 self._note(f"A report did not reach the service: {error}")
 
-    def _tell_job(self, state: str) -> None:
+    def _report_job(self, state: str) -> None:
         errors = [each.last_error for each in self._captures.values() if each.last_error]
         with contextlib.suppress(PenstockError):
             self._client.put_job(
@@ -228,7 +228,7 @@ def job_id(state: Path) -> str:
     return made
 
 
-def _sweep(state: Path, known: Container[str]) -> None:
+def _remove_stale_state(state: Path, known: Container[str]) -> None:
     """Remove what runs have left that nobody has asked for as long as any event is retained: their
     hubs are gone."""
     before_s = time.time() - _FORGOTTEN_S
@@ -240,18 +240,18 @@ def _sweep(state: Path, known: Container[str]) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wanted(told: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _query_definition(told: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """What a query works by: not how far it is."""
     run = {key: value for key, value in told["run"].items() if key != "reached"}
     return run, told["description"]
 
 
-class Capturing:
+class CaptureRunQuery:
     """One run, and the query that works at it."""
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: CaptureJobSettings,
         client: ManagementClient,
         spark: Callable[[], SparkSession],
         start: Callable[..., StreamingQuery],
@@ -261,10 +261,10 @@ class Capturing:
         self._spark = spark
         self._start = start
         self._told: dict[str, Any] = {}
-        self._run = Run(id="", on_ms=0, starts={})
+        self._run = CaptureRun(id="", on_ms=0, starts={})
         self._plan: CapturePlan | None = None
         self._query: StreamingQuery | None = None
-        self._ledger: Ledger | None = None
+        self._ledger: CaptureStateFile | None = None
         self._started_s = 0.0
         self._next_s = 0.0
         self._pause_s = BACKOFF_S[0]
@@ -293,11 +293,11 @@ class Capturing:
     def _where(self) -> str:
         return f"{self._told['namespace']}/{self._told['hub']}"
 
-    def told(self, told: dict[str, Any]) -> None:
+    def update_assignment(self, told: dict[str, Any]) -> None:
         """What the service wants now. A query that works at something else is started anew."""
         before, self._told = self._told, told
-        self._run = msgspec.convert(told["run"], Run)
-        if before and _wanted(before) == _wanted(told):
+        self._run = msgspec.convert(told["run"], CaptureRun)
+        if before and _query_definition(before) == _query_definition(told):
             return
         self._is_changed = bool(before)
         self._next_s = 0.0
@@ -305,11 +305,11 @@ class Capturing:
     def keep(self, now_s: float) -> None:
         """Start the query, or start it again, if it is time."""
         try:
-            self._kept(now_s)
+            self._keep_running(now_s)
         except sqlite3.Error as error:  # this one cannot go on; the others can
-            self._lost(error)
+            self._on_state_lost(error)
 
-    def _kept(self, now_s: float) -> None:
+    def _keep_running(self, now_s: float) -> None:
         if self.is_finished:
             return
         if self._is_changed:
@@ -322,25 +322,27 @@ class Capturing:
         if query is not None and query.isActive:
             if now_s - self._started_s >= STEADY_S:
                 self._pause_s = BACKOFF_S[0]
-            if self._captured() != self._failed_at:
+            if self._captured_positions() != self._failed_at:
                 self._query_error = ""
             return
         if query is not None:
             self._query = None
-            self._failed(explain(str(query.exception())).text, now_s)
+            self._schedule_retry(explain_failure(str(query.exception())).text, now_s)
         if now_s < self._next_s:
             return
         try:
-            self._plan = self._planned()
-            TakenNames(self._plan.taken, check=True).close()
+            self._plan = self._build_plan()
+            FileNameRegistry(self._plan.names_file, check=True).close()
             self._query = self._start(self._spark(), self._plan, trigger=self._settings.trigger)
             self._started_s = now_s
         except PenstockError as error:
-            self._failed(str(error).partition("\n")[0], now_s)
+            self._schedule_retry(str(error).partition("\n")[0], now_s)
         except Exception as error:
             if is_gone(error):
                 raise
-            self._failed(explain(str(error)).text, now_s)  # whatever Spark throws: tried again
+            self._schedule_retry(
+                explain_failure(str(error)).text, now_s
+            )  # whatever Spark throws: tried again
 
     def stop(self) -> None:
         self._stop_query()
@@ -364,26 +366,26 @@ class Capturing:
         try:
             return self._news() != self._reported_news
         except sqlite3.Error as error:
-            self._lost(error)
+            self._on_state_lost(error)
             return False
 
     def _news(self) -> tuple[dict[str, int], str]:
-        return self._captured(), self._query_error
+        return self._captured_positions(), self._query_error
 
     def report(self) -> None:
         """Raises PenstockError."""
         try:
             self._reported_news = self._news()
             self._client.report_capture(
-                self._told["namespace"], self._told["hub"], self._reported()
+                self._told["namespace"], self._told["hub"], self._build_report()
             )
         except sqlite3.Error as error:
-            self._lost(error)
+            self._on_state_lost(error)
 
-    def _reported(self) -> dict[str, Any]:
-        captured = self._captured()
+    def _build_report(self) -> dict[str, Any]:
+        captured = self._captured_positions()
         self._after()
-        ledger = self._opened()
+        ledger = self._open_state()
         # Whoever hears of files, and manifests, are not forgotten with the run.
         if self._is_captured() and not self._after_error and ledger.is_settled():
             self.is_finished = True
@@ -431,11 +433,11 @@ class Capturing:
             return "Waiting"
         return "Running" if self._is_captured() else "Starting"
 
-    def _planned(self) -> CapturePlan:
-        settings = CaptureSettings.of(self._told["description"])
-        resolve(self._settings.destinations, settings.account, settings.container)
+    def _build_plan(self) -> CapturePlan:
+        settings = CaptureDescription.of(self._told["description"])
+        resolve_destination(self._settings.destinations, settings.account, settings.container)
         run = self._run
-        connection_string, group = self._way_in()
+        connection_string, group = self._connection_string_and_group()
         return CapturePlan(
             namespace=self._told["namespace"],
             hub=self._told["hub"],
@@ -454,7 +456,7 @@ class Capturing:
             is_backfill=run.is_backfill,
         )
 
-    def _way_in(self) -> tuple[str, str]:
+    def _connection_string_and_group(self) -> tuple[str, str]:
         """A connection string with a key of the namespace that may read, and the consumer group:
         who may manage has one for Capture alone."""
         namespace = self._told["namespace"]
@@ -476,17 +478,17 @@ class Capturing:
         )
         return text, group
 
-    def _opened(self) -> Ledger:
+    def _open_state(self) -> CaptureStateFile:
         if self._ledger is None:
-            self._ledger = Ledger(self._state / "ledger.sqlite", check=True)
+            self._ledger = CaptureStateFile(self._state / "ledger.sqlite", check=True)
         return self._ledger
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, WindowStart]:
         """By our own notes, and where those were lost by the service's."""
         told = {key: each.place for key, each in self._run.reached.items()}
-        return told | self._opened().places()
+        return told | self._open_state().places()
 
-    def _captured(self) -> dict[str, int]:
+    def _captured_positions(self) -> dict[str, int]:
         places = self._places()
         return {
             key: max(first, places[key].sequence) if key in places else first
@@ -495,15 +497,15 @@ class Capturing:
 
     def _is_captured(self) -> bool:
         """Whether a run that is over has all that it wants."""
-        stops, captured = self._run.stops, self._captured()
+        stops, captured = self._run.stops, self._captured_positions()
         return stops is not None and all(captured[key] >= stop for key, stop in stops.items())
 
     def _after(self) -> None:
         """Manifests and word to others; what fails is tried again at the next report."""
-        ledger = self._opened()
+        ledger = self._open_state()
         errors = []
         acts: tuple[Callable[[CapturePlan], int], ...] = (
-            lambda plan: tell(plan, ledger, self._settings.notify),
+            lambda plan: announce_files(plan, ledger, self._settings.notify),
             lambda plan: write_manifests(plan, ledger),
         )
         for act in acts:
@@ -512,7 +514,7 @@ class Capturing:
                     # A job that was started anew, for a run that has nothing else left to do.
                     if not self._is_captured():
                         return
-                    self._plan = self._planned()
+                    self._plan = self._build_plan()
                 act(self._plan)
             except PenstockError as error:
                 errors.append(str(error))
@@ -521,7 +523,7 @@ class Capturing:
             _log.warning("capture of %s: %s", self._where, text)
         self._after_error = text
 
-    def _lost(self, error: sqlite3.Error) -> None:
+    def _on_state_lost(self, error: sqlite3.Error) -> None:
         text = (
             f"The notes of this run cannot be read or written ({error}): look at the disk of "
             f"{self._state}. Without that directory Capture goes on from what the service knows."
@@ -546,10 +548,10 @@ class Capturing:
         ]
         return max(0.0, time.time() - min(since_ms) / 1000) if since_ms else 0.0
 
-    def _failed(self, text: str, now_s: float) -> None:
+    def _schedule_retry(self, text: str, now_s: float) -> None:
         if text != self._query_error:
             _log.warning("capture of %s: %s", self._where, text)
         self._query_error = text
-        self._failed_at = self._captured()
+        self._failed_at = self._captured_positions()
         self._next_s = now_s + self._pause_s
         self._pause_s = min(self._pause_s * 2, BACKOFF_S[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from penstock.capture.windows import End, Event
+from penstock.capture.windows import EventLocation, PartitionEnd
 from penstock.client.errors import ClientError
 from penstock.client.event_position import EventPosition
 from penstock.client.ranges import HubReader
@@ -14,12 +14,12 @@ _MS = timedelta(milliseconds=1)
 _BEYOND_END = "com.microsoft:argument-error"
 
 
-class LogReader(HubReader):
+class CaptureLogReader(HubReader):
     """Ends of partitions, and single events that boundaries are made of."""
 
-    def ends(self) -> dict[str, End]:
+    def ends(self) -> dict[str, PartitionEnd]:
         return {
-            partition: End(
+            partition: PartitionEnd(
                 told["last_enqueued_sequence_number"] + 1,
                 _offset(told["last_enqueued_offset"]),
                 (told["last_enqueued_time_utc"] - _EPOCH) // _MS,
@@ -28,11 +28,11 @@ class LogReader(HubReader):
             for partition, told in self.partitions().items()
         }
 
-    def first(self, partition: str, position: EventPosition) -> Event | None:
+    def first(self, partition: str, position: EventPosition) -> EventLocation | None:
         """The first event there; None when there is none yet."""
         return self._ask(self._first(partition, position))
 
-    async def _first(self, partition: str, position: EventPosition) -> Event | None:
+    async def _first(self, partition: str, position: EventPosition) -> EventLocation | None:
         try:
             async with self._client.open_partition(partition, position, prefetch=1) as reader:
                 found = await reader.receive_columns()
@@ -43,27 +43,27 @@ class LogReader(HubReader):
         if not found.sequence_numbers:
             return None
         offset = _offset(found.offsets[0])
-        return Event(found.sequence_numbers[0], offset, found.enqueued_ms[0])
+        return EventLocation(found.sequence_numbers[0], offset, found.enqueued_ms[0])
 
 
-class PartitionView:
+class CapturePartitionLog:
     """`capture.windows.Log` of one partition. Asks nothing twice while it lives."""
 
-    def __init__(self, reader: LogReader, partition: str) -> None:
+    def __init__(self, reader: CaptureLogReader, partition: str) -> None:
         self._reader = reader
         self._partition = partition
-        self._known: dict[EventPosition, Event] = {}
+        self._known: dict[EventPosition, EventLocation] = {}
 
-    def at(self, sequence: int) -> Event | None:
+    def at(self, sequence: int) -> EventLocation | None:
         return self._ask(EventPosition.from_sequence_number(sequence, inclusive=True))
 
-    def beyond(self, offset: int) -> Event | None:
+    def beyond(self, offset: int) -> EventLocation | None:
         return self._ask(EventPosition.from_offset(offset, inclusive=True))
 
-    def since(self, time_ms: int) -> Event | None:
+    def since(self, time_ms: int) -> EventLocation | None:
         return self._ask(EventPosition.from_enqueued_ms(max(0, time_ms - 1)))
 
-    def _ask(self, position: EventPosition) -> Event | None:
+    def _ask(self, position: EventPosition) -> EventLocation | None:
         found = self._known.get(position)
         if found is None:
             found = self._reader.first(self._partition, position)

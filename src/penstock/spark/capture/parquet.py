@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.capture.container import DamagedFile
-from penstock.client.ranges import Chunk
-from penstock.client.values import json_of, json_text, plain_text
-from penstock.kernels import Gathered, Gatherer, Maps, Texts
+from penstock.capture.container import DamagedAvroFile
+from penstock.client.ranges import MessageChunk
+from penstock.client.values import encode_json, json_text, plain_text
+from penstock.kernels import ArrowColumnBuilder, ArrowColumns, MapColumn, TextColumn
 
 if TYPE_CHECKING:
-    from penstock.spark.capture.blocks import Block
+    from penstock.spark.capture.blocks import CaptureBlock
 
 SYSTEM_TYPES, TYPES = "SystemPropertyTypes", "PropertyTypes"
 _LETTERS = ("t", "j", "b")
@@ -39,7 +39,7 @@ _CODEC = "snappy"
 _ROW_GROUP_BYTES = 16 * 1024 * 1024
 
 
-def arrow_schema() -> Any:
+def parquet_schema() -> Any:
     import pyarrow as pa
 
     texts = pa.map_(pa.string(), pa.string())
@@ -58,29 +58,29 @@ def arrow_schema() -> Any:
     )
 
 
-def column_blocks(chunks: Iterable[Chunk]) -> Iterator[Block]:
-    from penstock.spark.capture.blocks import Block, pieces
+def column_blocks(chunks: Iterable[MessageChunk]) -> Iterator[CaptureBlock]:
+    from penstock.spark.capture.blocks import CaptureBlock, split_chunks
 
-    plain, typed = Gatherer(plain_text, json=False), Gatherer(_typed)
+    plain, typed = ArrowColumnBuilder(plain_text, json=False), ArrowColumnBuilder(_typed_json_value)
     first_ms = last_ms = 0
-    for piece in pieces(chunks, _ROW_GROUP_BYTES):
+    for piece in split_chunks(chunks, _ROW_GROUP_BYTES):
         first_ms = first_ms or piece.first_ms
         last_ms = piece.last_ms
         plain.add(piece.data, piece.bounds)
         typed.add(piece.data, piece.bounds)
         if piece.is_end:
-            yield Block(plain.rows, _stream(plain.take(), typed.take()), first_ms, last_ms)
+            yield CaptureBlock(plain.rows, _stream(plain.take(), typed.take()), first_ms, last_ms)
             first_ms = 0
     if plain.rows:
-        yield Block(plain.rows, _stream(plain.take(), typed.take()), first_ms, last_ms)
+        yield CaptureBlock(plain.rows, _stream(plain.take(), typed.take()), first_ms, last_ms)
 
 
-def _typed(encoded: bytes) -> str:
+def _typed_json_value(encoded: bytes) -> str:
     """Of a value that the kernel leaves to others: what begins as JSON of its type does."""
     plain, text = plain_text(encoded), json_text(encoded)
     if text == plain:
         return text
-    return text if text == json_of(plain) else "b"
+    return text if text == encode_json(plain) else "b"
 
 
 def json_from(letter: str, plain: str | None) -> str:
@@ -90,15 +90,15 @@ def json_from(letter: str, plain: str | None) -> str:
     ('"7"', '7', '"Nw=="', 'null')
     """
     if letter not in _LETTERS:
-        raise DamagedFile(f"The type '{letter}' is not one of t, j and b.")
+        raise DamagedAvroFile(f"The type '{letter}' is not one of t, j and b.")
     if plain is None:
         return "null"
     if letter == "j":
         return plain
-    return json_of(plain if letter == "t" else plain.encode())
+    return encode_json(plain if letter == "t" else plain.encode())
 
 
-def record_batch(gathered: Gathered, typed: Gathered) -> Any:
+def record_batch(gathered: ArrowColumns, typed: ArrowColumns) -> Any:
     """Without a copy of what the kernel made. `typed` are the same events, values as JSON."""
     import pyarrow as pa
 
@@ -106,19 +106,19 @@ def record_batch(gathered: Gathered, typed: Gathered) -> Any:
     times = pa.timestamp("us", tz="UTC")
     columns = [
         pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(gathered.sequence_numbers)]),
-        _texts(gathered.offset, rows, pa.string()),
+        _text_array(gathered.offset, rows, pa.string()),
         pa.Array.from_buffers(times, rows, [None, pa.py_buffer(gathered.enqueued_us)]),
-        _texts(gathered.partition_key, rows, pa.string()),
+        _text_array(gathered.partition_key, rows, pa.string()),
         _maps(gathered.system, rows),
         _maps(gathered.properties, rows),
-        _texts(gathered.body, rows, pa.binary()),
+        _text_array(gathered.body, rows, pa.binary()),
         _letters(typed.system, rows),
         _letters(typed.properties, rows),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
+    return pa.RecordBatch.from_arrays(columns, schema=parquet_schema())
 
 
-def _texts(texts: Texts, rows: int, kind: Any) -> Any:
+def _text_array(texts: TextColumn, rows: int, kind: Any) -> Any:
     import pyarrow as pa
 
     valid = None if texts.valid is None else pa.py_buffer(texts.valid)
@@ -127,16 +127,16 @@ def _texts(texts: Texts, rows: int, kind: Any) -> Any:
     )
 
 
-def _maps(maps: Maps, rows: int) -> Any:
+def _maps(maps: MapColumn, rows: int) -> Any:
     import pyarrow as pa
 
     pairs = len(maps.names.ends) // 4 - 1
     ends = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(maps.ends)])
-    names = _texts(maps.names, pairs, pa.string())
-    return pa.MapArray.from_arrays(ends, names, _texts(maps.values, pairs, pa.string()))
+    names = _text_array(maps.names, pairs, pa.string())
+    return pa.MapArray.from_arrays(ends, names, _text_array(maps.values, pairs, pa.string()))
 
 
-def _letters(maps: Maps, rows: int) -> Any:
+def _letters(maps: MapColumn, rows: int) -> Any:
     """A letter is one byte: texts of them end where the maps do."""
     import pyarrow as pa
 
@@ -147,7 +147,7 @@ def _letters(maps: Maps, rows: int) -> Any:
     )
 
 
-def _stream(gathered: Gathered, typed: Gathered) -> bytes:
+def _stream(gathered: ArrowColumns, typed: ArrowColumns) -> bytes:
     import pyarrow as pa
 
     batch = record_batch(gathered, typed)
@@ -164,7 +164,7 @@ class ParquetFile:
         from pyarrow import parquet
 
         self.path = path
-        self._writer = parquet.ParquetWriter(str(path), arrow_schema(), compression=_CODEC)
+        self._writer = parquet.ParquetWriter(str(path), parquet_schema(), compression=_CODEC)
 
     def add(self, count: int, block: bytes) -> None:
         import pyarrow as pa

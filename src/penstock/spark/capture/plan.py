@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.capture.description import CaptureSettings
+from penstock.capture.description import CaptureDescription
 from penstock.capture.destinations import Destination
-from penstock.capture.runs import Reached
-from penstock.capture.windows import Stop
+from penstock.capture.runs import RunProgress
+from penstock.capture.windows import CaptureStop
 from penstock.client.ranges import RangeSettings
 from penstock.model.errors import ConfigurationError
 
@@ -25,14 +25,14 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     hub: str
-    settings: CaptureSettings
+    settings: CaptureDescription
     destinations: list[Destination]
     connection_string: str
     state: str  # a directory of this run's: ledger, spool, checkpoint
     hub_id: str = ""
     starts: dict[str, int]  # the first event that is wanted, by partition
     named_s: int = 0  # names of files are later than that
-    reached: dict[str, Reached] = {}  # how far the service knows us to be
+    reached: dict[str, RunProgress] = {}  # how far the service knows us to be
     stops: dict[str, int] | None = None
     stopped_ms: int = 0
     is_backfill: bool = False
@@ -53,10 +53,10 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
             timeout_s=self.timeout_s,
         )
 
-    def stop(self, partition: str) -> Stop | None:
+    def stop(self, partition: str) -> CaptureStop | None:
         if self.stops is None:
             return None
-        return Stop(self.stops.get(partition, 0), self.stopped_ms)
+        return CaptureStop(self.stops.get(partition, 0), self.stopped_ms)
 
     @property
     def ledger(self) -> Path:
@@ -67,7 +67,7 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.state).name
 
     @property
-    def taken(self) -> Path:
+    def names_file(self) -> Path:
         """Names of files that this run or another one of the hub has taken."""
         return Path(self.state).parent / f"{self.hub_id or self.run}.names.sqlite"
 

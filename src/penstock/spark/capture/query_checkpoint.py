@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.capture.ledger import Ledger
-from penstock.capture.windows import Place
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.windows import WindowStart
 
 _log = logging.getLogger("penstock.capture")
 
@@ -47,7 +47,7 @@ def set_aside_if_unusable(checkpoint: Path, ledger: Path) -> str | None:
     return problem
 
 
-def find_problem(checkpoint: Path, stored: Mapping[str, Place]) -> str | None:
+def find_problem(checkpoint: Path, stored: Mapping[str, WindowStart]) -> str | None:
     """Why Spark could not continue from this checkpoint: a file that is empty or torn, or entries
     that the ledger has and the checkpoint has not. `stored` are the ledger's places."""
     if not checkpoint.is_dir():
@@ -64,14 +64,14 @@ def find_problem(checkpoint: Path, stored: Mapping[str, Place]) -> str | None:
     return _missing_entries(checkpoint / "offsets", stored)
 
 
-def _missing_entries(offsets: Path, stored: Mapping[str, Place]) -> str | None:
+def _missing_entries(offsets: Path, stored: Mapping[str, WindowStart]) -> str | None:
     entries = _entries(offsets)
     if not entries:
         return f"{offsets} has no entry, the ledger has" if stored else None
     newest = entries[-1]
     try:
         offset = json.loads((_content(newest) or "").splitlines()[2])
-        places = msgspec.convert(offset["places"], dict[str, Place])
+        places = msgspec.convert(offset["places"], dict[str, WindowStart])
     except (IndexError, KeyError, TypeError, ValueError):  # msgspec's error is a ValueError
         return _torn(newest)
     for partition, place in stored.items():
@@ -139,10 +139,10 @@ def _torn(file: Path) -> str:
     return f"{file} is empty or torn ({file.stat().st_size} bytes)"
 
 
-def _stored_places(ledger: Path) -> dict[str, Place]:
+def _stored_places(ledger: Path) -> dict[str, WindowStart]:
     if not ledger.exists():
         return {}
-    opened = Ledger(ledger)
+    opened = CaptureStateFile(ledger)
     try:
         return opened.places()
     finally:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.capture.captured_file import CapturedFile
-from penstock.capture.destinations import Store
-from penstock.capture.ledger import Ledger
-from penstock.capture.window_file import AvroFile, WindowFile, put, spool_directory
+from penstock.capture.destinations import FileStore
+from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.window_file import AvroFile, WindowFile, spool_directory, upload_file
 from penstock.model.errors import PenstockError
-from penstock.spark.capture.blocks import blocks_of
+from penstock.spark.capture.blocks import read_blocks
 from penstock.spark.capture.plan import CapturePlan, window_name
 
 _log = logging.getLogger("penstock.capture")
@@ -28,7 +28,7 @@ class StorageLost(PenstockError):
 
 
 def repaired(
-    plan: CapturePlan, store: Store, ledger: Ledger, files: Sequence[CapturedFile]
+    plan: CapturePlan, store: FileStore, ledger: CaptureStateFile, files: Sequence[CapturedFile]
 ) -> list[CapturedFile]:
     """The files, each of which is there now, if the log can still give it; one that is gone for
     good is listed all the same, and `verify` will say that it is not there. Raises ClientError,
@@ -47,7 +47,7 @@ def repaired(
     return found
 
 
-def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
+def _again(plan: CapturePlan, store: FileStore, file: CapturedFile) -> CapturedFile:
     spooled = spool_directory(plan.spool) / f"{os.getpid()}-again-{file.partition}-{file.window}"
     encoding = file.encoding or plan.settings.encoding
     made: WindowFile
@@ -61,7 +61,7 @@ def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
     count = 0
     try:
         if file.count:
-            blocks = blocks_of(
+            blocks = read_blocks(
                 plan.ranges,
                 file.partition,
                 file.first_sequence,
@@ -77,7 +77,7 @@ def _again(plan: CapturePlan, store: Store, file: CapturedFile) -> CapturedFile:
                 f"{file.url} is gone, and of its {file.count} events the log has {count} only."
             )
         size, digest = made.close()
-        put(store, spooled, file.path)
+        upload_file(store, spooled, file.path)
     except BaseException:
         made.discard()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.capture.window_file import sweep
+from penstock.capture.window_file import remove_stale_spools
 from penstock.spark.capture.plan import OPTION, SINK, SOURCE, CapturePlan, write_plan
 from penstock.spark.capture.query_checkpoint import set_aside_if_unusable
 
@@ -24,7 +24,7 @@ def start_query(
     from penstock.spark.capture.source import CaptureSink, CaptureSource
 
     file = str(write_plan(plan))
-    sweep(plan.spool)  # what a job that was killed left
+    remove_stale_spools(plan.spool)  # what a job that was killed left
     set_aside_if_unusable(plan.checkpoint, plan.ledger)
     spark.dataSource.register(CaptureSource)
     spark.dataSource.register(CaptureSink)

@@ -30,27 +30,27 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 
 from penstock.capture import file_names
 from penstock.capture.captured_file import CapturedFile
-from penstock.capture.container import Container, DamagedFile
-from penstock.capture.description import CaptureSettings
-from penstock.capture.destinations import Store, resolve
-from penstock.capture.ledger import Closed, Ledger
-from penstock.capture.taken import TakenNames
-from penstock.capture.window_file import TRIES, AvroFile, WindowFile, put, spool_directory
+from penstock.capture.container import AvroContainerReader, DamagedAvroFile
+from penstock.capture.description import CaptureDescription
+from penstock.capture.destinations import FileStore, resolve_destination
+from penstock.capture.ledger import CaptureStateFile, ClosedWindow
+from penstock.capture.taken import FileNameRegistry
+from penstock.capture.window_file import TRIES, AvroFile, WindowFile, spool_directory, upload_file
 from penstock.capture.windows import (
-    Cut,
-    End,
-    Place,
-    Rules,
-    Seen,
-    Watch,
-    advanced,
-    at_end,
-    begun,
-    gone_back,
+    ClosedRange,
+    PartitionEnd,
+    PartitionObservation,
+    WindowRules,
+    WindowStart,
+    WindowTimer,
+    close_windows,
+    is_log_behind,
+    open_first_windows,
+    window_start_at_end,
 )
 from penstock.model.errors import ArgumentError, InternalError
-from penstock.spark.capture.blocks import blocks_of
-from penstock.spark.capture.log_reader import LogReader, PartitionView
+from penstock.spark.capture.blocks import read_blocks
+from penstock.spark.capture.log_reader import CaptureLogReader, CapturePartitionLog
 from penstock.spark.capture.plan import (
     OPTION,
     SINK,
@@ -101,23 +101,23 @@ class CaptureSource(EventHubsDataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._file is None:
             return super().streamReader(schema)
-        return CaptureReader(read_plan(self._file))
+        return CaptureStreamReader(read_plan(self._file))
 
 
-class Windows(InputPartition):
+class WindowsPartition(InputPartition):
     """Some windows of one batch, in order."""
 
-    def __init__(self, cuts: Sequence[tuple[str, Cut]], settings: str) -> None:
+    def __init__(self, cuts: Sequence[tuple[str, ClosedRange]], settings: str) -> None:
         super().__init__((list(cuts), settings))
         self.cuts = list(cuts)
         self.settings = settings  # what they were cut for, as JSON
 
 
-class CaptureReader(DataSourceStreamReader):
+class CaptureStreamReader(DataSourceStreamReader):
     def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
-        self._log: LogReader | None = None
-        self._watch = Watch()
+        self._log: CaptureLogReader | None = None
+        self._watch = WindowTimer()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"plan": self._plan}  # an executor needs no connection of the driver's
@@ -128,7 +128,7 @@ class CaptureReader(DataSourceStreamReader):
     def initialOffset(self) -> Offset:
         """Where the ledger says that we stand, if the checkpoint was lost; where the service knows
         us to be, if the ledger was lost too; else where Capture was switched on."""
-        ledger = Ledger(self._plan.ledger)
+        ledger = CaptureStateFile(self._plan.ledger)
         try:
             known = ledger.places()
         finally:
@@ -139,46 +139,46 @@ class CaptureReader(DataSourceStreamReader):
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
         """Behind the windows that are over; `start` itself when none is."""
-        stood = places_of(start)
+        stood = window_starts(start)
         if self._log is None:
-            self._log = LogReader(self._plan.ranges)
+            self._log = CaptureLogReader(self._plan.ranges)
         ends = self._log.ends()
         for key in ends.keys() - stood.keys():
             stood[key] = self._first(key)
-        views = {key: PartitionView(self._log, key) for key in stood}
-        places = begun(stood, ends, views)
-        cuts: dict[str, list[Cut]] = {}
-        for key in sorted(places, key=_number):
+        views = {key: CapturePartitionLog(self._log, key) for key in stood}
+        places = open_first_windows(stood, ends, views)
+        cuts: dict[str, list[ClosedRange]] = {}
+        for key in sorted(places, key=partition_order):
             if key in ends:
-                place, found = self._cut(key, places[key], ends[key], views[key])
+                place, found = self._close_windows(key, places[key], ends[key], views[key])
                 if found:
                     places[key], cuts[key] = place, found
         # Without a window nothing is written down: Spark compares offsets as texts. With one, also
         # when the others were opened.
         return self._offset(places, cuts) if cuts else start
 
-    def _cut(
-        self, key: str, place: Place, end: End, view: PartitionView
-    ) -> tuple[Place, list[Cut]]:
+    def _close_windows(
+        self, key: str, place: WindowStart, end: PartitionEnd, view: CapturePartitionLog
+    ) -> tuple[WindowStart, list[ClosedRange]]:
         """The windows of one partition that are over, under names that are ours."""
         now_ms = time.time_ns() // 1_000_000
-        if gone_back(place, end):
+        if is_log_behind(place, end):
             _log.warning(
                 "the log of %s/%s, partition %s, ends with %d events, %d were captured before: "
                 "an older one was put back; capture goes on from its end",
                 *(self._plan.namespace, self._plan.hub, key),
                 *(end.next_sequence, place.sequence),
             )
-            following, cuts = at_end(place, end, now_ms)
+            following, cuts = window_start_at_end(place, end, now_ms)
         else:
             waited_ms = self._watch.waited_ms(key, place, time.monotonic_ns() // 1_000_000)
-            seen = Seen(end, now_ms, waited_ms, self._plan.stop(key))
-            following, cuts = advanced(
+            seen = PartitionObservation(end, now_ms, waited_ms, self._plan.stop(key))
+            following, cuts = close_windows(
                 place, self._rules, view, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
             )
         if not cuts:
             return place, []
-        taken = TakenNames(self._plan.taken)
+        taken = FileNameRegistry(self._plan.names_file)
         try:
             cuts = taken.take(
                 self._plan.run,
@@ -194,36 +194,40 @@ class CaptureReader(DataSourceStreamReader):
     def _looker(self, key: str) -> Callable[[int], bool]:
         """Events from before may lie between those of other runs, within one second even: no file
         of theirs is written over, also where nobody has a note of it any more."""
-        store = checked_target(self._plan)
+        store = check_target(self._plan)
 
         def is_there(named_s: int) -> bool:
-            return store.size(file_path(self._plan, self._plan.settings, key, named_s)) is not None
+            return (
+                store.size(window_file_path(self._plan, self._plan.settings, key, named_s))
+                is not None
+            )
 
         return is_there
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         settings = str(end["settings"])
-        empty: list[tuple[str, Cut]] = []
-        tasks: list[Windows] = []
-        for key, cuts in cuts_of(end).items():
+        empty: list[tuple[str, ClosedRange]] = []
+        tasks: list[WindowsPartition] = []
+        for key, cuts in closed_ranges(end).items():
             full = [(key, cut) for cut in cuts if not cut.is_empty]
             empty += [(key, cut) for cut in cuts if cut.is_empty]
             share = -(-len(full) // _TASKS_MAX)
             tasks += [
-                Windows(full[at : at + share], settings) for at in range(0, len(full), share or 1)
+                WindowsPartition(full[at : at + share], settings)
+                for at in range(0, len(full), share or 1)
             ]
         if empty:
-            tasks.append(Windows(empty, settings))
+            tasks.append(WindowsPartition(empty, settings))
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Windows)
-        settings = msgspec.json.decode(partition.settings, type=CaptureSettings)
-        target = resolve(self._plan.destinations, settings.account, settings.container)
+        assert isinstance(partition, WindowsPartition)
+        settings = msgspec.json.decode(partition.settings, type=CaptureDescription)
+        target = resolve_destination(self._plan.destinations, settings.account, settings.container)
         for key, cut in partition.cuts:
             total, first_ms, last_ms = 0, 0, 0
             if not cut.is_empty:
-                found = blocks_of(
+                found = read_blocks(
                     self._plan.ranges,
                     key,
                     cut.first,
@@ -234,9 +238,9 @@ class CaptureReader(DataSourceStreamReader):
                 for block in found:
                     total += block.count
                     first_ms, last_ms = first_ms or block.first_ms, block.last_ms
-                    yield _row(key, cut, partition.settings, block.count, block.data)
+                    yield _block_batch(key, cut, partition.settings, block.count, block.data)
             # The last row says that the window is whole, and is all there is of an empty one.
-            yield _row(
+            yield _block_batch(
                 key, cut, partition.settings, total, b"", times=(first_ms, last_ms), is_last=True
             )
 
@@ -248,16 +252,16 @@ class CaptureReader(DataSourceStreamReader):
             self._log.close()
             self._log = None
 
-    def _first(self, key: str) -> Place:
-        return Place(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
+    def _first(self, key: str) -> WindowStart:
+        return WindowStart(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> WindowRules:
         settings = self._plan.settings
-        return Rules(interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes)
+        return WindowRules(interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes)
 
-    def _offset(self, places: dict[str, Place], cuts: dict[str, list[Cut]]) -> Offset:
-        ordered = sorted(places, key=_number)
+    def _offset(self, places: dict[str, WindowStart], cuts: dict[str, list[ClosedRange]]) -> Offset:
+        ordered = sorted(places, key=partition_order)
         return {
             "cuts": {key: msgspec.to_builtins(cuts[key]) for key in ordered if key in cuts},
             "places": {key: msgspec.to_builtins(places[key]) for key in ordered},
@@ -265,17 +269,17 @@ class CaptureReader(DataSourceStreamReader):
         }
 
 
-def places_of(offset: Offset) -> dict[str, Place]:
-    return msgspec.convert(offset["places"], dict[str, Place])
+def window_starts(offset: Offset) -> dict[str, WindowStart]:
+    return msgspec.convert(offset["places"], dict[str, WindowStart])
 
 
-def cuts_of(offset: Offset) -> dict[str, list[Cut]]:
-    return msgspec.convert(offset["cuts"], dict[str, list[Cut]])
+def closed_ranges(offset: Offset) -> dict[str, list[ClosedRange]]:
+    return msgspec.convert(offset["cuts"], dict[str, list[ClosedRange]])
 
 
-def _row(
+def _block_batch(
     partition: str,
-    cut: Cut,
+    cut: ClosedRange,
     settings: str,
     count: int,
     block: bytes,
@@ -304,7 +308,7 @@ def _row(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _number(key: str) -> tuple[int, str]:
+def partition_order(key: str) -> tuple[int, str]:
     return (int(key), "") if key.isdecimal() else (-1, key)
 
 
@@ -318,30 +322,30 @@ class CaptureSink(DataSource):
     def name(cls) -> str:
         return SINK
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> CaptureWriter:
-        return CaptureWriter(read_plan(self.options.get(OPTION)))
+    def streamWriter(self, schema: Any, overwrite: bool) -> CaptureStreamWriter:
+        return CaptureStreamWriter(read_plan(self.options.get(OPTION)))
 
 
-class Written(WriterCommitMessage):
+class CaptureCommitMessage(WriterCommitMessage):
     """Windows with their files, and the places behind them."""
 
     def __init__(self) -> None:
-        self.closed: list[Closed] = []
-        self.places: dict[str, Place] = {}
+        self.closed: list[ClosedWindow] = []
+        self.places: dict[str, WindowStart] = {}
 
 
-class CaptureWriter(DataSourceStreamArrowWriter):
+class CaptureStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
 
-    def write(self, iterator: Iterator[Any]) -> Written:
-        written = Written()
-        writing: _Window | None = None
+    def write(self, iterator: Iterator[Any]) -> CaptureCommitMessage:
+        written = CaptureCommitMessage()
+        writing: _WindowWriter | None = None
         try:
             for batch in iterator:
                 for row in batch.to_pylist():
                     if writing is None:
-                        writing = _Window(self._plan, row)
+                        writing = _WindowWriter(self._plan, row)
                     writing.add(row)
                     if row["is_last"]:
                         writing.finish(row, written)
@@ -354,10 +358,10 @@ class CaptureWriter(DataSourceStreamArrowWriter):
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        ledger = Ledger(self._plan.ledger)
+        ledger = CaptureStateFile(self._plan.ledger)
         try:
             for message in messages:
-                if isinstance(message, Written):
+                if isinstance(message, CaptureCommitMessage):
                     ledger.record(message.closed, message.places)
         finally:
             ledger.close()
@@ -366,12 +370,12 @@ class CaptureWriter(DataSourceStreamArrowWriter):
         """Files that are in place already are the ones that the next try writes again."""
 
 
-class _Window:
+class _WindowWriter:
     """One window's file on its way."""
 
     def __init__(self, plan: CapturePlan, row: dict[str, Any]) -> None:
         self._plan = plan
-        self._settings = msgspec.json.decode(row["settings"], type=CaptureSettings)
+        self._settings = msgspec.json.decode(row["settings"], type=CaptureDescription)
         self._key: tuple[str, int] = (row["partition"], row["window"])
         self._count = 0
         self._file: WindowFile | None = None
@@ -381,9 +385,9 @@ class _Window:
         self._spooled = spool_directory(plan.spool) / (
             f"{os.getpid()}-{row['partition']}-{row['window']}.{self._settings.kind}"
         )
-        self._file = self._opened(row)
+        self._file = self._open_file(row)
 
-    def _opened(self, row: dict[str, Any]) -> WindowFile:
+    def _open_file(self, row: dict[str, Any]) -> WindowFile:
         if self._settings.kind == "parquet":
             from penstock.spark.capture.parquet import ParquetFile
 
@@ -400,26 +404,30 @@ class _Window:
             self._file.add(row["count"], row["block"])
             self._count += row["count"]
 
-    def finish(self, row: dict[str, Any], written: Written) -> None:
+    def finish(self, row: dict[str, Any], written: CaptureCommitMessage) -> None:
         if self._count != row["count"]:
             raise InternalError(f"{self._count} of {row['count']} events came.")
         settings, partition = self._settings, row["partition"]
-        cut = Cut(*(row[name] for name in ("window", "first", "end", "named_s", "closed_ms")))
-        made = None if self._file is None else self._placed(self._file, cut, row)
-        written.places[partition] = cut.following
-        written.closed.append(Closed(cut.named_s, settings.interval_s, made))
+        cut = ClosedRange(
+            *(row[name] for name in ("window", "first", "end", "named_s", "closed_ms"))
+        )
+        made = None if self._file is None else self._upload(self._file, cut, row)
+        written.places[partition] = cut.next_start
+        written.closed.append(ClosedWindow(cut.named_s, settings.interval_s, made))
 
-    def _placed(self, file: WindowFile, cut: Cut, row: dict[str, Any]) -> CapturedFile:
+    def _upload(self, file: WindowFile, cut: ClosedRange, row: dict[str, Any]) -> CapturedFile:
         settings, partition = self._settings, row["partition"]
         size, digest = file.close()
-        store = Store(resolve(self._plan.destinations, settings.account, settings.container))
-        path = file_path(self._plan, settings, partition, cut.named_s)
+        store = FileStore(
+            resolve_destination(self._plan.destinations, settings.account, settings.container)
+        )
+        path = window_file_path(self._plan, settings, partition, cut.named_s)
         count = row["count"]
         better = None
         if count < cut.end - cut.first:
             better = _written_before(store, path, settings.kind, count)
         if better is None:
-            put(store, self._spooled, path, tries=_tries())
+            upload_file(store, self._spooled, path, tries=_tries())
         else:
             file.discard()
             count, size, digest = better
@@ -455,7 +463,9 @@ def _tries() -> int:
     return TRIES if context is None or context.attemptNumber() == 0 else 1
 
 
-def _written_before(store: Store, path: str, kind: str, count: int) -> tuple[int, int, str] | None:
+def _written_before(
+    store: FileStore, path: str, kind: str, count: int
+) -> tuple[int, int, str] | None:
     """Events, bytes and digest of the file that an earlier try of this batch wrote, where it holds
     more than the log does by now: it is not written over."""
     size = store.size(path)
@@ -468,8 +478,8 @@ def _written_before(store: Store, path: str, kind: str, count: int) -> tuple[int
 
                 events = int(parquet.ParquetFile(opened).metadata.num_rows)
             else:
-                events = sum(each for each, _ in Container(opened).blocks())
-    except (DamagedFile, ValueError):  # pyarrow's errors are ValueErrors
+                events = sum(each for each, _ in AvroContainerReader(opened).blocks())
+    except (DamagedAvroFile, ValueError):  # pyarrow's errors are ValueErrors
         return None
     if events <= count:
         return None
@@ -480,9 +490,11 @@ def _written_before(store: Store, path: str, kind: str, count: int) -> tuple[int
     return events, size, digest.hexdigest()
 
 
-def file_path(plan: CapturePlan, settings: CaptureSettings, partition: str, named_s: int) -> str:
+def window_file_path(
+    plan: CapturePlan, settings: CaptureDescription, partition: str, named_s: int
+) -> str:
     """Of the window that is named by that second."""
-    return file_names.file_path(
+    return file_names.format_file_path(
         settings.name_format,
         namespace=plan.namespace,
         hub=plan.hub,
@@ -492,9 +504,11 @@ def file_path(plan: CapturePlan, settings: CaptureSettings, partition: str, name
     )
 
 
-def checked_target(plan: CapturePlan) -> Store:
+def check_target(plan: CapturePlan) -> FileStore:
     """The store that a plan's files go to. Raises ArgumentError."""
-    store = Store(resolve(plan.destinations, plan.settings.account, plan.settings.container))
+    store = FileStore(
+        resolve_destination(plan.destinations, plan.settings.account, plan.settings.container)
+    )
     if not Path(plan.state).is_absolute():
         raise ArgumentError(f"The state directory {plan.state} is not an absolute path.")
     return store

@@ -12,15 +12,26 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture.captured_file import time_text
-from penstock.capture.destinations import Store
+from penstock.capture.captured_file import format_time
+from penstock.capture.destinations import FileStore
 from penstock.capture.file_names import MANIFESTS
-from penstock.capture.hub_files import Identity, Listed, Shelf, identity, listed_at
+from penstock.capture.hub_files import (
+    FileLocationFilter,
+    Identity,
+    ListedFile,
+    list_hub_files,
+    store_identity,
+)
 from penstock.client.ranges import RangeSettings
-from penstock.spark.capture.file_check import PROBLEMS_MAX, Checked, Retained, check
+from penstock.spark.capture.file_check import (
+    PROBLEMS_MAX,
+    FileCheckResult,
+    RetainedRanges,
+    check_file,
+)
 
 
-class Verified(msgspec.Struct, kw_only=True):
+class CaptureVerification(msgspec.Struct, kw_only=True):
     """What was found. `unretained` events stand in files and no longer in the log; `waiting` ones
     stand in no file, and nobody said yet that they do."""
 
@@ -52,7 +63,7 @@ class Verified(msgspec.Struct, kw_only=True):
     def row(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "problems"}
 
-    def add(self, file: Listed, one: Checked) -> None:
+    def add(self, file: ListedFile, one: FileCheckResult) -> None:
         self.files += 1
         self.bytes += file.size
         self.empty_files += not (one.events or one.is_damaged)
@@ -70,36 +81,36 @@ class Verified(msgspec.Struct, kw_only=True):
 
 
 def verify(
-    shelves: Sequence[Shelf],
+    shelves: Sequence[FileLocationFilter],
     *,
     namespace: str,
     hub: str,
     runs: Sequence[Mapping[str, Any]],
     ranges: RangeSettings,
-) -> Verified:
+) -> CaptureVerification:
     """`shelves` are where the files lie; `runs` are what was captured: `starts` and `captured`, the
     first event that was and the first that was not, by partition, and `stops`, the first that is
     not wanted, of runs that are over. Raises PenstockError when log or files cannot be read."""
-    stores = [Store(shelf.target) for shelf in shelves]
-    found = Verified()
+    stores = [FileStore(shelf.target) for shelf in shelves]
+    found = CaptureVerification()
     # In this order: the log and the job go on. What a manifest lists is there when files are
     # listed, and what a file holds was in the log before.
     after_s = min((shelf.after_s for shelf in shelves), default=-1)
     claims = [
         claim
-        for where, store in {identity(store): store for store in stores}.items()
+        for where, store in {store_identity(store): store for store in stores}.items()
         for claim in _claims(store, where, namespace, hub, found, after_s=after_s)
     ]
-    files = listed_at(shelves, stores, namespace, hub)
-    retained = Retained(ranges)
+    files = list_hub_files(shelves, stores, namespace, hub)
+    retained = RetainedRanges(ranges)
     held: dict[str, list[tuple[int, int, str]]] = {}
     digests: dict[tuple[Identity, str], str] = {}
     for file in files:
-        one = check(stores[file.place], file, retained)
+        one = check_file(stores[file.place], file, retained)
         found.add(file, one)
         spans = held.setdefault(file.partition, [])
         spans += [(first, end, file.path) for first, end in one.spans]
-        digests[identity(stores[file.place]), file.path] = one.sha256
+        digests[store_identity(stores[file.place]), file.path] = one.sha256
     for partition, all_spans in held.items():
         _check_double(partition, all_spans, found)
     _check_missing(runs, held, retained.ends(), found)
@@ -108,7 +119,7 @@ def verify(
     return found
 
 
-class _Claim(msgspec.Struct, frozen=True):
+class _ManifestClaim(msgspec.Struct, frozen=True):
     """What a manifest says of a file: that it is there, with these bytes."""
 
     where: Identity
@@ -117,23 +128,29 @@ class _Claim(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class _ListedFile(msgspec.Struct):
+class _ManifestFile(msgspec.Struct):
     path: str
     sha256: str
     closedAt: str
 
 
-class _Manifest(msgspec.Struct):
+class _ManifestBody(msgspec.Struct):
     namespace: str
     eventHub: str
-    files: list[_ListedFile]
+    files: list[_ManifestFile]
 
 
 def _claims(
-    store: Store, where: Identity, namespace: str, hub: str, found: Verified, *, after_s: int
-) -> Iterator[_Claim]:
+    store: FileStore,
+    where: Identity,
+    namespace: str,
+    hub: str,
+    found: CaptureVerification,
+    *,
+    after_s: int,
+) -> Iterator[_ManifestClaim]:
     """Of every file that a manifest of the hub lists. Not those of a hub that was deleted."""
-    after = time_text(after_s * 1000) if after_s >= 0 else ""
+    after = format_time(after_s * 1000) if after_s >= 0 else ""
     folder = f"{MANIFESTS}/{hub}"
     for path, _ in store.files(folder):
         if path.rpartition("/")[0] != folder:
@@ -141,7 +158,7 @@ def _claims(
         with store.open(path) as opened:
             content = opened.read()
         try:
-            document = msgspec.json.decode(content, type=_Manifest)
+            document = msgspec.json.decode(content, type=_ManifestBody)
         except msgspec.MsgspecError as error:
             found.damaged_files += 1
             found.note(f"{path} is no manifest: {error}.")
@@ -153,10 +170,10 @@ def _claims(
             continue
         found.manifests += 1
         for file in own:
-            yield _Claim(where, path, file.path, file.sha256)
+            yield _ManifestClaim(where, path, file.path, file.sha256)
 
 
-def _check_claim(claim: _Claim, digest: str | None, found: Verified) -> None:
+def _check_claim(claim: _ManifestClaim, digest: str | None, found: CaptureVerification) -> None:
     """Also where the log has dropped the events long since."""
     if digest != claim.sha256:
         found.unlike_manifest += 1
@@ -164,7 +181,9 @@ def _check_claim(claim: _Claim, digest: str | None, found: Verified) -> None:
         found.note(f"{claim.path}, which {claim.manifest} lists, {now}.")
 
 
-def _check_double(partition: str, spans: Sequence[tuple[int, int, str]], found: Verified) -> None:
+def _check_double(
+    partition: str, spans: Sequence[tuple[int, int, str]], found: CaptureVerification
+) -> None:
     reached, before = -1, ""
     for first, end, path in sorted(spans):
         if first < reached:
@@ -182,7 +201,7 @@ def _check_missing(
     runs: Sequence[Mapping[str, Any]],
     held: Mapping[str, Sequence[tuple[int, int, str]]],
     ends: Mapping[str, int],
-    found: Verified,
+    found: CaptureVerification,
 ) -> None:
     """What the job says that it captured is there; what it says nothing of yet may wait."""
     for each in runs:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from penstock.checkpoints.records import Names
+from penstock.checkpoints.records import GroupNames
 from penstock.client.endpoint import parse_connection_string
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.errors import PenstockError
@@ -28,42 +28,42 @@ _START = Checkpoint(partition_id="", offset="-1", sequence_number=-1)
 OffsetOf = Callable[[str, int], str | None]
 
 
-class Store(Protocol):
+class PositionStore(Protocol):
     """`penstock.checkpoints.backends.Backend`, as far as it is used here."""
 
-    def save(self, names: Names, checkpoint: Checkpoint) -> None: ...
+    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None: ...
     def close(self) -> None: ...
 
 
-def committer(
+def open_checkpoint_reporter(
     options: ReadOptions, offset_of: OffsetOf, *, is_penstock: Callable[[], bool]
-) -> Committer | None:
+) -> CheckpointReporter | None:
     """None where nobody would listen: switched off, or Azure's own service."""
     target = options.target
     if not options.commit_to_service or not (target.https_url or is_penstock()):
         return None
     host = parse_connection_string(target.connection_string.reveal()).host.casefold()
-    names = Names(host, target.eventhub_name, options.consumer_group)
+    names = GroupNames(host, target.eventhub_name, options.consumer_group)
 
-    def open_store() -> Store:
-        from penstock.checkpoints.service_client import RemoteBackend
+    def open_store() -> PositionStore:
+        from penstock.checkpoints.service_client import ServiceBackend
 
-        return RemoteBackend.of(
+        return ServiceBackend.of(
             target.connection_string.reveal(),
             https_url=target.https_url,
             ca_file=target.ca_file,
         )
 
-    return Committer(names, open_store, offset_of)
+    return CheckpointReporter(names, open_store, offset_of)
 
 
-class Committer:
+class CheckpointReporter:
     """Takes positions (next sequence numbers by partition) and saves the newest. Close it."""
 
     def __init__(
         self,
-        names: Names,
-        open_store: Callable[[], Store],
+        names: GroupNames,
+        open_store: Callable[[], PositionStore],
         offset_of: OffsetOf,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -72,7 +72,7 @@ class Committer:
         self._open_store = open_store
         self._offset_of = offset_of
         self._monotonic_s = monotonic_s
-        self._store: Store | None = None
+        self._store: PositionStore | None = None
         self._saved: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
         self._again_at_s = 0.0

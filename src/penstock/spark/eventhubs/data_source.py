@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 
 from penstock.model.errors import ArgumentError
 from penstock.spark.errors import plain_errors
-from penstock.spark.eventhubs.options import Options, ReadOptions, RowOptions, WriteOptions
+from penstock.spark.eventhubs.options import EventHubsOptions, ReadOptions, RowOptions, WriteOptions
 from penstock.spark.eventhubs.planner import positions_of
 
 try:  # Spark 4.2
@@ -53,10 +53,10 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() is called without start
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.spark.eventhubs.checkpoint_reporter import Committer
-    from penstock.spark.eventhubs.hub_bounds import Planner
-    from penstock.spark.eventhubs.planner import Span
-    from penstock.spark.eventhubs.source import Poller
+    from penstock.spark.eventhubs.checkpoint_reporter import CheckpointReporter
+    from penstock.spark.eventhubs.hub_bounds import ReadPlanner
+    from penstock.spark.eventhubs.planner import SequenceRange
+    from penstock.spark.eventhubs.source import StreamOffsets
 
 _log = logging.getLogger("penstock.spark")
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's own words
@@ -80,7 +80,7 @@ class EventHubsDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         # Not given to the base class, whose attribute would show secrets to whoever prints it.
-        self._options = Options(options)
+        self._options = EventHubsOptions(options)
         for note in self._options.notes:
             _log.warning("eventhubs: %s.", note)
 
@@ -96,7 +96,7 @@ class EventHubsDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         rows = self._options.rows()
-        return EventHubsReader(self._options.read(), rows, _checked(schema, rows))
+        return EventHubsReader(self._options.read(), rows, _check_schema(schema, rows))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         rows = self._options.rows()
@@ -106,7 +106,7 @@ class EventHubsDataSource(DataSource):
                 "A streaming query has no end: endingPosition and endingPositions are for "
                 "spark.read. Trigger.AvailableNow ends at what is there."
             )
-        return EventHubsStreamReader(options, rows, _checked(schema, rows))
+        return EventHubsStreamReader(options, rows, _check_schema(schema, rows))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -117,10 +117,10 @@ class EventHubsDataSource(DataSource):
         return EventHubsStreamWriter(self._options.write(), schema)
 
 
-class SpanPartition(InputPartition):
+class SequenceRangePartition(InputPartition):
     """One task's events."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: SequenceRange) -> None:
         super().__init__(tuple(span))
 
 
@@ -132,27 +132,29 @@ class EventHubsReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
-        from penstock.spark.eventhubs.hub_bounds import Planner
-        from penstock.spark.eventhubs.planner import Span, split
+        from penstock.spark.eventhubs.hub_bounds import ReadPlanner
+        from penstock.spark.eventhubs.planner import SequenceRange, split_ranges
         from penstock.spark.eventhubs.positions import EARLIEST
 
-        planner = Planner(self._options)
+        planner = ReadPlanner(self._options)
         try:
             bounds = planner.bounds()
             starts = planner.starts(bounds, EARLIEST)
             ends = planner.ends(bounds)
         finally:
             planner.close()
-        spans = split(
-            (Span(key, starts[key], ends[key]) for key in bounds),
+        spans = split_ranges(
+            (SequenceRange(key, starts[key], ends[key]) for key in bounds),
             max_events_per_task=self._options.max_events_per_task,
             min_partitions=self._options.min_partitions,
         )
         # Spark takes an empty list for "one partition, None".
-        return [SpanPartition(span) for span in spans] or [SpanPartition(Span("0", 0, 0))]
+        return [SequenceRangePartition(span) for span in spans] or [
+            SequenceRangePartition(SequenceRange("0", 0, 0))
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._rows, self._schema)
+        return _read_range(partition, self._options, self._rows, self._schema)
 
 
 class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -160,16 +162,16 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options = options
         self._rows = rows
         self._schema = schema
-        self._planner: Planner | None = None
-        self._poller: Poller | None = None
-        self._committer: Committer | None = None
+        self._planner: ReadPlanner | None = None
+        self._poller: StreamOffsets | None = None
+        self._committer: CheckpointReporter | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None, "_poller": None, "_committer": None}
 
     @plain_errors()
     def initialOffset(self) -> dict[str, int]:
-        return self._polling().initial()
+        return self._stream_offsets().initial()
 
     def getDefaultReadLimit(self) -> Any:
         if self._options.max_events_per_trigger is not None:
@@ -180,7 +182,7 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
         """`start` is the end of what is processed and noted: Spark asks for more only then."""
         limited = ReadAllAvailable is None or not isinstance(limit, ReadAllAvailable)
-        poller = self._polling()
+        poller = self._stream_offsets()
         end = poller.next(start, limited=limited)
         if start is not None and self._committer is not None:
             self._committer.note(positions_of(start))
@@ -190,18 +192,18 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @plain_errors()
     def reportLatestOffset(self) -> dict[str, int] | None:
-        return self._polling().known_ends()
+        return self._stream_offsets().known_ends()
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
-        self._polling().stop_at_present()
+        self._stream_offsets().stop_at_present()
 
     @plain_errors()
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        return [SpanPartition(span) for span in self._polling().spans(start, end)]
+        return [SequenceRangePartition(span) for span in self._stream_offsets().spans(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._rows, self._schema)
+        return _read_range(partition, self._options, self._rows, self._schema)
 
     def stop(self) -> None:
         if self._committer is not None:
@@ -209,22 +211,22 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._planner is not None:
             self._planner.close()
 
-    def _polling(self) -> Poller:
+    def _stream_offsets(self) -> StreamOffsets:
         if self._poller is None:
-            from penstock.spark.eventhubs.checkpoint_reporter import committer
-            from penstock.spark.eventhubs.hub_bounds import Planner
-            from penstock.spark.eventhubs.source import Poller
+            from penstock.spark.eventhubs.checkpoint_reporter import open_checkpoint_reporter
+            from penstock.spark.eventhubs.hub_bounds import ReadPlanner
+            from penstock.spark.eventhubs.source import StreamOffsets
 
-            planner = self._planner = self._planner or Planner(self._options)
-            poller = Poller(self._options, planner)
-            self._committer = committer(
+            planner = self._planner = self._planner or ReadPlanner(self._options)
+            poller = StreamOffsets(self._options, planner)
+            self._committer = open_checkpoint_reporter(
                 self._options, poller.offset_of, is_penstock=planner.is_penstock
             )
             self._poller = poller
         return self._poller
 
 
-class Written(WriterCommitMessage):
+class SinkCommitMessage(WriterCommitMessage):
     """One task's events are stored."""
 
     def __init__(self, count: int) -> None:
@@ -240,13 +242,15 @@ class EventHubsWriter(DataSourceArrowWriter):
         self._job = options.sink_id or secrets.token_hex(16)
 
     @plain_errors()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         from penstock.spark.eventhubs.sink import publish
-        from penstock.spark.worker import settle_in
+        from penstock.spark.worker import configure_worker
 
-        settle_in()
+        configure_worker()
         task = _task()
-        return Written(publish(iterator, self._options, ("batch", self._job, task.partitionId())))
+        return SinkCommitMessage(
+            publish(iterator, self._options, ("batch", self._job, task.partitionId()))
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Everything is stored already."""
@@ -259,11 +263,11 @@ class EventHubsStreamWriter(DataSourceStreamArrowWriter):
         self._run = secrets.token_hex(16)
 
     @plain_errors()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         from penstock.spark.eventhubs.sink import publish
-        from penstock.spark.worker import settle_in
+        from penstock.spark.worker import configure_worker
 
-        settle_in()
+        configure_worker()
         task = _task()
         query = task.getLocalProperty(_QUERY_ID)
         batch = task.getLocalProperty(_BATCH_ID)
@@ -271,7 +275,7 @@ class EventHubsStreamWriter(DataSourceStreamArrowWriter):
         identity: tuple[object, ...] = ("stream", self._run, secrets.token_hex(16))
         if query is not None and batch is not None:
             identity = ("stream", self._options.sink_id or query, batch)
-        return Written(publish(iterator, self._options, (*identity, task.partitionId())))
+        return SinkCommitMessage(publish(iterator, self._options, (*identity, task.partitionId())))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Everything is stored already."""
@@ -310,21 +314,21 @@ def _task() -> TaskContext:
     return task
 
 
-def _read(
+def _read_range(
     partition: InputPartition, options: ReadOptions, rows: RowOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from penstock.spark.eventhubs.hub_bounds import range_settings
-    from penstock.spark.eventhubs.planner import Span
+    from penstock.spark.eventhubs.planner import SequenceRange
     from penstock.spark.eventhubs.rows import record_batches
-    from penstock.spark.worker import settle_in
+    from penstock.spark.worker import configure_worker
 
-    settle_in()
+    configure_worker()
     with plain_errors():
         yield from record_batches(
             range_settings(options),
-            Span(*partition.value),
+            SequenceRange(*partition.value),
             rows,
             to_arrow_schema(schema, timezone="UTC"),
             fail_on_data_loss=options.fail_on_data_loss,
@@ -351,7 +355,7 @@ def spark_schema(rows: RowOptions) -> StructType:
     return schema.add("eventHub", StringType()) if rows.hub else schema
 
 
-def _checked(schema: StructType, rows: RowOptions) -> StructType:
+def _check_schema(schema: StructType, rows: RowOptions) -> StructType:
     """Spark hands over a user's schema as it is: only ours can be read."""
     own = spark_schema(rows)
     if [(f.name, f.dataType) for f in own] != [(f.name, f.dataType) for f in schema]:

@@ -8,10 +8,10 @@ from datetime import datetime
 from penstock.client.ranges import HubReader, RangeSettings
 from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT
-from penstock.spark.errors import beyond, gone
+from penstock.spark.errors import events_gone, position_beyond_end
 from penstock.spark.eventhubs.options import ReadOptions
-from penstock.spark.eventhubs.planner import Bounds
-from penstock.spark.eventhubs.positions import Kind, Position
+from penstock.spark.eventhubs.planner import PartitionBounds
+from penstock.spark.eventhubs.positions import Position, PositionKind
 
 
 def range_settings(options: ReadOptions) -> RangeSettings:
@@ -29,7 +29,7 @@ def range_settings(options: ReadOptions) -> RangeSettings:
     )
 
 
-class Planner:
+class ReadPlanner:
     """Asks one hub. Blocking; keeps a connection until it is closed."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -40,15 +40,15 @@ class Planner:
     def close(self) -> None:
         self._reader.close()
 
-    def bounds(self) -> dict[str, Bounds]:
+    def bounds(self) -> dict[str, PartitionBounds]:
         """Of every partition, in the order of their numbers."""
         told = self._reader.partitions()
-        found: dict[str, Bounds] = {}
+        found: dict[str, PartitionBounds] = {}
         for partition_id in sorted(told, key=lambda each: (len(each), each)):
             about = told[partition_id]
             end = about["last_enqueued_sequence_number"] + 1
             begin = end if about["is_empty"] else about["beginning_sequence_number"]
-            found[partition_id] = Bounds(begin, end, about["last_enqueued_offset"])
+            found[partition_id] = PartitionBounds(begin, end, about["last_enqueued_offset"])
         return found
 
     def is_penstock(self) -> bool:
@@ -60,7 +60,7 @@ class Planner:
     def offset_of(self, partition_id: str, number: int) -> str | None:
         return self._reader.offset_of(partition_id, number)
 
-    def starts(self, bounds: Mapping[str, Bounds], default: Position) -> dict[str, int]:
+    def starts(self, bounds: Mapping[str, PartitionBounds], default: Position) -> dict[str, int]:
         """The first event of each partition."""
         options = self._options
         self._check_partitions("startingPositions", options.starts, bounds)
@@ -68,15 +68,19 @@ class Planner:
         for partition_id, known in bounds.items():
             position = options.starts.get(partition_id) or options.start or default
             number = self._number(partition_id, position, known, is_start=True)
-            if options.start_must_exist and position.kind is Kind.TIME and number >= known.end:
+            if (
+                options.start_must_exist
+                and position.kind is PositionKind.TIME
+                and number >= known.end
+            ):
                 raise ArgumentError(
                     f"Partition {partition_id} of hub {self._name!r} has no event at or behind "
                     "startingTimestamp: set startingTimestampStrategy=latest to begin at its end."
                 )
-            found[partition_id] = self._allowed(partition_id, number, known)
+            found[partition_id] = self._clamp_start(partition_id, number, known)
         return found
 
-    def ends(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
+    def ends(self, bounds: Mapping[str, PartitionBounds]) -> dict[str, int]:
         """Behind the last event of each partition."""
         options = self._options
         self._check_partitions("endingPositions", options.ends, bounds)
@@ -86,42 +90,42 @@ class Planner:
             number = self._number(partition_id, position, known, is_start=False)
             if number > known.end:
                 if options.fail_on_data_loss:
-                    raise beyond(self._name, partition_id, number - 1, known.end)
+                    raise position_beyond_end(self._name, partition_id, number - 1, known.end)
                 number = known.end
             found[partition_id] = number
         return found
 
-    def _allowed(self, partition_id: str, number: int, known: Bounds) -> int:
+    def _clamp_start(self, partition_id: str, number: int, known: PartitionBounds) -> int:
         """A start within what is there, or DataLoss."""
         if number < known.begin:
             if self._options.fail_on_data_loss:
                 begins = known.begin if known.end > known.begin else None
-                raise gone(self._name, partition_id, number, known.begin, begins)
+                raise events_gone(self._name, partition_id, number, known.begin, begins)
             return known.begin
         if number > known.end:
             if self._options.fail_on_data_loss:
-                raise beyond(self._name, partition_id, number, known.end)
+                raise position_beyond_end(self._name, partition_id, number, known.end)
             return known.end
         return number
 
     def _number(
-        self, partition_id: str, position: Position, known: Bounds, *, is_start: bool
+        self, partition_id: str, position: Position, known: PartitionBounds, *, is_start: bool
     ) -> int:
         """Starts include their event unless it says otherwise, ends never do."""
         kind = position.kind
-        if kind is Kind.EARLIEST:
+        if kind is PositionKind.EARLIEST:
             return known.begin
-        if kind is Kind.LATEST:
+        if kind is PositionKind.LATEST:
             return known.end
         inclusive = position.inclusive or not is_start
-        if kind is Kind.SEQUENCE:
+        if kind is PositionKind.SEQUENCE:
             return position.number + (0 if inclusive else 1)
-        if kind is Kind.TIME:
+        if kind is PositionKind.TIME:
             return self._reader.sequence_at(partition_id, position.number)
         return self._reader.sequence_at_offset(partition_id, position.offset, inclusive=inclusive)
 
     def _check_partitions(
-        self, option: str, named: Mapping[str, Position], bounds: Mapping[str, Bounds]
+        self, option: str, named: Mapping[str, Position], bounds: Mapping[str, PartitionBounds]
     ) -> None:
         strange = [each for each in named if each not in bounds]
         if strange:

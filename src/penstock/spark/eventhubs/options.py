@@ -126,7 +126,7 @@ Transport = Literal["amqp", "amqps", "wss"]
 PropertiesFormat = Literal["json", "string", "variant"]
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class HubTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Which hub, and how to get there."""
 
     connection_string: Secret
@@ -139,7 +139,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    target: Target
+    target: HubTarget
     consumer_group: str
     start: Position | None  # None: earliest for a batch, latest for a stream
     starts: dict[str, Position]
@@ -171,7 +171,7 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    target: Target
+    target: HubTarget
     partition_id: str | None
     partition_key: str | None
     batch_bytes_max: int | None
@@ -184,7 +184,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     sink_id: str | None
 
 
-class Options:
+class EventHubsOptions:
     """The given ones by their proper names. Raises ArgumentError for a name that nobody knows."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -242,7 +242,9 @@ class Options:
             least <= int(stripped) <= most
         ):
             bounds = f"{least} to {most}" if most < 2**62 else f"{least} or more"
-            raise ArgumentError(f"{name} is {_shown(text)}: a whole number, {bounds}, is expected.")
+            raise ArgumentError(
+                f"{name} is {_quote_value(text)}: a whole number, {bounds}, is expected."
+            )
         return int(stripped)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -251,14 +253,16 @@ class Options:
             return default
         word = text.strip().lower()
         if word not in ("true", "false"):
-            raise ArgumentError(f"{name} is {_shown(text)}: true or false is expected.")
+            raise ArgumentError(f"{name} is {_quote_value(text)}: true or false is expected.")
         return word == "true"
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
         text = self._values.get(name)
         word = default if text is None else text.strip().lower()
         if word not in allowed:
-            raise ArgumentError(f"{name} is {_shown(text)}: {' or '.join(allowed)} is expected.")
+            raise ArgumentError(
+                f"{name} is {_quote_value(text)}: {' or '.join(allowed)} is expected."
+            )
         return word
 
     def seconds(self, name: str, default: float) -> float:
@@ -322,7 +326,7 @@ class Options:
             sink_id=self.text("sinkId"),
         )
 
-    def target(self) -> Target:
+    def target(self) -> HubTarget:
         """Raises ArgumentError without a word of any secret."""
         # `printed + ";EntityPath=..."` is often written with one semicolon too many.
         pieces = self._connection_string().split(";")
@@ -343,10 +347,10 @@ class Options:
         insecure = self.boolean("tls.insecure", False)
         ca_file = self.text("tls.caFile")
         if ca_file is not None and not Path(ca_file).is_file():
-            raise ArgumentError(f"tls.caFile is {_shown(ca_file)}: there is no such file.")
+            raise ArgumentError(f"tls.caFile is {_quote_value(ca_file)}: there is no such file.")
         if ca_file is None and endpoint.tls and not insecure:
             ca_file = _known_ca_file(connection_string, endpoint.host)
-        return Target(
+        return HubTarget(
             connection_string=Secret(connection_string),
             eventhub_name=hub,
             ca_file=ca_file,
@@ -390,7 +394,7 @@ class Options:
         if len(ways) > 1:
             raise ArgumentError(f"The options {' and '.join(ways)} exclude each other: give one.")
         if self.text("endpoint") is not None:
-            return self._composed()
+            return self._compose_connection_string()
         if variable := self.text("connectionString.env"):
             return _from_environment(variable)
         if file := self.text("connectionString.file"):
@@ -404,7 +408,7 @@ class Options:
             )
         return given
 
-    def _composed(self) -> str:
+    def _compose_connection_string(self) -> str:
         endpoint = self.text("endpoint") or ""
         named = endpoint if "://" in endpoint else f"sb://{endpoint}"
         token, key, key_name = (self.text(n) for n in ("sasToken", "sasKey", "sasKeyName"))
@@ -441,7 +445,9 @@ def parse_duration(option: str, text: str) -> float:
     if iso and any(iso.groups()):
         days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    raise ArgumentError(f"{option} is {_shown(text)}: a duration such as 30s, 15m or PT1M30S.")
+    raise ArgumentError(
+        f"{option} is {_quote_value(text)}: a duration such as 30s, 15m or PT1M30S."
+    )
 
 
 _UNITS = {
@@ -463,7 +469,7 @@ def _unknown(key: str, plain: str) -> str:
         far = difflib.get_close_matches(plain, _BY_LOWER, n=1, cutoff=0.0)[0]
         hint = f"the nearest is {_BY_LOWER[far]}; docs/spark.md lists them all."
     # The key alone: its value may be a secret whose name was misspelt.
-    return f"The format eventhubs has no option {_shown(key)}: {hint}"
+    return f"The format eventhubs has no option {_quote_value(key)}: {hint}"
 
 
 def _with_tls(connection_string: str, *, tls: bool) -> str:
@@ -490,7 +496,8 @@ def _from_environment(variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
         raise ArgumentError(
-            f"connectionString.env names {_shown(variable)}, which is not set in the environment "
+            f"connectionString.env names {_quote_value(variable)}, which is not set in the "
+            "environment "
             "that Spark was started with: set it before the session is made."
         )
     return value
@@ -503,13 +510,15 @@ def _from_file(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not UTF-8"
         raise ArgumentError(
-            f"connectionString.file is {_shown(str(file))}, which cannot be read: {why}."
+            f"connectionString.file is {_quote_value(str(file))}, which cannot be read: {why}."
         ) from None
     if len(text) > _CONNECTION_STRING_BYTES_MAX:
-        raise ArgumentError(f"connectionString.file is {_shown(str(file))}: too long for one.")
+        raise ArgumentError(
+            f"connectionString.file is {_quote_value(str(file))}: too long for one."
+        )
     return text.strip()
 
 
-def _shown(value: object) -> str:
+def _quote_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."

@@ -16,7 +16,7 @@ CREATED_AT, BYTES = "createdAt", "bytes"
 _EVENT_BYTES_DEFAULT = 1024  # where the service's offsets tell nothing
 
 
-class Bounds(NamedTuple):
+class PartitionBounds(NamedTuple):
     """A partition as it is: its oldest event, and the number that the next one will have."""
 
     begin: int
@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
     end_offset: str = ""  # the service's own offset of the last event
 
 
-class Span(NamedTuple):
+class SequenceRange(NamedTuple):
     """Events first to end - 1 of one partition: one task."""
 
     partition_id: str
@@ -50,14 +50,14 @@ def _order(partition_id: str) -> tuple[int, str]:
     return (int(partition_id), "") if partition_id.isdigit() else (2**62, partition_id)
 
 
-def split(
-    spans: Iterable[Span], *, max_events_per_task: int | None, min_partitions: int | None
-) -> list[Span]:
+def split_ranges(
+    spans: Iterable[SequenceRange], *, max_events_per_task: int | None, min_partitions: int | None
+) -> list[SequenceRange]:
     """Spans cut so that none is above `max_events_per_task` and that there are at least
     `min_partitions` of them, as far as there are events; each of a partition's share is equal."""
     whole = [span for span in spans if span.length > 0]
     total = sum(span.length for span in whole)
-    cut: list[Span] = []
+    cut: list[SequenceRange] = []
     for span in whole:
         pieces = 1
         if min_partitions is not None and min_partitions > len(whole):
@@ -68,12 +68,16 @@ def split(
     return cut
 
 
-def _pieces(span: Span, count: int) -> list[Span]:
+def _pieces(span: SequenceRange, count: int) -> list[SequenceRange]:
     edges = [span.first + span.length * index // count for index in range(count + 1)]
-    return [Span(span.partition_id, first, end) for first, end in itertools.pairwise(edges)]
+    return [
+        SequenceRange(span.partition_id, first, end) for first, end in itertools.pairwise(edges)
+    ]
 
 
-def admit(start: Mapping[str, int], end: Mapping[str, int], events_max: int) -> dict[str, int]:
+def admit_events(
+    start: Mapping[str, int], end: Mapping[str, int], events_max: int
+) -> dict[str, int]:
     """How far each partition goes when at most `events_max` are read in all: shares are as the
     backlogs are, none above the limit, and what rounding leaves goes to the longest backlogs."""
     backlogs = {key: max(0, end[key] - start.get(key, 0)) for key in end}
@@ -91,13 +95,13 @@ def admit(start: Mapping[str, int], end: Mapping[str, int], events_max: int) -> 
     return {key: start.get(key, 0) + shares[key] for key in end}
 
 
-class Sizes:
+class EventSizeEstimate:
     """What an event weighs, by the service's offsets, which count bytes where they are numbers."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[tuple[int, int]]] = {}
 
-    def note(self, partition_id: str, bounds: Bounds) -> None:
+    def note(self, partition_id: str, bounds: PartitionBounds) -> None:
         if bounds.end_offset.isascii() and bounds.end_offset.isdigit():
             points = self._seen.setdefault(partition_id, [])
             point = (bounds.end, int(bounds.end_offset))

@@ -20,7 +20,7 @@ _FIELDS = {"offset", "seqno", "enqueuedtime", "isinclusive"}
 _OFFSETS_OF_WORDS = {"-1": "earliest", "@latest": "latest"}
 
 
-class Kind(IntEnum):
+class PositionKind(IntEnum):
     EARLIEST = 0
     LATEST = 1
     SEQUENCE = 2
@@ -31,27 +31,27 @@ class Kind(IntEnum):
 class Position(NamedTuple):
     """`number` is a sequence number or milliseconds since 1970, `offset` the service's text."""
 
-    kind: Kind
+    kind: PositionKind
     number: int = 0
     offset: str = ""
     inclusive: bool = True
 
 
-EARLIEST = Position(Kind.EARLIEST)
-LATEST = Position(Kind.LATEST)
+EARLIEST = Position(PositionKind.EARLIEST)
+LATEST = Position(PositionKind.LATEST)
 
 
 def parse_position(option: str, text: str) -> Position:
     """One position for every partition. Raises ArgumentError naming the option."""
     stripped = text.strip()
     if stripped.startswith("{"):
-        return _from_json(option, _loaded(option, stripped))
+        return _from_json(option, _load_json(option, stripped))
     return _from_text(option, stripped)
 
 
 def parse_positions(option: str, text: str, hub: str) -> dict[str, Position]:
     """Positions by partition id."""
-    loaded = _loaded(option, text)
+    loaded = _load_json(option, text)
     if len(loaded) == 1 and hub in loaded and _is_by_partition(loaded[hub]):
         loaded = loaded[hub]
     positions: dict[str, Position] = {}
@@ -65,8 +65,8 @@ def parse_time(option: str, text: str) -> Position:
     """A time alone: ISO, or milliseconds since 1970 as Kafka's source has it."""
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit():
-        return Position(Kind.TIME, int(stripped))
-    return Position(Kind.TIME, _milliseconds(option, stripped))
+        return Position(PositionKind.TIME, int(stripped))
+    return Position(PositionKind.TIME, _milliseconds(option, stripped))
 
 
 def is_by_partition(text: str) -> bool:
@@ -83,13 +83,13 @@ def is_by_partition(text: str) -> bool:
 # --- inside ---------------------------------------------------------------------------------------
 
 
-def _loaded(option: str, text: str) -> dict[str, Any]:
+def _load_json(option: str, text: str) -> dict[str, Any]:
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError):
-        raise ArgumentError(f"{option} is no valid JSON: {_shown(text)}.") from None
+        raise ArgumentError(f"{option} is no valid JSON: {_quote_value(text)}.") from None
     if not isinstance(loaded, dict):
-        raise ArgumentError(f"{option} is {_shown(text)}: a JSON object is expected.")
+        raise ArgumentError(f"{option} is {_quote_value(text)}: a JSON object is expected.")
     return loaded
 
 
@@ -102,17 +102,17 @@ def _partition_id(option: str, key: str, hub: str) -> str:
         if key.isascii() and key.isdigit():
             return str(int(key))
         raise ArgumentError(
-            f'{option} has the key {_shown(key)}: a partition id such as "0", or the old '
+            f'{option} has the key {_quote_value(key)}: a partition id such as "0", or the old '
             'connector\'s {"ehName": ..., "partitionId": 0} as text, is expected.'
         )
-    named = {name.lower(): value for name, value in _loaded(option, key).items()}
+    named = {name.lower(): value for name, value in _load_json(option, key).items()}
     partition = named.get("partitionid")
     if isinstance(partition, bool) or not str(partition).isdigit():
-        raise ArgumentError(f"{option} has a key without a partitionId: {_shown(key)}.")
+        raise ArgumentError(f"{option} has a key without a partitionId: {_quote_value(key)}.")
     name = named.get("ehname")
     if name is not None and str(name).casefold() != hub.casefold():
         raise ArgumentError(
-            f"{option} is for the hub {_shown(str(name))}, but this query reads {hub!r}."
+            f"{option} is for the hub {_quote_value(str(name))}, but this query reads {hub!r}."
         )
     return str(partition)
 
@@ -124,11 +124,12 @@ def _from_value(option: str, value: object) -> Position:
         # Kafka's source: -2 is the beginning, -1 the end.
         if value in (-2, -1):
             return EARLIEST if value == -2 else LATEST
-        return Position(Kind.SEQUENCE, _natural(option, value))
+        return Position(PositionKind.SEQUENCE, _natural(option, value))
     if isinstance(value, str):
         return parse_position(option, value)
     raise ArgumentError(
-        f"{option} is {_shown(value)}: a sequence number, a text or an EventPosition is expected."
+        f"{option} is {_quote_value(value)}: a sequence number, a text or an EventPosition "
+        "is expected."
     )
 
 
@@ -139,8 +140,8 @@ def _from_text(option: str, text: str) -> Position:
     if word in ("latest", "@latest"):
         return LATEST
     if text.isascii() and text.isdigit():
-        return Position(Kind.SEQUENCE, int(text))
-    return Position(Kind.TIME, _milliseconds(option, text))
+        return Position(PositionKind.SEQUENCE, int(text))
+    return Position(PositionKind.TIME, _milliseconds(option, text))
 
 
 def _from_json(option: str, fields: dict[str, Any]) -> Position:
@@ -150,7 +151,7 @@ def _from_json(option: str, fields: dict[str, Any]) -> Position:
     if not known.keys() <= _FIELDS:
         strange = sorted(known.keys() - _FIELDS)
         raise ArgumentError(
-            f"{option} has the field {_shown(strange[0])}: offset, seqNo, enqueuedTime and "
+            f"{option} has the field {_quote_value(strange[0])}: offset, seqNo, enqueuedTime and "
             "isInclusive are known."
         )
     offset, number, time = known.get("offset"), known.get("seqno"), known.get("enqueuedtime")
@@ -167,15 +168,15 @@ def _from_json(option: str, fields: dict[str, Any]) -> Position:
         word = _OFFSETS_OF_WORDS.get(str(offset))
         if word is not None:
             return EARLIEST if word == "earliest" else LATEST
-        return Position(Kind.OFFSET, offset=str(offset), inclusive=inclusive)
+        return Position(PositionKind.OFFSET, offset=str(offset), inclusive=inclusive)
     if number is not None:
-        return Position(Kind.SEQUENCE, _natural(option, number), inclusive=inclusive)
-    return Position(Kind.TIME, _milliseconds(option, str(time)), inclusive=inclusive)
+        return Position(PositionKind.SEQUENCE, _natural(option, number), inclusive=inclusive)
+    return Position(PositionKind.TIME, _milliseconds(option, str(time)), inclusive=inclusive)
 
 
 def _natural(option: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise ArgumentError(f"{option} has the sequence number {_shown(value)}: 0 or more.")
+        raise ArgumentError(f"{option} has the sequence number {_quote_value(value)}: 0 or more.")
     return value
 
 
@@ -184,13 +185,14 @@ def _milliseconds(option: str, text: str) -> int:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ArgumentError(
-            f"{option} is {_shown(text)}: earliest, latest, a sequence number, a time such as "
+            f"{option} is {_quote_value(text)}: earliest, latest, a sequence number, a time "
+            "such as "
             '2026-11-16T12:00:00Z or an EventPosition such as {"seqNo": 100} is expected.'
         ) from None
     aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _shown(value: object) -> str:
+def _quote_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.ranges import EventsLost, RangeSettings, read_chunks
 from penstock.client.values import json_text, plain_text
-from penstock.kernels import Gatherer
-from penstock.spark.errors import gone
+from penstock.kernels import ArrowColumnBuilder
+from penstock.spark.errors import events_gone
 from penstock.spark.eventhubs.options import RowOptions
-from penstock.spark.eventhubs.planner import Span
+from penstock.spark.eventhubs.planner import SequenceRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.kernels import Gathered, Maps, Texts
+    from penstock.kernels import ArrowColumns, MapColumn, TextColumn
 
 # Between a thousand and ten thousand rows a batch Spark is at its fastest.
 BATCH_ROWS = 8192
@@ -26,7 +26,7 @@ BATCH_BYTES = 2 * 1024 * 1024  # what is made, sent and read again stays in the 
 
 def record_batches(
     settings: RangeSettings,
-    span: Span,
+    span: SequenceRange,
     rows: RowOptions,
     schema: pa.Schema,
     *,
@@ -34,8 +34,8 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The events of a span, in order. Raises DataLoss where some are gone, unless that is
     allowed; then it goes on with what is there. Raises ClientError."""
-    maker = _Batches(settings, span, rows, schema)
-    gatherer = Gatherer(
+    maker = _BatchBuilder(settings, span, rows, schema)
+    gatherer = ArrowColumnBuilder(
         plain_text if rows.properties_format == "string" else json_text,
         properties=rows.properties,
         system=rows.system,
@@ -47,7 +47,7 @@ def record_batches(
         try:
             for chunk in read_chunks(settings, span.partition_id, expected, span.end - 1):
                 if chunk.first > expected and fail_on_data_loss:
-                    raise gone(hub, span.partition_id, expected, chunk.first, chunk.first)
+                    raise events_gone(hub, span.partition_id, expected, chunk.first, chunk.first)
                 gatherer.add(chunk.data, chunk.bounds)
                 expected = chunk.last + 1
                 if gatherer.rows >= BATCH_ROWS or gatherer.size >= BATCH_BYTES:
@@ -55,19 +55,21 @@ def record_batches(
             break
         except EventsLost as error:
             if fail_on_data_loss:
-                raise gone(hub, span.partition_id, expected, error.found, error.found) from error
+                raise events_gone(
+                    hub, span.partition_id, expected, error.found, error.found
+                ) from error
             expected = max(expected, error.found)
     if expected < span.end and fail_on_data_loss:
-        raise gone(hub, span.partition_id, expected, span.end, None)
+        raise events_gone(hub, span.partition_id, expected, span.end, None)
     if gatherer.rows:
         yield maker.batch(gatherer.take())
 
 
-class _Batches:
+class _BatchBuilder:
     """Makes batches of one span: what is the same in each row is made once."""
 
     def __init__(
-        self, settings: RangeSettings, span: Span, rows: RowOptions, schema: pa.Schema
+        self, settings: RangeSettings, span: SequenceRange, rows: RowOptions, schema: pa.Schema
     ) -> None:
         import pyarrow as pa
 
@@ -80,7 +82,7 @@ class _Batches:
         }
         self._kept: dict[tuple[str, int], Any] = {}
 
-    def batch(self, gathered: Gathered) -> pa.RecordBatch:
+    def batch(self, gathered: ArrowColumns) -> pa.RecordBatch:
         pa, count = self._pa, gathered.rows
         columns: dict[str, Any] = {
             "body": self._body(gathered.body, count),
@@ -100,7 +102,7 @@ class _Batches:
         arrays = [columns[field.name] for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _body(self, texts: Texts, count: int) -> Any:
+    def _body(self, texts: TextColumn, count: int) -> Any:
         pa = self._pa
         body = self._texts(texts, count, binary=True)
         if not self._rows.body_text:
@@ -114,7 +116,7 @@ class _Batches:
             ]
             return pa.array(decoded, pa.string())
 
-    def _texts(self, texts: Texts, count: int, *, binary: bool = False) -> Any:
+    def _texts(self, texts: TextColumn, count: int, *, binary: bool = False) -> Any:
         pa = self._pa
         kind = pa.binary() if binary else pa.string()
         valid = None if texts.valid is None else pa.py_buffer(texts.valid)
@@ -131,7 +133,7 @@ class _Batches:
             )
         return self._kept[key]
 
-    def _maps(self, name: str, maps: Maps, count: int) -> Any:
+    def _maps(self, name: str, maps: MapColumn, count: int) -> Any:
         pa = self._pa
         kind = self._schema.field(name).type
         pairs = struct.unpack_from("<i", maps.ends, len(maps.ends) - 4)[0]

@@ -38,7 +38,7 @@ from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT
 from penstock.model.partitioner import partition_for_key
 from penstock.spark.eventhubs.options import WriteOptions
-from penstock.spark.eventhubs.stored_batches import read_back, row_digest
+from penstock.spark.eventhubs.stored_batches import read_stored_rows, row_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,11 +67,11 @@ def publish(
 ) -> int:
     """Publish every row; how many there were. Returns when all are stored. Raises ClientError,
     ArgumentError for a row that cannot be an event."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_publish(batches, options, producer_id(*identity)))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop
     except ImportError:
@@ -83,12 +83,12 @@ async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, num
     first: Any = await asyncio.to_thread(next, batches, None)
     if first is None:
         return 0
-    sink = _Sink(options, None if options.idempotent is False else number)
+    sink = _SinkTask(options, None if options.idempotent is False else number)
     try:
         if not await sink.open():
             _log.info("eventhubs: the service is not Penstock: rows arrive at least once.")
             await sink.close()
-            sink = _Sink(options, None)
+            sink = _SinkTask(options, None)
             await sink.open()
         count = 0
         batch = first
@@ -106,12 +106,12 @@ async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, num
         await sink.close()
 
 
-class _Batch(EventDataBatch):
+class _SinkBatch(EventDataBatch):
     """A batch that takes an event's parts: no object per row. Its events have their numbers from
     the beginning, since a partition's publications leave one after the other."""
 
     def __init__(
-        self, max_size_in_bytes: int, *, partition_id: str | None, stamps: _Stamps | None
+        self, max_size_in_bytes: int, *, partition_id: str | None, stamps: _SequenceNumbers | None
     ) -> None:
         super().__init__(max_size_in_bytes, partition_id=partition_id, stamped=stamps is not None)
         self.lane = partition_id
@@ -139,7 +139,7 @@ class _Batch(EventDataBatch):
         self._count += 1
         return True
 
-    def append_rows(self, bodies: Bodies, first: int, stop: int) -> int:
+    def append_rows(self, bodies: SinkBodies, first: int, stop: int) -> int:
         """The same for rows that are nothing but bodies; how many had room."""
         stamps = self._stamps
         own, number_at = (b"", -1) if stamps is None else stamps.blank
@@ -170,7 +170,7 @@ class _Batch(EventDataBatch):
             super().stamp(producer)
 
 
-class _Stamps:
+class _SequenceNumbers:
     """The annotations of one partition's events: all the same but for the number, and the key."""
 
     def __init__(self, state: ProducerState) -> None:
@@ -200,18 +200,18 @@ class _Stamps:
         return made
 
 
-class _Lane:
+class _SinkPartition:
     """One partition's rows."""
 
-    def __init__(self, partition_id: str | None, stamps: _Stamps | None) -> None:
+    def __init__(self, partition_id: str | None, stamps: _SequenceNumbers | None) -> None:
         self.partition_id = partition_id
         self.stamps = stamps
-        self.batch: _Batch | None = None
+        self.batch: _SinkBatch | None = None
         self.skip = 0  # rows that the service has already, when nobody can say which
         self.sending: asyncio.Task[None] | None = None
 
 
-class _Sink:
+class _SinkTask:
     def __init__(self, options: WriteOptions, number: int | None) -> None:
         target = options.target
         self._options = options
@@ -228,7 +228,7 @@ class _Sink:
             transport="websocket" if target.websocket else "amqp",
         )
         self._producer_id = number
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _SinkPartition] = {}
         self._stored: Counter[bytes] = Counter()  # of an earlier run, by `row_digest`
         self._ids: list[str] = []
         self._turn = 0
@@ -249,7 +249,9 @@ class _Sink:
             places = self._ids
             states = await asyncio.gather(*(self._producer.producer_state(p) for p in places))
             told = list(zip(places, states, strict=True))
-            self._lanes = {place: _Lane(place, _Stamps(state)) for place, state in told}
+            self._lanes = {
+                place: _SinkPartition(place, _SequenceNumbers(state)) for place, state in told
+            }
             counts = {place: state.published for place, state in told if state.published}
             if counts:
                 await self._leave_out(self._producer_id, counts)
@@ -263,7 +265,7 @@ class _Sink:
         await self._producer.close()
 
     async def add(self, rows: pa.RecordBatch) -> None:
-        columns = Columns(rows, self._options)
+        columns = SinkColumns(rows, self._options)
         bodies = None if self._is_particular else columns.bodies_alone()
         if bodies is not None:
             await self._add_bodies(bodies)
@@ -291,7 +293,7 @@ class _Sink:
             or options.partition_key is not None
         )
 
-    async def _add_bodies(self, bodies: Bodies) -> None:
+    async def _add_bodies(self, bodies: SinkBodies) -> None:
         """Rows that are nothing but bodies, in runs: each goes to one partition."""
         row = 0
         while row < bodies.count:
@@ -307,7 +309,7 @@ class _Sink:
                         raise _too_large(bodies.size(row), lane.batch)
                     await self._send(lane)
 
-    def _run(self, bodies: Bodies, row: int) -> tuple[str, int]:
+    def _run(self, bodies: SinkBodies, row: int) -> tuple[str, int]:
         """Where the row goes, and before which one that changes; as `_place` has it."""
         wanted = self._options.partition_id
         if wanted is not None:
@@ -327,7 +329,7 @@ class _Sink:
         for lane in self._lanes.values():
             await self._send(lane)
         for lane in self._lanes.values():
-            await self._sent(lane)
+            await self._wait_sent(lane)
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -343,7 +345,7 @@ class _Sink:
             transport="websocket" if target.websocket else "amqp",
         )
         try:
-            self._stored = await read_back(consumer, number, counts)
+            self._stored = await read_stored_rows(consumer, number, counts)
         except ClientDenied:
             _log.warning(
                 "eventhubs: the policy may not listen: rows that an earlier run has stored are "
@@ -361,14 +363,14 @@ class _Sink:
             self._stored[digest] = left - 1
         return left > 0
 
-    def _is_full(self, batch: _Batch) -> bool:
+    def _is_full(self, batch: _SinkBatch) -> bool:
         most = self._options.batch_events_max
         return most is not None and len(batch) >= most
 
     async def _next(
         self,
-        lane: _Lane,
-        batch: _Batch | None,
+        lane: _SinkPartition,
+        batch: _SinkBatch | None,
         body: bytes,
         properties: dict[str, object] | None,
         key: str | None,
@@ -384,15 +386,15 @@ class _Sink:
         if self._is_full(batch):
             await self._send(lane)
 
-    async def _new_batch(self, lane: _Lane) -> _Batch:
+    async def _new_batch(self, lane: _SinkPartition) -> _SinkBatch:
         made = await self._producer.create_batch(partition_id=lane.partition_id)
         allowed = made.max_size_in_bytes
         size = min(allowed, self._options.batch_bytes_max or allowed)
-        return _Batch(size, partition_id=lane.partition_id, stamps=lane.stamps)
+        return _SinkBatch(size, partition_id=lane.partition_id, stamps=lane.stamps)
 
-    def _new_lane(self, place: str) -> _Lane:
+    def _new_lane(self, place: str) -> _SinkPartition:
         assert not self._is_idempotent, "all partitions were asked when it was opened"
-        lane = self._lanes[place] = _Lane(place, None)
+        lane = self._lanes[place] = _SinkPartition(place, None)
         return lane
 
     def _place(self, partition_id: str | None, key: str | None, size: int) -> str:
@@ -411,21 +413,21 @@ class _Sink:
             self._turn += 1
         return ids[self._turn % len(ids)]
 
-    async def _send(self, lane: _Lane) -> None:
+    async def _send(self, lane: _SinkPartition) -> None:
         """One publication of a partition is on its way at a time: order."""
         batch, lane.batch = lane.batch, None
         if batch is None or len(batch) == 0:
             return
-        await self._sent(lane)
+        await self._wait_sent(lane)
         lane.sending = asyncio.create_task(self._deliver(batch))
         await asyncio.sleep(0)  # its first bytes leave before the next rows are encoded
 
-    async def _sent(self, lane: _Lane) -> None:
+    async def _wait_sent(self, lane: _SinkPartition) -> None:
         sending, lane.sending = lane.sending, None
         if sending is not None:
             await sending
 
-    async def _deliver(self, batch: _Batch) -> None:
+    async def _deliver(self, batch: _SinkBatch) -> None:
         deadline_s = time.monotonic() + _BUSY_S_MAX
         while True:
             try:
@@ -437,7 +439,7 @@ class _Sink:
                     raise
 
 
-class Bodies:
+class SinkBodies:
     """A column of bodies as Arrow has it: `data`, and where each row ends."""
 
     def __init__(self, column: Any) -> None:
@@ -457,7 +459,7 @@ class Bodies:
         return bisect_right(ends, ends[row] + size, row + 1, self.count + 1) - row - 1
 
 
-class Columns:
+class SinkColumns:
     """The rows of one Arrow batch as events: body, properties, partition key, partition id."""
 
     def __init__(self, rows: pa.RecordBatch, options: WriteOptions) -> None:
@@ -465,13 +467,13 @@ class Columns:
         self._options = options
         self._names = {name.lower(): index for index, name in enumerate(rows.schema.names)}
 
-    def bodies_alone(self) -> Bodies | None:
+    def bodies_alone(self) -> SinkBodies | None:
         """When no row has a key, a partition or properties of its own, and there is a row."""
         others = ("partitionkey", "partitionid", "properties")
         columns = [self._rows.column(self._names[each]) for each in others if each in self._names]
         if not self._rows.num_rows or any(each.null_count < len(each) for each in columns):
             return None
-        return Bodies(self._body())
+        return SinkBodies(self._body())
 
     def _body(self) -> Any:
         import pyarrow as pa

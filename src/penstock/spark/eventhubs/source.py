@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from penstock.spark.errors import beyond, gone, made_anew
+from penstock.spark.errors import events_gone, hub_recreated, position_beyond_end
 from penstock.spark.eventhubs.options import ReadOptions
 from penstock.spark.eventhubs.planner import (
     BYTES,
     CREATED_AT,
-    Bounds,
-    Sizes,
-    Span,
-    admit,
+    EventSizeEstimate,
+    PartitionBounds,
+    SequenceRange,
+    admit_events,
     positions_of,
     sorted_offsets,
-    split,
+    split_ranges,
 )
 from penstock.spark.eventhubs.positions import LATEST, Position
 
@@ -31,22 +31,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FRESH_S = 5.0  # what the hub said so recently is good enough to find losses early
 
 
-class Asked(Protocol):
+class PlannerProtocol(Protocol):
     """What is asked of a hub: `penstock.spark.eventhubs.hub_bounds.Planner`."""
 
-    def bounds(self) -> dict[str, Bounds]: ...
+    def bounds(self) -> dict[str, PartitionBounds]: ...
     def created_at(self) -> datetime: ...
     def offset_of(self, partition_id: str, number: int) -> str | None: ...
-    def starts(self, bounds: Mapping[str, Bounds], default: Position) -> dict[str, int]: ...
+    def starts(
+        self, bounds: Mapping[str, PartitionBounds], default: Position
+    ) -> dict[str, int]: ...
 
 
-class Poller:
+class StreamOffsets:
     """One query's view of one hub."""
 
     def __init__(
         self,
         options: ReadOptions,
-        hub: Asked,
+        hub: PlannerProtocol,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,8 +56,8 @@ class Poller:
         self._name = options.target.eventhub_name
         self._hub = hub
         self._monotonic_s = monotonic_s
-        self._sizes = Sizes()
-        self._bounds: dict[str, Bounds] = {}
+        self._sizes = EventSizeEstimate()
+        self._bounds: dict[str, PartitionBounds] = {}
         self._bounds_at_s = float("-inf")  # never
         self._created_ms = 0  # when the hub was made, which tells it from another of its name
         self._first_created_ms: int | None = None
@@ -98,7 +100,7 @@ class Poller:
         if backlog and self._waits(backlog):
             end = begin
         elif limited and backlog:
-            end = self._admitted(first, end)
+            end = self._admit(first, end)
         if end == begin:
             self._returned = given
         else:
@@ -121,9 +123,9 @@ class Poller:
             (self._returned or {}).get(key, 0) >= end for key, end in self._target.items()
         )
 
-    def spans(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Span]:
+    def spans(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[SequenceRange]:
         """The tasks of one micro-batch, also of one that is run again after a crash."""
-        found: list[Span] = []
+        found: list[SequenceRange] = []
         bounds = self._recent()
         if self._is_of_another_hub(end):
             self._check_anew()
@@ -134,9 +136,9 @@ class Poller:
             known = bounds.get(key)
             first = self._first(key, begin, ends)
             if known is not None and known.begin > first:
-                first = self._lost(key, first, min(known.begin, ends[key]), known)
-            found.append(Span(key, first, ends[key]))
-        return split(
+                first = self._report_lost(key, first, min(known.begin, ends[key]), known)
+            found.append(SequenceRange(key, first, ends[key]))
+        return split_ranges(
             found,
             max_events_per_task=self._options.max_events_per_task,
             min_partitions=self._options.min_partitions,
@@ -155,10 +157,10 @@ class Poller:
     def _check_anew(self) -> None:
         """Raises DataLoss unless that is allowed."""
         if self._options.fail_on_data_loss:
-            raise made_anew(self._name)
+            raise hub_recreated(self._name)
         _log.warning("eventhubs: the hub %r was made anew.", self._name)
 
-    def _poll(self) -> dict[str, Bounds]:
+    def _poll(self) -> dict[str, PartitionBounds]:
         """Ask the hub."""
         self._created_ms = (self._hub.created_at() - _EPOCH) // timedelta(milliseconds=1)
         if self._first_created_ms is None:
@@ -171,12 +173,14 @@ class Poller:
         self._bounds, self._bounds_at_s = bounds, self._monotonic_s()
         return bounds
 
-    def _recent(self) -> dict[str, Bounds]:
+    def _recent(self) -> dict[str, PartitionBounds]:
         if self._monotonic_s() - self._bounds_at_s <= _FRESH_S:
             return self._bounds
         return self._poll()
 
-    def _ends(self, begin: Mapping[str, int], bounds: Mapping[str, Bounds]) -> dict[str, int]:
+    def _ends(
+        self, begin: Mapping[str, int], bounds: Mapping[str, PartitionBounds]
+    ) -> dict[str, int]:
         """The hub's ends; a partition that is gone keeps its place."""
         ends = {key: begin[key] for key in begin}
         for key, known in bounds.items():
@@ -184,7 +188,7 @@ class Poller:
                 continue
             if known.end < begin.get(key, 0):
                 if self._options.fail_on_data_loss:
-                    raise beyond(self._name, key, begin[key] - 1, known.end)
+                    raise position_beyond_end(self._name, key, begin[key] - 1, known.end)
                 _log.warning(
                     "eventhubs: partition %s of hub %r ends at %d, before %d: it is read from its "
                     "beginning.",
@@ -210,16 +214,16 @@ class Poller:
             return False
         return self._monotonic_s() - self._moved_at_s < self._options.max_trigger_delay_s
 
-    def _admitted(self, begin: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
+    def _admit(self, begin: Mapping[str, int], end: Mapping[str, int]) -> dict[str, int]:
         by_bytes = self._sizes.events_for(begin, end, self._options.max_bytes_per_trigger)
         limits = [
             limit for limit in (self._options.max_events_per_trigger, by_bytes) if limit is not None
         ]
-        return admit(begin, end, min(limits)) if limits else dict(end)
+        return admit_events(begin, end, min(limits)) if limits else dict(end)
 
-    def _lost(self, key: str, first: int, end: int, known: Bounds) -> int:
+    def _report_lost(self, key: str, first: int, end: int, known: PartitionBounds) -> int:
         if self._options.fail_on_data_loss:
-            raise gone(self._name, key, first, end, known.begin)
+            raise events_gone(self._name, key, first, end, known.begin)
         _log.warning(
             "eventhubs: events %d to %d of partition %s of hub %r are gone.",
             first,

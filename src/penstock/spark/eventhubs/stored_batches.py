@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientTimedOut
-from penstock.client.event_data import events_of
+from penstock.client.event_data import to_events
 from penstock.client.idempotence import PRODUCER_ID
 
 _WINDOW = 4096  # events, read backwards, more each time
@@ -31,23 +31,23 @@ def row_digest(body: bytes, key: str | None, properties: Mapping[str, object] | 
     return digest.digest()
 
 
-async def read_back(
+async def read_stored_rows(
     consumer: EventHubConsumerClient, producer_id: int, counts: Mapping[str, int]
 ) -> Counter[bytes]:
     """The digests of `counts[partition]` events of that producer. Raises ClientError."""
     stored: Counter[bytes] = Counter()
     for partition_id, count in counts.items():
-        stored += await _of_partition(consumer, partition_id, producer_id, count)
+        stored += await _stored_in_partition(consumer, partition_id, producer_id, count)
     return stored
 
 
-async def _of_partition(
+async def _stored_in_partition(
     consumer: EventHubConsumerClient, partition_id: str, producer_id: int, count: int
 ) -> Counter[bytes]:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + _WAIT_S
     while True:
-        found = await _newest(consumer, partition_id, producer_id, count)
+        found = await _newest_events(consumer, partition_id, producer_id, count)
         if found.total() >= count:
             return found
         if loop.time() > deadline_s:
@@ -58,7 +58,7 @@ async def _of_partition(
         await asyncio.sleep(_AGAIN_S)
 
 
-async def _newest(
+async def _newest_events(
     consumer: EventHubConsumerClient, partition_id: str, producer_id: int, count: int
 ) -> Counter[bytes]:
     known = await consumer.get_partition_properties(partition_id)
@@ -70,7 +70,7 @@ async def _newest(
     while last >= begin and found.total() < count:
         first = max(begin, last - window + 1)
         async for columns in consumer.read_range(partition_id, first, last):
-            for event in events_of(columns):
+            for event in to_events(columns):
                 # Text keys or symbols: the codec gives both as str.
                 if event.system_properties.get(PRODUCER_ID) == producer_id:
                     found[row_digest(event.body, event.partition_key, event.properties)] += 1

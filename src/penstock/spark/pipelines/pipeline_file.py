@@ -42,7 +42,7 @@ _NO = frozenset(("false", "no", "off", "0"))
 ShowRows = Callable[[str, int, list[str]], None]  # query id, batch, rows as JSON
 
 
-class Parameter(NamedTuple):
+class PipelineParameter(NamedTuple):
     """One that is set from outside."""
 
     name: str
@@ -50,7 +50,7 @@ class Parameter(NamedTuple):
     default: Any
 
 
-class Outcome(NamedTuple):
+class PipelineResult(NamedTuple):
     """A query, a writer or a DataFrame; the name is None where none was given."""
 
     name: str | None
@@ -91,18 +91,20 @@ class PipelineFile:
         elif self._parameters is not None:
             _check_names(given, self._parameters, where=self.path.name)
 
-    def run(self, spark: SparkSession, hubs: Hubs, given: Mapping[str, str]) -> list[Outcome]:
+    def run(
+        self, spark: SparkSession, hubs: PipelineHubs, given: Mapping[str, str]
+    ) -> list[PipelineResult]:
         """Run it; what it gave back, to be started yet or not."""
         self.check_names(given)
         if self.is_script:
             self._run_script(spark, hubs)
             return []
         function = getattr(self._load(), FUNCTION)
-        arguments = chosen_arguments(function, given, where=self.path.name)
+        arguments = select_arguments(function, given, where=self.path.name)
         wanted = inspect.signature(function).parameters
         ours = {"spark": spark, "hubs": hubs}
         mine = {name: value for name, value in ours.items() if name in wanted}
-        return outcomes(function(**mine, **arguments), where=self.path.name)
+        return pipeline_results(function(**mine, **arguments), where=self.path.name)
 
     def _load(self) -> ModuleType:
         """Anew at each attempt. Its functions go to Spark's workers by value: no worker needs the
@@ -118,7 +120,7 @@ class PipelineFile:
         by_value.register_pickle_by_value(module)
         return module
 
-    def _run_script(self, spark: SparkSession, hubs: Hubs) -> None:
+    def _run_script(self, spark: SparkSession, hubs: PipelineHubs) -> None:
         kept, sys.argv = sys.argv, [str(self.path)]
         try:
             runpy.run_path(
@@ -128,7 +130,7 @@ class PipelineFile:
             sys.argv = kept
 
 
-class Hubs:
+class PipelineHubs:
     """The event hubs of one service, wired: a pipeline names a hub and nothing else.
 
     `options` are those of the `eventhubs` format; what a call says wins."""
@@ -168,7 +170,7 @@ class Hubs:
     ) -> DataStreamWriter:
         """Rows into a hub. Without a column `body` each row becomes an event of JSON; the columns
         `partitionKey`, `partitionId` and `properties` keep their meaning either way."""
-        wanted = {**self.options(hub), **_texts(options)}
+        wanted = {**self.options(hub), **_option_texts(options)}
         return (
             as_events(frame)
             .writeStream.format("eventhubs")
@@ -199,7 +201,7 @@ class Hubs:
         return frame.writeStream.outputMode(output_mode).foreachBatch(show)
 
     def _reader(self, reader: Any, hub: str, options: Mapping[str, object]) -> DataFrame:
-        wanted = {**self._reading, **self.options(hub), **_texts(options)}
+        wanted = {**self._reading, **self.options(hub), **_option_texts(options)}
         found: DataFrame = reader.format("eventhubs").options(**wanted).load()
         return found
 
@@ -218,7 +220,7 @@ def as_events(frame: DataFrame) -> DataFrame:
     return frame.select(to_json(struct(*rest)).alias("body"), *kept)
 
 
-def outcomes(returned: object, *, where: str) -> list[Outcome]:
+def pipeline_results(returned: object, *, where: str) -> list[PipelineResult]:
     """What a pipeline function gave back. Raises ConfigurationError."""
     if returned is None:
         return []
@@ -227,13 +229,13 @@ def outcomes(returned: object, *, where: str) -> list[Outcome]:
         for name, each in returned.items():
             if not isinstance(name, str) or not name.strip():
                 raise ConfigurationError(f"{where}: {FUNCTION}() named a query {name!r}.")
-            named.append(Outcome(name, _checked(each, where)))
+            named.append(PipelineResult(name, _check_result(each, where)))
         return named
     several = returned if isinstance(returned, list | tuple) else [returned]
-    return [Outcome(None, _checked(each, where)) for each in several]
+    return [PipelineResult(None, _check_result(each, where)) for each in several]
 
 
-def _checked(each: object, where: str) -> object:
+def _check_result(each: object, where: str) -> object:
     if is_frame(each) and not getattr(each, "isStreaming", True):
         raise ConfigurationError(
             f"{where}: {FUNCTION}() returned a DataFrame that is no stream: read it with "
@@ -261,13 +263,13 @@ def is_frame(each: object) -> bool:
     return hasattr(type(each), "isStreaming") and hasattr(type(each), "writeStream")
 
 
-def chosen_arguments(
+def select_arguments(
     function: Callable[..., object], given: Mapping[str, str], *, where: str
 ) -> dict[str, Any]:
     """Texts from outside as the function's own types. Raises ConfigurationError."""
     known = {each.name: each for each in parameters(function, where=where)}
     _check_names(given, list(known), where=where)
-    return {name: _converted(text, known[name], where) for name, text in given.items()}
+    return {name: _convert_parameter(text, known[name], where) for name, text in given.items()}
 
 
 def _check_names(given: Iterable[str], known: Sequence[str], *, where: str) -> None:
@@ -285,7 +287,7 @@ def _parameter_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[s
     return [each.arg for each in every if each.arg not in _OURS]
 
 
-def parameters(function: Callable[..., object], *, where: str) -> list[Parameter]:
+def parameters(function: Callable[..., object], *, where: str) -> list[PipelineParameter]:
     """Those beside `spark` and `hubs`. Raises ConfigurationError for one without a default."""
     found = []
     for each in inspect.signature(function).parameters.values():
@@ -297,11 +299,11 @@ def parameters(function: Callable[..., object], *, where: str) -> list[Parameter
                 "and hubs, and parameters with a default."
             )
         kind = type(each.default)
-        found.append(Parameter(each.name, kind, each.default))
+        found.append(PipelineParameter(each.name, kind, each.default))
     return found
 
 
-def _converted(text: str, parameter: Parameter, where: str) -> object:
+def _convert_parameter(text: str, parameter: PipelineParameter, where: str) -> object:
     try:
         if parameter.kind is bool:
             if text.lower() not in _YES | _NO:
@@ -317,7 +319,7 @@ def _converted(text: str, parameter: Parameter, where: str) -> object:
     return text
 
 
-def _texts(options: Mapping[str, object]) -> dict[str, str]:
+def _option_texts(options: Mapping[str, object]) -> dict[str, str]:
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -325,7 +327,7 @@ def _texts(options: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def start(found: Iterable[Outcome], hubs: Hubs) -> None:
+def start_result(found: Iterable[PipelineResult], hubs: PipelineHubs) -> None:
     """What has not been started; whoever listens at `query_defaults` hears of each."""
     for name, each in found:
         if is_query(each):

@@ -19,7 +19,7 @@ RATE_MS = 10_000  # a rate is that of so many last milliseconds
 _LOOKS_MAX = 64  # kept for it: more than one tick a second for the ten
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
     """One trigger of a query."""
 
     batch_id: int
@@ -35,7 +35,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     watermark: str | None
 
 
-def read_progress(progress: Mapping[str, Any]) -> Batch:
+def read_progress(progress: Mapping[str, Any]) -> BatchProgress:
     """Whatever is missing or odd counts as nothing: a display never ends a pipeline."""
     operators = [each for each in _items(progress.get("stateOperators")) if isinstance(each, dict)]
     event_time = progress.get("eventTime")
@@ -44,12 +44,12 @@ def read_progress(progress: Mapping[str, Any]) -> Batch:
     took_ms = durations.get("triggerExecution") if isinstance(durations, dict) else None
     sink = progress.get("sink")
     written = sink.get("numOutputRows") if isinstance(sink, dict) else None
-    return Batch(
+    return BatchProgress(
         batch_id=_whole(progress.get("batchId")),
         timestamp=str(progress.get("timestamp", "")),
         rows=_rows(progress),
         rows_written=written if isinstance(written, int) and written >= 0 else None,
-        bytes=_bytes(progress.get("sources")),
+        bytes=_lag_bytes(progress.get("sources")),
         seconds=_whole(took_ms if took_ms is not None else progress.get("batchDuration")) / 1000,
         lag_events=_lag(progress.get("sources")),
         state_rows=sum(_whole(each.get("numRowsTotal")) for each in operators)
@@ -63,17 +63,17 @@ def read_progress(progress: Mapping[str, Any]) -> Batch:
     )
 
 
-class Tally:
+class ProgressTotals:
     """Adds up one query's batches, each counted once; `now_ms` is any clock that only goes on."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.late_rows = 0
         self.batches = 0
-        self.last: Batch | None = None
+        self.last: BatchProgress | None = None
         self._looks: deque[tuple[int, int]] = deque(maxlen=_LOOKS_MAX)
 
-    def add(self, batches: Iterable[Batch]) -> list[Batch]:
+    def add(self, batches: Iterable[BatchProgress]) -> list[BatchProgress]:
         """Those that are new, in their order. A batch without rows says only that it is idle."""
         fresh = []
         for batch in batches:
@@ -86,7 +86,7 @@ class Tally:
             self.last = batch
         return fresh
 
-    def has_missed(self, newest: Batch) -> bool:
+    def has_missed(self, newest: BatchProgress) -> bool:
         """Whether other batches may lie between the last one and this. A trigger that found
         nothing reports itself under the number of the batch to come: the next report of that
         number, or the one behind it, is not all that happened since."""
@@ -105,7 +105,7 @@ class Tally:
         return (self.rows - before) * 1000 / passed_ms if passed_ms > 0 else 0.0
 
 
-def _order(batch: Batch) -> tuple[int, str]:
+def _order(batch: BatchProgress) -> tuple[int, str]:
     return (batch.batch_id, batch.timestamp)
 
 
@@ -133,7 +133,7 @@ def _lag_of_source(source: object) -> int | None:
     return sum(max(0, number - end.get(partition, number)) for partition, number in latest.items())
 
 
-def _bytes(sources: object) -> int | None:
+def _lag_bytes(sources: object) -> int | None:
     """What an `eventhubs` source has read says its offset (planning.py)."""
     found = []
     for each in _items(sources):

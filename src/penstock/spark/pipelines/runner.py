@@ -20,11 +20,11 @@ import msgspec
 
 from penstock.model.errors import ConfigurationError, PenstockError
 from penstock.spark.default_write_mode import activate
-from penstock.spark.failures import Failure, explain, of_error
+from penstock.spark.failures import QueryFailure, explain_error, explain_failure
 from penstock.spark.launcher import is_gone, is_unreachable
 from penstock.spark.pipelines import pipeline_file
 from penstock.spark.pipelines.defaults import query_defaults
-from penstock.spark.pipelines.progress import Batch, Tally, read_progress
+from penstock.spark.pipelines.progress import BatchProgress, ProgressTotals, read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ _STEADY_S = 60.0  # who lived so long did not fail at its start
 _BUSY_MACHINE, _BUSY_TIMES_MAX = "Python worker failed to connect back", 5
 
 
-class QueryShot(msgspec.Struct, frozen=True, kw_only=True):
+class QuerySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One query at one moment."""
 
     name: str
@@ -50,18 +50,18 @@ class QueryShot(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_second: float
     late_rows: int
     batches: int
-    last: Batch | None
-    fresh: list[Batch]  # since the last look
+    last: BatchProgress | None
+    fresh: list[BatchProgress]  # since the last look
 
 
-class Shot(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline at one moment."""
 
     name: str
     state: str
     seconds: float  # since it was started
     restarts: int
-    queries: list[QueryShot]
+    queries: list[QuerySnapshot]
     last_error: str = ""
 
     @property
@@ -80,11 +80,11 @@ class Shot(msgspec.Struct, frozen=True, kw_only=True):
         return max(known) if known else None
 
 
-class Watcher(Protocol):
+class PipelineWatcher(Protocol):
     """Who looks on. `saw` is called in the thread that runs, `rows` in one of Spark's, `note` in
     any."""
 
-    def saw(self, shot: Shot) -> None: ...
+    def saw(self, shot: PipelineSnapshot) -> None: ...
 
     def rows(self, query: str, batch_id: int, rows: list[str]) -> None: ...
 
@@ -100,15 +100,15 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_s: float = 60.0  # for the batch that is under way
 
 
-class _Watched:
+class _WatchedQuery:
     """One query of ours."""
 
     def __init__(self, query: Any, fallback_name: str) -> None:
         self.query = query
         self.id, self.run_id = str(query.id), str(query.runId)
         self.name = str(query.name or fallback_name)
-        self.tally = Tally()
-        self._fresh: list[Batch] = []
+        self.tally = ProgressTotals()
+        self._fresh: list[BatchProgress] = []
 
     def look(self) -> None:
         """At what it finished since the last look. Several batches may have passed."""
@@ -122,7 +122,7 @@ class _Watched:
         else:
             self._fresh += self.tally.add([batch])
 
-    def take_fresh(self) -> list[Batch]:
+    def take_fresh(self) -> list[BatchProgress]:
         """Each batch once, whoever looked."""
         fresh, self._fresh = self._fresh, []
         return fresh
@@ -147,9 +147,9 @@ class PipelineRun:
         spark: SparkSession,
         file: pipeline_file.PipelineFile,
         settings: RunSettings,
-        watcher: Watcher,
+        watcher: PipelineWatcher,
         *,
-        hubs: Callable[[SparkSession, pipeline_file.ShowRows], pipeline_file.Hubs],
+        hubs: Callable[[SparkSession, pipeline_file.ShowRows], pipeline_file.PipelineHubs],
         renew: Callable[[], SparkSession] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -166,8 +166,8 @@ class PipelineRun:
         self._stop = threading.Event()
         self._at_once = threading.Event()
         self._lock = threading.Lock()
-        self._watched: list[_Watched] = []
-        self._ended: dict[str, Failure | None] = {}
+        self._watched: list[_WatchedQuery] = []
+        self._ended: dict[str, QueryFailure | None] = {}
         self._state = "Starting"
         self._restarts = 0
         self._error = ""
@@ -183,7 +183,7 @@ class PipelineRun:
             self._at_once.set()
         self._stop.set()
 
-    def run(self) -> Shot:
+    def run(self) -> PipelineSnapshot:
         """The last shot; raises the pipeline's failure, a PenstockError."""
         delay_s = _BACK_OFF_S
         while True:
@@ -204,9 +204,9 @@ class PipelineRun:
                 return self._saw("Stopped")
             delay_s = min(delay_s * 2, _BACK_OFF_MAX_S)
             if self._is_jvm_gone:
-                self._begin_anew()
+                self._restart()
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """Another JVM; the checkpoints are where they were."""
         assert self._renew is not None, "else the failure was final"
         with self._lock:
@@ -215,7 +215,7 @@ class PipelineRun:
         self._hubs = self._make_hubs(self._spark, self._show)
         self._is_jvm_gone = False
 
-    def _may_restart(self, failure: Failure) -> bool:
+    def _may_restart(self, failure: QueryFailure) -> bool:
         most = self._settings.restarts_max
         if self._stop.is_set() or failure.is_final:
             return False
@@ -224,7 +224,7 @@ class PipelineRun:
             return True
         return most is None or self._restarts - self._busy_times < most
 
-    def _attempt(self) -> Failure | None:
+    def _attempt(self) -> QueryFailure | None:
         """Once from the file to the end of its queries; why it failed."""
         with self._lock:
             self._watched, self._ended = [], {}
@@ -237,7 +237,7 @@ class PipelineRun:
             self._settings.name,
             self._settings.trigger,
             is_forced=self._settings.is_trigger_forced,
-            started=self._heard,
+            started=self._on_query_started,
         ):
             thread.start()
             try:
@@ -247,7 +247,7 @@ class PipelineRun:
                     raise
                 return self._jvm_ended()
 
-    def _watch(self, thread: threading.Thread, raised: list[BaseException]) -> Failure | None:
+    def _watch(self, thread: threading.Thread, raised: list[BaseException]) -> QueryFailure | None:
         while True:
             is_running = thread.is_alive()  # before the queries are looked at: it starts them
             active = self._look()
@@ -257,7 +257,7 @@ class PipelineRun:
                 return failure or self._failure(raised, is_stopping=True)
             if not active and not is_running:
                 if not self._watched and not self._file.is_script:
-                    return of_error(_nothing_started(self._file))
+                    return explain_error(_nothing_started(self._file))
                 return None
             if self._watched:
                 self._state = "Running"
@@ -268,17 +268,17 @@ class PipelineRun:
         try:
             activate(self._spark)
             found = self._file.run(self._spark, self._hubs, self._settings.arguments)
-            pipeline_file.start(found, self._hubs)
+            pipeline_file.start_result(found, self._hubs)
         except SystemExit as error:
             if error.code not in (None, 0):
                 raised.append(error)
         except BaseException as error:  # noqa: BLE001  # whatever a user's file raises is shown
             raised.append(error)
 
-    def _heard(self, query: Any) -> None:
+    def _on_query_started(self, query: Any) -> None:
         with self._lock:
             number = len(self._watched) + 1
-            self._watched.append(_Watched(query, f"{self._settings.name}-{number}"))
+            self._watched.append(_WatchedQuery(query, f"{self._settings.name}-{number}"))
 
     def _show(self, query_id: str, batch_id: int, rows: list[str]) -> None:
         with self._lock:
@@ -287,7 +287,7 @@ class PipelineRun:
 
     # --- looking ----------------------------------------------------------------------------------
 
-    def _look(self) -> list[_Watched]:
+    def _look(self) -> list[_WatchedQuery]:
         """Which queries are active; of those that ended, why."""
         active = []
         for each in self._queries():
@@ -295,10 +295,12 @@ class PipelineRun:
                 active.append(each)
             elif each.run_id not in self._ended:
                 error = each.query.exception()
-                self._ended[each.run_id] = None if error is None else explain(str(error))
+                self._ended[each.run_id] = None if error is None else explain_failure(str(error))
         return active
 
-    def _failure(self, raised: list[BaseException], *, is_stopping: bool = False) -> Failure | None:
+    def _failure(
+        self, raised: list[BaseException], *, is_stopping: bool = False
+    ) -> QueryFailure | None:
         """A query's own failure says more than what the file made of it."""
         for failure in self._ended.values():
             if failure is not None:
@@ -306,20 +308,20 @@ class PipelineRun:
         # One that waits for a query which we stopped may find that odd.
         if not raised or is_stopping:
             return None
-        return self._jvm_ended() if is_unreachable(raised[0]) else of_error(raised[0])
+        return self._jvm_ended() if is_unreachable(raised[0]) else explain_error(raised[0])
 
-    def _jvm_ended(self) -> Failure:
+    def _jvm_ended(self) -> QueryFailure:
         self._is_jvm_gone = True
-        return Failure("Spark's JVM ended: its log says why.", is_final=self._renew is None)
+        return QueryFailure("Spark's JVM ended: its log says why.", is_final=self._renew is None)
 
-    def _queries(self) -> list[_Watched]:
+    def _queries(self) -> list[_WatchedQuery]:
         with self._lock:
             return list(self._watched)
 
-    def _saw(self, state: str) -> Shot:
+    def _saw(self, state: str) -> PipelineSnapshot:
         self._state = state
         now_s = self._monotonic()
-        shot = Shot(
+        shot = PipelineSnapshot(
             name=self._settings.name,
             state=state,
             seconds=now_s - self._started_s,
@@ -330,7 +332,7 @@ class PipelineRun:
         self._watcher.saw(shot)
         return shot
 
-    def _shot(self, each: _Watched, now_ms: int) -> QueryShot:
+    def _shot(self, each: _WatchedQuery, now_ms: int) -> QuerySnapshot:
         message = ""
         is_ended = each.run_id in self._ended
         if not is_ended or self._state in ("Stopped", "Failed"):
@@ -343,7 +345,7 @@ class PipelineRun:
         state = self._state if not is_ended else "Stopped"
         if self._ended.get(each.run_id) is not None:
             state = "Failed"
-        return QueryShot(
+        return QuerySnapshot(
             name=each.name,
             id=each.id,
             run_id=each.run_id,

@@ -17,7 +17,7 @@ from penstock.client import (
     EventPosition,
     PartitionContext,
 )
-from penstock.client.partition_pump import backoff_s
+from penstock.client.partition_pump import restart_delay_s
 from penstock.model.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -211,8 +211,8 @@ def test_pauses_grow_while_nothing_can_be_read(memory: Kit) -> None:
 
 
 def test_backoff_is_bounded() -> None:
-    assert 0.4 <= backoff_s(1) <= 0.6
-    assert all(24 <= backoff_s(times) <= 36 for times in (7, 20, 1000, 10**9))
+    assert 0.4 <= restart_delay_s(1) <= 0.6
+    assert all(24 <= restart_delay_s(times) <= 36 for times in (7, 20, 1000, 10**9))
 
 
 def test_error_handler_that_fails_or_hangs_stops_nothing(memory: Kit) -> None:
