@@ -1,5 +1,5 @@
-"""Management of a running service without an SDK: the typed client, Atom over HTTPS, OpenAPI on
-the administration port, connections that are killed, several namespaces on one service."""
+"""Management of a running service without an SDK: the typed client, OpenAPI on the administration
+port, connections that are killed, several namespaces on one service."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 from azure.eventhub.exceptions import EventHubError
 
-from penstock.auth import sign
 from penstock.management.client import ManagementClient
-from penstock.model.entities import Secret
 from penstock.model.errors import Unauthorized
 
 if TYPE_CHECKING:
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 30.0
 FAR_S = 4_000_000_000
-ATOM = "http://www.w3.org/2005/Atom"
-CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 
 
 @pytest.fixture(scope="module")
@@ -153,37 +148,6 @@ def test_killed_connection_is_gone_and_its_client_hears_so(
     finally:
         consumer.close()
         thread.join(DEADLINE_S)
-
-
-def test_atom_makes_a_hub_that_works_at_once(managed: Server) -> None:
-    uri = f"{managed['https']}/from-atom"
-    token = sign(uri, "RootManageSharedAccessKey", Secret(managed.key), expires_s=FAR_S)
-    body = (
-        f'<entry xmlns="{ATOM}"><content type="application/xml">'
-        f'<EventHubDescription xmlns="{CONNECT}"><PartitionCount>2</PartitionCount>'
-        "</EventHubDescription></content></entry>"
-    )
-
-    def ask(method: str, tail: str = "", content: str = "") -> requests.Response:
-        return requests.request(
-            method,
-            f"{uri}{tail}?api-version=2014-01&timeout=60",
-            data=content,
-            headers={"Authorization": token},
-            verify=managed["ca_file"],
-            timeout=DEADLINE_S,
-        )
-
-    assert ask("PUT", content=body).status_code == 201
-    assert ask("PUT", content=body).status_code == 409
-    assert ask("PUT", "/consumergroups/readers").status_code == 201
-    assert ask("POST", "/messages", "an event").status_code == 201
-    assert ask("GET", "/revokedpublishers").status_code == 200  # the data plane's, still
-    partitions = ask("GET", "/consumergroups/readers/partitions")
-    assert partitions.headers["content-type"].startswith("application/atom+xml")
-    assert "<EndSequenceNumber>0</EndSequenceNumber>" in partitions.text
-    assert ask("DELETE").status_code == 200
-    assert ask("GET").status_code == 404
 
 
 def test_openapi_is_published_on_the_administration_port(managed: Server) -> None:

@@ -14,7 +14,6 @@ _BELOW = (
     "/providers/penstock/",
     "/metadata/identity/",
 )
-_ATOM_METHODS = ("GET", "PUT", "DELETE")
 
 
 def is_management(path: str) -> bool:
@@ -24,16 +23,12 @@ def is_management(path: str) -> bool:
 
 
 class ManagementMount:
-    """`management` where the path is its own; `atom`, if given, for the older management of hubs;
-    `others` for the rest. A hub may be called 'subscriptions': publishing is told apart by its
-    method and its last word, which no path of the management has together."""
+    """An ASGI application: `management` answers the paths of the management API, `others` the rest.
+    An event hub may be named 'subscriptions': a POST whose last word is 'messages' publishes."""
 
-    def __init__(
-        self, management: ASGIApp, others: ASGIApp, *, atom: ASGIApp | None = None
-    ) -> None:
+    def __init__(self, management: ASGIApp, others: ASGIApp) -> None:
         self._management = management
         self._others = others
-        self._atom = atom
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return self._select_app(scope)(scope, receive, send)
@@ -42,16 +37,7 @@ class ManagementMount:
         if scope["type"] != "http":
             return self._others
         path: str = scope["path"]
-        words = path.lower().strip("/").split("/")
-        if scope["method"] == "POST" and words[-1] == "messages":
-            return self._others
-        if is_management(path):
-            return self._management
-        if self._atom is None or scope["method"] not in _ATOM_METHODS or _is_data_plane(words):
-            return self._others
-        return self._atom
-
-
-def _is_data_plane(words: list[str]) -> bool:
-    """Publishing and revoked publishers have a door of their own (protocol.md 7.1)."""
-    return words[-1] in ("messages", "") or "revokedpublishers" in words[-2:]
+        is_publication = scope["method"] == "POST" and path.lower().rstrip("/").endswith(
+            "/messages"
+        )
+        return self._management if is_management(path) and not is_publication else self._others

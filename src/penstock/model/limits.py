@@ -165,9 +165,6 @@ MANAGEMENT_BODY_DEPTH_MAX = 32
 MANAGEMENT_BODY_DEADLINE_S = 30
 MANAGEMENT_REQUESTS_PER_S = 50  # of everybody who has a token, sustained
 MANAGEMENT_REQUESTS_BURST = 500
-ATOM_BODY_BYTES_MAX = 64 * KB  # one entry; userMetadata is its largest part
-ATOM_ELEMENTS_MAX = 256
-ATOM_DEPTH_MAX = 16
 
 # --- Log ----------------------------------------------------------------------------------------
 SEGMENT_BYTES = 64 * MB

@@ -35,7 +35,6 @@ from penstock.gateway.http.request import log_refusal
 from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.io.threads import StartedThreads
 from penstock.log.embedded.store import EmbeddedLogStore
-from penstock.management.atom_door import AtomDoor
 from penstock.management.door import ManagementApp
 from penstock.management.jobs import JobRegistry
 from penstock.management.mount import ManagementMount
@@ -292,7 +291,7 @@ class Penstock:
         administration = self._build_management_context(context, catalog, data, door)
         management = self._management(context, administration, tokens)
         https = HttpServer(
-            self._build_public_app(context, catalog, door, management, administration),
+            self._build_public_app(context, catalog, door, management),
             loop,
             guard=context.guard,
         )
@@ -439,7 +438,6 @@ class Penstock:
         catalog: Catalog,
         door: AmqpServer,
         management: ManagementApp,
-        administration: ManagementContext,
     ) -> PublicApplication:
         """What answers on the HTTPS port: REST publishing, management, and AMQP over WebSocket."""
         websocket = WebSocketEndpoint(door)
@@ -452,14 +450,8 @@ class Penstock:
             refusal_log=context.refusal_log,
         )
         self._answered = publishing.answered
-        atom = AtomDoor(
-            administration,
-            authorities=context.authorities,
-            new_id=context.new_id,
-            log_refusal=partial(log_refusal, context.refusal_log),
-        )
         return PublicApplication(
-            publishing=ManagementMount(management, publishing, atom=atom),
+            publishing=ManagementMount(management, publishing),
             websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
             prefixes={CHECKPOINTS: self._checkpoints(context, catalog)},
         )

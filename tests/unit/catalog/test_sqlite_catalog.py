@@ -362,7 +362,8 @@ def test_file_of_each_earlier_version_gains_what_came_later(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:version])
         patch.setattr(sqlite, "SUMMED_TABLES", ())
-        patch.setattr(sqlite_rows, "load_entities", lambda connection: [])  # asks for tables of this version
+        # It reads tables of the newest version.
+        patch.setattr(sqlite_rows, "load_entities", lambda connection: [])
         SqliteCatalog(path).close()
     before = filled(path)
     assert REVOKED in before
