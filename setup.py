@@ -1,4 +1,4 @@
-"""Compiled twins of the kernels (design.md 5). Everything else of the build is in pyproject.toml.
+"""Compiled twins of the kernels (ARCHITECTURE.md). The rest of the build is in pyproject.toml.
 
 Every extension is optional: without a C compiler, or without Cython, the pure twins serve.
 """

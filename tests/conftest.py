@@ -171,7 +171,7 @@ class ServerFactory:
             with server.process.stdout as stdout:
                 rest = stdout.read()
             assert killed or code == 0, server.log.read_text()[-4000:]
-            assert rest == "", "stdout holds one line of JSON and nothing else (design.md 7)"
+            assert rest == "", "stdout holds one line of JSON and nothing else"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

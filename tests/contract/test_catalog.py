@@ -571,6 +571,6 @@ def test_change_carries_the_entity_before_and_after(catalog: Catalog) -> None:
 def test_links_are_judged_again_only_after_changes_of_rules_keys_and_status(
     before: Entity | None, after: Entity | None, affects_links: bool
 ) -> None:
-    """reliability.md bug 10: every write of the catalog had every link judged again, the progress
+    """Every write of the catalog had every link judged again before, the progress
     of Capture and a step of auto-inflate too."""
     assert CatalogChange(before, after).affects_links is affects_links

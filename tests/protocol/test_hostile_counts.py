@@ -140,7 +140,7 @@ def test_what_an_attach_said_is_forgotten_once_it_was_answered(peer: RawPeer, ki
 
 
 def test_only_what_is_used_of_an_open_is_kept(peer: RawPeer) -> None:
-    """102 bytes kept 524 KB until the connection ended (security.md 3)."""
+    """102 bytes kept 524 KB until the connection ended before."""
     heavy: dict[str, object] = {f"{i:x}": [[]] * 2 for i in range(100)}
     tracemalloc.start()
     peer.opened(
@@ -165,7 +165,7 @@ def test_only_what_is_used_of_an_open_is_kept(peer: RawPeer) -> None:
 def test_a_delivery_that_gets_no_frame_for_a_minute_ends_the_connection(
     peer: RawPeer, kit: Kit
 ) -> None:
-    """Heartbeats and frames of other deliveries do not keep it alive (security.md 4)."""
+    """Heartbeats and frames of other deliveries do not keep it alive (protocol.md 1.6)."""
     peer.sender()
     peer.attached(sender=True, handle=1)
     peer.say(kit.piece(0, b"x", handle=0, more=True))

@@ -396,7 +396,7 @@ def test_a_performative_of_thousands_of_elements_is_refused(peer: RawPeer, kit: 
 
 
 def test_a_flow_with_arrays_of_zero_width_elements_is_refused(peer: RawPeer) -> None:
-    """59 bytes took 2.4 ms to decode (security.md 1)."""
+    """59 bytes took 2.4 ms to decode before."""
     peer.opened()
     peer.begun()
     array = b"\xf0" + (5).to_bytes(4, "big") + (4000).to_bytes(4, "big") + b"\x45"

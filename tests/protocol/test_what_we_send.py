@@ -220,7 +220,7 @@ def test_the_amqp_header_comes_before_open(peer: RawPeer) -> None:
 def test_e4_open_announces_what_the_service_does(peer: RawPeer) -> None:
     peer.say(AMQP_HEADER, Open(container_id="peer", hostname="contoso", max_frame_size=4096))
     (opened,) = written(peer)
-    # Our own limit, not a mirror of the peer's (expectations.md H.1).
+    # Our own limit, not a mirror of the peer's.
     assert opened.fields == [b"server_G0", None, 65_536, 4999, 120_000] + [None] * 5
 
 

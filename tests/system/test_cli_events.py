@@ -83,7 +83,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, forker: Forker) -> Iterator[
 
 
 def test_lines_go_through_pipes_in_order(shell: Shell) -> None:
-    """design.md 7: `send HUB --lines -`, `tail HUB --from earliest -n N --format '%b'`."""
+    """Scripts rely on `send HUB --lines -`, `tail HUB --from earliest -n N --format '%b'`."""
     hub = shell.hub()
     text = b"".join(b"line %d\n" % number for number in range(12_345)) + b"\n\nlast \xff"
     sent = shell("send", hub, "--lines", "-", "--partition", "0", stdin=text)

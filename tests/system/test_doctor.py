@@ -58,7 +58,7 @@ def test_doctor_names_an_old_certificate(tmp_path: Path) -> None:
 def test_doctor_names_an_own_certificate_that_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """newcomer.md 9: doctor and `config validate` said that all was well."""
+    """Doctor and `config validate` said before that all was well."""
     made = development_certificates(tmp_path / "own", ["localhost"], now_ms=1_600_000_000_000)
     monkeypatch.setenv("PENSTOCK_TLS_CERTIFICATE_FILE", str(made.certificate_file))
     monkeypatch.setenv("PENSTOCK_TLS_KEY_FILE", str(made.key_file))

@@ -1,4 +1,4 @@
-"""Floods of tokens, bad and good, at every door that takes them (design.md 7, "Brute force")."""
+"""Floods of tokens, bad and good, at every listener that takes them (docs/security.md)."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class Session:
         elif isinstance(performative, Flow):
             self._on_flow(performative, events)
         elif isinstance(performative, Disposition):
-            # The range is not walked, however absurd it is (expectations.md H.1).
+            # The range is not iterated: the peer may claim 2**32 deliveries.
             events.append(DispositionReceived(self, performative))
         elif isinstance(performative, Attach):
             self._on_attach(performative, events)

@@ -37,7 +37,7 @@ class StateTable(Generic[S, I]):
         self.name = name
         self.states = states
         self.inputs = inputs
-        # Indexed by the enums themselves: a dict of pairs costs ten times as much (style 16).
+        # Indexed by the enums themselves: a dict of pairs costs ten times as much.
         self._rows: list[list[S | None]] = [[None] * len(inputs) for _ in states]
         for state, given, after in (*moves, *((state, given, state) for state, given in stays)):
             assert self._rows[state][given] is None, (name, state, given)

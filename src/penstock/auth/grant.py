@@ -20,7 +20,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """`scope` is the token's own resource, `audience` what the client asked it to be used for.
 
     Both bound the grant: a token of a whole hub that was put for one publisher speaks for that
-    publisher alone (expectations.md H.2). `hub` is the level of the rule, None for the namespace.
+    publisher alone (protocol.md 2.5). `hub` is the level of the rule, None for the namespace.
     `expires_ms` is None for SASL PLAIN, where the key itself was shown.
     """
 

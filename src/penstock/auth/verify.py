@@ -57,7 +57,7 @@ class _MatchedRule(msgspec.Struct, frozen=True):
 
 
 # Stands in for a rule that is not there, so that an unknown policy costs what a bad signature
-# does (expectations.md H.2, timing). Nothing it verifies is ever believed.
+# does (docs/security.md). Nothing it verifies is ever believed.
 _NO_RULE = AuthorizationRule(
     namespace=NamespaceName("nobody"),
     hub=None,
@@ -83,7 +83,7 @@ def verify_sas_token(
     """Turn a token into a grant for the audience, or raise AuthFailed.
 
     Several namespaces may answer to one host: the rule and key that verify the token decide
-    (design.md 7). Whoever holds no key learns only that the signature is invalid.
+    (protocol.md 2.5). Whoever holds no key learns only that the signature is invalid.
     """
     token = parse_token(token_text)
     source = read_resource(token.resource, fault="MalformedToken")

@@ -136,7 +136,7 @@ class Accounts:
 
 
 def enforced_units(namespace: Namespace) -> int | None:
-    """A dedicated namespace has no throughput-unit meter (design.md 6)."""
+    """A dedicated namespace has no throughput-unit meter (protocol.md 10.4)."""
     return None if namespace.tier is Tier.DEDICATED else namespace.throughput_units
 
 

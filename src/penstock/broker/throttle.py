@@ -1,4 +1,4 @@
-"""Throughput units as token buckets (design.md 6, protocol.md 10.4).
+"""Throughput units as token buckets (protocol.md 10.4).
 
 A unit is 1 MB/s or 1000 events/s in, whichever is used up first. The namespace's units are shared
 by all its hubs; of them one partition takes at most one unit's worth. A refused publication costs
@@ -134,8 +134,8 @@ class Throttle:
 
     def has_room(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> bool:
         """A publication larger than the bucket needs it full and leaves it in debt: one such is
-        taken at once, and over time the rate is the same (design.md 6). Where senders press, it
-        must be saved for whole: many debts at once would be many times the rate."""
+        taken at once, and over time the rate is the same (protocol.md 10.4). Where senders press,
+        it must be saved for whole: many debts at once would be many times the rate."""
         if self._units is None:
             return True
         self._fill(now_ms)

@@ -1,4 +1,4 @@
-"""What needs an operator's grant, and how a refusal for want of one reads (design.md 6)."""
+"""What needs an operator's grant, and how a refusal for want of one reads (docs/metering.md)."""
 
 from __future__ import annotations
 

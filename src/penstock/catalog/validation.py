@@ -1,4 +1,4 @@
-"""Whether one record may be in the catalog at all, judged by itself (design.md 6)."""
+"""Whether one record may be in the catalog at all, judged by itself (protocol.md 10)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def locate_service(
     https_url: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
 ) -> ServiceEndpoint:
-    """As design.md 7 orders it. Raises ArgumentError, which never quotes the connection string."""
+    """By the steps of docs/checkpoints.md. Raises ArgumentError, which never quotes the
+    connection string."""
     parts = _parts(connection_string)
     endpoint = urlsplit(parts.get("endpoint", ""))
     if not endpoint.hostname:

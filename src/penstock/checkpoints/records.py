@@ -1,7 +1,7 @@
 """Records as the official interface has them, dicts, to and from ours (protocol.md 11.1).
 
 Names are compared without regard to case, and a namespace without regard to its port: on another
-port it is the same namespace (design.md 7).
+port it is the same namespace (protocol.md 11.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `penstock` command. Data goes to stdout, talk to stderr; exit codes as in design.md 7."""
+"""The `penstock` command. Data goes to stdout, talk to stderr; exit codes as in docs/cli.md."""
 
 from __future__ import annotations
 

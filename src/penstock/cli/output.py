@@ -52,7 +52,7 @@ def print_rows(
     shown: Mapping[str, Show] | None = None,
     elided: Collection[str] = (),
 ) -> None:
-    """JSON is a list of objects (design.md 7); a table has the first row's keys as columns, or
+    """JSON is a list of objects (docs/cli.md); a table has the first row's keys as columns, or
     those named. `title` says what there is none of; `shown` how a column is written in a table;
     `elided` columns are cut short rather than wrapped."""
     if output is not OutputFormat.TABLE:

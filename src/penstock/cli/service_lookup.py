@@ -1,4 +1,4 @@
-"""Which service a command talks to: flags, environment, context, then runtime.json (design.md 7).
+"""Which service a command talks to: flags, environment, context, then runtime.json (docs/cli.md).
 
 Each step is asked for the whole: a flag that names another service is never mixed with a key that
 the environment holds for the first. Within a step an address wins over a data directory.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import struct
 
-BATCH_FORMAT = 0x80013700  # protocol.md E8
-_BLOCK_BYTES = 256 * 1024  # four times what a write should have at least (performance.md 8)
+BATCH_FORMAT = 0x80013700  # protocol.md 4.4
+_BLOCK_BYTES = 256 * 1024  # writes below 64 KB cost throughput; this is four times that
 _BLOCK_DELIVERIES_MAX = 256  # then the low byte of the ids never changes
 _ID_MASK = 0xFFFFFFFF
 _LOW_BYTES = bytes(range(256))

@@ -1,4 +1,4 @@
-"""Kernels: the only place of per-event work (design.md 5).
+"""Kernels: the only place of per-event work (ARCHITECTURE.md).
 
 Leaf functions over bytes. They import nothing of Penstock, keep no state and read no clock, so a
 compiled twin can take over each signature; what stands in `_pure` is the specification. `Gatherer`

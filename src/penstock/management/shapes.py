@@ -34,7 +34,7 @@ _PROPERTIES: Shape = {
 
 
 class ServiceEndpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the service is reached: what `serve` prints (design.md 7)."""
+    """Where the service is reached: what `serve` prints (docs/configuration.md)."""
 
     servicebus: str  # sb://localhost:5671/
     https: str  # https://localhost:8443

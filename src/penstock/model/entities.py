@@ -28,7 +28,7 @@ class Tier(StrEnum):
 
 class LimitSet(StrEnum):
     """Which limits hold for a standard namespace: those of the specification (2017), or Azure's of
-    today (design.md 6)."""
+    today (protocol.md 10.1, 10.2)."""
 
     SPECIFICATION = "specification"
     CURRENT = "current"
@@ -48,7 +48,7 @@ class HubStatus(StrEnum):
 
 
 class Namespace(msgspec.Struct, frozen=True, kw_only=True):
-    """`hosts` are the names it is reached by, lower-case, without port (design.md 7)."""
+    """`hosts` are the names it is reached by, lower-case, without port (protocol.md 2.5)."""
 
     name: NamespaceName
     created_ms: int

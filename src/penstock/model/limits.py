@@ -8,7 +8,7 @@ from __future__ import annotations
 KB = 1024
 MB = 1024 * KB
 
-# --- Event Hubs, the documents' own limits (design.md 6, protocol.md 10) ------------------------
+# --- Event Hubs, the documents' own limits (protocol.md 10) -------------------------------------
 PUBLICATION_BYTES_STANDARD = 256 * KB
 PUBLICATION_BYTES_DEDICATED = 1 * MB
 PUBLICATION_BYTES_CURRENT = 1 * MB  # of a standard namespace with Azure's limits of today
@@ -55,7 +55,7 @@ HOSTS_PER_NAMESPACE_MAX = 64
 FILTER_EXPRESSION_MAX = 512
 PRODUCERS_PER_PARTITION_MAX = 10_000  # idempotent producers remembered; the oldest is forgotten
 
-# --- AMQP (protocol.md 13, expectations.md H) ---------------------------------------------------
+# --- AMQP (protocol.md 1, 13; docs/security.md) -------------------------------------------------
 FRAME_BYTES_MIN = 512  # AMQP 2.7.1
 FRAME_BYTES_MAX = 64 * KB  # what the real service announces
 FRAME_BYTES_MAX_BEFORE_OPEN = 8 * KB  # SASL frames and open, before anybody is known
@@ -111,7 +111,7 @@ PENALTIES_FREE_MS = 10_000
 HOLD_MS_MAX = 2_000
 HELD_PER_ADDRESS_MAX = 100
 
-# Brute force (design.md 7): answers to tokens that fail are delayed, by policy name and address.
+# Brute force (protocol.md 2.3): answers to failed tokens are delayed, by policy name and address.
 BACKOFF_FREE_FAILURES = 3  # a mistyped key
 BACKOFF_FIRST_MS = 50
 BACKOFF_MS_MAX = 4_000

@@ -1,4 +1,4 @@
-"""The ladder of throughput units (design.md 6): 1 to 20 by oneself, then blocks by a grant.
+"""The ladder of throughput units (protocol.md 10.2): 1 to 20 by oneself, then blocks by a grant.
 
 20 is followed by 40, 60, 80, 100, and from there on by blocks of 100.
 """

@@ -23,7 +23,7 @@ class CatalogAuthorities:
 
     A single namespace is reached by any host name. With several, each is reached by its own hosts,
     and all of them by `shared_hosts`, `localhost` and loopback addresses; there the rule and key of
-    the token decide which one is meant (design.md 7).
+    the token decide which one is meant (protocol.md 2.5).
     """
 
     def __init__(self, catalog: Catalog, *, shared_hosts: Sequence[str] = ()) -> None:

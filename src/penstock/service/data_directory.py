@@ -5,7 +5,7 @@ DIR/                0700
   admin.secret      what admin tokens are signed with, base64, 256 bits   0600
   admin.revoked     ids of revoked admin tokens, JSON                     0600
                     (these: a second line has the first one's checksum; version 0.1 wrote none)
-  runtime.json      what the running service tells (design.md 7)          0600
+  runtime.json      what the running service tells                        0600
   portal.revoked    ended portal sessions, used sign-in links             0600
   capture.token, portal.token   tokens of processes (process_tokens.py)   0600
   tls/              certificates (certificates.py)

@@ -30,7 +30,7 @@ from penstock.service.data_directory import DataDirectory
 from penstock.service.revoked_tokens import RevokedTokens
 from penstock.service.runtime_description import RuntimeDescription
 
-_KEY_BYTES = 32  # 256 bits (expectations.md H.2)
+_KEY_BYTES = 32  # 256 bits (docs/security.md)
 UNCHECKED_PATHS = ("/health", "/ready")  # for load balancers and container health checks
 _LINKS_SHOWN = 100  # of one connection
 _USER_AGENT_MAX = 256
@@ -157,7 +157,7 @@ def _link(app: EntityLinkHandler) -> LinkView:
 
 
 def _user_agent(properties: Mapping[str, object]) -> str:
-    """As SDKs name themselves when they open (protocol.md 1.3): the whole text, or its parts."""
+    """As SDKs name themselves when they open (protocol.md 1.4): the whole text, or its parts."""
     known = {str(name).lower(): value for name, value in properties.items()}
     text = known.get("user-agent")
     if not isinstance(text, str) or not text:
@@ -222,7 +222,7 @@ class ServiceTokens:
 
 
 def endpoints_of(facts: RuntimeDescription, tenant_id: str) -> ServiceEndpoints:
-    """As `serve` prints them: what listKeys gives leads to the same door (design.md 7)."""
+    """As `serve` prints them; listKeys names the same host (docs/configuration.md)."""
     servicebus = facts.connection_string.partition(";")[0].removeprefix("Endpoint=")
     return ServiceEndpoints(servicebus=servicebus, https=facts.https, tenant_id=tenant_id)
 

@@ -1,4 +1,4 @@
-"""What a running Penstock tells: the JSON line, `runtime.json`, the banner (design.md 7)."""
+"""What a running Penstock tells: the JSON line, `runtime.json`, the banner."""
 
 from __future__ import annotations
 

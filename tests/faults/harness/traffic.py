@@ -29,7 +29,7 @@ from penstock.client import ClientError, Connection, Sender, connect
 from penstock.client.endpoint import parse_connection_string
 from penstock.kernels import decode_events
 
-BATCH_FORMAT = 0x80013700  # protocol.md 4.2
+BATCH_FORMAT = 0x80013700  # protocol.md 4.4
 DEADLINE_S = 60.0  # for what takes milliseconds on a machine that is not busy
 _CREDIT = 5000
 _KEY = "x-opt-partition-key"

@@ -1,4 +1,4 @@
-"""Scope confusion (expectations.md H.2): a table of who may do what where; no row may escape."""
+"""Scope confusion (protocol.md 2.5): a table of who may do what where; no row may escape."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def test_dedicated_namespace_has_no_meter(world: World) -> None:
 
 
 def test_change_of_one_hub_touches_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """reliability.md bug 10: each report of Capture's progress visited every open hub."""
+    """Each report of Capture's progress visited every open hub before."""
     for number in range(20):
         world.catalog.put_hub(world.hub_entity(f"hub-{number}", f"id{number}"))
         world.broker.hub("unit-test", f"hub-{number}")

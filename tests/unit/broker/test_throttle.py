@@ -1,4 +1,4 @@
-"""Throughput units hold what they say (design.md 6)."""
+"""Throughput units hold what they say (protocol.md 10.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ladder of throughput units (design.md 6)."""
+"""The ladder of throughput units (protocol.md 10.2)."""
 
 from __future__ import annotations
 

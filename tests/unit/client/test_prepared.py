@@ -103,7 +103,7 @@ def test_small_writes_are_never_forced_by_the_block() -> None:
     run = PreparedRun(framing(), encode_publication(1024, 1)[0])
     data, count = run.take(0, 10_000)
     assert count < 10_000
-    assert len(data) >= 65536  # performance.md 8
+    assert len(data) >= 65536  # smaller writes cost throughput
 
 
 def test_scan_kernel_takes_the_frames_as_one_run() -> None:

@@ -1,4 +1,4 @@
-"""Tokens that fail: their answers wait, good ones never do (design.md 7)."""
+"""Tokens that fail: their answers wait, good ones never do (protocol.md 2.3)."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_client_that_goes_on_making_work_is_dropped(world: World, peer: Peer) ->
 
 
 def test_thousands_of_small_sends_never_wait(world: World, peer: Peer) -> None:
-    """120 us for a read with one event is more than what was measured (security.md 11)."""
+    """120 us for a read with one event is more than what was measured."""
     link = peer.sender("eh1/Partitions/0")
     world.clock.step_us = 120
     for _ in range(2000):

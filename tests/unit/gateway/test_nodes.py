@@ -308,7 +308,7 @@ def test_malformed_request_is_accepted_and_answered_400(
     assert message.application_properties["status-code"] == 400
 
 
-# Each cost up to 113 ms of the event loop (security.md 1): 65,535 lists in ten bytes, thousands of
+# Each cost up to 113 ms of the event loop before: 65,535 lists in ten bytes, thousands of
 # sections, a tree of described values, integer keys whose hashes collide.
 _ARRAY = bytes.fromhex("f0 00000005 0000ffff 45")
 _TREE = b"\x00" * 31 + b"\x40" * 32

@@ -175,7 +175,7 @@ def test_body_sections_of_a_message_are_bounded() -> None:
 
 
 def _bombs() -> dict[str, bytes]:
-    """15 KB each (expectations.md H.2)."""
+    """15 KB each."""
     nested = b"\x40"
     while len(nested) < 15_000:
         nested = raw("d0", u32(len(nested) + 4), u32(1), nested)

@@ -138,7 +138,7 @@ async def test_refused_identity_is_in_the_shape_that_msal_reads(
 
 
 async def test_openapi_document_needs_a_token(call: Caller) -> None:
-    """It has 176 KB, and the first request loads FastAPI (security.md 9)."""
+    """It has 176 KB, and the first request loads FastAPI (docs/security.md)."""
     answer = await call("GET", "/openapi.json", token=None, query="")
     assert answer.status == 401
     assert call.door._app is None

@@ -129,7 +129,7 @@ async def test_packages_that_are_missing_are_told(
     watch = CaptureMonitor(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
     statuses = await watch.statuses()
     assert "no_such_package" in watch.warnings(statuses)[0]
-    # newcomer.md 20: `/ready` said ok while Capture could not run.
+    # `/ready` said ok before while Capture could not run.
     assert watch.check(statuses).state is State.FAIL
     assert "no_such_package" in watch.check(statuses).text
     await supervisor.close()
@@ -324,7 +324,7 @@ async def test_warnings_are_logged_once_in_ten_minutes(
 async def test_hub_whose_settings_cannot_be_read_does_not_end_the_supervision(
     catalog: MemoryCatalog, registry: CaptureRegistry
 ) -> None:
-    """reliability.md bug 4: the supervisor's task ended with the first exception."""
+    """The supervisor's task ended with the first exception before."""
     children = FakeChildren()
     supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
     supervisor.start()

@@ -1,5 +1,5 @@
 """Certificates that are replaced while the service runs: new handshakes get the new one, a broken
-pair keeps the old one (newcomer.md 9)."""
+pair keeps the old one."""
 
 from __future__ import annotations
 

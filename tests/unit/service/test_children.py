@@ -370,7 +370,7 @@ async def test_child_does_not_outlive_a_parent_that_is_killed() -> None:
 async def test_child_that_cannot_be_started_is_tried_again(
     children: ChildProcesses, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reliability.md bug 4: "can't start new thread" is no OSError, and ended the supervision."""
+    """The error "can't start new thread" is no OSError, and ended the supervision before."""
     spawn = asyncio.create_subprocess_exec
 
     async def fail(*args: object, **more: object) -> object:

@@ -353,7 +353,7 @@ async def test_units_that_are_not_enforced_are_not_noted(world: World) -> None:
 async def test_error_that_nobody_foresaw_ends_one_pass_only(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reliability.md bug 4: a task that ends with an exception must not be the last pass."""
+    """A task that ends with an exception must not be the last pass."""
     failures = ["unexpected"]
     record = world.ledger.record
 

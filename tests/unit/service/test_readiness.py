@@ -159,7 +159,7 @@ async def test_certificate_is_judged_by_its_end(
 def test_disk_below_ten_percent_is_a_warning(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """newcomer.md 39: nothing warned before the disk was full."""
+    """Operators need a warning before the disk is full."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100 << 30, 91 << 30, 9 << 30))
     found = judged(subject)
     assert found.is_ready
@@ -176,7 +176,7 @@ def test_log_directories_that_no_hub_owns_are_a_warning(subject: Subject) -> Non
 
 
 def test_texts_name_no_path(subject: Subject, tmp_path: Path) -> None:
-    """`/ready` needs no token; newcomer.md 39."""
+    """`/ready` needs no token, so it must not show paths."""
     assert isinstance(subject.certificate, CertificateValidity)
     old = msgspec.structs.replace(subject.certificate, not_after_ms=0)
     gone = msgspec.structs.replace(subject, certificate=old, data=tmp_path / "gone")

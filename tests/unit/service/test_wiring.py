@@ -86,7 +86,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 async def test_committer_that_ended_fails_health_and_ready(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reliability.md bug 2: publishing was dead until a restart, and both answered 200."""
+    """Publishing failed until a restart before, and both answered 200."""
     logs = service.penstock._logs
     assert logs is not None
 
@@ -153,7 +153,7 @@ async def test_service_that_stops_is_not_unhealthy(service: Service) -> None:
     ],
 )
 async def test_task_without_a_pass_for_long_is_named(service: Service, name: str) -> None:
-    """reliability.md bug 4: a task that had ended was not noticed. Here no timer fires while the
+    """A task that had ended was not noticed before. Here no timer fires while the
     clock jumps, as if all tasks stood still."""
     status, body = await service.get("/ready")
     assert status == 200
@@ -230,7 +230,7 @@ def test_service_that_cannot_read_its_certificate_does_not_start(tmp_path: Path)
 async def test_links_are_judged_again_only_when_rules_or_status_changed(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """reliability.md bug 10: a consumer group that was created stopped the loop for 0.95 s."""
+    """A consumer group that was created stopped the loop for 0.95 s before."""
     judged: list[str] = []
     monkeypatch.setattr(AmqpServer, "revalidate_grants", lambda door: judged.append("again"))
     broker = service.penstock.broker

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Row = dict[str, object]
 Key = tuple[object, object, object]
 
-# The first eight are design.md 7's, in its order.
+# The first eight are those of docs/cli.md, in its order.
 KEYS = (
     "hub",
     "group",

@@ -183,7 +183,7 @@ def _log_value(value: object) -> str:
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed (performance.md 3); the standard loop works too."""
+    """uvloop where it is installed (docs/decisions.md); the standard loop works too."""
     try:
         import uvloop
     except ImportError:

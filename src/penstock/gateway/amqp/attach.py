@@ -146,7 +146,7 @@ class _AttachDecision:
             raise NotAllowed(IDEMPOTENT_NEEDS_PARTITION)
 
     def _producer(self, app: PublishLink, partition: int) -> Properties:
-        """Idempotent producers live on partition links; the reply has all three numbers (4.7)."""
+        """On partition links alone; the reply has all three numbers (protocol.md 4.7)."""
         producer = app.producer = app.hub.open_producer(
             partition=partition,
             producer_id=self._optional_int(PRODUCER_ID),

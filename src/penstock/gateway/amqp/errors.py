@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.gateway.amqp.connection import AmqpConnection
 
 _SERVER_FAULT = 500  # and above: not the client's
-_RING = 32767  # the service numbers a partition by its upper bound on a 15-bit ring (section 13)
+_RING = 32767  # a partition's number is its upper bound on a 15-bit ring (protocol.md 13)
 
 
 def timestamp(now_ms: int) -> str:

@@ -219,7 +219,7 @@ class ReadLink(EntityLinkHandler):
             self.reader = None
 
     def _runtime(self, reader: Reader) -> bytes:
-        """The four keys that clients ask for with enable-receiver-runtime-metric (5.4)."""
+        """The four keys that enable-receiver-runtime-metric asks for (protocol.md 5.4)."""
         if not self._runtime_metrics:
             return b""
         status = reader.runtime()

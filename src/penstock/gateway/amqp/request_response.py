@@ -1,4 +1,4 @@
-"""Request and response over a pair of links: what `$cbs` and `$management` share (2.1, 3.1)."""
+"""Request and response over two links: `$cbs` and `$management` (protocol.md 2.1, 3.1)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RequestLink(LinkHandler):
             link.reply(encode_message(_response(request, answer)), delay_ms=answer.delay_ms)
 
     def _reply_link(self, reply_to: object) -> ReplyLink | None:
-        """The receiver of the same session and node; reply-to chooses among several (2.1)."""
+        """The receiver of the same session and node; reply-to chooses (protocol.md 2.1)."""
         candidates = [
             app
             for link, app in self.connection.apps.items()

@@ -1,4 +1,4 @@
-"""Delay after failed authentication, per policy name and address (design.md 7).
+"""Delay after failed authentication, per policy name and address (protocol.md 2.3).
 
 Every token is verified, whatever came before it: a good one is answered at once. Only answers to
 tokens that failed are delayed. Failures are counted per policy and address, and per address over

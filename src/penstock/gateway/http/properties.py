@@ -1,4 +1,4 @@
-"""Headers and `BrokerProperties` as the sections of an AMQP message before its body (7.1).
+"""Headers and `BrokerProperties` as the sections of an AMQP message (protocol.md 7.1).
 
 An event that came by HTTPS is to be read over AMQP like any other, so what a publisher could say
 there it can say here: PartitionKey, the standard properties, and properties of its own.

@@ -1,4 +1,4 @@
-"""Answers as HTTP carries them: status, headers, the service's XML of an error (7.1)."""
+"""Answers as HTTP carries them: status, headers, the XML of an error (protocol.md 7.1)."""
 
 from __future__ import annotations
 

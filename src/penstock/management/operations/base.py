@@ -137,8 +137,8 @@ class AdminTokens(Protocol):
 
 class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to administer. `units_needed` tells how many units the namespace's hour
-    needed, for one whose units are not enforced (design.md 6); `reads` runs what waits for the
-    disk."""
+    needed, for one whose units are not enforced (docs/management.md); `reads` runs what waits for
+    the disk."""
 
     catalog: Catalog
     broker: Broker

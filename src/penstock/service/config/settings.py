@@ -52,7 +52,7 @@ class GrantSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`throughput_units` None: unlimited, that is counted but not enforced (design.md 6);
+    """`throughput_units` None: unlimited, that is counted but not enforced (protocol.md 10.4);
     `throughput_units_given` tells whether anybody said so."""
 
     name: NamespaceName
