@@ -1,4 +1,4 @@
-"""Who asks: the request's token, verified (protocol.md 2.5) and remembered for a while."""
+"""Verify the token of a request (protocol.md 2.5) and cache the grant that it gives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tokens:
 
     Grants are cached in two generations. Each minute the newer one becomes the older one, and a
     grant that was not used in a whole generation is forgotten: clients that sign a token for each
-    request would otherwise fill the cache with tokens that nobody uses again.
+    request would otherwise fill the cache with tokens that are used once.
     """
 
     def __init__(self, authorities: Callable[[], Sequence[Authority]], clock: Clock) -> None:
@@ -37,10 +37,7 @@ class Tokens:
         self._clock = clock
         self._newer: dict[_Key, Grant] = {}
         self._older: dict[_Key, Grant] = {}
-        self._turns_ms = 0  # of the monotonic clock: the next generation begins
-
-    def __len__(self) -> int:
-        return len(self._newer) + len(self._older)
+        self._next_generation_ms = 0  # on the monotonic clock
 
     def on_change(self, change: CatalogChange) -> None:
         if change.affects_links:
@@ -53,9 +50,9 @@ class Tokens:
         key = (host, token, target, right)
         now_ms = self._clock.now_ms()
         monotonic_ms = self._clock.monotonic_ms()
-        if monotonic_ms >= self._turns_ms or len(self._newer) >= CACHED_GRANTS_MAX // 2:
+        if monotonic_ms >= self._next_generation_ms or len(self._newer) >= CACHED_GRANTS_MAX // 2:
             self._older, self._newer = self._newer, {}
-            self._turns_ms = monotonic_ms + CACHE_GENERATION_MS
+            self._next_generation_ms = monotonic_ms + CACHE_GENERATION_MS
         grant = self._newer.get(key)
         if grant is None and (grant := self._older.pop(key, None)) is not None:
             self._newer[key] = grant
