@@ -83,7 +83,7 @@ def verify_sas_token(
     """Turn a token into a grant for the audience, or raise AuthFailed.
 
     Several namespaces may answer to one host: the rule and key that verify the token decide
-    (protocol.md 2.5). Whoever holds no key learns only that the signature is invalid.
+    (protocol.md 2.5). A client without the key learns only that the signature is invalid.
     """
     token = parse_token(token_text)
     source = read_resource(token.resource, fault="MalformedToken")

@@ -66,7 +66,8 @@ class Faults:
         side: Side = "both",
     ) -> InjectedFault:
         """When `after` events have been acknowledged or delivered, the link by which the last of
-        them went is detached with that AMQP condition; `times` times, counting anew each time.
+        them went is detached with that AMQP condition. This happens `times` times, and the count
+        of events restarts after each.
         With 0: every link to a hub that is attached now, at once, and only once."""
 
         def end(connection: AmqpConnection, link: Link) -> None:

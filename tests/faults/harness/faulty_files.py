@@ -61,7 +61,7 @@ class Gate:
         self._opened = threading.Event()
 
     def let_go(self) -> None:
-        """Everybody who waits goes on, and nobody waits here again."""
+        """Release all waiting callers; later callers do not wait."""
         self._opened.set()
 
     def pass_through(self) -> None:
@@ -120,7 +120,7 @@ class FaultyFiles:
         return gate
 
     def heal(self) -> None:
-        """Nothing fails and nobody waits any more."""
+        """Remove all faults and release all waiting callers."""
         with self._lock:
             self._faults.clear()
             gates, self._gates = self._gates, []

@@ -258,13 +258,28 @@ async def test_refused_token_is_not_remembered(world: World) -> None:
 async def test_no_more_tokens_are_remembered_than_are_allowed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authorization, "_KNOWN_MAX", 2)
+    monkeypatch.setattr(authorization, "CACHED_GRANTS_MAX", 4)
     made = [world.token(lasts_s=100 + number) for number in range(3)]
     for token in [*made, *made[1:]]:
         assert (await world.call(token=token)).status == 201
     assert world.verified == 3
     assert (await world.call(token=made[0])).status == 201  # the oldest made room
     assert world.verified == 4
+
+
+async def test_tokens_that_are_not_used_again_are_forgotten(world: World) -> None:
+    """A client that signs a token for each request once filled the cache with them."""
+    lasting = world.token(lasts_s=100_000)
+    for second in range(600):
+        assert (await world.call(token=world.token(lasts_s=1_000 + second))).status == 201
+        assert (await world.call(token=lasting)).status == 201
+        world.clock.advance(1_000)
+    assert world.verified == 601  # the one that is used stays
+    tokens = world.app._tokens
+    assert (
+        len(tokens._newer) + len(tokens._older)
+        <= 2 * authorization.CACHE_GENERATION_MS // 1_000 + 2
+    )
 
 
 async def test_overlong_token_is_verified_each_time(world: World) -> None:

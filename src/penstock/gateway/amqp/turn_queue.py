@@ -31,7 +31,7 @@ class TurnQueue:
         self.run_each([(work, items)])
 
     def run_each(self, works: Iterable[Work]) -> None:
-        """The same for many; each is taken from `works` when its turn has come."""
+        """Run all of `works`. The queue takes each from the iterable only when it runs it."""
         self._waiting.append(iter(works))
         self._run_some()
         self._schedule()

@@ -1,4 +1,4 @@
-"""Who asks: the request's token, verified (protocol.md 2.5) and remembered for a while."""
+"""Verify the token of a request (protocol.md 2.5) and cache the grant that it gives."""
 
 from __future__ import annotations
 
@@ -15,37 +15,52 @@ from penstock.model.errors import ArgumentError, AuthFailed, Unauthorized
 
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
-# A publisher sends the same token with every request: verifying it anew costs four signatures.
-_KNOWN_MAX = 4096
-_KNOWN_BYTES_MAX = 1024  # of a token; 4 MB of them at most
+# A producer sends the same token with every request, and verifying it again costs four signatures.
+CACHED_GRANTS_MAX = 4096
+_TOKEN_BYTES_MAX = 1024  # larger tokens are verified each time: the cache has at most 4 MB of them
+CACHE_GENERATION_MS = 60_000
+
+_Key = tuple[bytes, bytes, RequestTarget, Right]
 
 
 class TokenCache:
     """Grants by token, host and path. After `on_change` of rules or keys every token is verified
-    again."""
+    again.
+
+    Grants are cached in two generations. Each minute the newer one becomes the older one, and a
+    grant that was not used in a whole generation is forgotten: clients that sign a token for each
+    request would otherwise fill the cache with tokens that are used once.
+    """
 
     def __init__(self, authorities: Callable[[], Sequence[Authority]], clock: Clock) -> None:
         self._authorities = authorities
         self._clock = clock
-        self._known: dict[tuple[bytes, bytes, RequestTarget, Right], Grant] = {}
+        self._newer: dict[_Key, Grant] = {}
+        self._older: dict[_Key, Grant] = {}
+        self._next_generation_ms = 0  # on the monotonic clock
 
     def on_change(self, change: CatalogChange) -> None:
         if change.affects_links:
-            self._known.clear()
+            self._newer.clear()
+            self._older.clear()
 
     def grant(self, headers: Mapping[bytes, bytes], target: RequestTarget, right: Right) -> Grant:
         """Raises AuthFailed, Unauthorized, and ArgumentError without a usable Host."""
         host, token = headers.get(b"host", b""), headers.get(b"authorization", b"")
         key = (host, token, target, right)
-        known = self._known.get(key)
         now_ms = self._clock.now_ms()
-        if known is not None and known.expires_ms is not None and now_ms < known.expires_ms:
-            return known
+        monotonic_ms = self._clock.monotonic_ms()
+        if monotonic_ms >= self._next_generation_ms or len(self._newer) >= CACHED_GRANTS_MAX // 2:
+            self._older, self._newer = self._newer, {}
+            self._next_generation_ms = monotonic_ms + CACHE_GENERATION_MS
+        grant = self._newer.get(key)
+        if grant is None and (grant := self._older.pop(key, None)) is not None:
+            self._newer[key] = grant
+        if grant is not None and grant.expires_ms is not None and now_ms < grant.expires_ms:
+            return grant
         grant = self._verify(host, token, target, right, now_ms)
-        if len(token) <= _KNOWN_BYTES_MAX:
-            if len(self._known) >= _KNOWN_MAX:
-                del self._known[next(iter(self._known))]
-            self._known[key] = grant
+        if len(token) <= _TOKEN_BYTES_MAX:
+            self._newer[key] = grant
         return grant
 
     def _verify(

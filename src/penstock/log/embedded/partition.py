@@ -108,9 +108,10 @@ class EmbeddedPartition:
         return self._status(self._view, self._tail.settle_last_offset())
 
     def locate(self, position: Position) -> int:
-        # In this order: the view is then at least as new as the offset that was compared.
-        last_offset = self._tail.last_offset
+        # The view first: a round may be applied between the two reads. With an older offset and a
+        # newer view, a reader that resumes at that offset would skip the round's events.
         view = self._view
+        last_offset = self._tail.last_offset
         found = resolve_position(position, self._status(view, last_offset))
         if found is not None:
             return found
