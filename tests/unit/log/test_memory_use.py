@@ -60,7 +60,9 @@ def test_budget_of_the_newest_batches_holds_over_all_partitions(
 ) -> None:
     """Also in partitions that got nothing since: no partition keeps its last round."""
     budget = 5 * size
-    monkeypatch.setattr("penstock.log.embedded.store.TailBudget", partial(TailCacheBudget, budget))
+    monkeypatch.setattr(
+        "penstock.log.embedded.store.TailCacheBudget", partial(TailCacheBudget, budget)
+    )
     bench = Bench(tmp_path)
     for number in range(10):
         assert all(

@@ -7,6 +7,7 @@ second flush that succeeds proves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -163,6 +164,11 @@ def read_small(files: Files, path: Path, bytes_max: int) -> bytes | None:
         return None
     finally:
         files.close(fd)
+
+
+def unlink_if_exists(files: Files, path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(path)
 
 
 def replace_file(files: Files, path: Path, content: bytes, *, flush: bool = False) -> None:

@@ -34,7 +34,6 @@ _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _ATTEMPTS = 8  # to read while retention drops segments; each finds a view that is newer
-_ROLL_AT_FRACTION = 4  # of the retention: an event outlives it by a quarter at most
 
 
 class EmbeddedPartition:
@@ -139,6 +138,10 @@ class EmbeddedPartition:
 
     # --- for the store ----------------------------------------------------------------------------
 
+    @property
+    def view(self) -> CommittedView:
+        return self._view
+
     def apply_outcome(self, outcome: WriteOutcome) -> None:
         """A round ended: make it readable, tell its publishers, wake its readers; in this order."""
         if self._is_dropped:
@@ -161,38 +164,21 @@ class EmbeddedPartition:
         if outcome.committed:
             self._subscribers.notify()
 
-    def drop_before(self, oldest_ms: int) -> list[Segment]:
-        """Take closed segments whose newest event is older out of the view; they may go now."""
-        segments = self._view.segments
-        count = 0
-        while count < len(segments) - 1:
-            end = segments[count].end
-            if end is None or end.newest_ms >= oldest_ms:
-                break
-            count += 1
+    def drop_oldest(self, count: int) -> tuple[Segment, ...]:
+        """Take the oldest `count` segments out of the view; their files may be removed now."""
         if count == 0:
-            return []
+            return ()
         view = self._view
+        assert count < len(view.segments)
         self._view = CommittedView(
-            segments[count:], view.end_offset, view.next_sequence, view.newest_ms
+            view.segments[count:], view.end_offset, view.next_sequence, view.newest_ms
         )
-        self._tail.drop_before(segments[count].header.first_sequence)
-        return list(segments[:count])
+        self._tail.drop_before(view.segments[count].header.first_sequence)
+        return view.segments[:count]
 
     def shrink_cache(self, now_ms: int) -> None:
         """Forget cached batches for their age, also where nothing is appended any more."""
         self._tail.drop_older(now_ms - limits.TAIL_CACHE_AGE_MS)
-
-    def segment_to_roll(self, *, retention_ms: int, now_ms: int) -> Segment | None:
-        """The active segment, if it should be closed so that its events can go in time."""
-        view = self._view
-        if not view.segments or view.end_offset == view.segments[-1].header.base_offset:
-            return None
-        active = view.segments[-1]
-        oldest_ms = None if active.index is None else active.index.oldest_ms
-        if oldest_ms is None or oldest_ms >= now_ms - retention_ms // _ROLL_AT_FRACTION:
-            return None
-        return active
 
     def cancel(self) -> tuple[Segment, ...]:
         """The hub is deleted: take and show nothing more; the segments that were shown."""

@@ -1,4 +1,4 @@
-"""`EmbeddedLogStore`: opens and creates partitions, deletes a hub's log, enforces retention."""
+"""`EmbeddedLogStore`: opens and creates partitions, deletes a hub's log, closes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.log.append import Wake
 from penstock.log.embedded.committer import Committer, OnFlush
 from penstock.log.embedded.directory import DirectoryLock, check_format
 from penstock.log.embedded.file_handles import FileHandleCache
-from penstock.log.embedded.files import Files, OsFiles
+from penstock.log.embedded.files import Files, OsFiles, unlink_if_exists
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.embedded.partition_loader import load_partition
 from penstock.log.embedded.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
-from penstock.log.embedded.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
+from penstock.log.embedded.retention import Retention
 from penstock.log.embedded.writer import PartitionWriter
 from penstock.log.tail_cache import TailCache, TailCacheBudget
 from penstock.model import limits
@@ -94,6 +94,9 @@ class EmbeddedLogStore:
         except DataDirectoryError:
             self._lock.release()
             raise
+        self._retention = Retention(
+            self._files, self._handles, self._indexes, self._committer, is_durable=self._is_durable
+        )
         # By hub id: a retention pass must not look at every partition for every hub.
         self._partitions: dict[str, dict[int, EmbeddedPartition | RefusedPartition]] = {}
         self._dropped = 0
@@ -125,7 +128,9 @@ class EmbeddedLogStore:
     def drop(self, hub_id: str) -> None:
         for partition in self._partitions.pop(hub_id, {}).values():
             if isinstance(partition, EmbeddedPartition):
-                self._committer.run_on_committer(partial(self._forget, partition.cancel()))
+                self._committer.run_on_committer(
+                    partial(self._retention.forget, partition.cancel())
+                )
         # Aside at once, so that the id is free; the bytes go when nobody waits for the disk.
         self._dropped += 1
         hub = self._hub_directory(hub_id)
@@ -142,23 +147,10 @@ class EmbeddedLogStore:
         self._committer.run_on_helper(partial(self._remove_hub, aside))
 
     def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
-        """As the contract says; also leaves a mark in each partition that grew since the last
-        time, so that recovery knows what was flushed, and forgets cached batches by age. The active
-        segment of a slow partition is closed when a quarter of the retention has passed, and goes
-        in its time."""
-        oldest_ms = now_ms - retention_ms
-        freed = 0
-        for partition in self._of_hub(hub_id):
-            partition.shrink_cache(now_ms)
-            freed += self._expire(partition, oldest_ms)
-            active = partition.segment_to_roll(retention_ms=retention_ms, now_ms=now_ms)
-            if active is not None:
-                self._committer.run_on_committer(partial(self._roll, partition, active, oldest_ms))
-                if partition.status().last_enqueued_ms < oldest_ms:
-                    freed += partition.status().size_bytes
-            elif self._is_durable:
-                self._committer.run_on_committer(partition.writer.write_mark)
-        return freed
+        return sum(
+            self._retention.enforce(partition, retention_ms=retention_ms, now_ms=now_ms)
+            for partition in self._of_hub(hub_id)
+        )
 
     def health(self) -> LogHealth:
         return self._committer.health
@@ -230,56 +222,18 @@ class EmbeddedLogStore:
         opened = self._partitions.get(hub_id, {}).values()
         return [partition for partition in opened if isinstance(partition, EmbeddedPartition)]
 
-    def _expire(self, partition: EmbeddedPartition, oldest_ms: int) -> int:
-        dropped = partition.drop_before(oldest_ms)
-        if not dropped:
-            return 0
-        self._committer.run_on_helper(partial(self._remove_segments, dropped))
-        return sum(
-            segment.end.offset - segment.header.base_offset
-            for segment in dropped
-            if segment.end is not None
-        )
-
-    # --- on the committer's thread, or aside ------------------------------------------------------
-
-    def _roll(self, partition: EmbeddedPartition, active: Segment, oldest_ms: int) -> None:
-        rolled = partition.writer.roll(active)
-        if rolled.opened or rolled.error is not None:
-            self._committer.run_on_owner(partial(partition.apply_outcome, rolled))
-        if rolled.opened:
-            self._committer.run_on_owner(partial(self._expire, partition, oldest_ms))
-
-    def _remove_segments(self, segments: list[Segment]) -> None:
-        """Oldest first and the records last: a crash in between leaves a log without a gap. A
-        reader may write the index again until the records are gone (reader.py)."""
-        for segment in segments:
-            for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, INDEX_SUFFIX):
-                self._unlink(segment.beside(suffix))
-        self._forget(tuple(segments))
-        self._files.fsync_directory(segments[0].path.parent)
-
-    def _forget(self, segments: tuple[Segment, ...]) -> None:
-        for segment in segments:
-            self._handles.forget(segment)
-            self._indexes.forget(segment)
+    # --- on a helper thread -----------------------------------------------------------------------
 
     def _remove_hub(self, path: Path) -> None:
         self._files.fsync_directory(self._directory)  # from here on it does not come back
         for name in self._files.listdir(path):
             if not name.isdigit():  # beside the partitions only small files
-                self._unlink(path / name)
+                unlink_if_exists(self._files, path / name)
                 continue
             for file in self._files.listdir(path / name):
-                self._unlink(path / name / file)
+                unlink_if_exists(self._files, path / name / file)
             self._files.rmdir(path / name)
         self._files.rmdir(path)
-
-    def _unlink(self, path: Path) -> None:
-        try:
-            self._files.unlink(path)
-        except FileNotFoundError:
-            return
 
     def _dropped_before(self) -> list[Path]:
         """Hubs that were deleted when the process ended before their bytes were gone."""
