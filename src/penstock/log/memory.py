@@ -12,13 +12,14 @@ from functools import partial
 
 from penstock.log.api import AppendDone, LogHealth, PartitionStatus, Unsubscribe
 from penstock.log.append import Subscribers, Wake, check_batch, receipt_for, run_callback
-from penstock.log.embedded.record import last_event_position, record_bytes
+from penstock.log.embedded.record import record_bytes
 from penstock.log.position_resolver import event_at_offset, is_at_or_after, resolve_position
 from penstock.log.producer_state import ProducerStates
 from penstock.log.tail_cache import CACHED_BATCHES_MAX
 from penstock.model.errors import LogFailed, OperationCancelled, PenstockError
 from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 from penstock.model.positions import Position, PositionKind
+from penstock.model.sections import last_section_position
 
 
 class MemoryPartition:
@@ -64,7 +65,7 @@ class MemoryPartition:
         return PartitionStatus(
             begin_sequence=self._firsts[0] if kept else -1,
             last_sequence=newest.next_sequence - 1,
-            last_offset=newest.base_offset + last_event_position(newest.sections),
+            last_offset=newest.base_offset + last_section_position(newest.sections),
             last_enqueued_ms=newest.enqueued_ms,
             size_bytes=end - self._batches[0].base_offset if kept else 0,
             failed=failed,

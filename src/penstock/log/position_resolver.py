@@ -12,10 +12,10 @@
 from __future__ import annotations
 
 from penstock.log.api import PartitionStatus
-from penstock.log.embedded.record import event_positions
 from penstock.model.errors import ArgumentError
 from penstock.model.events import StoredBatch
 from penstock.model.positions import Position, PositionKind
+from penstock.model.sections import section_positions
 
 
 def resolve_position(position: Position, status: PartitionStatus) -> int | None:
@@ -42,7 +42,7 @@ def resolve_position(position: Position, status: PartitionStatus) -> int | None:
 def event_at_offset(batch: StoredBatch, position: Position) -> int:
     """The first event of `batch` at the offset or beyond it, or the one after the batch."""
     assert position.kind is PositionKind.OFFSET
-    for index, start in enumerate(event_positions(batch.sections)):
+    for index, start in enumerate(section_positions(batch.sections)):
         offset = batch.base_offset + start
         if offset > position.value or (position.inclusive and offset == position.value):
             return batch.first_sequence + index

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from operator import attrgetter
 
-from penstock.log.embedded.record import last_event_position
 from penstock.model import limits
 from penstock.model.events import StoredBatch
+from penstock.model.sections import last_section_position
 
 CACHED_BATCHES_MAX = 256  # handed out at once: a reader takes what its credit allows and comes back
 STORE_TAIL_BYTES = 64 * limits.MB  # all partitions of a store together
@@ -75,7 +75,7 @@ class TailCache:
         newest = self._newest
         if isinstance(newest, int):
             return newest
-        return newest.base_offset + last_event_position(newest.sections)
+        return newest.base_offset + last_section_position(newest.sections)
 
     def settle_last_offset(self) -> int:
         """The same on the owner's thread, which may keep the answer."""

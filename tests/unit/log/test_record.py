@@ -20,15 +20,12 @@ from penstock.log.embedded.record import (
     decode_batch,
     decode_record_header,
     encode_record_header,
-    event_positions,
     is_intact,
-    last_event_position,
     record_bytes,
 )
 from penstock.log.embedded.segment import SegmentHeader, parse_segment_name, segment_name
 from penstock.log.producer_state import ProducerStates, decode_producers
 from penstock.model import limits
-from penstock.model.errors import LogCorrupt
 from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 
 SALT = 0x1234_5678
@@ -131,31 +128,6 @@ def test_record_is_drawn_as_the_docstring_says() -> None:
     assert written[58:60] == (1).to_bytes(2, "little")
     assert written[60:64] == (100).to_bytes(4, "little")
     assert written[64:] == batch.sections
-
-
-# --- events in a batch ----------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.binary(max_size=600), st.booleans()), min_size=1, max_size=20))
-def test_events_are_found_in_short_and_long_sections(messages: list[tuple[bytes, bool]]) -> None:
-    expected, sections = [], b""
-    for message, long in messages:
-        expected.append(len(sections))
-        sections += section(message, long=long)
-    assert list(event_positions(sections)) == expected
-    assert last_event_position(sections) == expected[-1]
-
-
-@pytest.mark.parametrize(
-    "sections",
-    [b"\x00", b"\x00\x53\x75\xa0", b"\x00\x53\x75\xa0\x05abcd", b"\x00\x53\x75\xb0\x00\x00",
-     b"\x00\x53\x77\xa0\x00", b"\x00\x53\x75\xa1\x00" + bytes(9), b"hello, world"],
-)  # fmt: skip
-def test_sections_that_are_none_are_told_and_never_read_beyond(sections: bytes) -> None:
-    with pytest.raises(LogCorrupt, match="no whole data section at byte 6 of"):
-        list(event_positions(section(b"x") + sections))
-    assert last_event_position(section(b"x") + sections) == 6
-    assert last_event_position(sections) == 0
 
 
 # --- derived files --------------------------------------------------------------------------------

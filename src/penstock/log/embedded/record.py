@@ -25,13 +25,11 @@ no publisher can plant bytes in a payload which a search after damage would take
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import msgspec
 from crc32c import crc32c
 
 from penstock.model import limits
-from penstock.model.errors import LogCorrupt
 from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 
 RECORD_MAGIC = b"PnRc"
@@ -159,41 +157,3 @@ def decode_batch(chunk: bytes | memoryview, position: int, header: RecordHeader)
         header.count,
         bytes(chunk[start : start + header.length]),
     )
-
-
-def event_positions(sections: bytes) -> Iterator[int]:
-    """Where each event's data section starts (model/events.py draws them)."""
-    position, end = 0, len(sections)
-    while position < end:
-        yield position
-        size = _section_bytes(sections, position)
-        if size == 0 or position + size > end:
-            raise LogCorrupt(
-                f"a stored batch has no whole data section at byte {position} of {end}"
-            )
-        position += size
-
-
-def last_event_position(sections: bytes) -> int:
-    """Where the newest event of a batch starts, so that its offset can be told."""
-    position, end = 0, len(sections)
-    while True:
-        size = _section_bytes(sections, position)
-        if size == 0 or position + size >= end:
-            return position
-        position += size
-
-
-def _section_bytes(sections: bytes, position: int) -> int:
-    """The length of the data section at `position` with its 5 or 8 bytes before; 0 if it is none.
-
-    00 53 75 a0 <len u8> or 00 53 75 b0 <len u32, big-endian as all of AMQP>.
-    """
-    head = sections[position : position + 8]
-    if len(head) < 5 or head[:3] != b"\x00\x53\x75":
-        return 0
-    if head[3] == 0xA0:
-        return 5 + head[4]
-    if head[3] == 0xB0 and len(head) == 8:
-        return 8 + int.from_bytes(head[4:], "big")
-    return 0

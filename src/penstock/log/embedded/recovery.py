@@ -21,10 +21,11 @@ import msgspec
 
 from penstock.log.embedded.files import Files
 from penstock.log.embedded.index import LogMark, SparseIndex
-from penstock.log.embedded.record import decode_batch, last_event_position
+from penstock.log.embedded.record import decode_batch
 from penstock.log.embedded.record_scanner import DamagedRange, IntactRecord, scan_records
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, Segment
 from penstock.log.producer_state import ProducerStates
+from penstock.model.sections import last_section_position
 
 
 class RecoveryAction(Enum):
@@ -189,5 +190,5 @@ def _mark_after(found: IntactRecord) -> LogMark:
         header.next_offset,
         header.next_sequence,
         header.enqueued_ms,
-        header.base_offset + last_event_position(batch.sections),
+        header.base_offset + last_section_position(batch.sections),
     )

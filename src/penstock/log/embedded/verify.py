@@ -15,12 +15,7 @@ from penstock.log.embedded.directory import FORMAT_FILE, check_format
 from penstock.log.embedded.files import Files, OsFiles, read_small
 from penstock.log.embedded.index import LogMark
 from penstock.log.embedded.partition_loader import load_index
-from penstock.log.embedded.record import (
-    RecordHeader,
-    decode_batch,
-    event_positions,
-    last_event_position,
-)
+from penstock.log.embedded.record import RecordHeader, decode_batch
 from penstock.log.embedded.record_scanner import DamagedRange, IntactRecord, scan_records
 from penstock.log.embedded.segment import (
     PRODUCERS_SUFFIX,
@@ -33,6 +28,7 @@ from penstock.log.embedded.segment import (
 from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, decode_producers
 from penstock.model.errors import DataDirectoryError, LogCorrupt
 from penstock.model.events import ProducerStamp
+from penstock.model.sections import count_sections, last_section_position
 
 
 class LogFinding(msgspec.Struct, frozen=True):
@@ -288,7 +284,7 @@ class _PartitionVerifier:
             yield _make_finding(
                 segment.path, f"{where} is older than the one before it.", is_loss=False
             )
-        if _count_events(batch.sections) != header.count:
+        if not _has_events(batch.sections, header.count):
             yield _make_finding(
                 segment.path, f"{where} does not hold {header.count} data sections.", is_loss=True
             )
@@ -296,7 +292,7 @@ class _PartitionVerifier:
             header.next_offset,
             header.next_sequence,
             header.enqueued_ms,
-            header.base_offset + last_event_position(batch.sections),
+            header.base_offset + last_section_position(batch.sections),
         )
 
     def _verify_derived(self, segment: Segment, *, is_newest: bool) -> Iterator[LogFinding]:
@@ -316,8 +312,8 @@ def _make_finding(path: Path, text: str, *, is_loss: bool) -> LogFinding:
     return LogFinding(str(path), text, is_loss)
 
 
-def _count_events(sections: bytes) -> int:
+def _has_events(sections: bytes, count: int) -> bool:
     try:
-        return sum(1 for _ in event_positions(sections))
+        return count_sections(sections) == count
     except LogCorrupt:
-        return -1
+        return False

@@ -27,7 +27,7 @@ from penstock.log.embedded.file_handles import FileHandle, FileHandleCache
 from penstock.log.embedded.files import Files, replace_file, write_all
 from penstock.log.embedded.index import LogMark, SparseIndex
 from penstock.log.embedded.partition_loader import LoadedPartition
-from penstock.log.embedded.record import RECORD_HEADER_BYTES, last_event_position
+from penstock.log.embedded.record import RECORD_HEADER_BYTES
 from penstock.log.embedded.segment import (
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
@@ -40,6 +40,7 @@ from penstock.log.producer_state import ProducerStates
 from penstock.model import limits
 from penstock.model.errors import DiskFull, LogFailed, OperationCancelled, PenstockError
 from penstock.model.events import ProducerStamp, StoredBatch
+from penstock.model.sections import last_section_position
 
 _logger = logging.getLogger(__name__)
 
@@ -466,7 +467,9 @@ class PartitionWriter:
             assert self._segment is not None
             position = self._segment.position(self._newest_at)
             record = self._files.pread(self._fd(), self._end - self._newest_at, position)
-            self._last_offset = self._newest_at + last_event_position(record[RECORD_HEADER_BYTES:])
+            self._last_offset = self._newest_at + last_section_position(
+                record[RECORD_HEADER_BYTES:]
+            )
             self._newest_at = -1
         return LogMark(self._end, self._next_sequence, self._newest_ms, self._last_offset)
 
