@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.unit.log.test_embedded import DEADLINE_S, NOW, Bench, batch
+from tests.unit.log.embedded.bench import DEADLINE_S, NOW, Bench, batch
 
 from penstock.log.tail_cache import TailCacheBudget
 from penstock.model.errors import PenstockError

@@ -1,4 +1,4 @@
-"""Records, their headers and the events inside them."""
+"""Records and their headers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.checksummed_file import add_checksum, remove_checksum
-from penstock.log.embedded.index import (
-    INDEX_INTERVAL_BYTES,
-    IndexEntry,
-    LogMark,
-    SparseIndex,
-    decode_index,
-)
 from penstock.log.embedded.record import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
@@ -23,12 +15,17 @@ from penstock.log.embedded.record import (
     is_intact,
     record_bytes,
 )
-from penstock.log.embedded.segment import SegmentHeader, parse_segment_name, segment_name
-from penstock.log.producer_state import ProducerStates, decode_producers
 from penstock.model import limits
 from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 
 SALT = 0x1234_5678
+producers = st.none() | st.builds(
+    ProducerStamp,
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**15), 2**15 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+)
 
 
 def section(message: bytes, *, long: bool = False) -> bytes:
@@ -47,15 +44,6 @@ def record(batch: EventBatch, *, first: int = 5, base: int = 1000, flushed: int 
         salt=SALT,
     )
     return header + batch.sections
-
-
-producers = st.none() | st.builds(
-    ProducerStamp,
-    st.integers(-(2**63), 2**63 - 1),
-    st.integers(-(2**15), 2**15 - 1),
-    st.integers(-(2**31), 2**31 - 1),
-    st.integers(-(2**31), 2**31 - 1),
-)
 
 
 @given(st.binary(max_size=300), st.integers(1, 65536), producers, st.integers(0, 2**62))
@@ -128,92 +116,3 @@ def test_record_is_drawn_as_the_docstring_says() -> None:
     assert written[58:60] == (1).to_bytes(2, "little")
     assert written[60:64] == (100).to_bytes(4, "little")
     assert written[64:] == batch.sections
-
-
-# --- derived files --------------------------------------------------------------------------------
-
-
-@given(st.binary(max_size=100), st.integers(0, 115), st.integers(0, 7))
-def test_sealed_file_with_a_flipped_bit_is_ignored(body: bytes, position: int, bit: int) -> None:
-    content = bytearray(add_checksum(b"PNSTKXYZ", body))
-    assert remove_checksum(b"PNSTKXYZ", bytes(content)) == body
-    assert remove_checksum(b"PNSTKXYA", bytes(content)) is None
-    content[position % len(content)] ^= 1 << bit
-    assert remove_checksum(b"PNSTKXYZ", bytes(content)) is None
-    assert remove_checksum(b"PNSTKXYZ", bytes(content[:15])) is None
-
-
-def filled_index() -> SparseIndex:
-    index = SparseIndex()
-    for number in range(100):
-        index.note(number * 10, number * 20_000, number // 2)
-    return index
-
-
-def test_index_remembers_about_one_record_per_interval() -> None:
-    index = filled_index()
-    assert len(index) == 25  # every fourth: the first one 64 KB or more behind the last
-    assert index.oldest_ms == 0
-    assert SparseIndex().oldest_ms is None
-    assert 4 * 20_000 >= INDEX_INTERVAL_BYTES > 3 * 20_000
-
-
-def test_index_finds_the_nearest_entry_before() -> None:
-    index = filled_index()
-    assert index.before_sequence(39) == IndexEntry(0, 0)
-    assert index.before_sequence(40) == IndexEntry(80_000, 40)
-    assert index.before_sequence(10_000) == IndexEntry(96 * 20_000, 960)
-    assert index.before_offset(79_999) == IndexEntry(0, 0)
-    assert index.before_offset(80_000) == IndexEntry(80_000, 40)
-    assert index.before_time(2) == IndexEntry(0, 0)
-    assert index.before_time(3) == IndexEntry(80_000, 40)
-    assert index.before_time(0) is None
-    assert SparseIndex().before_sequence(5) is None
-
-
-def test_index_file_is_read_back() -> None:
-    mark = LogMark(2_000_000, 1000, 49, 1_999_000)
-    content = filled_index().encode(0, mark)
-    found = decode_index(content, 0)
-    assert found is not None
-    index, read = found
-    assert read == mark
-    assert index.encode(0, mark) == content
-    assert decode_index(content, 1) is None
-    assert decode_index(content[:-1], 0) is None
-    assert decode_index(add_checksum(b"PNSTKIDX", b"short"), 0) is None
-    assert decode_index(add_checksum(b"PNSTKIDX", bytes(41)), 0) is None
-
-
-def test_producers_file_is_read_back_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 3)
-    table = ProducerStates()
-    for number in (1, 2, 3, 1, 4):
-        table.note(ProducerStamp(number, -1, number, number + 1))
-    found = decode_producers(table.encode(55))
-    assert found is not None
-    read, through = found
-    assert through == 55
-    assert len(read) == len(table) == 3
-    read.note(ProducerStamp(9, 0, 0, 0))
-    assert read.get(3) is None  # the oldest went first, as it would have before
-    assert table.get(3) is not None
-    assert decode_producers(b"") is None
-    assert decode_producers(add_checksum(b"PNSTKPRD", bytes(9))) is None
-
-
-# --- names and headers ----------------------------------------------------------------------------
-
-
-def test_segment_is_named_by_its_base_offset() -> None:
-    assert segment_name(0) == "00000000000000000000.log"
-    assert parse_segment_name(segment_name(2**63)) == 2**63
-    for name in ("1.log", "00000000000000000000.index", "0000000000000000000x.log", "lock", ".log"):
-        assert parse_segment_name(name) is None
-    assert parse_segment_name("٠" * 20 + ".log") is None
-
-
-def test_segment_header_keeps_two_equal_copies() -> None:
-    encoded = SegmentHeader(1, 2, -1, 4, SALT, 6).encode()
-    assert len(encoded) == 128
-    assert encoded[:64] == encoded[64:]

@@ -10,7 +10,7 @@ import pytest
 from penstock.log.embedded.partition_loader import HEADER_TABLE, HeaderRule
 from penstock.log.embedded.recovery import RECOVERY_TABLE, RecoveryRule
 
-PAGE = Path(__file__).parents[3] / "docs" / "durability.md"
+PAGE = Path(__file__).parents[4] / "docs" / "durability.md"
 WORDS = {True: "yes", False: "no", None: ""}
 
 
