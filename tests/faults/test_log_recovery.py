@@ -135,7 +135,9 @@ def rows_after(directory: Path) -> tuple[str, ...]:
 
 def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
-        decide_recovery(left=left, zero=zero, valid=valid, flushed=flushed).label
+        decide_recovery(
+            has_bytes=left, is_zero=zero, has_later_records=valid, was_flushed=flushed
+        ).label
         for left, zero, valid, flushed in itertools.product((False, True), repeat=4)
     }
     assert hit == {row.label for row in RECOVERY_TABLE}
@@ -145,7 +147,7 @@ def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> 
 def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
         partition_loader.decide_header(
-            whole=whole, newest=newest, bare=bare, known=known, covered=covered
+            has_header=whole, is_newest=newest, is_empty=bare, has_start=known, is_covered=covered
         ).label
         for whole, newest, bare, known, covered in itertools.product((False, True), repeat=5)
     }
@@ -154,8 +156,10 @@ def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> No
 
 def test_nothing_known_to_be_flushed_is_ever_cut() -> None:
     for left, zero, valid in itertools.product((False, True), repeat=3):
-        row = decide_recovery(left=left, zero=zero, valid=valid, flushed=True)
-        assert row.act is not RecoveryAction.CUT or zero or not valid
+        row = decide_recovery(
+            has_bytes=left, is_zero=zero, has_later_records=valid, was_flushed=True
+        )
+        assert row.action is not RecoveryAction.CUT or zero or not valid
 
 
 # --- the tail -------------------------------------------------------------------------------------
@@ -473,7 +477,7 @@ def test_segment_in_a_place_that_is_not_its_own_is_refused(made: Path, tmp_path:
     store = EmbeddedLogStore(made, wake=lambda _: None, files=QuickFiles())
     failed = store.partition("hub", 1).status().failed
     assert failed is not None
-    assert "is that of partition 0" in failed
+    assert "belongs to partition 0" in failed
     store.close()
 
 
@@ -540,7 +544,7 @@ def test_mark_beyond_the_files_end_is_told_and_what_is_left_is_served(tmp_path: 
     active(log.directory).write_bytes(active(log.directory).read_bytes()[: start_of(2) + 5])
     log = Log(log.directory)
     assert log.firsts() == [0, 2]
-    assert "it was cut since" in log.partition.damage[0]
+    assert "it was truncated since" in log.partition.damage[0]
     log.close()
 
 
@@ -552,7 +556,7 @@ def test_directory_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="format version 2, written by a newer Penstock"):
         Log(tmp_path)
     (tmp_path / "format.json").write_text("not json")
-    with pytest.raises(DataDirectoryError, match="does not tell the directory's format version"):
+    with pytest.raises(DataDirectoryError, match="does not contain a valid format version"):
         Log(tmp_path)
     (tmp_path / "format.json").write_text('{"format": 1}')
     Log(tmp_path).close()
@@ -568,7 +572,7 @@ def test_segment_of_a_newer_version_is_refused(made: Path) -> None:
 
 def test_header_table_removes_only_what_never_held_a_record() -> None:
     assert all(
-        row.bare
+        row.is_empty
         for row in partition_loader.HEADER_TABLE
-        if row.act is partition_loader.HeaderAction.REMOVE
+        if row.action is partition_loader.HeaderAction.REMOVE
     )

@@ -23,11 +23,11 @@ def batch(number: int, size: int = 100, *, at_ms: int = 0) -> StoredBatch:
 
 def test_tail_gives_from_the_batch_that_holds_the_event() -> None:
     tail = TailCache(1 << 20, TailCacheBudget())
-    assert tail.since(0) is None
+    assert tail.read_from(0) is None
     tail.add([StoredBatch(10, 0, 0, 5, b""), StoredBatch(15, 0, 0, 5, b"")])
-    assert tail.since(9) is None
+    assert tail.read_from(9) is None
     for sequence, first in ((10, 10), (14, 10), (15, 15), (19, 15)):
-        found = tail.since(sequence)
+        found = tail.read_from(sequence)
         assert found is not None
         assert found[0].first_sequence == first
 
@@ -35,7 +35,7 @@ def test_tail_gives_from_the_batch_that_holds_the_event() -> None:
 def test_tail_hands_out_a_bounded_number_at_once() -> None:
     tail = TailCache(1 << 20, TailCacheBudget())
     tail.add([batch(number) for number in range(CACHED_BATCHES_MAX * 2)])
-    found = tail.since(3)
+    found = tail.read_from(3)
     assert found is not None
     assert [b.first_sequence for b in found] == list(range(3, 3 + CACHED_BATCHES_MAX))
 
@@ -45,8 +45,8 @@ def test_tail_forgets_the_oldest_when_it_is_full() -> None:
     for number in range(5000):
         tail.add([batch(number)])
         assert len(tail) == min(number + 1, 10)
-    assert tail.since(4989) is None
-    assert tail.since(4990) is not None
+    assert tail.read_from(4989) is None
+    assert tail.read_from(4990) is not None
     assert len(tail._batches) < 2000  # the slots of the forgotten go too
 
 
@@ -70,7 +70,7 @@ def test_tail_knows_the_newest_events_offset_after_forgetting_it() -> None:
     two = b"\x00\x53\x75\xa0\x01a" + b"\x00\x53\x75\xa0\x01b"
     tail.add([StoredBatch(0, 100, 0, 2, two)])
     assert len(tail) == 0
-    assert tail.last_offset == tail.settle_last_offset() == 106
+    assert tail.last_offset == tail.resolve_last_offset() == 106
 
 
 def test_dropped_events_leave_the_tail() -> None:
@@ -78,7 +78,7 @@ def test_dropped_events_leave_the_tail() -> None:
     tail = TailCache(1 << 20, budget)
     tail.add([batch(number) for number in range(10)])
     tail.drop_before(4)
-    assert tail.since(3) is None
+    assert tail.read_from(3) is None
     assert len(tail) == 6
     tail.clear()
     assert len(tail) == 0
@@ -92,8 +92,8 @@ def test_old_batches_leave_when_newer_ones_come() -> None:
         tail.add([batch(second, at_ms=second * 1000)])
     kept = limits.TAIL_CACHE_AGE_MS // 1000 + 1
     assert len(tail) == kept
-    assert tail.since(999 - kept) is None
-    assert tail.since(1000 - kept) is not None
+    assert tail.read_from(999 - kept) is None
+    assert tail.read_from(1000 - kept) is not None
 
 
 def test_quiet_partition_holds_nothing_after_some_passes_of_bounded_length() -> None:
@@ -109,4 +109,4 @@ def test_quiet_partition_holds_nothing_after_some_passes_of_bounded_length() -> 
     assert budget.bytes == 0
     assert tail.last_offset == 2999 * 1000
     tail.add([batch(3000, at_ms=2)])
-    assert tail.since(3000) is not None
+    assert tail.read_from(3000) is not None

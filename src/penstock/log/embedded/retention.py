@@ -105,9 +105,9 @@ class Retention:
     def _roll(self, partition: EmbeddedPartition, active: Segment, oldest_ms: int) -> None:
         """Committer's thread. `active` may have been rolled by a commit round since."""
         outcome = partition.writer.roll(active)
-        if outcome.opened or outcome.error is not None:
+        if outcome.new_segments or outcome.error is not None:
             self._committer.run_on_owner(partial(partition.apply_outcome, outcome))
-        if outcome.opened:
+        if outcome.new_segments:
             self._committer.run_on_owner(partial(self._expire, partition, oldest_ms))
 
     def _remove_files(self, segments: tuple[Segment, ...]) -> None:

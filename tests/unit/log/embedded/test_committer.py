@@ -213,7 +213,7 @@ def test_store_without_a_single_helper_commits_in_the_committer(
 ) -> None:
     refuse_threads(monkeypatch, named="penstock-flush")
     bench = Bench(tmp_path)
-    assert "only 0 of 8 flush helper threads" in caplog.text
+    assert "flush helpers not started started=0 requested=8" in caplog.text
     publish_rounds(bench)
     bench.store.drop("hub")
     bench.store.close()

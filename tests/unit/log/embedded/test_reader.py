@@ -27,7 +27,7 @@ def test_many_readers_that_stop_and_go_on_find_their_places(bench: Bench) -> Non
     for _ in range(2):
         for sequence in range(600):
             assert log.read(sequence, bytes_max=1)[0].first_sequence == sequence
-    assert len(log._reader._resumes) <= 256
+    assert len(log._reader._stops) <= 256
 
 
 def test_index_of_a_segment_closed_since_the_view_was_taken_is_whole(tmp_path: Path) -> None:

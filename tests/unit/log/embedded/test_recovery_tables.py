@@ -25,11 +25,11 @@ def expected(label: str, facts: list[bool | None], act: Enum) -> list[str]:
 
 @pytest.mark.parametrize("row", RECOVERY_TABLE, ids=lambda row: row.label)
 def test_page_tells_the_recovery_table(row: RecoveryRule) -> None:
-    facts = [row.left, row.zero, row.valid, row.flushed]
-    assert row_of(row.label)[:6] == expected(row.label, facts, row.act)
+    facts = [row.has_bytes, row.is_zero, row.has_later_records, row.was_flushed]
+    assert row_of(row.label)[:6] == expected(row.label, facts, row.action)
 
 
 @pytest.mark.parametrize("row", HEADER_TABLE, ids=lambda row: row.label)
 def test_page_tells_the_header_table(row: HeaderRule) -> None:
-    facts = [row.whole, row.newest, row.bare, row.known, row.covered]
-    assert row_of(row.label)[:7] == expected(row.label, facts, row.act)
+    facts = [row.has_header, row.is_newest, row.is_empty, row.has_start, row.is_covered]
+    assert row_of(row.label)[:7] == expected(row.label, facts, row.action)

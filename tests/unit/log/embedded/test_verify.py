@@ -112,7 +112,7 @@ def test_damaged_record_is_a_loss(directory: Path) -> None:
     change(segments(directory)[0], SEGMENT_HEADER_BYTES + 70)
     [finding] = findings(directory)
     assert finding.is_loss
-    assert finding.text == f"From offset 0 to {SIZE} there is no whole record."
+    assert finding.text == f"From offset 0 to {SIZE} there is no intact record."
     assert finding.path == str(segments(directory)[0])
 
 
@@ -121,7 +121,7 @@ def test_unfinished_tail_is_no_loss(directory: Path) -> None:
         path.unlink()
     newest = segments(directory)[-1]
     newest.write_bytes(newest.read_bytes() + b"half a record")
-    told = [finding for finding in findings(directory) if "no whole record" in finding.text]
+    told = [finding for finding in findings(directory) if "no intact record" in finding.text]
     assert [finding.is_loss for finding in told] == [False]
     assert "recovery removes" in told[0].text
 
@@ -147,7 +147,7 @@ def test_damaged_headers_are_told(directory: Path) -> None:
         "One of its header's two copies is damaged.",
     )
     change(segments(directory)[0], 64 + 20)
-    assert any(f.is_loss and "no whole header" in f.text for f in findings(directory))
+    assert any(f.is_loss and "no intact header" in f.text for f in findings(directory))
 
 
 def test_unborn_segment_is_no_loss(directory: Path) -> None:
@@ -170,7 +170,7 @@ def test_lost_derived_files_are_told_and_no_loss(directory: Path) -> None:
     found = findings(directory)
     assert [finding.is_loss for finding in found] == [False, False]
     assert "index file is missing" in found[0].text
-    assert "stamps are gathered" in found[1].text
+    assert "stamps are collected" in found[1].text
 
 
 @pytest.mark.parametrize("sections", [b"junk", b"\x00\x53\x75\xa0\x01x"])
@@ -201,7 +201,7 @@ def test_dump_goes_on_behind_damage(directory: Path) -> None:
 
 
 def test_dump_of_another_file_is_refused(directory: Path) -> None:
-    with pytest.raises(LogCorrupt, match="no whole segment header"):
+    with pytest.raises(LogCorrupt, match="no intact segment header"):
         list(dump_segment(directory / "format.json"))
 
 

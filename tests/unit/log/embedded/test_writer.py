@@ -81,7 +81,7 @@ def marks(bench: Bench) -> list[str]:
 
 
 def test_mark_is_left_every_so_many_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 1000)
+    monkeypatch.setattr(writer, "MARK_INTERVAL_BYTES", 1000)
     bench.append(batch(0, 500))
     bench.settle()
     assert marks(bench) == []
@@ -91,7 +91,7 @@ def test_mark_is_left_every_so_many_bytes(bench: Bench, monkeypatch: pytest.Monk
 
 
 def test_mark_is_left_after_so_many_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "CHECKPOINT_RECORDS", 10)
+    monkeypatch.setattr(writer, "MARK_INTERVAL_RECORDS", 10)
     bench.append(*[batch(number) for number in range(9)])
     bench.settle()
     assert marks(bench) == []
