@@ -123,9 +123,10 @@ class EmbeddedPartition:
         return self._build_status(self._view, self._tail_cache.resolve_last_offset())
 
     def locate(self, position: Position) -> int:
-        # In this order: the view is then at least as new as the offset that was compared.
-        last_offset = self._tail_cache.last_offset
+        # The view first: a round may be applied between the two reads. With an older offset and a
+        # newer view, a reader that resumes at that offset would skip the round's events.
         view = self._view
+        last_offset = self._tail_cache.last_offset
         sequence = resolve_position(position, self._build_status(view, last_offset))
         if sequence is not None:
             return sequence
