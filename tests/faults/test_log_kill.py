@@ -76,7 +76,9 @@ def append_until_killed(directory: Path, lines: int) -> int:
 
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(3600)
-def test_killed_appender_leaves_everything_it_was_told_of(tmp_path: Path, sized: Sized) -> None:
+def test_killed_appender_leaves_everything_that_was_acknowledged(
+    tmp_path: Path, sized: Sized
+) -> None:
     chance = random.Random(20)
     last = -1
     for _ in range(sized(short=5, full=200, long=1_000)):

@@ -171,7 +171,7 @@ def test_clean_log_is_kept(made: Path) -> None:
     assert active(made).read_bytes() == before
 
 
-def test_tail_torn_at_every_byte_of_the_last_record_is_cut_and_never_more(made: Path) -> None:
+def test_write_torn_at_every_byte_of_the_last_record_is_cut_and_never_more(made: Path) -> None:
     whole = active(made).read_bytes()
     for cut in range(start_of(2), len(whole)):
         active(made).write_bytes(whole[:cut])
@@ -187,7 +187,7 @@ def test_tail_torn_at_every_byte_of_the_last_record_is_cut_and_never_more(made: 
 
 
 @pytest.mark.parametrize("rest", [b"\x00", b"PnRc", b"\xff" * 100, b"\x00" * 5000 + b"\x01"])
-def test_tail_torn_at_every_byte_with_other_bytes_behind_is_cut(made: Path, rest: bytes) -> None:
+def test_write_torn_at_every_byte_with_other_bytes_after_it_is_cut(made: Path, rest: bytes) -> None:
     whole = active(made).read_bytes()
     for cut in range(start_of(2), len(whole)):
         active(made).write_bytes(whole[:cut] + rest)
@@ -199,7 +199,7 @@ def test_tail_torn_at_every_byte_with_other_bytes_behind_is_cut(made: Path, rest
 
 
 @pytest.mark.parametrize("zeros", [1, 63, 64, 65, 100_000])
-def test_zeros_behind_the_last_record_are_space_that_was_never_written(
+def test_zeros_after_the_last_record_are_space_that_was_never_written(
     made: Path, zeros: int
 ) -> None:
     whole = active(made).read_bytes()
@@ -472,7 +472,7 @@ def test_missing_bytes_in_the_middle_are_named_and_the_rest_is_served(
     log.close()
 
 
-def test_segment_in_a_place_that_is_not_its_own_is_refused(made: Path, tmp_path: Path) -> None:
+def test_segment_of_another_partition_is_refused(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "hub" / "0", made / "hub" / "1")
     store = EmbeddedLogStore(made, wake=lambda _: None, files=QuickFiles())
     failed = store.partition("hub", 1).status().failed
@@ -536,7 +536,9 @@ def test_half_written_derived_file_is_swept_away(made: Path) -> None:
     log.close()
 
 
-def test_mark_beyond_the_files_end_is_told_and_what_is_left_is_served(tmp_path: Path) -> None:
+def test_mark_beyond_the_end_of_the_file_is_reported_and_the_records_are_served(
+    tmp_path: Path,
+) -> None:
     log = Log(tmp_path / "cut")
     for number in range(3):
         log.append(batch(number))

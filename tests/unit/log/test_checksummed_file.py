@@ -9,7 +9,7 @@ from penstock.log.checksummed_file import add_checksum, remove_checksum
 
 
 @given(st.binary(max_size=100), st.integers(0, 115), st.integers(0, 7))
-def test_sealed_file_with_a_flipped_bit_is_ignored(body: bytes, position: int, bit: int) -> None:
+def test_file_with_a_flipped_bit_is_ignored(body: bytes, position: int, bit: int) -> None:
     content = bytearray(add_checksum(b"PNSTKXYZ", body))
     assert remove_checksum(b"PNSTKXYZ", bytes(content)) == body
     assert remove_checksum(b"PNSTKXYA", bytes(content)) is None

@@ -17,7 +17,7 @@ import msgspec
 from penstock.log.embedded.files import Files, read_small_file
 from penstock.log.embedded.index import INDEX_FILE_BYTES_MAX, LogMark, SparseIndex, decode_index
 from penstock.log.embedded.record_scanner import DamagedRange
-from penstock.log.embedded.recovery import RecoveryResult, recover_segment, replay_records
+from penstock.log.embedded.recovery import RecoveryResult, is_match, recover_segment, replay_records
 from penstock.log.embedded.segment import (
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
@@ -55,6 +55,10 @@ class HeaderRule(msgspec.Struct, frozen=True):
     action: HeaderAction
     reason: str
 
+    @property
+    def conditions(self) -> tuple[bool | None, ...]:
+        return self.has_header, self.is_newest, self.is_empty, self.has_start, self.is_covered
+
 
 # fmt: off
 HEADER_TABLE = (
@@ -88,17 +92,9 @@ def decide_header(
 ) -> HeaderRule:
     """The one rule that applies."""
     facts = (has_header, is_newest, is_empty, has_start, is_covered)
-    rows = [row for row in HEADER_TABLE if _holds(row, facts)]
+    rows = [row for row in HEADER_TABLE if is_match(row.conditions, facts)]
     assert len(rows) == 1
     return rows[0]
-
-
-def _holds(row: HeaderRule, facts: tuple[bool, ...]) -> bool:
-    conditions = (row.has_header, row.is_newest, row.is_empty, row.has_start, row.is_covered)
-    return all(
-        condition is None or condition == fact
-        for condition, fact in zip(conditions, facts, strict=True)
-    )
 
 
 class LoadedPartition(msgspec.Struct, frozen=True):
@@ -119,13 +115,13 @@ def load_partition(
     """Load and recover a partition; a new one has no files yet. Raises LogCorrupt if opening would
     hide a loss, OSError if the disk fails, DataDirectoryError for files of a newer version."""
     damage: list[str] = []
-    segments_found = _find_segments(files, directory, partition, damage)
-    if not segments_found:
+    entries = _find_segments(files, directory, partition, damage)
+    if not entries:
         return LoadedPartition((), _START, ProducerStates(), new_salt(), (), (), -1)
-    segments = [Segment(directory / segment_name(h.base_offset), h) for h, _ in segments_found]
-    for segment, (_, size), following in zip(segments, segments_found, segments[1:], strict=False):
+    segments = [Segment(directory / segment_name(h.base_offset), h) for h, _ in entries]
+    for segment, (_, size), following in zip(segments, entries, segments[1:], strict=False):
         segment.end = _find_closed_end(files, segment, size, following, damage)
-    recovered, marked_offset = _recover_active(files, segments, segments_found[-1][1], damage)
+    recovered, marked_offset = _recover_active(files, segments, entries[-1][1], damage)
     for text in damage:
         _logger.error("partition damaged path=%s detail=%r", directory, text)
     return LoadedPartition(
@@ -155,18 +151,16 @@ def _find_segments(
         if name.endswith(".new"):
             files.unlink(directory / name)  # a derived file that was not renamed into place
     bases = sorted(base for name in names if (base := parse_segment_name(name)) is not None)
-    segments_found: list[tuple[SegmentHeader, int]] = []
+    entries: list[tuple[SegmentHeader, int]] = []
     for base in bases:
         path = directory / segment_name(base)
         header, size = _read_header(files, path)
-        hidden = (
-            _find_hidden_end(files, directory, segments_found[-1], base) if segments_found else None
-        )
+        hidden = _find_hidden_end(files, directory, entries[-1], base) if entries else None
         row = decide_header(
             has_header=header is not None,
             is_newest=base == bases[-1],
             is_empty=size <= SEGMENT_HEADER_BYTES,
-            has_start=bool(segments_found) or base == 0,
+            has_start=bool(entries) or base == 0,
             is_covered=hidden is not None,
         )
         if row.action is HeaderAction.REFUSE:
@@ -185,13 +179,10 @@ def _find_segments(
                 f"{header.base_offset}: it was moved or renamed."
             )
         if hidden is not None:
-            damage.append(
-                _describe_overlap(
-                    directory / segment_name(segments_found[-1][0].base_offset), hidden
-                )
-            )
-        segments_found.append((header, size))
-    return segments_found
+            previous = directory / segment_name(entries[-1][0].base_offset)
+            damage.append(_describe_overlap(previous, hidden))
+        entries.append((header, size))
+    return entries
 
 
 def _find_hidden_end(

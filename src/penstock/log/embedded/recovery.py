@@ -50,6 +50,10 @@ class RecoveryRule(msgspec.Struct, frozen=True):
     action: RecoveryAction
     reason: str
 
+    @property
+    def conditions(self) -> tuple[bool | None, ...]:
+        return self.has_bytes, self.is_zero, self.has_later_records, self.was_flushed
+
 
 # fmt: off
 RECOVERY_TABLE = (
@@ -76,17 +80,14 @@ def decide_recovery(
 ) -> RecoveryRule:
     """The one rule that applies."""
     facts = (has_bytes, is_zero, has_later_records, was_flushed)
-    rows = [row for row in RECOVERY_TABLE if _holds(row, facts)]
+    rows = [row for row in RECOVERY_TABLE if is_match(row.conditions, facts)]
     assert len(rows) == 1
     return rows[0]
 
 
-def _holds(row: RecoveryRule, facts: tuple[bool, bool, bool, bool]) -> bool:
-    conditions = (row.has_bytes, row.is_zero, row.has_later_records, row.was_flushed)
-    return all(
-        condition is None or condition == fact
-        for condition, fact in zip(conditions, facts, strict=True)
-    )
+def is_match(conditions: tuple[bool | None, ...], facts: tuple[bool, ...]) -> bool:
+    """Whether each fact has the value of its condition; None matches both values."""
+    return all(condition in (None, fact) for condition, fact in zip(conditions, facts, strict=True))
 
 
 class RecoveryResult(msgspec.Struct, frozen=True):

@@ -164,9 +164,8 @@ class PartitionWriter:
 
     def begin(self, pending: list[PendingAppend]) -> None:
         """Write the appends, flushing only where a segment ends. Never raises; `finish` reports."""
-        accepted = (
-            [] if self._is_stopped else [p for p in pending if p.generation == self._generation]
-        )
+        generation = -1 if self._is_stopped else self._generation
+        accepted = [item for item in pending if item.generation == generation]
         # Appends of earlier generations always come first.
         self._outcome = WriteOutcome(
             pending[: len(pending) - len(accepted)], self._refusal, [], [], new_segments=[]
@@ -205,10 +204,8 @@ class PartitionWriter:
     # --- between rounds --------------------------------------------------------------------------
 
     def write_mark_if_due(self) -> None:
-        is_due = (
-            self._end >= self._next_mark_offset or self._unmarked_records >= MARK_INTERVAL_RECORDS
-        )
-        if self._is_durable and is_due:
+        has_many_records = self._unmarked_records >= MARK_INTERVAL_RECORDS
+        if self._is_durable and (has_many_records or self._end >= self._next_mark_offset):
             self.write_mark()
 
     def write_mark(self) -> None:

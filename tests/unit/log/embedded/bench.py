@@ -81,9 +81,9 @@ class Bench:
         )
 
     def partition(self, index: int = 0, hub: str = "hub") -> EmbeddedPartition:
-        found = self.store.partition(hub, index)
-        assert isinstance(found, EmbeddedPartition)
-        return found
+        partition = self.store.partition(hub, index)
+        assert isinstance(partition, EmbeddedPartition)
+        return partition
 
     def start(self, *batches: EventBatch, index: int = 0) -> list[Receipt | PenstockError]:
         outcomes: list[Receipt | PenstockError] = []
@@ -101,7 +101,7 @@ class Bench:
             self.turns.get(timeout=DEADLINE_S)()
 
     def settle(self) -> None:
-        """What a round leaves to be done is done before the next round's outcome is told."""
+        """Run all tasks and callbacks: those of a round run before the next round's outcome."""
         for _ in range(2):
             self.append(batch(0), index=31)
         try:

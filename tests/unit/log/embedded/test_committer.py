@@ -47,7 +47,7 @@ def test_appends_that_come_during_a_flush_share_the_next_one(bench: Bench) -> No
     assert [o.first_sequence for o in others if isinstance(o, Receipt)] == list(range(2, 502))
 
 
-def test_round_is_bounded_so_that_the_first_hear_soon(
+def test_round_is_bounded_so_that_the_first_appends_are_acknowledged_soon(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.log.embedded.committer.next_round_bytes", lambda *_: 10 * SIZE)
@@ -92,7 +92,7 @@ def test_partitions_start_no_threads_of_their_own(tmp_path: Path) -> None:
     assert threading.active_count() == before
 
 
-def test_owner_whose_loop_is_closed_hears_of_its_appends_in_close(tmp_path: Path) -> None:
+def test_callbacks_run_in_close_if_the_owners_loop_is_closed(tmp_path: Path) -> None:
     def wake(fn: Callable[[], None]) -> None:
         raise RuntimeError("Event loop is closed")
 
@@ -103,7 +103,7 @@ def test_owner_whose_loop_is_closed_hears_of_its_appends_in_close(tmp_path: Path
     assert [type(outcome) for outcome in outcomes] == [Receipt]
 
 
-def test_close_from_another_thread_leaves_the_news_to_the_owner(tmp_path: Path) -> None:
+def test_close_from_another_thread_leaves_callbacks_to_the_owner(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     heard: list[int] = []
     for _ in range(10):
@@ -366,7 +366,7 @@ def test_committer_that_ends_in_a_round_fails_the_appends_of_that_round_once(
     assert isinstance(outcomes[1][0], LogFailed)
 
 
-def test_append_behind_an_ended_committer_is_answered_and_not_left_waiting(
+def test_append_after_the_committer_ended_fails_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path)

@@ -1,4 +1,4 @@
-"""Which payloads the log keeps in memory: those within the tail budget, and no others."""
+"""Which payloads the log keeps in memory: those within the tail cache budget, and no others."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_few_indexes_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     bench.store.close()
 
 
-def test_many_readers_that_stop_and_go_on_find_their_places(bench: Bench) -> None:
+def test_many_readers_continue_where_they_stopped(bench: Bench) -> None:
     log = bench.partition()
     bench.append(*[batch(number) for number in range(600)])
     for _ in range(2):

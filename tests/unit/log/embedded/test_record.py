@@ -47,7 +47,7 @@ def record(batch: EventBatch, *, first: int = 5, base: int = 1000, flushed: int 
 
 
 @given(st.binary(max_size=300), st.integers(1, 65536), producers, st.integers(0, 2**62))
-def test_record_is_read_back_as_it_was_framed(
+def test_record_is_decoded_as_it_was_encoded(
     sections: bytes, count: int, producer: ProducerStamp | None, base: int
 ) -> None:
     written = record(EventBatch(sections, count, producer=producer), base=base, flushed=0)
@@ -61,7 +61,7 @@ def test_record_is_read_back_as_it_was_framed(
 
 
 @pytest.mark.parametrize(("base", "flushed"), [(0, 0), (10, 0), (10, 10), (2**40, 2**40 - 5)])
-def test_record_tells_what_was_flushed_before_it(base: int, flushed: int) -> None:
+def test_record_stores_what_was_flushed_before_it(base: int, flushed: int) -> None:
     header = decode_record_header(
         record(EventBatch(b"", 1), base=base, flushed=flushed), 0, base_offset=base
     )
@@ -100,7 +100,7 @@ def test_record_cut_anywhere_is_not_intact() -> None:
     assert not is_intact(whole, 0, header, SALT + 1)
 
 
-def test_record_is_drawn_as_the_docstring_says() -> None:
+def test_record_has_the_documented_layout() -> None:
     batch = EventBatch(section(b"x"), 1, producer=ProducerStamp(-1, 2, 3, 4))
     written = record(batch)
     assert written[:4] == RECORD_MAGIC

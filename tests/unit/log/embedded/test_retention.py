@@ -14,7 +14,7 @@ from penstock.model.events import Receipt
 from penstock.model.positions import Position, PositionKind
 
 
-def test_maintenance_leaves_a_mark_so_that_old_damage_is_not_taken_for_a_torn_tail(
+def test_retention_pass_writes_a_mark_so_that_old_damage_is_no_torn_write(
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.append(batch(0))

@@ -39,7 +39,7 @@ def test_opened_partition_costs_no_file_until_it_is_written(bench: Bench) -> Non
     assert sorted(path.name for path in bench.directory.iterdir()) == ["format.json", "lock"]
 
 
-def test_segment_file_that_somebody_removed_is_named(tmp_path: Path) -> None:
+def test_missing_segment_file_is_named(tmp_path: Path) -> None:
     bench = Bench(tmp_path, segment_bytes=SEGMENT_HEADER_BYTES + SIZE)
     bench.append(batch(0), batch(1))
     bench.store._handles.close()
@@ -58,7 +58,7 @@ def test_dropped_hub_leaves_no_file(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["format.json", "lock"]
 
 
-def test_hub_whose_dropping_was_interrupted_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_interrupted_deletion_of_a_hub_is_completed_at_the_next_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data")
     bench.append(batch(0))
     bench.store.close()

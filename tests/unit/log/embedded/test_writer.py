@@ -47,7 +47,7 @@ def test_flush_os_never_flushes_for_an_append(tmp_path: Path) -> None:
     assert bench.files.flushes == flushes + 1  # a clean shutdown leaves everything on disk
 
 
-def test_segments_roll_at_their_size_and_room_ahead_is_given_back(tmp_path: Path) -> None:
+def test_segments_roll_at_their_size_and_reserved_blocks_are_released(tmp_path: Path) -> None:
     bench = Bench(tmp_path, segment_bytes=SEGMENT_HEADER_BYTES + 3 * SIZE)
     bench.append(*[batch(number) for number in range(10)])
     bench.store.close()
@@ -67,7 +67,7 @@ def test_record_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> Non
     bench.store.close()
 
 
-def test_room_is_reserved_in_growing_steps(bench: Bench) -> None:
+def test_blocks_are_reserved_in_growing_steps(bench: Bench) -> None:
     for _ in range(40):
         bench.append(*[batch(0, 100_000) for _ in range(10)])
     assert bench.files.reserved[0] >= 1 << 20
@@ -113,7 +113,7 @@ def test_reopened_store_writes_nothing_when_nothing_was_appended(tmp_path: Path)
 
 @pytest.mark.parametrize("flush", ["disk", "os"])
 @pytest.mark.parametrize("is_marked", [False, True], ids=["no pass", "after a retention pass"])
-def test_partition_with_one_small_event_takes_little_room(
+def test_partition_with_one_small_event_takes_little_disk_space(
     tmp_path: Path, flush: str, is_marked: bool
 ) -> None:
     bench = Bench(tmp_path, flush=flush)  # type: ignore[arg-type]  # the parameter is a plain str
