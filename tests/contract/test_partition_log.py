@@ -140,7 +140,7 @@ def read_all(
     return found
 
 
-def test_empty_log_is_healthy_and_tells_minus_one(bench: Bench) -> None:
+def test_empty_log_is_healthy_and_reports_minus_one(bench: Bench) -> None:
     health = bench.store.health()
     assert (health.is_alive, health.queued) == (True, 0)
     status = bench.partition().status()
@@ -207,7 +207,7 @@ def test_append_from_a_callback_is_taken(bench: Bench) -> None:
     assert log.status().last_sequence == 4
 
 
-def test_failing_callback_does_not_keep_others_from_hearing(bench: Bench) -> None:
+def test_failing_callback_does_not_prevent_the_others(bench: Bench) -> None:
     log = bench.partition()
     heard: list[Receipt | PenstockError] = []
 
@@ -453,7 +453,7 @@ def test_every_event_is_found_by_its_own_offset_number_and_time(bench: Bench) ->
         assert log.locate(at(TIME, time_ms, inclusive=True)) == sequence
 
 
-def test_producer_tells_the_newest_stamp_as_soon_as_it_is_appended(bench: Bench) -> None:
+def test_producer_returns_the_newest_stamp_as_soon_as_it_is_appended(bench: Bench) -> None:
     log = bench.partition()
     assert log.producer(7) is None
     outcomes: list[Receipt | PenstockError] = []

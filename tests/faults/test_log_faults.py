@@ -282,7 +282,7 @@ def test_short_write_is_gone_on_with(
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
-def test_full_disk_refuses_and_takes_again_when_there_is_room(
+def test_full_disk_refuses_and_accepts_again_when_there_is_space(
     bench: Bench, files: FaultyFiles, call: str, code: int
 ) -> None:
     bench.append(batch(0))
@@ -329,7 +329,7 @@ def test_full_disk_that_cannot_be_cut_back_stops_the_partition(
     assert type(bench.append(batch(2))[0]) is LogFailed
 
 
-def test_appends_queued_behind_a_failure_fail_too_and_their_numbers_are_given_again(
+def test_appends_queued_after_a_failure_fail_too_and_their_numbers_are_given_again(
     bench: Bench, files: FaultyFiles
 ) -> None:
     bench.append(batch(0))
@@ -453,7 +453,7 @@ def test_segment_that_cannot_be_closed_for_retention_is_closed_later(
     assert isinstance(bench.append(batch(1))[0], Receipt)
 
 
-def test_room_that_cannot_be_reserved_is_done_without(
+def test_append_succeeds_if_blocks_cannot_be_reserved(
     bench: Bench, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(fd: int, position: int, size: int) -> None:
@@ -487,7 +487,7 @@ def test_partition_that_cannot_be_opened_says_so_and_the_others_serve(
     bench.store = Bench(tmp_path, files).store
 
 
-def test_hub_directory_that_cannot_be_put_aside_stays_and_the_store_goes_on(
+def test_hub_directory_that_cannot_be_renamed_stays_and_the_store_continues(
     bench: Bench, files: FaultyFiles
 ) -> None:
     bench.append(batch(0))
@@ -540,7 +540,7 @@ def test_full_disk_does_not_keep_the_store_from_opening(
     "code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM]
 )
 @pytest.mark.parametrize("call", ["open", "pwritev", "fdatasync", "fsync_directory"])
-def test_no_error_tells_a_client_a_path_of_the_server(
+def test_no_error_shows_a_client_a_path_of_the_server(
     tmp_path: Path, files: FaultyFiles, call: str, code: int
 ) -> None:
     bench = Bench(tmp_path, files, segment_bytes=SEGMENT_HEADER_BYTES + SIZE)

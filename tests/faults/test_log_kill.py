@@ -1,4 +1,4 @@
-"""kill -9 of a process that appends: whatever it was told to be stored is there afterwards."""
+"""kill -9 of a process that appends: every acknowledged event is there afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import hashlib, os, sys
 from pathlib import Path
 from queue import SimpleQueue
 from penstock.log.embedded.store import EmbeddedLogStore
-from penstock.model.events import EventBatch, Producer
+from penstock.model.events import EventBatch, ProducerStamp
 
 turns = SimpleQueue()
 store = EmbeddedLogStore(Path(sys.argv[1]), wake=turns.put, segment_bytes=300_000)
@@ -44,7 +44,7 @@ while True:
         count = number % 3 + 1
         bodies = [body(number + i) for i in range(count)]
         sections = b"".join(b"\\x00\\x53\\x75\\xa0" + bytes([len(b)]) + b for b in bodies)
-        stamp = Producer(5, 0, number, number)
+        stamp = ProducerStamp(5, 0, number, number)
         log.append(EventBatch(sections, count, producer=stamp), now_ms=number, done=done)
         number += count
         under_way += 1
@@ -61,22 +61,24 @@ def expected_sections(batch: StoredBatch) -> bytes:
 
 
 def append_until_killed(directory: Path, lines: int) -> int:
-    """Run the appender, kill it once it has told of so many batches; the last it told of."""
+    """Run the appender and kill it after `lines` acknowledgements. Returns the last number."""
     with subprocess.Popen(
         [sys.executable, "-c", APPENDER, str(directory)], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(lines)]
-        assert all(told), "the appender ended by itself"
+        acknowledged = [process.stdout.readline() for _ in range(lines)]
+        assert all(acknowledged), "the appender ended by itself"
         process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read().split(b"\n")[:-1]  # a last half line was not told
+        remaining = process.stdout.read().split(b"\n")[:-1]  # without an incomplete last line
         assert process.wait(timeout=DEADLINE_S) == -signal.SIGKILL
-    return int((told + rest)[-1])
+    return int((acknowledged + remaining)[-1])
 
 
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(3600)
-def test_killed_appender_leaves_everything_it_was_told_of(tmp_path: Path, sized: Sized) -> None:
+def test_killed_appender_leaves_everything_that_was_acknowledged(
+    tmp_path: Path, sized: Sized
+) -> None:
     chance = random.Random(20)
     last = -1
     for _ in range(sized(short=5, full=200, long=1_000)):

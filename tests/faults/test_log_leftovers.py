@@ -69,7 +69,7 @@ def files_of(directory: Path) -> list[str]:
 @pytest.mark.parametrize("code", sorted(PASSING))
 @pytest.mark.parametrize("call", STEPS)
 @pytest.mark.parametrize("is_by_retention", [False, True], ids=["round", "retention"])
-def test_segment_that_could_not_be_created_leaves_no_file_and_the_log_goes_on(
+def test_segment_that_could_not_be_created_leaves_no_file_and_the_log_continues(
     tmp_path: Path, call: str, code: int, is_by_retention: bool
 ) -> None:
     """Cases A1, A2, A3 and A5 of the finding: smaller records go on in the old segment."""

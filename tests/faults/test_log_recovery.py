@@ -135,7 +135,9 @@ def rows_after(directory: Path) -> tuple[str, ...]:
 
 def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
-        decide_recovery(left=left, zero=zero, valid=valid, flushed=flushed).label
+        decide_recovery(
+            has_bytes=left, is_zero=zero, has_later_records=valid, was_flushed=flushed
+        ).label
         for left, zero, valid, flushed in itertools.product((False, True), repeat=4)
     }
     assert hit == {row.label for row in RECOVERY_TABLE}
@@ -145,7 +147,7 @@ def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> 
 def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
         partition_loader.decide_header(
-            whole=whole, newest=newest, bare=bare, known=known, covered=covered
+            has_header=whole, is_newest=newest, is_empty=bare, has_start=known, is_covered=covered
         ).label
         for whole, newest, bare, known, covered in itertools.product((False, True), repeat=5)
     }
@@ -154,8 +156,10 @@ def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> No
 
 def test_nothing_known_to_be_flushed_is_ever_cut() -> None:
     for left, zero, valid in itertools.product((False, True), repeat=3):
-        row = decide_recovery(left=left, zero=zero, valid=valid, flushed=True)
-        assert row.act is not RecoveryAction.CUT or zero or not valid
+        row = decide_recovery(
+            has_bytes=left, is_zero=zero, has_later_records=valid, was_flushed=True
+        )
+        assert row.action is not RecoveryAction.CUT or zero or not valid
 
 
 # --- the tail -------------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def test_clean_log_is_kept(made: Path) -> None:
     assert active(made).read_bytes() == before
 
 
-def test_tail_torn_at_every_byte_of_the_last_record_is_cut_and_never_more(made: Path) -> None:
+def test_write_torn_at_every_byte_of_the_last_record_is_cut_and_never_more(made: Path) -> None:
     whole = active(made).read_bytes()
     for cut in range(start_of(2), len(whole)):
         active(made).write_bytes(whole[:cut])
@@ -183,7 +187,7 @@ def test_tail_torn_at_every_byte_of_the_last_record_is_cut_and_never_more(made: 
 
 
 @pytest.mark.parametrize("rest", [b"\x00", b"PnRc", b"\xff" * 100, b"\x00" * 5000 + b"\x01"])
-def test_tail_torn_at_every_byte_with_other_bytes_behind_is_cut(made: Path, rest: bytes) -> None:
+def test_write_torn_at_every_byte_with_other_bytes_after_it_is_cut(made: Path, rest: bytes) -> None:
     whole = active(made).read_bytes()
     for cut in range(start_of(2), len(whole)):
         active(made).write_bytes(whole[:cut] + rest)
@@ -195,7 +199,7 @@ def test_tail_torn_at_every_byte_with_other_bytes_behind_is_cut(made: Path, rest
 
 
 @pytest.mark.parametrize("zeros", [1, 63, 64, 65, 100_000])
-def test_zeros_behind_the_last_record_are_space_that_was_never_written(
+def test_zeros_after_the_last_record_are_space_that_was_never_written(
     made: Path, zeros: int
 ) -> None:
     whole = active(made).read_bytes()
@@ -468,12 +472,12 @@ def test_missing_bytes_in_the_middle_are_named_and_the_rest_is_served(
     log.close()
 
 
-def test_segment_in_a_place_that_is_not_its_own_is_refused(made: Path, tmp_path: Path) -> None:
+def test_segment_of_another_partition_is_refused(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "hub" / "0", made / "hub" / "1")
     store = EmbeddedLogStore(made, wake=lambda _: None, files=QuickFiles())
     failed = store.partition("hub", 1).status().failed
     assert failed is not None
-    assert "is that of partition 0" in failed
+    assert "belongs to partition 0" in failed
     store.close()
 
 
@@ -532,7 +536,9 @@ def test_half_written_derived_file_is_swept_away(made: Path) -> None:
     log.close()
 
 
-def test_mark_beyond_the_files_end_is_told_and_what_is_left_is_served(tmp_path: Path) -> None:
+def test_mark_beyond_the_end_of_the_file_is_reported_and_the_records_are_served(
+    tmp_path: Path,
+) -> None:
     log = Log(tmp_path / "cut")
     for number in range(3):
         log.append(batch(number))
@@ -540,7 +546,7 @@ def test_mark_beyond_the_files_end_is_told_and_what_is_left_is_served(tmp_path: 
     active(log.directory).write_bytes(active(log.directory).read_bytes()[: start_of(2) + 5])
     log = Log(log.directory)
     assert log.firsts() == [0, 2]
-    assert "it was cut since" in log.partition.damage[0]
+    assert "it was truncated since" in log.partition.damage[0]
     log.close()
 
 
@@ -552,7 +558,7 @@ def test_directory_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="format version 2, written by a newer Penstock"):
         Log(tmp_path)
     (tmp_path / "format.json").write_text("not json")
-    with pytest.raises(DataDirectoryError, match="does not tell the directory's format version"):
+    with pytest.raises(DataDirectoryError, match="does not contain a valid format version"):
         Log(tmp_path)
     (tmp_path / "format.json").write_text('{"format": 1}')
     Log(tmp_path).close()
@@ -568,7 +574,7 @@ def test_segment_of_a_newer_version_is_refused(made: Path) -> None:
 
 def test_header_table_removes_only_what_never_held_a_record() -> None:
     assert all(
-        row.bare
+        row.is_empty
         for row in partition_loader.HEADER_TABLE
-        if row.act is partition_loader.HeaderAction.REMOVE
+        if row.action is partition_loader.HeaderAction.REMOVE
     )

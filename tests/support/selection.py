@@ -19,7 +19,7 @@ GROUPS = ("spark", "system/portal", "faults")
 # Files that take longest among the others, measured (the summary of a run names them); they start
 # before the rest.
 LONG_FILES: tuple[str, ...] = (
-    "unit/log/test_model.py",
+    "unit/log/embedded/test_histories.py",
     "compatibility/test_python_processor.py",
     "compatibility/test_java.py",
     "system/test_processor.py",

@@ -17,10 +17,11 @@ from penstock.broker.egress import EgressLimiter
 from penstock.broker.reader_registry import ReaderIdentity
 from penstock.log.api import PartitionLog, PartitionStatus, Unsubscribe
 from penstock.model import limits
-from penstock.model.errors import LogCorrupt, PenstockError
+from penstock.model.errors import PenstockError
 from penstock.model.events import StoredBatch
 from penstock.model.names import GroupName
 from penstock.model.positions import Position, PositionKind
+from penstock.model.sections import section_position
 
 OnEnd = Callable[[PenstockError], None]
 """The service ends a link: called once, never after the link's own close(), on the owner's
@@ -296,23 +297,6 @@ class Reader:
         if self._waiting:
             self._waiting = False
             self._on_ready()
-
-
-def section_position(sections: bytes, index: int) -> int:
-    """Where the data section of event `index` starts: `00 53 75 a0 <len u8>` or
-    `00 53 75 b0 <len u32>` before each message (model.events)."""
-    position = 0
-    try:
-        for _ in range(index):
-            if sections[position + 3] == 0xA0:
-                position += 5 + sections[position + 4]
-            else:
-                position += 8 + int.from_bytes(sections[position + 4 : position + 8], "big")
-    except IndexError:
-        raise LogCorrupt(
-            f"A stored batch of {len(sections)} bytes ends before its event {index}."
-        ) from None
-    return position
 
 
 def _prefix(batches: list[StoredBatch], bytes_max: int) -> list[StoredBatch]:

@@ -5,18 +5,14 @@ A checkpoint names the last event that was processed, so that the group goes on 
 
 from __future__ import annotations
 
-import struct
-
 from penstock.log.api import PartitionLog, PartitionStatus
 from penstock.model.checkpoints import Checkpoint
-from penstock.model.errors import ArgumentOutOfRange, LogCorrupt
-from penstock.model.events import StoredBatch
+from penstock.model.errors import ArgumentOutOfRange
 from penstock.model.positions import Position, PositionKind
+from penstock.model.sections import section_position
 
 # In the SDKs' own words: what is oldest when the reader comes (protocol.md 5.3).
 _BEFORE_ALL = "-1"
-_DATA8, _DATA32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
-_HEAD8, _HEAD32 = 5, 8  # bytes (model/events.py)
 
 
 def checkpoint_for_position(
@@ -56,17 +52,5 @@ def _offset_of(log: PartitionLog, sequence: int) -> str:
     if not batches or not batches[0].first_sequence <= sequence < batches[0].next_sequence:
         return _BEFORE_ALL  # retention took it meanwhile
     batch = batches[0]
-    return str(batch.base_offset + _position(batch, sequence - batch.first_sequence))
-
-
-def _position(batch: StoredBatch, index: int) -> int:
-    position = 0
-    for _ in range(index):
-        kind = batch.sections[position : position + 4]
-        if kind == _DATA8:
-            position += _HEAD8 + batch.sections[position + 4]
-        elif kind == _DATA32:
-            position += _HEAD32 + struct.unpack_from(">I", batch.sections, position + 4)[0]
-        else:
-            raise LogCorrupt(f"A stored batch has no data section at byte {position}.")
-    return position
+    position = section_position(batch.sections, sequence - batch.first_sequence)
+    return str(batch.base_offset + position)

@@ -1,7 +1,7 @@
 """The contract of a partition's commit log.
 
-Threads: everything is called on the owner's thread (the event loop) unless a docstring says
-"any thread". Callbacks are run on the owner's thread too.
+Threads: call everything on the owner's thread (the event loop) unless a docstring says "any
+thread". Callbacks run on the owner's thread too.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatc
 from penstock.model.positions import Position
 
 AppendDone = Callable[[Receipt | PenstockError], None]
-"""Called once per append, in the order of appending within a partition, after the bytes are as
-durable as the store promises; or with the error that kept them from being so."""
+"""Called once per append, in the order of appending within a partition: with the receipt after the
+events are as durable as the store promises, or with the error."""
 
 Unsubscribe = Callable[[], None]
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, gc=False):
-    """A consistent view of the committed log (protocol.md 3.2, 13: -1 when never written)."""
+    """A consistent view of the committed log (protocol.md 3.2, 13)."""
 
-    begin_sequence: int  # of the oldest retained event; -1 when empty
-    last_sequence: int  # of the newest committed event ever; -1 when never written
-    last_offset: int  # of the newest committed event; -1 when never written
-    last_enqueued_ms: int  # 0 when never written
+    begin_sequence: int  # of the oldest retained event; -1 if there is none
+    last_sequence: int  # of the newest committed event ever; -1 if there was none
+    last_offset: int  # of that event; -1 if there was none
+    last_enqueued_ms: int  # 0 if there was none
     size_bytes: int
-    failed: str | None  # why the partition takes nothing any more, None while it is well
+    failed: str | None  # why appends fail; None while they succeed
 
     @property
     def is_empty(self) -> bool:
@@ -38,8 +38,8 @@ class PartitionStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogHealth(msgspec.Struct, frozen=True, gc=False):
-    """Whether a store still commits. A store that waits for its disk is alive; a late
-    `last_round_ms` shows it."""
+    """Whether a store still commits. A store that waits for its disk is alive, but its
+    `last_round_ms` is old."""
 
     is_alive: bool  # False: every append fails until the process is restarted
     last_round_ms: int | None  # monotonic clock, of the last completed round or idle wake-up
@@ -50,9 +50,9 @@ class PartitionLog(Protocol):
     """One partition: an ordered, append-only sequence of batches."""
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
-        """Queue a batch behind all earlier ones; sequence numbers, offsets and the enqueued time
-        (never before the previous batch's) are assigned now. Never blocks; `done` never runs
-        before this returns. Once the log has failed, `done` gets LogFailed."""
+        """Queue a batch after all earlier ones. Sequence numbers, offset and enqueued time (never
+        before the previous batch's) are assigned now. Never blocks; `done` never runs before this
+        returns. After the log has failed, `done` gets LogFailed."""
         ...
 
     def status(self) -> PartitionStatus:
@@ -60,29 +60,28 @@ class PartitionLog(Protocol):
         ...
 
     def locate(self, position: Position) -> int:
-        """The sequence number of the first event to deliver: at least `begin`, at most
-        last_sequence + 1 (nothing yet). Positions before the retained log start at its oldest
-        event. Raises ArgumentError for an offset or sequence number beyond the end, worded as in
+        """The sequence number of the first event to deliver: from begin_sequence to
+        last_sequence + 1 (nothing yet). Positions before the retained log mean its oldest event.
+        Raises ArgumentError for an offset or sequence number beyond the end, with the text of
         protocol.md 13 ("The supplied offset 'N' is invalid. The last offset in the system is
         'M'"). May read the disk: any thread."""
         ...
 
     def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
-        """Committed batches from the one that holds `sequence` on, if memory has them, some
-        hundreds at most at once; [] at the committed end; None if the disk must be asked. Never
-        blocks. For a reader that goes on where it stopped, up to `bytes_max` are taken from what
-        the operating system keeps of the files too."""
+        """Committed batches from the one that holds `sequence`, if they are in memory, at most some
+        hundreds; [] at the committed end; None if they must be read from disk. Never blocks. For a
+        reader that continues where it stopped, up to `bytes_max` bytes come from the operating
+        system's page cache too."""
         ...
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
-        """The same from the disk: at least one batch unless at the committed end, then as many as
-        fit into bytes_max. A `sequence` that retention has dropped reads on from the oldest event.
-        Raises LogCorrupt where a checksum does not fit, InternalError where the disk fails. Any
-        thread."""
+        """The same from disk: at least one batch unless at the committed end, then as many as fit
+        into `bytes_max`. For a `sequence` that retention has dropped, reading starts at the oldest
+        event. Raises LogCorrupt for damaged events, InternalError if the disk fails. Any thread."""
         ...
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
-        """Call `on_commit` after each commit that made more readable."""
+        """Call `on_commit` after each commit that made more events readable."""
         ...
 
     def producer(self, producer_id: int) -> ProducerStamp | None:
@@ -94,15 +93,16 @@ class LogStore(Protocol):
     """All partitions of one data directory."""
 
     def partition(self, hub_id: str, index: int) -> PartitionLog:
-        """Open (or create) a partition; the same object every time."""
+        """Open or create a partition. Returns the same object every time."""
         ...
 
     def drop(self, hub_id: str) -> None:
-        """Remove a hub's partitions and their bytes; pending appends end in OperationCancelled."""
+        """Remove a hub's partitions and their files; pending appends end in OperationCancelled."""
         ...
 
     def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
-        """Drop whole segments whose newest event is older than the retention; the bytes freed."""
+        """Drop whole segments whose newest event is older than the retention. Returns the bytes
+        freed."""
         ...
 
     def health(self) -> LogHealth:
@@ -111,5 +111,6 @@ class LogStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Commit what is queued, call its `done`s, release the lock. Blocks; nothing may follow."""
+        """Commit queued appends, run their `done` callbacks, release the lock. Blocks. No other
+        call may follow."""
         ...

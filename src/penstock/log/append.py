@@ -1,4 +1,4 @@
-"""What every backend does with a batch at its door, and with its outcome at the end."""
+"""What every log engine does around an append: checks, completion callbacks, subscribers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError
 from penstock.model.events import EventBatch, Receipt, StoredBatch
 
 Wake = Callable[[Callable[[], None]], None]
-"""Runs a function on the owner's thread soon, in the order of asking."""
+"""Runs a function on the owner's thread soon, in the order of the calls. Any thread may call it."""
 
 _logger = logging.getLogger(__name__)
 
 
 def check_batch(batch: EventBatch) -> PenstockError | None:
-    """Why a batch does not fit into one record; None when it does."""
+    """The error for a batch that does not fit into one record; None if it fits."""
     if len(batch.sections) > limits.RECORD_PAYLOAD_BYTES_MAX:
         return MessageTooLarge(
             f"A batch of {len(batch.sections)} bytes does not fit into one record: "
@@ -41,25 +41,25 @@ def receipt_for(batch: StoredBatch) -> Receipt:
 
 
 def run_callback(done: AppendDone, outcome: Receipt | PenstockError) -> None:
-    """One caller's fault must not keep the others from hearing of their outcome."""
+    """Complete an append. An exception in one callback must not prevent the others from running."""
     try:
         done(outcome)
     except Exception:
-        _logger.exception("The callback of an append failed.")
+        _logger.exception("append callback failed")
 
 
 class Subscribers:
-    """Who wants to hear of commits; one may leave while they are being called."""
+    """Callbacks to run after a commit. A callback may unsubscribe others. Owner's thread."""
 
-    __slots__ = ("_callbacks", "_taken")
+    __slots__ = ("_callbacks", "_last_key")
 
     def __init__(self) -> None:
         self._callbacks: dict[int, Callable[[], None]] = {}
-        self._taken = 0
+        self._last_key = 0
 
     def add(self, on_commit: Callable[[], None]) -> Unsubscribe:
-        self._taken += 1
-        key = self._taken
+        self._last_key += 1
+        key = self._last_key
         self._callbacks[key] = on_commit
 
         def unsubscribe() -> None:
@@ -76,4 +76,4 @@ class Subscribers:
             try:
                 on_commit()
             except Exception:
-                _logger.exception("A subscriber to a partition failed.")
+                _logger.exception("commit subscriber failed")

@@ -1,7 +1,7 @@
 """The log in memory: the same contract without a disk, for tests and simulation.
 
-Offsets are those of the embedded backend (each batch costs a record header), so that a history
-plays the same on both.
+Offsets are those of the embedded engine (each batch has a record header), so that a test history
+has the same results on both.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from functools import partial
 
 from penstock.log.api import AppendDone, LogHealth, PartitionStatus, Unsubscribe
 from penstock.log.append import Subscribers, Wake, check_batch, receipt_for, run_callback
-from penstock.log.embedded.record import last_event_position, record_bytes
+from penstock.log.embedded.record import record_bytes
 from penstock.log.position_resolver import event_at_offset, is_at_or_after, resolve_position
 from penstock.log.producer_state import ProducerStates
 from penstock.log.tail_cache import CACHED_BATCHES_MAX
 from penstock.model.errors import LogFailed, OperationCancelled, PenstockError
 from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 from penstock.model.positions import Position, PositionKind
+from penstock.model.sections import last_section_position
 
 
 class MemoryPartition:
     """One partition; `commit` makes what was appended readable."""
 
-    def __init__(self, wake: Wake, wake_commit: Callable[[], None]) -> None:
+    def __init__(self, wake: Wake, schedule_commit: Callable[[], None]) -> None:
         self._wake = wake
-        self._wake_commit = wake_commit
+        self._schedule_commit = schedule_commit
         self._batches: list[StoredBatch] = []
         self._firsts: list[int] = []
         self._pending: list[tuple[StoredBatch, AppendDone]] = []
@@ -39,20 +40,20 @@ class MemoryPartition:
         self._error: PenstockError | None = None
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
-        refused = self._error or check_batch(batch)
-        if refused is not None:
-            self._wake(partial(run_callback, done, refused))
+        error = self._error or check_batch(batch)
+        if error is not None:
+            self._wake(partial(run_callback, done, error))
             return
         self._appended_ms = max(self._appended_ms, now_ms)
-        taken = StoredBatch(
+        stored = StoredBatch(
             self._next_sequence, self._next_offset, self._appended_ms, batch.count, batch.sections
         )
         self._next_sequence += batch.count
         self._next_offset += record_bytes(batch.sections)
         if batch.producer is not None:
             self._producers.note(batch.producer)
-        self._pending.append((taken, done))
-        self._wake_commit()
+        self._pending.append((stored, done))
+        self._schedule_commit()
 
     def status(self) -> PartitionStatus:
         newest = self._newest
@@ -60,20 +61,20 @@ class MemoryPartition:
         if newest is None:
             return PartitionStatus(-1, -1, -1, 0, 0, failed)
         end = newest.base_offset + record_bytes(newest.sections)
-        kept = bool(self._batches)
+        has_events = bool(self._batches)
         return PartitionStatus(
-            begin_sequence=self._firsts[0] if kept else -1,
+            begin_sequence=self._firsts[0] if has_events else -1,
             last_sequence=newest.next_sequence - 1,
-            last_offset=newest.base_offset + last_event_position(newest.sections),
+            last_offset=newest.base_offset + last_section_position(newest.sections),
             last_enqueued_ms=newest.enqueued_ms,
-            size_bytes=end - self._batches[0].base_offset if kept else 0,
+            size_bytes=end - self._batches[0].base_offset if has_events else 0,
             failed=failed,
         )
 
     def locate(self, position: Position) -> int:
-        found = resolve_position(position, self.status())
-        if found is not None:
-            return found
+        sequence = resolve_position(position, self.status())
+        if sequence is not None:
+            return sequence
         for batch in self._batches:
             if position.kind is PositionKind.OFFSET:
                 if batch.base_offset + record_bytes(batch.sections) > position.value:
@@ -91,14 +92,14 @@ class MemoryPartition:
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         if not self._batches or sequence >= self._batches[-1].next_sequence:
             return []
-        found: list[StoredBatch] = []
+        batches: list[StoredBatch] = []
         size = 0
         for batch in self._batches[self._index_of(sequence) :]:
             size += len(batch.sections)
-            if found and size > bytes_max:
+            if batches and size > bytes_max:
                 break
-            found.append(batch)
-        return found
+            batches.append(batch)
+        return batches
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
         return self._subscribers.add(on_commit)
@@ -107,16 +108,16 @@ class MemoryPartition:
         return self._producers.get(producer_id)
 
     def fail(self, error: LogFailed) -> None:
-        """For tests of what stands above: from now on every append ends in `error`."""
+        """For tests: every further append ends in `error`."""
         self._error = error
 
     @property
     def pending(self) -> int:
-        """Appends that are not committed yet."""
+        """Number of appends that are not committed yet."""
         return len(self._pending)
 
     def commit(self) -> None:
-        """What is pending becomes readable, is acknowledged and announced, in this order."""
+        """Make pending appends readable, acknowledge them, notify subscribers; in this order."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -128,7 +129,7 @@ class MemoryPartition:
         self._subscribers.notify()
 
     def cancel(self) -> None:
-        """The hub is dropped: nothing pending is kept and nothing more is taken."""
+        """The hub was deleted: cancel pending appends and refuse further ones."""
         self._error = OperationCancelled("The event hub was deleted.")
         pending, self._pending = self._pending, []
         self._batches, self._firsts, self._newest = [], [], None
@@ -136,7 +137,7 @@ class MemoryPartition:
             self._wake(partial(run_callback, done, self._error))
 
     def drop_before(self, oldest_ms: int) -> int:
-        """Every batch stands for a segment here; the bytes freed."""
+        """Drop batches that are older; each counts as a segment here. Returns the bytes freed."""
         dropped = 0
         while dropped < len(self._batches) and self._batches[dropped].enqueued_ms < oldest_ms:
             dropped += 1
@@ -149,19 +150,19 @@ class MemoryPartition:
 
 
 class MemoryLogStore:
-    """All partitions of a broker that forgets. `wake(fn)` runs fn soon on the owner's thread."""
+    """All partitions, in memory only."""
 
     def __init__(self, wake: Wake) -> None:
         self._wake = wake
-        self._awake = False
+        self._is_commit_scheduled = False
         self._partitions: dict[tuple[str, int], MemoryPartition] = {}
 
     def partition(self, hub_id: str, index: int) -> MemoryPartition:
-        found = self._partitions.get((hub_id, index))
-        if found is None:
-            found = MemoryPartition(self._wake, self._wake_commit)
-            self._partitions[hub_id, index] = found
-        return found
+        partition = self._partitions.get((hub_id, index))
+        if partition is None:
+            partition = MemoryPartition(self._wake, self._schedule_commit)
+            self._partitions[hub_id, index] = partition
+        return partition
 
     def drop(self, hub_id: str) -> None:
         for key in [key for key in self._partitions if key[0] == hub_id]:
@@ -175,20 +176,20 @@ class MemoryLogStore:
         )
 
     def health(self) -> LogHealth:
-        """It commits on the owner's thread, so it is alive as long as that thread is."""
+        """Always alive: it commits on the owner's thread."""
         queued = sum(partition.pending for partition in self._partitions.values())
         return LogHealth(is_alive=True, last_round_ms=None, queued=queued)
 
     def close(self) -> None:
         self._commit()
 
-    def _wake_commit(self) -> None:
-        """One turn commits all that arrived before it, as the committer of a disk would."""
-        if not self._awake:
-            self._awake = True
+    def _schedule_commit(self) -> None:
+        """Schedule one commit for all pending appends, as group commit does on disk."""
+        if not self._is_commit_scheduled:
+            self._is_commit_scheduled = True
             self._wake(self._commit)
 
     def _commit(self) -> None:
-        self._awake = False
+        self._is_commit_scheduled = False
         for partition in list(self._partitions.values()):
             partition.commit()

@@ -1,8 +1,8 @@
 """The newest stamp of each idempotent producer of a partition (protocol.md 4.7), bounded.
 
-The file `<base offset>.producers` is sealed (sealed.py) and holds
+The file `<base offset>.producers` has a checksum (checksummed_file.py). Its body:
 
-    byte  0  through  u64   the stamps of all records before this offset are in here
+    byte  0  through  u64   the stamps of all records before this offset are included
           8  stamps   n x (id i64, first number i32, last number i32, epoch i16), oldest first
 """
 
@@ -22,7 +22,7 @@ PRODUCERS_FILE_BYTES_MAX = 64 + _STAMP.size * limits.PRODUCERS_PER_PARTITION_MAX
 
 
 class ProducerStates:
-    """The most recently seen producers; the one that has been silent longest is forgotten."""
+    """The newest stamp of each producer, up to a maximum; then the least recent one is dropped."""
 
     __slots__ = ("_stamps",)
 
@@ -36,7 +36,7 @@ class ProducerStates:
         return self._stamps.get(producer_id)
 
     def note(self, stamp: ProducerStamp) -> None:
-        """Take a newer stamp; a dict keeps the order, so re-inserting moves it to the young end."""
+        """Store a newer stamp. The dict keeps the order: inserting again moves it to the end."""
         self._stamps.pop(stamp.id, None)
         self._stamps[stamp.id] = stamp
         if len(self._stamps) > limits.PRODUCERS_PER_PARTITION_MAX:
@@ -55,7 +55,7 @@ class ProducerStates:
 
 
 def decode_producers(content: bytes) -> tuple[ProducerStates, int] | None:
-    """The stamps and the offset up to which they speak; None if the file is not whole."""
+    """The stamps and the offset that they cover; None if the file is damaged."""
     body = remove_checksum(PRODUCERS_MAGIC, content)
     if body is None or len(body) < _HEAD.size or (len(body) - _HEAD.size) % _STAMP.size:
         return None

@@ -10,9 +10,9 @@ import msgspec
 from penstock.amqp.errors import AmqpError
 from penstock.amqp.message import DataBody, Message, SequenceBody, ValueBody, decode_message
 from penstock.model.events import StoredBatch
+from penstock.model.sections import messages
 
 _PARTITION_KEY = "x-opt-partition-key"
-_SHORT = 0xA0  # the length has one byte, else four (model.events)
 
 
 class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,16 +36,8 @@ class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_published(batch: StoredBatch, partition: int) -> Iterator[PublishedEvent]:
     """The events of one stored batch. Raises AmqpError for one that is no AMQP message."""
-    sections, position = batch.sections, 0
-    for index in range(batch.count):
-        if sections[position + 3] == _SHORT:
-            start = position + 5
-            end = start + sections[position + 4]
-        else:
-            start = position + 8
-            end = start + int.from_bytes(sections[position + 4 : start], "big")
-        yield _event(decode_message(sections[start:end]), batch, partition, index, position)
-        position = end
+    for index, (position, message) in enumerate(messages(batch.sections)):
+        yield _event(decode_message(message), batch, partition, index, position)
 
 
 def _event(

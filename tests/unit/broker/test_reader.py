@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker import Reader, ReaderIdentity, ReadState
-from penstock.broker.reader import section_position
-from penstock.model.errors import ArgumentError, LinkStolen, LogCorrupt, QuotaExceeded
+from penstock.model.errors import ArgumentError, LinkStolen, QuotaExceeded
 from penstock.model.limits import KB, MB, READ_CHUNK_BYTES
 from penstock.model.names import DEFAULT_GROUP
 from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
@@ -363,18 +362,3 @@ def test_receiver_name_longer_than_allowed_is_refused(world: World) -> None:
     world.read(name="n" * 64)
     with pytest.raises(ArgumentError, match="65 characters: at most 64"):
         world.read(name="n" * 65)
-
-
-# --- Finding an event in a batch --------------------------------------------------------------
-
-
-def test_section_position_steps_over_both_length_forms() -> None:
-    sections = (
-        b"\x00\x53\x75\xa0\x02ab" + b"\x00\x53\x75\xb0\x00\x00\x00\x01c" + b"\x00\x53\x75\xa0\x00"
-    )
-    assert [section_position(sections, index) for index in range(4)] == [0, 7, 16, len(sections)]
-
-
-def test_section_position_says_so_when_the_batch_ends_early() -> None:
-    with pytest.raises(LogCorrupt, match="ends before its event 2"):
-        section_position(b"\x00\x53\x75\xa0\x01a", 2)

@@ -112,5 +112,5 @@ def test_damaged_batch_is_said_so() -> None:
         first_sequence=3, base_offset=7, enqueued_ms=1, count=2, sections=b"nonsense" * 4
     )
     log = Moved(batch)
-    with pytest.raises(LogCorrupt, match="no data section at byte 0"):
+    with pytest.raises(LogCorrupt, match="no whole data section at byte 0"):
         checkpoint_for_position(log, STATUS, "0", sequence(5))  # type: ignore[arg-type]  # what it uses

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.unit.log.test_committer import refuse_threads
+from tests.unit.log.embedded.bench import refuse_threads
 
 from penstock.io import threads as threads_module
 from penstock.io.threads import StartedThreads

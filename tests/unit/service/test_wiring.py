@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.log.test_committer import refuse_threads
+from tests.unit.log.embedded.bench import refuse_threads
 
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.model.clock import ManualClock

@@ -1,4 +1,4 @@
-"""The commit log on the local disk: segment files below one directory, one committer thread.
+"""The commit log on the local disk: segment files in one directory, one committer thread.
 
     DIR/lock, DIR/format.json                                    directory.py
     DIR/<hub id>/<partition index>/
@@ -7,5 +7,5 @@
                                 .producers  derived: newest producer stamps (producer_state.py)
 
 Derived files are rebuilt from the records when they are missing or damaged. The file formats, the
-recovery tables and what each failure costs are in docs/durability.md.
+recovery tables and the consequences of each failure are in docs/durability.md.
 """

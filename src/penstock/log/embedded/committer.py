@@ -1,17 +1,23 @@
-"""The one thread that commits, with helper threads for long work: group commit.
+"""Group commit: one committer thread, with helper threads for flushes and long tasks.
 
-While the committer flushes, appends gather in its queue; when the flush ends, all of them are the
-next round: one write and one flush per partition touched, then one callback on the owner's thread
-that settles every append of the round.
+While the committer flushes, appends gather in its queue. When the flush ends, all of them are the
+next round, up to a size; there is no timer. A round is, in this order:
+
+1. write the records of every partition in the round (`PartitionWriter.begin`),
+2. flush, several partitions in parallel (`PartitionWriter.flush`),
+3. commit, partition by partition (`PartitionWriter.finish`),
+4. one callback on the owner's thread, which acknowledges every append of the round.
+
+Nothing is acknowledged or readable before its flush has succeeded.
 
 All threads start with the store, so that a lack of threads later on cannot stop publishing. A
-helper only ever speeds a round up: the committer itself runs every job that no helper has begun.
+helper only speeds a round up: the committer itself runs every job that no helper has begun.
 
-| what raises | what follows |
+| what raises | consequence |
 |---|---|
 | a partition's write, flush or commit | that partition fails (writer.py), the others go on |
-| a chore (a mark, retention, a deletion) | one line in the log; the chore is dropped |
-| the loop itself | the thread ends: queued and later appends fail, `is_alive` is False |
+| a task (a mark, retention, a deletion) | one log line; the task is dropped |
+| the committer's loop | the thread ends; queued and later appends fail, `is_alive` is False |
 """
 
 from __future__ import annotations
@@ -34,30 +40,30 @@ from penstock.model.errors import DataDirectoryError, LogFailed
 
 _logger = logging.getLogger(__name__)
 
-# A round ends at this size: the first publishers of a round get their answer before the last bytes
-# of a burst are written, and send on meanwhile. A disk whose flush takes long, whatever its size,
-# gets larger rounds, else the number of flushes would bound the rate.
+# A round ends at this size: the first publishers of a burst get their acknowledgement before the
+# last bytes of the burst are written, and continue meanwhile. A disk with slow flushes, whatever
+# their size, gets larger rounds; otherwise the number of flushes would limit the rate.
 ROUND_BYTES_MIN = 2 * limits.MB
 ROUND_BYTES_MAX = 32 * limits.MB
 SLOW_FLUSH_S, QUICK_FLUSH_S = 0.010, 0.005
-FLUSH_HELPERS = 8  # flushing at once: 3 times the rate of one by one at 4 files, 5 and more at 16
-# From this size on, writing takes long enough that one partition is written while another is
-# flushed. Chosen well above what a write that fits a page or two takes, not measured.
+FLUSH_HELPERS = 8  # parallel flushes: 3 times as fast as one by one at 4 files, 5 times at 16
+# From this size on, writing takes long enough that one partition is written while another one is
+# flushed. Chosen well above the size of a write of a few pages, not measured.
 LARGE_ROUND_BYTES = 512 * 1024
-IDLE_WAKE_S = 5.0  # an idle committer wakes this often, to show that it is alive
+IDLE_WAKE_S = 5.0  # an idle committer wakes at this interval, to show that it is alive
 
-Chore = Callable[[], object]
+Task = Callable[[], object]
 OnFlush = Callable[[float], object]
 """Called on the committer's thread with the seconds that a round's flush took; must not block."""
 
 
 class CommittedPartition(Protocol):
-    """The owner's half of a partition, as the committer sees it."""
+    """The part of a partition that the committer uses."""
 
     writer: PartitionWriter
 
     def apply_outcome(self, outcome: WriteOutcome) -> None:
-        """On the owner's thread: take the outcome of a round."""
+        """Owner's thread: take the outcome of a round."""
         ...
 
 
@@ -65,8 +71,8 @@ class HelperThreads:
     """A fixed number of threads, all started at construction."""
 
     def __init__(self, count: int) -> None:
-        """Goes on with fewer threads, or none, where the system refuses to start more."""
-        self._jobs: SimpleQueue[tuple[Future[object], Chore] | None] = SimpleQueue()
+        """Continues with fewer threads, or none, if the system refuses to start more."""
+        self._jobs: SimpleQueue[tuple[Future[object], Task] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         for number in range(count):
             thread = threading.Thread(
@@ -76,16 +82,18 @@ class HelperThreads:
                 thread.start()
             except RuntimeError as error:
                 _logger.warning(
-                    "only %d of %d flush helper threads could be started (%s): flushes run one "
-                    "after the other; raise the limit on threads of this user or container",
-                    number, count, error,
-                )  # fmt: skip
+                    "flush helpers not started started=%d requested=%d error=%r hint=%r",
+                    number,
+                    count,
+                    str(error),
+                    "flushes are slower; raise the limit on threads of this user or container",
+                )
                 return
             self._threads.append(thread)
 
-    def submit(self, job: Chore) -> Future[object]:
-        """Any thread. The future can be canceled until a helper begins the job; without helpers the
-        caller runs it here."""
+    def submit(self, job: Task) -> Future[object]:
+        """Any thread. The future can be canceled until a helper begins the job. Without helpers the
+        caller's thread runs the job here."""
         future: Future[object] = Future()
         if self._threads:
             self._jobs.put((future, job))
@@ -93,11 +101,11 @@ class HelperThreads:
             _run_job(future, job)
         return future
 
-    def run_all(self, jobs: Sequence[Chore]) -> None:
-        """Run all jobs, side by side where helpers are free, and return when all have ended.
+    def run_all(self, jobs: Sequence[Task]) -> None:
+        """Run all jobs, in parallel where helpers are free; return when all have ended.
 
         The jobs must not raise. The caller runs the first one and every job that no helper has
-        begun by then, so this ends also when no helper is left.
+        begun by then, so this returns even if no helper is left.
         """
         futures = [(self.submit(job), job) for job in jobs[1:]]
         jobs[0]()
@@ -109,7 +117,7 @@ class HelperThreads:
                 future.exception()  # waits
 
     def close(self) -> None:
-        """Wait for all jobs that were submitted."""
+        """Wait for all submitted jobs, then end the threads."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -122,24 +130,31 @@ class HelperThreads:
 
 
 class Committer:
-    """Takes appends from the owner's thread and gives outcomes back to it."""
+    """Takes appends from the owner's thread and returns outcomes to it."""
 
     def __init__(self, wake: Wake, *, on_flush: OnFlush | None = None) -> None:
-        """Raises DataDirectoryError where the system starts no thread at all."""
+        """Raises DataDirectoryError if the system starts no thread at all. The calling thread is
+        the owner."""
         self._wake = wake
         self._on_flush = on_flush
-        self._queue: SimpleQueue[tuple[CommittedPartition, PendingAppend] | Chore | None] = (
+        # Any thread puts; the committer takes. After the committer has ended, the owner takes too
+        # (`_fail_queued`); each item still goes to exactly one of them.
+        self._queue: SimpleQueue[tuple[CommittedPartition, PendingAppend] | Task | None] = (
             SimpleQueue()
         )
-        self._owner = threading.get_ident()
-        self._is_owner_gone = False
-        self._news: deque[Callable[[], object]] = deque()
+        self._owner_thread_id = threading.get_ident()
+        self._is_owner_gone = False  # set by the first wake-up that finds the owner's loop closed
+        # The committer appends, the owner pops from the left: outcomes are applied in the order of
+        # the rounds. deque operations are atomic.
+        self._owner_callbacks: deque[Task] = deque()
+        # Committer's thread only.
         self._round_bytes = ROUND_BYTES_MIN
-        self._round: dict[
-            CommittedPartition, list[PendingAppend]
-        ] = {}  # taken from the queue and not settled
-        self._failure: LogFailed | None = None  # why the thread ended
-        self._last_round_ms: int | None = None
+        # Taken from the queue and not yet in an outcome. Invariant: every append is in the queue,
+        # in `_round`, or in an outcome, so that none is lost if the thread ends.
+        self._round: dict[CommittedPartition, list[PendingAppend]] = {}
+        # Set once by the committer's thread when it ends by an error; read by the owner.
+        self._failure: LogFailed | None = None
+        self._last_round_ms: int | None = None  # committer's thread writes, any thread reads
         self._thread = threading.Thread(target=self._run, name="penstock-commit", daemon=True)
         self._helpers = HelperThreads(FLUSH_HELPERS)
         try:
@@ -157,79 +172,82 @@ class Committer:
         return LogHealth(self._thread.is_alive(), self._last_round_ms, self._queue.qsize())
 
     def put(self, partition: CommittedPartition, pending: PendingAppend) -> None:
-        """On the owner's thread; never blocks."""
+        """Queue an append. Owner's thread; never blocks."""
         self._queue.put((partition, pending))
         if self._failure is not None:
             self._fail_queued(self._failure)
 
-    def run_on_committer(self, chore: Chore) -> None:
-        """Run `chore` on the committer's thread, after all that was put before it."""
-        self._queue.put(chore)
+    def run_on_committer(self, task: Task) -> None:
+        """Run `task` on the committer's thread, after everything queued before it. Any thread."""
+        self._queue.put(task)
 
-    def run_on_helper(self, chore: Chore) -> None:
-        """The same for what would keep the next round waiting, such as removing large files."""
-        self._queue.put(lambda: self._helpers.submit(partial(_guarded, chore)))
+    def run_on_helper(self, task: Task) -> None:
+        """The same on a helper thread: for tasks that would delay the next round, such as removing
+        large files."""
+        self._queue.put(lambda: self._helpers.submit(partial(_run_guarded, task)))
 
-    def run_on_owner(self, news: Callable[[], object]) -> None:
-        """From the committer's thread: have `news` run by the owner, after all earlier ones."""
-        self._news.append(news)
+    def run_on_owner(self, callback: Task) -> None:
+        """Run `callback` on the owner's thread, after all earlier ones. Committer's thread."""
+        self._owner_callbacks.append(callback)
         self._wake_owner()
 
     def run_owner_callbacks(self) -> None:
-        """On the owner's thread: run everything that was posted by now."""
+        """Run all callbacks that are queued for the owner. Owner's thread."""
         while True:
             try:
-                news = self._news.popleft()
+                callback = self._owner_callbacks.popleft()
             except IndexError:
                 return
-            _guarded(news)
+            _run_guarded(callback)
 
     def close(self) -> None:
-        """Finish all that was put, settle it, then end. Blocks.
+        """Commit and acknowledge everything queued, then end all threads. Blocks.
 
-        On the owner's thread, where it belongs, the news are delivered before this returns. Another
-        thread leaves them to the owner, which has been woken for each, unless it is gone.
+        Called on the owner's thread, it runs the owner's callbacks before it returns. Called on
+        another thread, it leaves them to the owner, which was woken for each, unless the owner's
+        loop is closed.
         """
         self._queue.put(None)
         self._thread.join()
         if self._failure is not None:
             self._fail_queued(self._failure)
         self._helpers.close()
-        if threading.get_ident() == self._owner or self._is_owner_gone:
+        if threading.get_ident() == self._owner_thread_id or self._is_owner_gone:
             self.run_owner_callbacks()
 
     # --- on the committer's thread ----------------------------------------------------------------
 
     def _run(self) -> None:
-        """Nothing may leave this function without failing what waits for it."""
+        """The thread. An exception that ends it must fail every append that waits."""
         try:
             is_open = True
             while is_open:
-                is_open = self._turn()
+                is_open = self._run_round()
                 self._last_round_ms = int(monotonic() * 1000)
         except BaseException as error:
             _logger.critical("committer ended error=%r", error, exc_info=True)
-            taken, self._round = self._round, {}
+            waiting, self._round = self._round, {}
             self._failure = LogFailed(
                 f"The log's committer ended ({type(error).__name__}): what was acknowledged is "
                 f"kept and served, nothing more is accepted until the service is restarted."
             )
-            self._fail_queued(self._failure, taken)
+            self._fail_queued(self._failure, waiting)
 
-    def _turn(self) -> bool:
-        """One round, or one idle wake-up; whether the committer stays open."""
-        chores: list[Chore] = []
-        is_open = self._take(self._round, chores)
+    def _run_round(self) -> bool:
+        """One round, or one idle wake-up. Returns whether the committer stays open."""
+        tasks: list[Task] = []
+        is_open = self._take_queued(self._round, tasks)
         if self._round:
             self._commit(self._round)
-        for chore in chores:
-            _guarded(chore)
+        for task in tasks:
+            _run_guarded(task)
         return is_open
 
-    def _take(
-        self, appends: dict[CommittedPartition, list[PendingAppend]], chores: list[Chore]
+    def _take_queued(
+        self, appends: dict[CommittedPartition, list[PendingAppend]], tasks: list[Task]
     ) -> bool:
-        """Take everything that is queued; wait for the first item, up to IDLE_WAKE_S."""
+        """Take queued items up to the size of a round; wait for the first one, up to IDLE_WAKE_S.
+        Returns False after `close` was called."""
         size = 0
         try:
             item = self._queue.get(timeout=IDLE_WAKE_S)
@@ -247,45 +265,47 @@ class Committer:
                     if size >= self._round_bytes:
                         return True
                 else:
-                    chores.append(item)
+                    tasks.append(item)
                 item = self._queue.get_nowait()
         except Empty:
             return True
 
     def _commit(self, appends: dict[CommittedPartition, list[PendingAppend]]) -> None:
-        if len(appends) > 1 and _size(appends) >= LARGE_ROUND_BYTES:
-            flush_s = self._store_at_once(appends)
+        if len(appends) > 1 and _total_bytes(appends) >= LARGE_ROUND_BYTES:
+            flush_s = self._store_in_parallel(appends)
         else:
             flush_s = self._store(appends)
         if flush_s is not None:
             self._round_bytes = next_round_bytes(self._round_bytes, flush_s)
             if self._on_flush is not None:
-                _guarded(partial(self._on_flush, flush_s))
+                _run_guarded(partial(self._on_flush, flush_s))
         partitions = list(appends)
         for partition in partitions:
             outcome = partition.writer.finish()
-            del appends[partition]  # from here on its appends are settled by this outcome alone
-            self._news.append(partial(partition.apply_outcome, outcome))
+            del appends[partition]  # from here on the outcome alone answers its appends
+            self._owner_callbacks.append(partial(partition.apply_outcome, outcome))
         self._wake_owner()
+        # After the acknowledgements: a mark is no part of the round's durability.
         for partition in partitions:
-            _guarded(partition.writer.write_mark_if_due)
+            _run_guarded(partition.writer.write_mark_if_due)
 
     def _store(self, appends: dict[CommittedPartition, list[PendingAppend]]) -> float | None:
-        """Write everything, then flush all of it at once; how long that flush took, if any."""
+        """Write all partitions, then flush them in parallel. Returns the seconds of the flush, None
+        without one."""
         for partition, pending in appends.items():
             partition.writer.begin(pending)
-        flushing = [p.writer for p in appends if p.writer.needs_flush]
-        if not flushing:
+        writers = [p.writer for p in appends if p.writer.needs_flush]
+        if not writers:
             return None
-        began_s = monotonic()
-        self._helpers.run_all([writer.flush for writer in flushing])
-        return monotonic() - began_s
+        start_s = monotonic()
+        self._helpers.run_all([writer.flush for writer in writers])
+        return monotonic() - start_s
 
-    def _store_at_once(
+    def _store_in_parallel(
         self, appends: dict[CommittedPartition, list[PendingAppend]]
     ) -> float | None:
-        """Write and flush each partition by itself, all at once; how long the longest flush took.
-        Only one thread uses a writer during that time."""
+        """Write and flush each partition on a thread of its own. Returns the seconds of the longest
+        flush, None without one. Only one thread uses a writer during that time."""
         flushes_s: list[float] = []
         self._helpers.run_all(
             [
@@ -299,49 +319,49 @@ class Committer:
         try:
             self._wake(self.run_owner_callbacks)
         except RuntimeError:
+            # The owner's loop is closed; `close` runs the callbacks instead.
             self._is_owner_gone = True
-            # The owner's loop is closed already: `close` delivers what it no longer will.
-            _logger.debug("The owner's thread takes no more callbacks.")
+            _logger.debug("owner loop closed")
 
     def _fail_queued(
         self, error: LogFailed, waiting: dict[CommittedPartition, list[PendingAppend]] | None = None
     ) -> None:
-        """The thread ended: settle what it had taken (`waiting`) and what is queued with `error`.
+        """The thread ended: fail the appends that it had taken (`waiting`) and those in the queue.
 
-        Runs on the ending thread, and on the owner's thread for what is put afterwards: the queue
-        gives every item to one of them.
+        Runs on the ending thread, and on the owner's thread for later appends. The queue gives
+        every item to one of them.
         """
         waiting = {} if waiting is None else waiting
-        chores: list[Chore] = []
+        tasks: list[Task] = []
         self._queue.put(None)
-        while self._take(waiting, chores):
+        while self._take_queued(waiting, tasks):
             pass
         for partition, pending in waiting.items():
-            failed = WriteOutcome([], None, [], pending, error=error, is_final=True)
-            self._news.append(partial(partition.apply_outcome, failed))
+            outcome = WriteOutcome([], None, [], pending, error=error, is_final=True)
+            self._owner_callbacks.append(partial(partition.apply_outcome, outcome))
         self._wake_owner()
 
 
-def _run_job(future: Future[object], job: Chore) -> None:
+def _run_job(future: Future[object], job: Task) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
         job()
     except BaseException:
-        _logger.exception("A job of a flush helper failed.")
+        _logger.exception("flush helper job failed")
     future.set_result(None)
 
 
-def _guarded(act: Callable[[], object]) -> None:
-    """A failure is logged and does not keep the next act from being run."""
+def _run_guarded(task: Task) -> None:
+    """A failure is logged and does not prevent the next task."""
     try:
-        act()
+        task()
     except Exception:
-        _logger.exception("A task of the log failed.")
+        _logger.exception("log task failed")
 
 
-def _size(appends: dict[CommittedPartition, list[PendingAppend]]) -> int:
-    return sum(each.size for pending in appends.values() for each in pending)
+def _total_bytes(appends: dict[CommittedPartition, list[PendingAppend]]) -> int:
+    return sum(append.size for pending in appends.values() for append in pending)
 
 
 def _store_one(
@@ -349,13 +369,13 @@ def _store_one(
 ) -> None:
     writer.begin(pending)
     if writer.needs_flush:
-        began_s = monotonic()
+        start_s = monotonic()
         writer.flush()
-        flushes_s.append(monotonic() - began_s)
+        flushes_s.append(monotonic() - start_s)
 
 
 def next_round_bytes(round_bytes: int, flush_s: float) -> int:
-    """How large a round may be after one whose flush took `flush_s` seconds."""
+    """Size limit of the round after one whose flush took `flush_s` seconds."""
     if flush_s > SLOW_FLUSH_S:
         return min(round_bytes * 2, ROUND_BYTES_MAX)
     if flush_s < QUICK_FLUSH_S:

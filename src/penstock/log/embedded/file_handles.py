@@ -1,7 +1,7 @@
-"""Open segment files: few at a time, shared by readers and the committer.
+"""Cache of open segment files, shared by readers and the committer.
 
-A file stays open while somebody uses it and after that until others push it out, so that thousands
-of partitions cost no descriptors while they are idle.
+A file stays open while it is in use and afterwards until the cache evicts it, so that thousands of
+idle partitions need no descriptors.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ from penstock.log.embedded.segment import Segment
 _logger = logging.getLogger(__name__)
 
 _READ_ONLY = {errno.EROFS, errno.EACCES}
-HANDLES_MAX = 256  # kept open though unused; far below the usual 1024 of a process
+HANDLES_MAX = 256  # open files, unless more are in use; well below the usual limit of 1024
 
 
 class FileHandle:
-    """An open file and how many are using it."""
+    """An open file and its number of users. Guarded by the cache's lock."""
 
     __slots__ = ("fd", "is_doomed", "users")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.users = 0
-        self.is_doomed = False  # to be closed by its last user
+        self.is_doomed = False  # its last user closes it
 
 
 class FileHandleCache:
-    """Any thread. `acquire` and `release` come in pairs."""
+    """Any thread. Every `acquire` needs a `release`."""
 
     def __init__(self, files: Files, *, handles_max: int = HANDLES_MAX) -> None:
         self._files = files
         self._handles_max = handles_max
         self._lock = threading.Lock()
+        # Least recently used first. A descriptor is closed only under the lock.
         self._open: OrderedDict[Segment, FileHandle] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def acquire(self, segment: Segment) -> FileHandle:
-        """Raises OSError, FileNotFoundError among them when retention was faster."""
+        """Open the segment's file, or use the open one. Raises OSError; FileNotFoundError if
+        retention has removed it."""
         with self._lock:
             handle = self._open.get(segment)
             if handle is None:
@@ -63,9 +65,10 @@ class FileHandleCache:
             self._trim()
 
     def read_cached(self, segment: Segment, buffer: memoryview, position: int) -> int:
-        """Fill the buffer from a file that is open and as far as it is in memory; the bytes that
-        were. Never waits, neither for the disk nor for another thread that opens a file: then it
-        is 0. The lock keeps the descriptor from being closed and given to another file."""
+        """Fill the buffer from the page cache. Returns the number of bytes; 0 if the file is not
+        open or another thread holds the lock. Never waits, neither for the disk nor for a thread.
+        The lock prevents that the descriptor is closed and used again for another file
+        meanwhile."""
         if not self._lock.acquire(blocking=False):
             return 0
         try:
@@ -77,7 +80,7 @@ class FileHandleCache:
             self._lock.release()
 
     def forget(self, segment: Segment) -> None:
-        """The file is gone: close it when its last reader is done."""
+        """The file was removed: close it when its last user releases it."""
         with self._lock:
             handle = self._open.pop(segment, None)
             if handle is not None:
@@ -89,7 +92,8 @@ class FileHandleCache:
                 self._doom(self._open.popitem()[1])
 
     def _open_file(self, segment: Segment) -> int:
-        """A file system that turned read-only after an error still serves what it holds."""
+        """Read-only if necessary: a file system that became read-only after an error can be
+        read."""
         try:
             return self._files.open(segment.path)
         except OSError as error:
@@ -98,7 +102,7 @@ class FileHandleCache:
             return self._files.open(segment.path, write=False)
 
     def _trim(self) -> None:
-        """Close what was used longest ago and is not in use, down to the limit."""
+        """Close the least recently used files that are not in use, down to the limit."""
         if len(self._open) <= self._handles_max:
             return
         for segment, handle in list(self._open.items()):
@@ -114,8 +118,8 @@ class FileHandleCache:
             self._close(handle)
 
     def _close(self, handle: FileHandle) -> None:
-        """Everything in the file that matters was flushed before: a failure only warns."""
+        """A failure is only logged: everything that matters was flushed before."""
         try:
             self._files.close(handle.fd)
         except OSError as error:
-            _logger.warning("file close failed fd=%d error=%s", handle.fd, error)
+            _logger.warning("file close failed fd=%d error=%r", handle.fd, str(error))

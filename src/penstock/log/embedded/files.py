@@ -1,12 +1,13 @@
-"""The calls to the operating system that the log makes, behind one seam.
+"""The operating-system calls of the log, behind one protocol.
 
-`OsFiles` is the real one; tests put one in its place that fails, tears and forgets. Every method
-may raise OSError. None retries: after a failed flush the kernel may have dropped the pages, so a
-second flush that succeeds proves nothing.
+`OsFiles` makes the real calls; tests use implementations that inject faults. Every method may raise
+OSError. None retries: after a failed flush the kernel may have dropped the pages, so a second flush
+that succeeds proves nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -21,7 +22,7 @@ _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux only
 
 
 class Files(Protocol):
-    """Files by descriptor, directories by path. Any thread."""
+    """Any thread."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int: ...
 
@@ -34,30 +35,31 @@ class Files(Protocol):
         ...
 
     def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
-        """Fill the buffer as far as the operating system holds the file in memory; the bytes that
-        were there, 0 where it cannot tell. Never waits for the disk."""
+        """Fill the buffer as far as the page cache holds the file. Returns the number of bytes, 0
+        if the system cannot tell. Never waits for the disk."""
         ...
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
-        """Write the buffers one after the other; the bytes written, which may be fewer."""
+        """Write the buffers in order. Returns the number of bytes written, which may be fewer."""
         ...
 
     def fdatasync(self, fd: int) -> None:
-        """Return once the file's bytes, and its size, would survive a loss of power."""
+        """Return when the file's content and size survive a power failure."""
         ...
 
     def allocate(self, fd: int, position: int, size: int) -> None:
-        """Reserve blocks without changing the file's size, so that a flush need not find them."""
+        """Reserve blocks without changing the file's size, so that a flush need not allocate
+        them."""
         ...
 
     def truncate(self, fd: int, size: int) -> None: ...
 
     def listdir(self, path: Path) -> list[str]:
-        """Names in the directory, sorted; none if there is no such directory."""
+        """Sorted names in the directory; an empty list if there is no such directory."""
         ...
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory and its parents where missing."""
+        """Create a directory and its missing parents, with mode 0700."""
         ...
 
     def rename(self, old: Path, new: Path) -> None: ...
@@ -67,12 +69,12 @@ class Files(Protocol):
     def rmdir(self, path: Path) -> None: ...
 
     def fsync_directory(self, path: Path) -> None:
-        """Return once the names in the directory would survive a loss of power."""
+        """Return when the names in the directory survive a power failure."""
         ...
 
 
 class OsFiles:
-    """The machine's own file system."""
+    """The real file system."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
@@ -117,7 +119,7 @@ class OsFiles:
 
     def mkdir(self, path: Path) -> None:
         if not path.parent.exists():
-            self.mkdir(path.parent)  # events are nobody else's to read: not by the umask's leave
+            self.mkdir(path.parent)  # not parents=True, whose mode depends on the umask
         path.mkdir(mode=0o700, exist_ok=True)
 
     def rename(self, old: Path, new: Path) -> None:
@@ -138,19 +140,19 @@ class OsFiles:
 
 
 def write_all(files: Files, fd: int, buffers: Sequence[bytes], position: int) -> None:
-    """Write everything, going on after a short write; raises where the disk takes no more."""
-    rest = [buffer for buffer in buffers if buffer]
-    while rest:
-        some = rest[:_BUFFERS_PER_CALL]
-        written = files.pwritev(fd, some, position)
+    """Write all buffers, continuing after a short write. Raises OSError."""
+    remaining = [buffer for buffer in buffers if buffer]
+    while remaining:
+        buffers_of_call = remaining[:_BUFFERS_PER_CALL]
+        written = files.pwritev(fd, buffers_of_call, position)
         if written <= 0:
-            raise OSError(errno.EIO, "the disk took no byte and named no error")
+            raise OSError(errno.EIO, "the disk wrote no byte and reported no error")
         position += written
-        rest = _after(some, written) + rest[_BUFFERS_PER_CALL:]
+        remaining = _drop_written(buffers_of_call, written) + remaining[_BUFFERS_PER_CALL:]
 
 
-def read_small(files: Files, path: Path, bytes_max: int) -> bytes | None:
-    """A whole file of at most `bytes_max` bytes; None if it is missing, larger or unreadable."""
+def read_small_file(files: Files, path: Path, bytes_max: int) -> bytes | None:
+    """The content of a file; None if it is missing, unreadable or larger than `bytes_max`."""
     try:
         fd = files.open(path, write=False)
     except OSError:
@@ -165,10 +167,15 @@ def read_small(files: Files, path: Path, bytes_max: int) -> bytes | None:
         files.close(fd)
 
 
+def unlink_if_exists(files: Files, path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(path)
+
+
 def replace_file(files: Files, path: Path, content: bytes, *, flush: bool = False) -> None:
-    """Put a file in place whole; a derived one need not be flushed, it can be found again."""
-    aside = path.with_name(path.name + ".new")
-    fd = files.open(aside, create=True)
+    """Replace a file atomically. A derived file need not be flushed: it can be rebuilt."""
+    temporary = path.with_name(path.name + ".new")
+    fd = files.open(temporary, create=True)
     try:
         files.truncate(fd, 0)
         write_all(files, fd, [content], 0)
@@ -176,11 +183,11 @@ def replace_file(files: Files, path: Path, content: bytes, *, flush: bool = Fals
             files.fdatasync(fd)
     finally:
         files.close(fd)
-    files.rename(aside, path)
+    files.rename(temporary, path)
 
 
-def _after(buffers: list[bytes], written: int) -> list[bytes]:
-    """What is left of `buffers` when the first `written` bytes of them are on their way."""
+def _drop_written(buffers: list[bytes], written: int) -> list[bytes]:
+    """`buffers` without their first `written` bytes."""
     for index, buffer in enumerate(buffers):
         if written < len(buffer):
             return [buffer[written:], *buffers[index + 1 :]]
@@ -189,7 +196,7 @@ def _after(buffers: list[bytes], written: int) -> list[bytes]:
 
 
 def _find_fallocate() -> Callable[[int, int, int], int] | None:
-    """Linux's fallocate: Python offers only posix_fallocate, which changes the size."""
+    """Linux's fallocate; Python offers only posix_fallocate, which changes the file's size."""
     try:
         call = ctypes.CDLL(None, use_errno=True).fallocate
     except (OSError, AttributeError):
@@ -207,7 +214,7 @@ _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def _allocate(fd: int, position: int, size: int) -> None:
-    """Reserving is a favour to the flush: a file system that cannot do it is no worse off."""
+    """Reserving is an optimization: a file system that does not support it is no error."""
     if _FALLOCATE is None:
         return
     code = _FALLOCATE(fd, position, size)

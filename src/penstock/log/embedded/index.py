@@ -1,10 +1,10 @@
 """Sparse index of one segment: about one entry per 64 KB of log, by sequence, offset and time.
 
-The file `<base offset>.index` is sealed (sealed.py) and holds
+The file `<base offset>.index` has a checksum (checksummed_file.py). Its body:
 
     byte  0  base offset    u64   of the segment
-          8  through        u64   the offset up to which the index speaks; flushed before it was
-         16  next sequence  u64   written, so recovery need not look before it
+          8  through        u64   the index covers the log up to this offset, which was flushed
+         16  next sequence  u64   before the file was written: recovery starts here
          24  newest         i64   enqueued time of the last event before `through`, milliseconds
          32  last offset    i64   of that event
          40  entries        n x (first sequence u64, base offset u64, enqueued i64)
@@ -32,7 +32,7 @@ _ENTRY = struct.Struct("<QQq")
 
 
 class LogMark(msgspec.Struct, frozen=True, gc=False):
-    """A place between two records, and what the log was like up to there."""
+    """A point between two records and the state of the log up to there."""
 
     offset: int
     next_sequence: int
@@ -48,50 +48,51 @@ class IndexEntry(NamedTuple):
 
 
 class SparseIndex:
-    """Grows at its end only, by one thread; any thread may search it meanwhile."""
+    """One thread appends, the committer for an active segment; any thread may search meanwhile."""
 
-    __slots__ = ("_firsts", "_next_at", "_offsets", "_times")
+    __slots__ = ("_firsts", "_next_offset", "_offsets", "_times")
 
     def __init__(self) -> None:
         self._firsts = array("Q")
         self._offsets = array("Q")
         self._times = array("q")
-        self._next_at = 0
+        self._next_offset = 0
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the segment's first batch was enqueued."""
+        """Enqueued time of the segment's first batch; None if it is empty."""
         return self._times[0] if self._times else None
 
     def note(self, first_sequence: int, base_offset: int, enqueued_ms: int) -> None:
-        """A record was flushed; every so many bytes one is remembered."""
-        if base_offset >= self._next_at:
-            # In this order: another thread that finds an entry by its time or number must find
-            # the rest of it too.
+        """Add a committed record. Only one per INDEX_INTERVAL_BYTES becomes an entry."""
+        if base_offset >= self._next_offset:
+            # The offset first: a thread that finds an entry by its time or sequence number must
+            # find its offset too.
             self._offsets.append(base_offset)
             self._firsts.append(first_sequence)
             self._times.append(enqueued_ms)
-            self._next_at = base_offset + INDEX_INTERVAL_BYTES
+            self._next_offset = base_offset + INDEX_INTERVAL_BYTES
 
     def before_sequence(self, sequence: int) -> IndexEntry | None:
-        """Where to start looking for the record that holds `sequence`; None: at the beginning."""
-        return self._place(bisect_right(self._firsts, sequence) - 1)
+        """Where to start the search for the record that holds `sequence`; None: at the
+        beginning."""
+        return self._entry_at(bisect_right(self._firsts, sequence) - 1)
 
     def before_offset(self, offset: int) -> IndexEntry | None:
-        return self._place(bisect_right(self._offsets, offset) - 1)
+        return self._entry_at(bisect_right(self._offsets, offset) - 1)
 
     def before_time(self, time_ms: int) -> IndexEntry | None:
-        """Strictly earlier, since several records may share a millisecond."""
-        return self._place(bisect_left(self._times, time_ms) - 1)
+        """The last entry strictly before `time_ms`: several records may share a millisecond."""
+        return self._entry_at(bisect_left(self._times, time_ms) - 1)
 
     def copy(self) -> SparseIndex:
-        twin = SparseIndex()
+        copy = SparseIndex()
         for entry in self._entries():
-            twin.note(*entry)
-        return twin
+            copy.note(*entry)
+        return copy
 
     def encode(self, base_offset: int, mark: LogMark) -> bytes:
         head = _HEAD.pack(
@@ -103,12 +104,13 @@ class SparseIndex:
     def _entries(self) -> Iterator[tuple[int, int, int]]:
         return zip(self._firsts, self._offsets, self._times, strict=True)
 
-    def _place(self, entry: int) -> IndexEntry | None:
+    def _entry_at(self, entry: int) -> IndexEntry | None:
         return IndexEntry(self._offsets[entry], self._firsts[entry]) if entry >= 0 else None
 
 
 def decode_index(content: bytes, base_offset: int) -> tuple[SparseIndex, LogMark] | None:
-    """The index and how far it speaks; None when it is not this segment's, or not whole."""
+    """The index and the mark that it covers; None if it belongs to another segment or is
+    damaged."""
     body = remove_checksum(INDEX_MAGIC, content)
     if body is None or len(body) < _HEAD.size or (len(body) - _HEAD.size) % _ENTRY.size:
         return None

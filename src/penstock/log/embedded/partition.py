@@ -1,4 +1,9 @@
-"""A partition on disk as its owner's thread sees it: numbers batches, keeps the committed view."""
+"""A partition on the owner's thread: numbers batches, holds the committed view, completes appends.
+
+Two positions move separately. The *appended* end moves in `append`, which numbers the batch and
+queues it. The *committed* end (the view) moves in `apply_outcome`, after the committer has flushed
+the round. A failed round moves the appended end back to the committed one.
+"""
 
 from __future__ import annotations
 
@@ -33,53 +38,63 @@ _logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_ATTEMPTS = 8  # to read while retention drops segments; each finds a view that is newer
-_ROLL_AT_FRACTION = 4  # of the retention: an event outlives it by a quarter at most
+_READ_ATTEMPTS = 8  # while retention removes segments; each attempt uses a newer view
 
 
 class EmbeddedPartition:
-    """One partition of an embedded store."""
+    """One partition of an embedded store.
+
+    Threads: the owner's, except for `locate` and `read`, which any thread may call. Of the mutable
+    fields those two read only `_view`, `_error` and `TailCache.last_offset`, each of which is
+    replaced as a whole.
+    """
 
     def __init__(
         self,
-        opened: LoadedPartition,
+        loaded: LoadedPartition,
         *,
         committer: Committer,
         writer: PartitionWriter,
         reader: PartitionReader,
-        tail: TailCache,
+        tail_cache: TailCache,
         wake: Wake,
         is_durable: bool,
     ) -> None:
-        self.writer = writer
-        self.damage = opened.damage
-        self.pending_bytes = 0
+        self.writer = writer  # used by the committer; the owner calls only `cancel`
+        self.damage = loaded.damage
+        self.pending_bytes = 0  # appended and neither acknowledged nor refused
         self._committer = committer
         self._reader = reader
-        self._tail = tail
+        self._tail_cache = tail_cache
         self._wake = wake
         self._is_durable = is_durable
-        self._salt = opened.salt
+        self._salt = loaded.salt
         self._subscribers = Subscribers()
-        end = opened.end
-        self._view = CommittedView(opened.segments, end.offset, end.next_sequence, end.newest_ms)
-        self._error: PenstockError | None = None
-        self._takes_more = True
-        self._is_dropped = False
+        end = loaded.end
+        # Replaced as a whole and only by the owner's thread; any thread may hold one. It never
+        # names an event that is not as durable as the store promises.
+        self._view = CommittedView(loaded.segments, end.offset, end.next_sequence, end.newest_ms)
+        self._error: PenstockError | None = None  # set while appends fail; `status` reports it
+        self._accepts_appends = True  # False: every append ends in `_error`
+        self._is_deleted = False
+        # Number of failed rounds. The writer counts them too and refuses batches that were numbered
+        # before the last failure, because their numbers are given again.
         self._generation = 0
-        # As appended, which runs ahead of what is committed:
+        # The appended end, at or after the view's end. Equal to it after a failure.
         self._next_sequence = end.next_sequence
         self._next_offset = end.offset
-        self._appended_ms = end.newest_ms
+        self._appended_ms = end.newest_ms  # enqueued times never decrease
+        self._producers = loaded.producers.copy()  # stamps as appended
+        # Everything below is known to be on disk. Each record stores it for recovery, so it must
+        # never be ahead of the flushed end; with flush = "os" it does not move.
         self._flushed_offset = end.offset
-        self._producers = opened.producers.copy()
 
     # --- the contract -----------------------------------------------------------------------------
 
     def append(self, batch: EventBatch, *, now_ms: int, done: AppendDone) -> None:
-        refused = check_batch(batch) if self._takes_more else self._error
-        if refused is not None:
-            self._wake(partial(run_callback, done, refused))
+        error = check_batch(batch) if self._accepts_appends else self._error
+        if error is not None:
+            self._wake(partial(run_callback, done, error))
             return
         if now_ms > self._appended_ms:
             self._appended_ms = now_ms
@@ -105,16 +120,16 @@ class EmbeddedPartition:
         )
 
     def status(self) -> PartitionStatus:
-        return self._status(self._view, self._tail.settle_last_offset())
+        return self._build_status(self._view, self._tail_cache.resolve_last_offset())
 
     def locate(self, position: Position) -> int:
         # The view first: a round may be applied between the two reads. With an older offset and a
         # newer view, a reader that resumes at that offset would skip the round's events.
         view = self._view
-        last_offset = self._tail.last_offset
-        found = resolve_position(position, self._status(view, last_offset))
-        if found is not None:
-            return found
+        last_offset = self._tail_cache.last_offset
+        sequence = resolve_position(position, self._build_status(view, last_offset))
+        if sequence is not None:
+            return sequence
         return self._with_current_view(lambda view: self._search(view, position))
 
     def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
@@ -124,10 +139,10 @@ class EmbeddedPartition:
             return []
         if sequence < begin:
             return None
-        found = self._tail.since(sequence)
-        if found is None and bytes_max:
+        batches = self._tail_cache.read_from(sequence)
+        if batches is None and bytes_max:
             return self._reader.read_cached(view, sequence, bytes_max=bytes_max)
-        return found
+        return batches
 
     def read(self, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
         return self._with_current_view(lambda view: self._read(view, sequence, bytes_max))
@@ -140,16 +155,21 @@ class EmbeddedPartition:
 
     # --- for the store ----------------------------------------------------------------------------
 
+    @property
+    def view(self) -> CommittedView:
+        return self._view
+
     def apply_outcome(self, outcome: WriteOutcome) -> None:
-        """A round ended: make it readable, tell its publishers, wake its readers; in this order."""
-        if self._is_dropped:
+        """Take the outcome of a round or a roll. The order matters: events are readable before they
+        are acknowledged, so that a publisher finds its own events, and readers wake last."""
+        if self._is_deleted:
             for pending in [*outcome.refused, *outcome.committed, *outcome.failed]:
                 self._complete_append(pending, OperationCancelled("The event hub was deleted."))
             return
-        if outcome.opened or outcome.committed:
-            self._advance(outcome)
+        if outcome.new_segments or outcome.committed:
+            self._advance_view(outcome)
         if outcome.error is not None:
-            self._fall_back(outcome, outcome.error)
+            self._discard_uncommitted(outcome, outcome.error)
         for pending in outcome.refused:
             assert outcome.refusal is not None
             self._complete_append(pending, outcome.refusal)
@@ -162,59 +182,45 @@ class EmbeddedPartition:
         if outcome.committed:
             self._subscribers.notify()
 
-    def drop_before(self, oldest_ms: int) -> list[Segment]:
-        """Take closed segments whose newest event is older out of the view; they may go now."""
-        segments = self._view.segments
-        count = 0
-        while count < len(segments) - 1:
-            end = segments[count].end
-            if end is None or end.newest_ms >= oldest_ms:
-                break
-            count += 1
+    def drop_oldest(self, count: int) -> tuple[Segment, ...]:
+        """Take the oldest `count` closed segments out of the view. Returns them; their files may be
+        removed now."""
         if count == 0:
-            return []
+            return ()
         view = self._view
+        assert count < len(view.segments)
         self._view = CommittedView(
-            segments[count:], view.end_offset, view.next_sequence, view.newest_ms
+            view.segments[count:], view.end_offset, view.next_sequence, view.newest_ms
         )
-        self._tail.drop_before(segments[count].header.first_sequence)
-        return list(segments[:count])
+        self._tail_cache.drop_before(view.segments[count].header.first_sequence)
+        return view.segments[:count]
 
     def shrink_cache(self, now_ms: int) -> None:
-        """Forget cached batches for their age, also where nothing is appended any more."""
-        self._tail.drop_older(now_ms - limits.TAIL_CACHE_AGE_MS)
-
-    def segment_to_roll(self, *, retention_ms: int, now_ms: int) -> Segment | None:
-        """The active segment, if it should be closed so that its events can go in time."""
-        view = self._view
-        if not view.segments or view.end_offset == view.segments[-1].header.base_offset:
-            return None
-        active = view.segments[-1]
-        oldest_ms = None if active.index is None else active.index.oldest_ms
-        if oldest_ms is None or oldest_ms >= now_ms - retention_ms // _ROLL_AT_FRACTION:
-            return None
-        return active
+        """Drop old batches from the tail cache, also if nothing is appended any more."""
+        self._tail_cache.drop_older(now_ms - limits.TAIL_CACHE_AGE_MS)
 
     def cancel(self) -> tuple[Segment, ...]:
-        """The hub is deleted: take and show nothing more; the segments that were shown."""
+        """The hub was deleted: refuse appends and serve nothing. Returns the view's segments."""
         self.stop("The event hub was deleted.")
-        self._is_dropped = True
+        self._is_deleted = True
         self.writer.cancel()
         segments = self._view.segments
         self._view = CommittedView((), 0, 0, 0)
-        self._tail.clear()
+        self._tail_cache.clear()
         return segments
 
-    def stop(self, why: str) -> None:
-        """Take nothing more; what is under way goes on."""
-        self._error = OperationCancelled(why)
-        self._takes_more = False
+    def stop(self, reason: str) -> None:
+        """Refuse further appends with `reason`; queued ones are still committed."""
+        self._error = OperationCancelled(reason)
+        self._accepts_appends = False
 
-    # --- within -----------------------------------------------------------------------------------
+    # --- internal ---------------------------------------------------------------------------------
 
-    def _advance(self, outcome: WriteOutcome) -> None:
+    def _advance_view(self, outcome: WriteOutcome) -> None:
         view = self._view
-        segments = (*view.segments, *outcome.opened) if outcome.opened else view.segments
+        segments = (
+            (*view.segments, *outcome.new_segments) if outcome.new_segments else view.segments
+        )
         if not outcome.committed:
             self._view = CommittedView(
                 segments, view.end_offset, view.next_sequence, view.newest_ms
@@ -223,32 +229,32 @@ class EmbeddedPartition:
         newest = outcome.committed[-1].batch
         end_offset = newest.base_offset + outcome.committed[-1].size
         assert end_offset > view.end_offset
-        self._tail.add([pending.batch for pending in outcome.committed])
+        self._tail_cache.add([pending.batch for pending in outcome.committed])
         self._view = CommittedView(segments, end_offset, newest.next_sequence, newest.enqueued_ms)
         if self._is_durable:
             self._flushed_offset = end_offset
-        if self._takes_more:
-            self._error = None  # there is room again
+        if self._accepts_appends:
+            self._error = None  # writing works again, for example after a full disk
 
-    def _fall_back(self, outcome: WriteOutcome, error: LogFailed) -> None:
-        """What was numbered and not committed never was: its numbers, and its producers' stamps,
-        are given again. A stamp kept here would make the publisher's retry look like a repeat."""
+    def _discard_uncommitted(self, outcome: WriteOutcome, error: LogFailed) -> None:
+        """Move the appended end back to the committed end: the numbers of failed batches are given
+        again. Producer stamps too; otherwise a publisher's retry would look like a duplicate."""
         view = self._view
         self._next_sequence = view.next_sequence
         self._next_offset = view.end_offset
         self._appended_ms = view.newest_ms
-        if outcome.producers is not None:  # None where the committer ended: nothing follows
+        if outcome.producers is not None:  # None after the committer ended: nothing is appended
             self._producers = outcome.producers
         self._generation += 1
-        if self._takes_more:
+        if self._accepts_appends:
             self._error = error
-            self._takes_more = not outcome.is_final
+            self._accepts_appends = not outcome.is_final
 
     def _complete_append(self, pending: PendingAppend, error: PenstockError) -> None:
         self.pending_bytes -= pending.size
         run_callback(pending.done, error)
 
-    def _status(self, view: CommittedView, last_offset: int) -> PartitionStatus:
+    def _build_status(self, view: CommittedView, last_offset: int) -> PartitionStatus:
         return PartitionStatus(
             begin_sequence=view.begin_sequence,
             last_sequence=view.next_sequence - 1,
@@ -270,31 +276,31 @@ class EmbeddedPartition:
             return view.next_sequence
         return min(view.next_sequence, max(begin, self._reader.search(view, position)))
 
-    def _with_current_view(self, act: Callable[[CommittedView], _T]) -> _T:
-        """Retention may remove a file between the look at the view and its opening; the view that
-        is there by then no longer names it."""
-        for _ in range(_ATTEMPTS):
+    def _with_current_view(self, operation: Callable[[CommittedView], _T]) -> _T:
+        """Run `operation` on the current view. Retention may remove a file after this thread has
+        taken the view; then the operation runs again on the newer view, which lacks the file."""
+        for _ in range(_READ_ATTEMPTS):
             view = self._view
             try:
-                return act(view)
+                return operation(view)
             except FileNotFoundError as error:
                 if self._view is view:
-                    name = Path(str(error.filename)).name  # no path of the server for clients
+                    name = Path(str(error.filename)).name  # clients do not see server paths
                     raise LogCorrupt(f"The log's file {name} is missing.") from error
             except OSError as error:
-                _logger.error("partition read failed error=%r", error)
+                _logger.error("partition read failed error=%r", str(error))
                 raise InternalError(f"The log cannot be read: {error.strerror}.") from error
-        raise LogCorrupt("The log's files vanish faster than they can be read.")
+        raise LogCorrupt("Retention removes the log's files faster than they can be read.")
 
 
 class RefusedPartition:
-    """A partition that could not be opened: it says why and leaves its files as they are."""
+    """A partition that could not be loaded: it says reason and leaves its files as they are."""
 
     damage: tuple[str, ...]
     pending_bytes = 0
 
     def __init__(self, reason: str, directory: Path, wake: Wake) -> None:
-        """`reason` is for the operator; clients get it without the server's path."""
+        """`reason` is for the operator; clients get it without the path on the server."""
         self.damage = (reason,)
         self._text = reason.replace(f"{directory}/", "").replace(str(directory), "its directory")
         self._wake = wake

@@ -1,6 +1,8 @@
-"""The reading half of a partition: any thread, beside the committer and beside retention.
+"""Reads committed batches from segments, on any thread, while the committer writes and retention
+removes files.
 
-A reader works on one `View`, which never changes; what is committed meanwhile is for the next call.
+Each call works on one `CommittedView`, which never changes. Events that are committed meanwhile are
+for the next call.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from penstock.model.errors import LogCorrupt
 from penstock.model.events import StoredBatch
 from penstock.model.positions import Position, PositionKind
 
-INDEXES_MAX = 256  # of closed segments kept in memory, about 24 KB each
-_RESUMES_MAX = 256  # places where readers stopped, so that they go on without a search
-CACHED_READ_BYTES = limits.READ_CHUNK_BYTES  # on the owner's thread: a fraction of a millisecond
-_SEARCH_BYTES = 128 * limits.KB  # read at once while looking for one record: two index intervals
+INDEXES_MAX = 256  # of closed segments in memory, about 24 KB each
+_STOPS_MAX = 256  # positions where readers stopped, from which they continue without a search
+CACHED_READ_BYTES = limits.READ_CHUNK_BYTES  # copied on the owner's thread: less than a millisecond
+_SEARCH_BYTES = 128 * limits.KB  # read at once to find one record: two index intervals
 
 
 class CommittedView(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +52,7 @@ class CommittedView(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def begin_sequence(self) -> int:
-        """Of the oldest retained event; -1 when there is none."""
+        """Sequence number of the oldest retained event; -1 if there is none."""
         if not self.segments:
             return -1
         first = self.segments[0].header.first_sequence
@@ -61,7 +63,7 @@ class CommittedView(msgspec.Struct, frozen=True, gc=False):
         return self.end_offset - self.segments[0].header.base_offset if self.segments else 0
 
     def end_of(self, number: int) -> LogMark:
-        """Where the segment's events end, as far as they are committed."""
+        """Committed end of a segment."""
         if number == len(self.segments) - 1:
             return LogMark(self.end_offset, self.next_sequence, self.newest_ms, -1)
         end = self.segments[number].end
@@ -70,7 +72,8 @@ class CommittedView(msgspec.Struct, frozen=True, gc=False):
 
 
 class SegmentIndexes:
-    """Indexes of closed segments, from their files, rebuilt where those are missing or bad."""
+    """Indexes of closed segments, from their files; rebuilt if those are missing or damaged. Any
+    thread."""
 
     def __init__(
         self, files: Files, handles: FileHandleCache, *, indexes_max: int = INDEXES_MAX
@@ -88,7 +91,7 @@ class SegmentIndexes:
         active = segment.index
         if active is not None:
             return active
-        # Closed since the caller took its view: the file speaks for the whole segment.
+        # If the segment was closed after the caller took its view, the file covers all of it.
         end = segment.end if segment.end is not None else end
         with self._lock:
             loaded = self._loaded.get(segment)
@@ -107,28 +110,28 @@ class SegmentIndexes:
             self._loaded.pop(segment, None)
 
     def _load(self, segment: Segment, end: LogMark) -> SparseIndex:
-        found = load_index(self._files, segment)
-        if found is not None and found[1].offset == end.offset:
-            return found[0]
+        loaded_index = load_index(self._files, segment)
+        if loaded_index is not None and loaded_index[1].offset == end.offset:
+            return loaded_index[0]
         handle = self._handles.acquire(segment)
         try:
             start = segment.header.start
-            passed = replay_records(
+            scan = replay_records(
                 self._files, handle.fd, segment, start, end.offset, SparseIndex(), ProducerStates()
             )
         finally:
             self._handles.release(handle)
-        content = passed.index.encode(segment.header.base_offset, end)
+        content = scan.index.encode(segment.header.base_offset, end)
         try:
             replace_file(self._files, segment.beside(INDEX_SUFFIX), content)
             self._remove_orphan(segment)
         except OSError:
-            return passed.index  # derived: it can be found again next time
-        return passed.index
+            return scan.index  # a derived file: it is rebuilt next time
+        return scan.index
 
     def _remove_orphan(self, segment: Segment) -> None:
-        """Retention may have removed the segment meanwhile. It unlinks the index once more after
-        the records, so one of the two sees what the other one did."""
+        """Remove the index that was just written if retention has removed the segment meanwhile.
+        Retention unlinks the index once more after the records, so one of the two removes it."""
         try:
             self._files.close(self._files.open(segment.path, write=False))
         except FileNotFoundError:
@@ -136,108 +139,112 @@ class SegmentIndexes:
 
 
 class PartitionReader:
-    """Reads and searches views of one partition. Raises OSError where the disk fails."""
+    """Reads and searches views of one partition. Any thread, except `read_cached`. Raises OSError
+    if the disk fails."""
 
     def __init__(
         self, files: Files, handles: FileHandleCache, indexes: SegmentIndexes, buffer: memoryview
     ) -> None:
-        """`buffer` is for `read_cached`, which leaves nothing in it: one for all partitions."""
+        """`buffer` is scratch space of `read_cached`; all partitions of a store share it."""
         self._files = files
         self._handles = handles
         self._indexes = indexes
         self._buffer = buffer
-        self._resumes: dict[int, _ReadStop] = {}
+        # By next sequence number. A hint only: a lost entry costs a search. Single dict operations
+        # are atomic, so that no lock is needed.
+        self._stops: dict[int, _ReadStop] = {}
 
     def read(self, view: CommittedView, sequence: int, *, bytes_max: int) -> list[StoredBatch]:
-        """From the batch that holds `sequence`, which the view retains, up to `bytes_max`."""
+        """Batches from the one that holds `sequence`, up to `bytes_max` bytes and at least one. The
+        view must retain `sequence`. Raises LogCorrupt if the first one is damaged or missing."""
         assert view.begin_sequence <= sequence < view.next_sequence
-        take = _ReadResult(sequence, bytes_max)
+        result = _ReadResult(sequence, bytes_max)
         first = bisect_right(view.segments, sequence, key=_first_sequence) - 1
         for number in range(first, len(view.segments)):
-            if not self._read_segment(view, number, take):
+            if not self._read_segment(view, number, result):
                 break
-        return take.batches
+        return result.batches
 
     def read_cached(
         self, view: CommittedView, sequence: int, *, bytes_max: int
     ) -> list[StoredBatch] | None:
-        """The same for a reader that goes on where it stopped, as far as the file is in memory and
-        well; None: ask `read`, which may wait and says what is wrong. Owner's thread."""
-        stopped = self._resumes.get(sequence)
+        """The same for a reader that continues where it stopped, as far as the page cache holds the
+        file. None means: call `read`, which may block and reports damage. Owner's thread."""
+        stopped = self._stops.get(sequence)
         number = bisect_right(view.segments, sequence, key=_first_sequence) - 1
         if stopped is None or view.segments[number] is not stopped.segment:
             return None
         segment, offset, length = stopped.segment, stopped.offset, stopped.length
-        # Whole records, if all are as long as the last one: what is cut off is read twice.
+        # A multiple of the last record's length: a record that is cut off would be read twice.
         size = min(bytes_max, len(self._buffer))
         size = min(max(size - size % length, length), view.end_of(number).offset - offset)
         if size <= 0:
-            return None  # this segment ends here and the one that should follow is missing
+            return None  # the segment ends here and the next one is missing
         chunk = self._buffer[:size]
         try:
             size = self._handles.read_cached(segment, chunk, segment.position(offset))
         except OSError:
             return None
-        batches = _records(chunk[:size], sequence, offset, segment.header.salt)
+        batches = _decode_records(chunk[:size], sequence, offset, segment.header.salt)
         if not batches:
             return None
-        self._resumes.pop(sequence, None)
+        self._stops.pop(sequence, None)
         last = batches[-1]
         length = record_bytes(last.sections)
-        self._remember(last.next_sequence, segment, last.base_offset + length, length)
+        self._remember_stop(last.next_sequence, segment, last.base_offset + length, length)
         return batches
 
     def search(self, view: CommittedView, position: Position) -> int:
-        """The first event at an offset or a time, somewhere in what the view retains."""
+        """Sequence number of the first event at an offset or a time within the view."""
         if position.kind is PositionKind.OFFSET:
             return self._search_offset(view, position)
         return self._search_time(view, position)
 
-    def _read_segment(self, view: CommittedView, number: int, take: _ReadResult) -> bool:
-        """Take from one segment; whether to go on with the next."""
+    def _read_segment(self, view: CommittedView, number: int, result: _ReadResult) -> bool:
+        """Read from one segment. Returns whether to continue with the next one."""
         segment, end = view.segments[number], view.end_of(number)
-        if take.sequence < segment.header.first_sequence:
+        if result.sequence < segment.header.first_sequence:
             return _stop_at_damage(
-                take, f"files before {segment.path.name} are missing", segment.header
+                result, f"files before {segment.path.name} are missing", segment.header
             )
-        if take.sequence >= end.next_sequence:
+        if result.sequence >= end.next_sequence:
             return True
         handle = self._handles.acquire(segment)
         try:
-            place = self._place(segment, end, take.sequence)
-            chunk_bytes = min(limits.READ_CHUNK_BYTES, take.bytes_max) + _SEARCH_BYTES
+            entry = self._find_start_offset(segment, end, result.sequence)
+            chunk_bytes = min(limits.READ_CHUNK_BYTES, result.bytes_max) + _SEARCH_BYTES
             for item in scan_records(
-                self._files, handle.fd, segment, place, end.offset, chunk_bytes=chunk_bytes
+                self._files, handle.fd, segment, entry, end.offset, chunk_bytes=chunk_bytes
             ):
-                if isinstance(item, DamagedRange) or item.header.next_sequence <= take.sequence:
+                if isinstance(item, DamagedRange) or item.header.next_sequence <= result.sequence:
                     continue
-                if item.header.first_sequence > take.sequence:
+                if item.header.first_sequence > result.sequence:
                     return _stop_at_damage(
-                        take, f"{segment.path.name} is damaged there", item.header
+                        result, f"{segment.path.name} is damaged there", item.header
                     )
-                if not take.has_room(item.header.length):
+                if not result.has_room(item.header.length):
                     length = RECORD_HEADER_BYTES + item.header.length
-                    self._remember(take.sequence, segment, item.header.base_offset, length)
+                    self._remember_stop(result.sequence, segment, item.header.base_offset, length)
                     return False
-                take.add(decode_batch(item.chunk, item.position, item.header))
+                result.add(decode_batch(item.chunk, item.position, item.header))
         finally:
             self._handles.release(handle)
-        if take.sequence < end.next_sequence:
-            return _stop_at_damage(take, f"{segment.path.name} is damaged there", end)
-        self._remember(take.sequence, segment, end.offset, 1)
-        return take.has_room(1)
+        if result.sequence < end.next_sequence:
+            return _stop_at_damage(result, f"{segment.path.name} is damaged there", end)
+        self._remember_stop(result.sequence, segment, end.offset, 1)
+        return result.has_room(1)
 
     def _search_offset(self, view: CommittedView, position: Position) -> int:
         number = bisect_right(view.segments, position.value, key=_base_offset) - 1
         if number < 0:
             return view.begin_sequence
         segment, end = view.segments[number], view.end_of(number)
-        place = self._indexes.get(segment, end).before_offset(position.value)
-        sequence = segment.header.first_sequence if place is None else place.sequence
-        for item in self._items(segment, place, end):
+        entry = self._indexes.get(segment, end).before_offset(position.value)
+        sequence = segment.header.first_sequence if entry is None else entry.sequence
+        for item in self._scan(segment, entry, end):
             if isinstance(item, DamagedRange):
                 if item.stop > position.value:
-                    return sequence  # it begins where the damage does, and reading will say so
+                    return sequence  # where the damage begins; reading there raises LogCorrupt
                 continue
             if item.header.next_offset > position.value:
                 return event_at_offset(
@@ -254,23 +261,23 @@ class PartitionReader:
         else:
             return view.next_sequence
         segment = view.segments[number]
-        place = self._indexes.get(segment, end).before_time(position.value)
-        sequence = segment.header.first_sequence if place is None else place.sequence
+        entry = self._indexes.get(segment, end).before_time(position.value)
+        sequence = segment.header.first_sequence if entry is None else entry.sequence
         is_damaged = False
-        for item in self._items(segment, place, end):
+        for item in self._scan(segment, entry, end):
             if isinstance(item, DamagedRange):
                 is_damaged = True
                 continue
             if is_at_or_after(item.header.enqueued_ms, position):
-                # What was lost just before may have been wanted too: let reading say so.
+                # A lost event just before may match too: reading there raises LogCorrupt.
                 return sequence if is_damaged else item.header.first_sequence
             sequence, is_damaged = item.header.next_sequence, False
         return sequence
 
-    def _items(
-        self, segment: Segment, place: IndexEntry | None, end: LogMark
+    def _scan(
+        self, segment: Segment, entry: IndexEntry | None, end: LogMark
     ) -> Iterator[IntactRecord | DamagedRange]:
-        start = segment.header.base_offset if place is None else place.offset
+        start = segment.header.base_offset if entry is None else entry.offset
         handle = self._handles.acquire(segment)
         try:
             yield from scan_records(
@@ -279,30 +286,30 @@ class PartitionReader:
         finally:
             self._handles.release(handle)
 
-    def _place(self, segment: Segment, end: LogMark, sequence: int) -> int:
-        """The offset to start from: where a reader stopped before, or the nearest index entry."""
-        stopped = self._resumes.pop(sequence, None)
+    def _find_start_offset(self, segment: Segment, end: LogMark, sequence: int) -> int:
+        """Offset to start from: where a reader stopped before, or the nearest index entry."""
+        stopped = self._stops.pop(sequence, None)
         if stopped is not None and stopped.segment is segment:
             return stopped.offset
-        place = self._indexes.get(segment, end).before_sequence(sequence)
-        return segment.header.base_offset if place is None else place.offset
+        entry = self._indexes.get(segment, end).before_sequence(sequence)
+        return segment.header.base_offset if entry is None else entry.offset
 
-    def _remember(self, sequence: int, segment: Segment, offset: int, length: int) -> None:
-        if len(self._resumes) >= _RESUMES_MAX:
-            self._resumes.clear()  # readers that went elsewhere; the others search once
-        self._resumes[sequence] = _ReadStop(segment, offset, length)
+    def _remember_stop(self, sequence: int, segment: Segment, offset: int, length: int) -> None:
+        if len(self._stops) >= _STOPS_MAX:
+            self._stops.clear()  # most readers are gone; the others search once
+        self._stops[sequence] = _ReadStop(segment, offset, length)
 
 
 class _ReadStop(msgspec.Struct, frozen=True, gc=False):
-    """Where a read ended."""
+    """Position at which a read ended."""
 
     segment: Segment
     offset: int
-    length: int  # of the record there, or of the last one: a guess that saves reading half records
+    length: int  # of the record there, or of the last one: an estimate of the next length
 
 
 class _ReadResult:
-    """What a read has gathered, and what it wants next."""
+    """Batches that a read has collected, and the next sequence number."""
 
     __slots__ = ("_size", "batches", "bytes_max", "sequence")
 
@@ -321,8 +328,8 @@ class _ReadResult:
         self.sequence = batch.first_sequence + batch.count
 
 
-def _records(chunk: memoryview, sequence: int, offset: int, salt: int) -> list[StoredBatch]:
-    """The whole and intact records from the start of `chunk` on, which is at `offset`."""
+def _decode_records(chunk: memoryview, sequence: int, offset: int, salt: int) -> list[StoredBatch]:
+    """Intact records from the start of `chunk`, whose offset is `offset`."""
     batches: list[StoredBatch] = []
     position = 0
     while True:
@@ -336,15 +343,15 @@ def _records(chunk: memoryview, sequence: int, offset: int, salt: int) -> list[S
 
 
 def _stop_at_damage(
-    take: _ReadResult, why: str, following: RecordHeader | SegmentHeader | LogMark
+    result: _ReadResult, reason: str, following: RecordHeader | SegmentHeader | LogMark
 ) -> bool:
-    """What is wanted next cannot be read: end here, or say so if it is the first."""
-    if take.batches:
+    """The next event cannot be read: return False, or raise LogCorrupt if nothing was read yet."""
+    if result.batches:
         return False
     after = following.next_sequence if isinstance(following, LogMark) else following.first_sequence
     raise LogCorrupt(
-        f"The events {take.sequence} to {after - 1} cannot be read: {why}. "
-        f"Reading can go on from sequence number {after}."
+        f"The events {result.sequence} to {after - 1} cannot be read: {reason}. "
+        f"Reading can continue from sequence number {after}."
     )
 
 

@@ -1,4 +1,4 @@
-"""One record of the log: a fixed header, then a batch's sections verbatim, under one checksum.
+"""Record format: a fixed header, then a batch's data sections unchanged, under one checksum.
 
     byte  0  magic          4 bytes  "PnRc"; where to look for the next record after damage
           4  checksum       u32      CRC-32C of bytes 8 to the end, seeded with the partition's salt
@@ -13,43 +13,40 @@
          56  epoch          i16  )
          58  flags          u16
          60  unflushed      u32      bytes before this record that were not known to be flushed when
-                                     it was framed: what lies further back was on disk by then
+                                     it was encoded; everything further back was on disk
          64  payload                 the batch's data sections
 
-All numbers are little-endian. A record's base offset is its position in the log (the file headers
-do not count), so the next record's is this one's plus 64 plus the payload length: a record found
-at any other place is not one. The salt is random per partition and never leaves the disk, so that
-no publisher can plant bytes in a payload which a search after damage would take for a record.
+All numbers are little-endian. A record's base offset is its position in the log, without the file
+headers, so the next record's is this one's plus 64 plus the payload length; bytes at any other
+position are no record. The salt is random per partition and never leaves the disk, so that a
+publisher cannot place bytes in a payload which a scan after damage would take for a record.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import msgspec
 from crc32c import crc32c
 
 from penstock.model import limits
-from penstock.model.errors import LogCorrupt
 from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
 
 RECORD_MAGIC = b"PnRc"
 RECORD_HEADER_BYTES = 64
-RECORD_BYTES_MAX = RECORD_HEADER_BYTES + limits.RECORD_PAYLOAD_BYTES_MAX
 FLAG_PRODUCER = 1
 
 _HEADER = struct.Struct("<4sIIIQQqqiihHI")
 _PREFIX = struct.Struct("<4sI")
-_REST = struct.Struct("<IIQQqqiihHI")
-_UNFLUSHED_MAX = 0xFFFF_FFFF  # a segment is far smaller, so saturating never reaches into one
+_FIELDS = struct.Struct("<IIQQqqiihHI")
+_UNFLUSHED_MAX = 0xFFFF_FFFF  # more than a segment: a saturated value never ends within one
 _CHECKED_FROM = _PREFIX.size
 
-assert _HEADER.size == RECORD_HEADER_BYTES == _PREFIX.size + _REST.size
+assert _HEADER.size == RECORD_HEADER_BYTES == _PREFIX.size + _FIELDS.size
 
 
 class RecordHeader(msgspec.Struct, frozen=True, gc=False):
-    """A record's header as it stands on disk; plausible, its checksum not yet compared."""
+    """A record's header as it is on disk. Plausible; its checksum is not yet verified."""
 
     checksum: int
     length: int
@@ -58,7 +55,7 @@ class RecordHeader(msgspec.Struct, frozen=True, gc=False):
     first_sequence: int
     enqueued_ms: int
     producer: ProducerStamp | None
-    flushed_offset: int  # everything below was on disk when this record was framed
+    flushed_offset: int  # everything below was on disk when this record was encoded
     next_offset: int  # where the next record starts
 
     @property
@@ -67,7 +64,7 @@ class RecordHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def record_bytes(sections: bytes) -> int:
-    """How far a batch moves the log's end."""
+    """Size of a batch's record."""
     return RECORD_HEADER_BYTES + len(sections)
 
 
@@ -84,7 +81,7 @@ def encode_record_header(
     assert flushed_offset <= base_offset
     stamp = batch.producer
     unflushed = base_offset - flushed_offset
-    rest = _REST.pack(
+    fields = _FIELDS.pack(
         len(batch.sections),
         batch.count,
         base_offset,
@@ -97,13 +94,13 @@ def encode_record_header(
         0 if stamp is None else FLAG_PRODUCER,
         unflushed if unflushed <= _UNFLUSHED_MAX else _UNFLUSHED_MAX,
     )
-    return _PREFIX.pack(RECORD_MAGIC, crc32c(batch.sections, crc32c(rest, salt))) + rest
+    return _PREFIX.pack(RECORD_MAGIC, crc32c(batch.sections, crc32c(fields, salt))) + fields
 
 
 def decode_record_header(
     chunk: bytes | memoryview, position: int, *, base_offset: int
 ) -> RecordHeader | None:
-    """The header at `position`, or None where no record of that base offset can start."""
+    """The header at `position`; None if no record of that base offset can start there."""
     if position + RECORD_HEADER_BYTES > len(chunk):
         return None
     (
@@ -142,7 +139,7 @@ def decode_record_header(
 
 
 def is_intact(chunk: bytes | memoryview, position: int, header: RecordHeader, salt: int) -> bool:
-    """Whether the whole record lies in `chunk` and its checksum fits."""
+    """Whether the complete record is in `chunk` and its checksum is correct."""
     end = position + RECORD_HEADER_BYTES + header.length
     if end > len(chunk):
         return False
@@ -150,7 +147,7 @@ def is_intact(chunk: bytes | memoryview, position: int, header: RecordHeader, sa
 
 
 def decode_batch(chunk: bytes | memoryview, position: int, header: RecordHeader) -> StoredBatch:
-    """The record at `position`, found intact before, as readers get it."""
+    """The batch in the intact record at `position`."""
     start = position + RECORD_HEADER_BYTES
     return StoredBatch(
         header.first_sequence,
@@ -159,41 +156,3 @@ def decode_batch(chunk: bytes | memoryview, position: int, header: RecordHeader)
         header.count,
         bytes(chunk[start : start + header.length]),
     )
-
-
-def event_positions(sections: bytes) -> Iterator[int]:
-    """Where each event's data section starts (model/events.py draws them)."""
-    position, end = 0, len(sections)
-    while position < end:
-        yield position
-        size = _section_bytes(sections, position)
-        if size == 0 or position + size > end:
-            raise LogCorrupt(
-                f"a stored batch has no whole data section at byte {position} of {end}"
-            )
-        position += size
-
-
-def last_event_position(sections: bytes) -> int:
-    """Where the newest event of a batch starts, so that its offset can be told."""
-    position, end = 0, len(sections)
-    while True:
-        size = _section_bytes(sections, position)
-        if size == 0 or position + size >= end:
-            return position
-        position += size
-
-
-def _section_bytes(sections: bytes, position: int) -> int:
-    """The length of the data section at `position` with its 5 or 8 bytes before; 0 if it is none.
-
-    00 53 75 a0 <len u8> or 00 53 75 b0 <len u32, big-endian as all of AMQP>.
-    """
-    head = sections[position : position + 8]
-    if len(head) < 5 or head[:3] != b"\x00\x53\x75":
-        return 0
-    if head[3] == 0xA0:
-        return 5 + head[4]
-    if head[3] == 0xB0 and len(head) == 8:
-        return 8 + int.from_bytes(head[4:], "big")
-    return 0

@@ -1,7 +1,7 @@
-"""Walk over the records of one segment, in order, past damage.
+"""Scans the records of one segment in order, across damage.
 
-The reading of records happens here and nowhere else: readers, recovery, index rebuilding and
-`verify` all see a segment as a run of `Found` records and `Damaged` stretches.
+Readers, recovery, index rebuilding and `verify` all read a segment as a sequence of `IntactRecord`
+and `DamagedRange`. Only `PartitionReader.read_cached` decodes records without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.model import limits
 
 
 class IntactRecord(msgspec.Struct, frozen=True, gc=False):
-    """A whole record at `position` of `chunk`, its checksum compared."""
+    """A complete record at `position` of `chunk` whose checksum is correct."""
 
     header: RecordHeader
     chunk: bytes
@@ -31,11 +31,12 @@ class IntactRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DamagedRange(msgspec.Struct, frozen=True, gc=False):
-    """Bytes from `offset` to `stop` that are no whole record; at `stop` one is, or the end."""
+    """Bytes from `offset` to `stop` that are no intact record. At `stop` there is one, or the end
+    of the scan."""
 
     offset: int
     stop: int
-    is_zero: bool  # nothing but zeros: space that was never written
+    is_zero: bool  # all zero: space that was never written
 
 
 def scan_records(
@@ -47,27 +48,25 @@ def scan_records(
     *,
     chunk_bytes: int = limits.READ_CHUNK_BYTES,
 ) -> Iterator[IntactRecord | DamagedRange]:
-    """The records from `offset` (where one starts) up to `stop`, and what is none between them.
-
-    Nothing is taken for a record that does not end by `stop`. May raise OSError.
-    """
-    there = segment.header.base_offset + files.size(fd) - SEGMENT_HEADER_BYTES
-    window = _ScanBuffer(files, fd, segment, min(stop, there), chunk_bytes)
+    """Yield the records from `offset`, where one must start, to `stop`, and the damaged ranges
+    between them. A record that ends after `stop` counts as damage. Raises OSError."""
+    file_end = segment.header.base_offset + files.size(fd) - SEGMENT_HEADER_BYTES
+    buffer = _ScanBuffer(files, fd, segment, min(stop, file_end), chunk_bytes)
     salt = segment.header.salt
-    while offset < window.stop:
-        position = offset - window.offset
-        header = decode_record_header(window.chunk, position, base_offset=offset)
-        if header is None or not is_intact(window.chunk, position, header, salt):
-            header = _whole_record(window, offset)  # it may only reach beyond the chunk
+    while offset < buffer.stop:
+        position = offset - buffer.offset
+        header = decode_record_header(buffer.chunk, position, base_offset=offset)
+        if header is None or not is_intact(buffer.chunk, position, header, salt):
+            header = _find_record(buffer, offset)  # it may extend beyond the chunk
         if header is not None:
-            yield IntactRecord(header, window.chunk, offset - window.offset)
+            yield IntactRecord(header, buffer.chunk, offset - buffer.offset)
             offset = header.next_offset
             continue
-        damaged = _damage(window, offset)
+        damaged = _find_damage_end(buffer, offset)
         offset = damaged.stop
-        if offset < window.stop or window.stop == stop:
+        if offset < buffer.stop or buffer.stop == stop:
             yield damaged
-        else:  # the file ends too early as well: one stretch, told once
+        else:  # the file ends too early as well: report one range
             yield DamagedRange(damaged.offset, stop, False)
             return
     if offset < stop:
@@ -75,7 +74,7 @@ def scan_records(
 
 
 class _ScanBuffer:
-    """A part of the segment in memory, moved along the walk."""
+    """The part of the segment that is in memory; it moves along with the scan."""
 
     __slots__ = ("_chunk_bytes", "_fd", "_files", "chunk", "offset", "segment", "stop")
 
@@ -90,8 +89,9 @@ class _ScanBuffer:
         self.offset = 0
         self.chunk = b""
 
-    def hold(self, offset: int, size: int) -> int:
-        """Have `size` bytes from `offset` in `chunk`, or up to `stop`; where `offset` is there."""
+    def load(self, offset: int, size: int) -> int:
+        """Load `size` bytes from `offset` into `chunk`, at most up to `stop`. Returns the position
+        of `offset` in `chunk`."""
         end = min(offset + size, self.stop)
         if not (self.offset <= offset and end <= self.offset + len(self.chunk)):
             size = min(max(size, self._chunk_bytes), self.stop - offset)
@@ -100,34 +100,34 @@ class _ScanBuffer:
         return offset - self.offset
 
 
-def _whole_record(window: _ScanBuffer, offset: int) -> RecordHeader | None:
-    position = window.hold(offset, RECORD_HEADER_BYTES)
-    header = decode_record_header(window.chunk, position, base_offset=offset)
-    if header is None or header.next_offset > window.stop:
+def _find_record(buffer: _ScanBuffer, offset: int) -> RecordHeader | None:
+    position = buffer.load(offset, RECORD_HEADER_BYTES)
+    header = decode_record_header(buffer.chunk, position, base_offset=offset)
+    if header is None or header.next_offset > buffer.stop:
         return None
-    position = window.hold(offset, header.next_offset - offset)
-    if not is_intact(window.chunk, position, header, window.segment.header.salt):
+    position = buffer.load(offset, header.next_offset - offset)
+    if not is_intact(buffer.chunk, position, header, buffer.segment.header.salt):
         return None
     return header
 
 
-def _damage(window: _ScanBuffer, offset: int) -> DamagedRange:
-    """Look for the next whole record behind `offset`, where there is none."""
+def _find_damage_end(buffer: _ScanBuffer, offset: int) -> DamagedRange:
+    """Search for the next intact record after `offset`, where there is none."""
     is_zero = True
-    at = offset
-    while at < window.stop:
-        position = window.hold(at, RECORD_HEADER_BYTES)
-        rest = window.chunk[position:]
-        if not rest:
-            break  # the file became shorter under our hands
-        is_zero = is_zero and rest.count(0) == len(rest)
-        found = -1 if is_zero else rest.find(RECORD_MAGIC)
-        if found < 0:
-            # A magic may lie across two chunks: the last three bytes are looked at again.
-            at = at + max(1, len(rest) - len(RECORD_MAGIC) + 1)
+    candidate = offset
+    while candidate < buffer.stop:
+        position = buffer.load(candidate, RECORD_HEADER_BYTES)
+        remaining = buffer.chunk[position:]
+        if not remaining:
+            break  # the file was truncated during the scan
+        is_zero = is_zero and remaining.count(0) == len(remaining)
+        match = -1 if is_zero else remaining.find(RECORD_MAGIC)
+        if match < 0:
+            # A magic may span two chunks: search the last three bytes again.
+            candidate = candidate + max(1, len(remaining) - len(RECORD_MAGIC) + 1)
             continue
-        at += found
-        if at > offset and _whole_record(window, at) is not None:
-            return DamagedRange(offset, at, False)
-        at += 1
-    return DamagedRange(offset, window.stop, is_zero)
+        candidate += match
+        if candidate > offset and _find_record(buffer, candidate) is not None:
+            return DamagedRange(offset, candidate, False)
+        candidate += 1
+    return DamagedRange(offset, buffer.stop, is_zero)

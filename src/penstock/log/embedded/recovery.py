@@ -1,16 +1,21 @@
-"""What is done with the end of a log after a crash: a table, each row with its reason.
+"""Recovery: what happens to the end of a log after a crash. A table; each rule states its reason.
 
-The active segment is walked from the last mark known to be flushed (its index file) to its end.
-Where a stretch is no whole record, four facts decide:
+The active segment is scanned from its last log mark (its index file), up to which everything was
+flushed, to the end of the file. Four facts about each damaged range decide:
 
-    left        there are bytes at all behind the last whole record
-    zero        they are nothing but zeros
-    valid       whole records follow them
-    flushed     one of those says that this stretch was on disk before it was written itself
+    has_bytes          there are bytes after the last intact record
+    is_zero            they are all zero
+    has_later_records  intact records follow
+    was_flushed        one of those was written after a flush that covered this range
 
-Records carry that last fact (record.py, `unflushed`) because several are written by one call and
-a loss of power may keep the later pages and not the earlier: whole records behind a torn one then
-prove nothing, while a record written after a flush proves that all before the flush was there.
+Records store the last fact (record.py, `unflushed`). One call writes several records, and a power
+failure may keep later pages and lose earlier ones: intact records after a torn one prove nothing by
+themselves. A record that was written after a flush proves that everything before the flush was on
+disk, and may have been acknowledged.
+
+The guarantee: recovery discards only writes that were not flushed, so not acknowledged. The limit
+of it: a disk that damages the very last flushed write, after which nothing was written and no mark
+left, makes it look like a torn write (docs/durability.md).
 """
 
 from __future__ import annotations
@@ -21,70 +26,77 @@ import msgspec
 
 from penstock.log.embedded.files import Files
 from penstock.log.embedded.index import LogMark, SparseIndex
-from penstock.log.embedded.record import decode_batch, last_event_position
+from penstock.log.embedded.record import decode_batch
 from penstock.log.embedded.record_scanner import DamagedRange, IntactRecord, scan_records
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, Segment
 from penstock.log.producer_state import ProducerStates
+from penstock.model.sections import last_section_position
 
 
 class RecoveryAction(Enum):
-    KEEP = "keep"  # nothing to do
-    CUT = "cut"  # truncate the file here: no acknowledged byte lies behind
-    SKIP = "skip"  # leave it: readers of it get LogCorrupt, the rest is served, appending goes on
+    KEEP = "keep"
+    CUT = "cut"  # truncate the file here: nothing after it was acknowledged
+    SKIP = "skip"  # leave it: reading it raises LogCorrupt; the other events are served
 
 
 class RecoveryRule(msgspec.Struct, frozen=True):
-    """A row holds when each of its facts is as said; None means whatever it is."""
+    """Applies if each fact has the given value; None matches both values."""
 
     label: str
-    left: bool | None
-    zero: bool | None
-    valid: bool | None
-    flushed: bool | None
-    act: RecoveryAction
+    has_bytes: bool | None
+    is_zero: bool | None
+    has_later_records: bool | None
+    was_flushed: bool | None
+    action: RecoveryAction
     reason: str
+
+    @property
+    def conditions(self) -> tuple[bool | None, ...]:
+        return self.has_bytes, self.is_zero, self.has_later_records, self.was_flushed
 
 
 # fmt: off
 RECOVERY_TABLE = (
     RecoveryRule("clean", False, None, None, None, RecoveryAction.KEEP,
-        "The log ends with a whole record."),
+        "The log ends with an intact record."),
     RecoveryRule("zeros", True, True, None, None, RecoveryAction.CUT,
-        "The file system made the file longer and lost power before the bytes arrived: "
+        "The file system extended the file, and the power failed before the data was written: "
         "nothing there was flushed, so nothing was acknowledged."),
     RecoveryRule("torn", True, False, False, None, RecoveryAction.CUT,
-        "A record that did not arrive whole and nothing behind it: its flush never ended, so it "
-        "was not acknowledged."),
+        "An incomplete record and nothing after it: its flush did not complete, so it was not "
+        "acknowledged."),
     RecoveryRule("torn flight", True, False, True, False, RecoveryAction.CUT,
-        "Whole records follow, but none written after a flush that covered this one: they all "
-        "belong to the writes under way when the power went, and none was acknowledged."),
+        "Intact records follow, but none was written after a flush that covered this range: they "
+        "all belong to the writes in progress when the power failed; none was acknowledged."),
     RecoveryRule("damaged", True, False, True, True, RecoveryAction.SKIP,
-        "A later record was written after this stretch had been flushed: it was whole once and "
-        "may have been acknowledged, and so may all behind it. Nothing is removed."),
+        "A later record was written after this range had been flushed: it was intact then and may "
+        "have been acknowledged, and so may everything after it. Nothing is removed."),
 )
 # fmt: on
 
 
-def decide_recovery(*, left: bool, zero: bool, valid: bool, flushed: bool) -> RecoveryRule:
-    """The one row that holds."""
-    facts = (left, zero, valid, flushed)
-    rows = [row for row in RECOVERY_TABLE if _holds(row, facts)]
+def decide_recovery(
+    *, has_bytes: bool, is_zero: bool, has_later_records: bool, was_flushed: bool
+) -> RecoveryRule:
+    """The one rule that applies."""
+    facts = (has_bytes, is_zero, has_later_records, was_flushed)
+    rows = [row for row in RECOVERY_TABLE if is_match(row.conditions, facts)]
     assert len(rows) == 1
     return rows[0]
 
 
-def _holds(row: RecoveryRule, facts: tuple[bool, bool, bool, bool]) -> bool:
-    wanted = (row.left, row.zero, row.valid, row.flushed)
-    return all(want is None or want == fact for want, fact in zip(wanted, facts, strict=True))
+def is_match(conditions: tuple[bool | None, ...], facts: tuple[bool, ...]) -> bool:
+    """Whether each fact has the value of its condition; None matches both values."""
+    return all(condition in (None, fact) for condition, fact in zip(conditions, facts, strict=True))
 
 
 class RecoveryResult(msgspec.Struct, frozen=True):
-    """The active segment as it stands after recovery."""
+    """The active segment after recovery."""
 
     end: LogMark
     index: SparseIndex
     producers: ProducerStates
-    rows: tuple[str, ...]  # labels of the table's rows that held, in the order of the file
+    rows: tuple[str, ...]  # labels of the rules that applied, in file order
     cut_bytes: int
     damaged: tuple[DamagedRange, ...]
 
@@ -97,28 +109,28 @@ def recover_segment(
     index: SparseIndex,
     producers: ProducerStates,
 ) -> RecoveryResult:
-    """Walk from `start` to the file's end, cut a torn tail and flush what is kept.
+    """Scan from `start` to the end of the file, truncate a torn write and flush what stays.
 
-    `index` and `producers` are what is known at `start`; they are not changed. Raises OSError when
-    the file cannot be read, cut or flushed.
+    `index` and `producers` are the state at `start`; they are not changed. Raises OSError if the
+    file cannot be read, truncated or flushed.
     """
     stop = max(start.offset, segment.header.base_offset + files.size(fd) - SEGMENT_HEADER_BYTES)
-    passed = replay_records(files, fd, segment, start, stop, index.copy(), producers.copy())
-    rows, skipped, cut_at = judge_damage(passed.stretches, stop, passed.flushed_offset)
-    if cut_at < passed.end.offset:
-        # A torn flight: whole records behind the cut must leave the index and the stamps too.
-        passed = replay_records(files, fd, segment, start, cut_at, index.copy(), producers.copy())
-    assert passed.end.offset <= cut_at
+    scan = replay_records(files, fd, segment, start, stop, index.copy(), producers.copy())
+    rows, skipped, cut_at = judge_damage(scan.damaged, stop, scan.flushed_offset)
+    if cut_at < scan.end.offset:
+        # "torn flight": intact records after the cut must not stay in the index and the stamps.
+        scan = replay_records(files, fd, segment, start, cut_at, index.copy(), producers.copy())
+    assert scan.end.offset <= cut_at
     if cut_at < stop:
         files.truncate(fd, segment.position(cut_at))
     if stop > start.offset:
-        # After a kill the page cache holds what the disk may not: it is served from now on, so it
-        # has to be as durable as everything else.
+        # After a kill the page cache may hold records that the disk does not. They are served from
+        # now on, so they must be durable.
         files.fdatasync(fd)
     return RecoveryResult(
-        msgspec.structs.replace(passed.end, offset=cut_at),
-        passed.index,
-        passed.producers,
+        msgspec.structs.replace(scan.end, offset=cut_at),
+        scan.index,
+        scan.producers,
         tuple(rows),
         stop - cut_at,
         tuple(skipped),
@@ -126,34 +138,39 @@ def recover_segment(
 
 
 def judge_damage(
-    stretches: list[DamagedRange], stop: int, flushed_offset: int
+    damaged: list[DamagedRange], stop: int, flushed_offset: int
 ) -> tuple[list[str], list[DamagedRange], int]:
-    """Put each stretch before the table, up to the first cut: labels, what is skipped, the end."""
+    """Apply the table to each damaged range, up to the first cut. Returns the labels of the rules,
+    the ranges to skip and the end of the log."""
     rows: list[str] = []
     skipped: list[DamagedRange] = []
-    for stretch in stretches:
+    for damage in damaged:
         row = decide_recovery(
-            left=True,
-            zero=stretch.is_zero,
-            valid=stretch.stop < stop,
-            flushed=stretch.offset < flushed_offset,
+            has_bytes=True,
+            is_zero=damage.is_zero,
+            has_later_records=damage.stop < stop,
+            was_flushed=damage.offset < flushed_offset,
         )
         rows.append(row.label)
-        if row.act is RecoveryAction.CUT:
-            return rows, skipped, stretch.offset
-        skipped.append(stretch)
-    rows.append(decide_recovery(left=False, zero=False, valid=False, flushed=False).label)
+        if row.action is RecoveryAction.CUT:
+            return rows, skipped, damage.offset
+        skipped.append(damage)
+    rows.append(
+        decide_recovery(
+            has_bytes=False, is_zero=False, has_later_records=False, was_flushed=False
+        ).label
+    )
     return rows, skipped, stop
 
 
 class ScanResult(msgspec.Struct, frozen=True):
-    """What a walk over a segment has seen."""
+    """Result of scanning a segment."""
 
-    end: LogMark  # behind the last whole record
+    end: LogMark  # after the last intact record
     index: SparseIndex
     producers: ProducerStates
-    stretches: list[DamagedRange]
-    flushed_offset: int  # the furthest that any record calls flushed
+    damaged: list[DamagedRange]
+    flushed_offset: int  # the highest that any record stores
 
 
 def replay_records(
@@ -165,13 +182,13 @@ def replay_records(
     index: SparseIndex,
     producers: ProducerStates,
 ) -> ScanResult:
-    """Take every whole record from `start` to `stop` into `index` and `producers`."""
-    stretches: list[DamagedRange] = []
+    """Add every intact record from `start` to `stop` to `index` and `producers`."""
+    damaged: list[DamagedRange] = []
     flushed_offset = start.offset
     last: IntactRecord | None = None
     for item in scan_records(files, fd, segment, start.offset, stop):
         if isinstance(item, DamagedRange):
-            stretches.append(item)
+            damaged.append(item)
             continue
         last, header = item, item.header
         index.note(header.first_sequence, header.base_offset, header.enqueued_ms)
@@ -179,15 +196,15 @@ def replay_records(
         if header.producer is not None:
             producers.note(header.producer)
     end = start if last is None else _mark_after(last)
-    return ScanResult(end, index, producers, stretches, flushed_offset)
+    return ScanResult(end, index, producers, damaged, flushed_offset)
 
 
-def _mark_after(found: IntactRecord) -> LogMark:
-    header = found.header
-    batch = decode_batch(found.chunk, found.position, header)
+def _mark_after(record: IntactRecord) -> LogMark:
+    header = record.header
+    batch = decode_batch(record.chunk, record.position, header)
     return LogMark(
         header.next_offset,
         header.next_sequence,
         header.enqueued_ms,
-        header.base_offset + last_event_position(batch.sections),
+        header.base_offset + last_section_position(batch.sections),
     )

@@ -1,4 +1,4 @@
-"""Segment files: `<base offset, 20 digits>.log`, a header kept twice and then records.
+"""Segment files: `<base offset, 20 digits>.log`, two copies of a header and then records.
 
     byte   0  magic           8 bytes  "PNSTKSEG"
            8  version         u32
@@ -10,10 +10,11 @@
           48  salt            u32      the partition's: the seed of every record's checksum
           52  partition       u32      its index in the hub
           56  (zero)          u64
-          64  the same 64 bytes again, so that one damaged sector or bit costs nothing
-         128  records         (record.py draws them)
+          64  the same 64 bytes again, so that one damaged sector or bit does no harm
+         128  records         (record.py)
 
-A segment's header says how the one before it ended, so closed segments are not read at opening.
+A segment's header says how the one before it ended, so closed segments are not read when a
+partition is opened.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def start(self) -> LogMark:
-        """The log as it was where this segment begins."""
+        """The log mark at the beginning of this segment."""
         return LogMark(self.base_offset, self.first_sequence, self.newest_ms, self.last_offset)
 
     def encode(self) -> bytes:
@@ -73,9 +74,10 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class Segment:
-    """One file of a partition. Closed once `end` is set; the active one's end is the log's.
+    """One file of a partition. It is closed once `end` is set; the active one ends with the log.
 
-    `end` and `index` are set by the committer and read by any thread.
+    The committer sets `end` and `index`; any thread reads them. `end` is set before `index` is
+    cleared, so a reader without an index always finds the end.
     """
 
     __slots__ = ("end", "header", "index", "path")
@@ -91,13 +93,13 @@ class Segment:
         self.path = path
         self.header = header
         self.end = end
-        self.index = index  # always there while active; loaded when wanted afterwards
+        self.index = index  # None once closed: loaded by SegmentIndexes
 
     def __repr__(self) -> str:
         return f"Segment({self.path.name})"
 
     def position(self, offset: int) -> int:
-        """Where the record of that base offset lies in the file."""
+        """File position of the record with that base offset."""
         assert offset >= self.header.base_offset
         return offset - self.header.base_offset + SEGMENT_HEADER_BYTES
 
@@ -110,15 +112,15 @@ def segment_name(base_offset: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """The base offset that a segment's file name tells; None for any other file."""
+    """The base offset in a segment's file name; None for any other file."""
     stem = name.removesuffix(SEGMENT_SUFFIX)
     if stem == name or len(stem) != _NAME_DIGITS or not (stem.isascii() and stem.isdigit()):
         return None
     return int(stem)
 
 
-def is_copy_whole(content: bytes, number: int) -> bool:
-    """Whether the header's first (0) or second (1) copy is of this version and undamaged."""
+def is_copy_intact(content: bytes, number: int) -> bool:
+    """Whether the header's first (0) or second (1) copy has this version and is intact."""
     copy = content[number * _COPY.size : (number + 1) * _COPY.size]
     if len(copy) < _COPY.size:
         return False
@@ -127,14 +129,12 @@ def is_copy_whole(content: bytes, number: int) -> bool:
 
 
 def decode_header(content: bytes, path: Path) -> SegmentHeader | None:
-    """The better of the two copies; None if neither is whole.
-
-    Raises DataDirectoryError when both are of a newer version; one alone would be damage.
-    """
+    """The header from an intact copy; None if there is none. Raises DataDirectoryError if both
+    copies have a newer version; a newer version in one copy alone is damage."""
     for number in (0, 1):
-        if is_copy_whole(content, number):
-            found = _COPY.unpack_from(content, number * _COPY.size)
-            _, _, _, base, first, last, newest_ms, salt, partition, _ = found
+        if is_copy_intact(content, number):
+            fields = _COPY.unpack_from(content, number * _COPY.size)
+            _, _, _, base, first, last, newest_ms, salt, partition, _ = fields
             return SegmentHeader(base, first, last, newest_ms, salt, partition)
     versions = {_newer_version(content, number) for number in (0, 1)}
     newer = versions.pop()

@@ -1,4 +1,4 @@
-"""`EmbeddedLogStore`: opens and creates partitions, deletes a hub's log, enforces retention."""
+"""`EmbeddedLogStore`: opens and creates partitions, deletes a hub's log, closes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.log.append import Wake
 from penstock.log.embedded.committer import Committer, OnFlush
 from penstock.log.embedded.directory import DirectoryLock, check_format
 from penstock.log.embedded.file_handles import FileHandleCache
-from penstock.log.embedded.files import Files, OsFiles
+from penstock.log.embedded.files import Files, OsFiles, unlink_if_exists
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.embedded.partition_loader import load_partition
 from penstock.log.embedded.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
-from penstock.log.embedded.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, Segment
+from penstock.log.embedded.retention import Retention
 from penstock.log.embedded.writer import PartitionWriter
 from penstock.log.tail_cache import TailCache, TailCacheBudget
 from penstock.model import limits
@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 Flush = Literal["disk", "os"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_DROPPED_PREFIX = ".dropped-"
+_DELETED_PREFIX = ".dropped-"
 
 
 def _new_salt() -> int:
@@ -40,9 +40,10 @@ def _new_salt() -> int:
 class EmbeddedLogStore:
     """All partitions of one data directory.
 
-    `wake` runs a function on the owner's thread and may be called from any other
-    (`loop.call_soon_threadsafe`). With `flush="disk"` an append is done when its bytes would
-    survive a loss of power; with "os", when they would survive the death of this process.
+    The thread that constructs it is the owner; all methods are for that thread unless they say
+    otherwise. `wake` runs a function on the owner's thread and may be called by any thread
+    (`loop.call_soon_threadsafe`). With `flush="disk"` an append is acknowledged when it survives a
+    power failure; with "os", when it survives the end of this process.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class EmbeddedLogStore:
         new_salt: Callable[[], int] = _new_salt,
         on_flush: OnFlush | None = None,
     ) -> None:
-        """Raises DataDirectoryError: the directory is in use, of a newer version, or unusable."""
+        """Raises DataDirectoryError if the directory is in use, has a newer format or cannot be
+        used."""
         self._directory = directory
         self._files = files if files is not None else OsFiles()
         self._wake = wake
@@ -75,7 +77,7 @@ class EmbeddedLogStore:
             ) from error
         try:
             check_format(self._files, directory)
-            leftovers = self._dropped_before()
+            deleted_hubs = self._find_deleted_hubs()
         except OSError as error:
             self._lock.release()
             raise DataDirectoryError(
@@ -94,22 +96,25 @@ class EmbeddedLogStore:
         except DataDirectoryError:
             self._lock.release()
             raise
-        # By hub id: a retention pass must not look at every partition for every hub.
+        self._retention = Retention(
+            self._files, self._handles, self._indexes, self._committer, is_durable=self._is_durable
+        )
+        # By hub id, so that a retention pass of one hub does not visit all partitions.
         self._partitions: dict[str, dict[int, EmbeddedPartition | RefusedPartition]] = {}
-        self._dropped = 0
+        self._deleted_count = 0
         self._is_closed = False
-        for path in leftovers:
+        for path in deleted_hubs:
             self._committer.run_on_helper(partial(self._remove_hub, path))
 
     @property
     def pending_bytes(self) -> int:
-        """Appended and not yet settled: what a crash of this moment would lose."""
-        return sum(partition.pending_bytes for partition in self._opened())
+        """Bytes that were appended and not yet acknowledged or refused."""
+        return sum(partition.pending_bytes for partition in self._all_partitions())
 
     @property
     def damage(self) -> list[str]:
-        """What was found broken when partitions were opened, in words for an operator."""
-        return [text for partition in self._opened() for text in partition.damage]
+        """Damage that was found when partitions were opened, as texts for an operator."""
+        return [text for partition in self._all_partitions() for text in partition.damage]
 
     def reserve_space(self) -> None:
         """Reserve disk space for the next start. Call it when this start is complete."""
@@ -125,40 +130,30 @@ class EmbeddedLogStore:
     def drop(self, hub_id: str) -> None:
         for partition in self._partitions.pop(hub_id, {}).values():
             if isinstance(partition, EmbeddedPartition):
-                self._committer.run_on_committer(partial(self._forget, partition.cancel()))
-        # Aside at once, so that the id is free; the bytes go when nobody waits for the disk.
-        self._dropped += 1
+                self._committer.run_on_committer(
+                    partial(self._retention.forget, partition.cancel())
+                )
+        # Renamed at once, so that the id is free; a helper removes the files later.
+        self._deleted_count += 1
         hub = self._hub_directory(hub_id)
-        aside = (
-            self._directory / f"{_DROPPED_PREFIX}{hub_id}-{self._new_salt():08x}-{self._dropped}"
+        renamed = (
+            self._directory
+            / f"{_DELETED_PREFIX}{hub_id}-{self._new_salt():08x}-{self._deleted_count}"
         )
         try:
-            self._files.rename(hub, aside)
+            self._files.rename(hub, renamed)
         except FileNotFoundError:
-            return  # nothing was ever written
+            return  # nothing was written
         except OSError as error:
-            _logger.error("The deleted event hub's directory %s stays: %s", hub, error)
+            _logger.error("deleted hub directory not removed path=%s error=%r", hub, str(error))
             return
-        self._committer.run_on_helper(partial(self._remove_hub, aside))
+        self._committer.run_on_helper(partial(self._remove_hub, renamed))
 
     def enforce_retention(self, hub_id: str, *, retention_ms: int, now_ms: int) -> int:
-        """As the contract says; also leaves a mark in each partition that grew since the last
-        time, so that recovery knows what was flushed, and forgets cached batches by age. The active
-        segment of a slow partition is closed when a quarter of the retention has passed, and goes
-        in its time."""
-        oldest_ms = now_ms - retention_ms
-        freed = 0
-        for partition in self._of_hub(hub_id):
-            partition.shrink_cache(now_ms)
-            freed += self._expire(partition, oldest_ms)
-            active = partition.segment_to_roll(retention_ms=retention_ms, now_ms=now_ms)
-            if active is not None:
-                self._committer.run_on_committer(partial(self._roll, partition, active, oldest_ms))
-                if partition.status().last_enqueued_ms < oldest_ms:
-                    freed += partition.status().size_bytes
-            elif self._is_durable:
-                self._committer.run_on_committer(partition.writer.write_mark)
-        return freed
+        return sum(
+            self._retention.enforce(partition, retention_ms=retention_ms, now_ms=now_ms)
+            for partition in self._open_hub_partitions(hub_id)
+        )
 
     def health(self) -> LogHealth:
         return self._committer.health
@@ -174,35 +169,35 @@ class EmbeddedLogStore:
         self._handles.close()
         self._lock.release()
 
-    # --- within -----------------------------------------------------------------------------------
+    # --- internal ---------------------------------------------------------------------------------
 
     def _open(self, hub_id: str, index: int) -> EmbeddedPartition | RefusedPartition:
         directory = self._hub_directory(hub_id) / str(index)
         try:
-            opened = load_partition(self._files, directory, index, new_salt=self._new_salt)
+            loaded = load_partition(self._files, directory, index, new_salt=self._new_salt)
         except LogCorrupt as error:
-            _logger.error("%s", error)
+            _logger.error("partition refused path=%s reason=%r", directory, str(error))
             return RefusedPartition(str(error), directory, self._wake)
         except OSError as error:
             reason = f"The partition in {directory} cannot be opened: {error}."
-            _logger.error("%s", reason)
+            _logger.error("partition refused path=%s reason=%r", directory, reason)
             return RefusedPartition(reason, directory, self._wake)
         writer = PartitionWriter(
             self._files,
             self._handles,
             directory,
             index,
-            opened,
+            loaded,
             is_durable=self._is_durable,
             segment_bytes=self._segment_bytes,
         )
         return EmbeddedPartition(
-            opened,
+            loaded,
             committer=self._committer,
             writer=writer,
             reader=PartitionReader(self._files, self._handles, self._indexes, self._buffer),
-            tail=TailCache(
-                self._tail_cache_bytes, self._budget, last_offset=opened.end.last_offset
+            tail_cache=TailCache(
+                self._tail_cache_bytes, self._budget, last_offset=loaded.end.last_offset
             ),
             wake=self._wake,
             is_durable=self._is_durable,
@@ -213,75 +208,37 @@ class EmbeddedLogStore:
             raise ArgumentError(f"The hub id {hub_id!r} cannot name a directory.")
         return self._directory / hub_id
 
-    def _opened(self) -> Iterator[EmbeddedPartition | RefusedPartition]:
+    def _all_partitions(self) -> Iterator[EmbeddedPartition | RefusedPartition]:
         for partitions in self._partitions.values():
             yield from partitions.values()
 
     def _open_partitions(self) -> Iterator[EmbeddedPartition]:
-        for partition in self._opened():
+        for partition in self._all_partitions():
             if isinstance(partition, EmbeddedPartition):
                 yield partition
 
-    def _of_hub(self, hub_id: str) -> list[EmbeddedPartition]:
-        """Those that were opened, and those that only lie on disk."""
+    def _open_hub_partitions(self, hub_id: str) -> list[EmbeddedPartition]:
+        """All partitions of the hub; those that are only on disk are opened."""
         for name in self._files.listdir(self._hub_directory(hub_id)):
             if name.isascii() and name.isdigit():
                 self.partition(hub_id, int(name))
-        opened = self._partitions.get(hub_id, {}).values()
-        return [partition for partition in opened if isinstance(partition, EmbeddedPartition)]
+        loaded = self._partitions.get(hub_id, {}).values()
+        return [partition for partition in loaded if isinstance(partition, EmbeddedPartition)]
 
-    def _expire(self, partition: EmbeddedPartition, oldest_ms: int) -> int:
-        dropped = partition.drop_before(oldest_ms)
-        if not dropped:
-            return 0
-        self._committer.run_on_helper(partial(self._remove_segments, dropped))
-        return sum(
-            segment.end.offset - segment.header.base_offset
-            for segment in dropped
-            if segment.end is not None
-        )
-
-    # --- on the committer's thread, or aside ------------------------------------------------------
-
-    def _roll(self, partition: EmbeddedPartition, active: Segment, oldest_ms: int) -> None:
-        rolled = partition.writer.roll(active)
-        if rolled.opened or rolled.error is not None:
-            self._committer.run_on_owner(partial(partition.apply_outcome, rolled))
-        if rolled.opened:
-            self._committer.run_on_owner(partial(self._expire, partition, oldest_ms))
-
-    def _remove_segments(self, segments: list[Segment]) -> None:
-        """Oldest first and the records last: a crash in between leaves a log without a gap. A
-        reader may write the index again until the records are gone (reader.py)."""
-        for segment in segments:
-            for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX, INDEX_SUFFIX):
-                self._unlink(segment.beside(suffix))
-        self._forget(tuple(segments))
-        self._files.fsync_directory(segments[0].path.parent)
-
-    def _forget(self, segments: tuple[Segment, ...]) -> None:
-        for segment in segments:
-            self._handles.forget(segment)
-            self._indexes.forget(segment)
+    # --- on a helper thread -----------------------------------------------------------------------
 
     def _remove_hub(self, path: Path) -> None:
-        self._files.fsync_directory(self._directory)  # from here on it does not come back
+        self._files.fsync_directory(self._directory)  # the renaming is durable from here on
         for name in self._files.listdir(path):
-            if not name.isdigit():  # beside the partitions only small files
-                self._unlink(path / name)
+            if not name.isdigit():  # a small file beside the partitions
+                unlink_if_exists(self._files, path / name)
                 continue
             for file in self._files.listdir(path / name):
-                self._unlink(path / name / file)
+                unlink_if_exists(self._files, path / name / file)
             self._files.rmdir(path / name)
         self._files.rmdir(path)
 
-    def _unlink(self, path: Path) -> None:
-        try:
-            self._files.unlink(path)
-        except FileNotFoundError:
-            return
-
-    def _dropped_before(self) -> list[Path]:
-        """Hubs that were deleted when the process ended before their bytes were gone."""
+    def _find_deleted_hubs(self) -> list[Path]:
+        """Directories of deleted hubs that an earlier process did not remove completely."""
         names = self._files.listdir(self._directory)
-        return [self._directory / name for name in names if name.startswith(_DROPPED_PREFIX)]
+        return [self._directory / name for name in names if name.startswith(_DELETED_PREFIX)]

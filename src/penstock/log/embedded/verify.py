@@ -1,7 +1,7 @@
-"""Look at a data directory without opening it: read-only, no lock, also on a copy.
+"""`penstock log verify` and `log dump`: read-only inspection of a data directory, without the lock.
 
-`verify_directory` reads every byte and says what does not fit; `dump_segment` tells what a segment
-holds. A directory that a running broker writes to may show an unfinished tail, which is no fault.
+`verify_directory` reads every byte and reports inconsistencies; `dump_segment` lists the records of
+a segment. The log of a running service may end with an incomplete write, which is no damage.
 """
 
 from __future__ import annotations
@@ -12,31 +12,27 @@ from pathlib import Path
 import msgspec
 
 from penstock.log.embedded.directory import FORMAT_FILE, check_format
-from penstock.log.embedded.files import Files, OsFiles, read_small
+from penstock.log.embedded.files import Files, OsFiles, read_small_file
 from penstock.log.embedded.index import LogMark
 from penstock.log.embedded.partition_loader import load_index
-from penstock.log.embedded.record import (
-    RecordHeader,
-    decode_batch,
-    event_positions,
-    last_event_position,
-)
+from penstock.log.embedded.record import RecordHeader, decode_batch
 from penstock.log.embedded.record_scanner import DamagedRange, IntactRecord, scan_records
 from penstock.log.embedded.segment import (
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
     Segment,
     decode_header,
-    is_copy_whole,
+    is_copy_intact,
     parse_segment_name,
 )
 from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, decode_producers
 from penstock.model.errors import DataDirectoryError, LogCorrupt
 from penstock.model.events import ProducerStamp
+from penstock.model.sections import count_sections, last_section_position
 
 
 class LogFinding(msgspec.Struct, frozen=True):
-    """Something that does not fit. `is_loss`: events that were stored cannot be read any more."""
+    """An inconsistency. `is_loss`: stored events cannot be read any more."""
 
     path: str
     text: str
@@ -44,31 +40,31 @@ class LogFinding(msgspec.Struct, frozen=True):
 
 
 class PartitionSummary(msgspec.Struct, frozen=True):
-    """One partition, all of it read."""
+    """Totals of one partition, after all of it was read."""
 
     hub_id: str
     partition: int
     segments: int
     records: int
     events: int
-    first_sequence: int  # -1 when there is no event
+    first_sequence: int  # -1 if there is no event
     last_sequence: int
     size_bytes: int
     findings: int
 
 
 class DumpedSegment(msgspec.Struct, frozen=True):
-    """A segment's header, without the salt: that is for the disk alone."""
+    """A segment's header, without the salt, which must not leave the disk."""
 
     base_offset: int
     first_sequence: int
-    last_offset: int  # of the newest event before this segment, -1 if there was none
+    last_offset: int  # of the newest event before this segment, -1 if there is none
     newest_ms: int
     partition: int
 
 
 class DumpedRecord(msgspec.Struct, frozen=True):
-    """One record of a segment, its checksum compared; the payload stays where it is."""
+    """An intact record of a segment, without its payload."""
 
     offset: int
     first_sequence: int
@@ -82,31 +78,31 @@ class DumpedRecord(msgspec.Struct, frozen=True):
 def verify_directory(
     directory: Path, *, files: Files | None = None
 ) -> Iterator[LogFinding | PartitionSummary]:
-    """Every partition's findings, then its summary. Raises DataDirectoryError where there is no
-    directory of the log, or one of a newer version."""
-    seam = files if files is not None else OsFiles()
-    if FORMAT_FILE not in seam.listdir(directory):
+    """Yield every partition's findings, then its summary. Raises DataDirectoryError if there is no
+    log in the directory, or one of a newer version."""
+    files = files if files is not None else OsFiles()
+    if FORMAT_FILE not in files.listdir(directory):
         raise DataDirectoryError(
             f"There is no log in {directory}: the file {FORMAT_FILE} is missing."
         )
-    check_format(seam, directory)
-    for hub_id in seam.listdir(directory):
-        for name in seam.listdir(directory / hub_id):
+    check_format(files, directory)
+    for hub_id in files.listdir(directory):
+        for name in files.listdir(directory / hub_id):
             if name.isascii() and name.isdigit() and not hub_id.startswith("."):
-                yield from _PartitionVerifier(seam, directory / hub_id / name).verify()
+                yield from _PartitionVerifier(files, directory / hub_id / name).verify()
 
 
 def dump_segment(
     path: Path, *, files: Files | None = None
 ) -> Iterator[DumpedSegment | DumpedRecord | DamagedRange]:
-    """The segment's header, then its records and damaged stretches in the order of the file.
-    Raises LogCorrupt for a file that is no segment, OSError for one that cannot be read."""
-    seam = files if files is not None else OsFiles()
-    fd = seam.open(path, write=False)
+    """Yield the segment's header, then its records and damaged ranges in file order. Raises
+    LogCorrupt if the file is no segment, OSError if it cannot be read."""
+    files = files if files is not None else OsFiles()
+    fd = files.open(path, write=False)
     try:
-        header = decode_header(seam.pread(fd, SEGMENT_HEADER_BYTES, 0), path)
+        header = decode_header(files.pread(fd, SEGMENT_HEADER_BYTES, 0), path)
         if header is None:
-            raise LogCorrupt(f"The file {path} has no whole segment header.")
+            raise LogCorrupt(f"The file {path} has no intact segment header.")
         yield DumpedSegment(
             header.base_offset,
             header.first_sequence,
@@ -114,11 +110,11 @@ def dump_segment(
             header.newest_ms,
             header.partition,
         )
-        stop = header.base_offset + seam.size(fd) - SEGMENT_HEADER_BYTES
-        for item in scan_records(seam, fd, Segment(path, header), header.base_offset, stop):
+        stop = header.base_offset + files.size(fd) - SEGMENT_HEADER_BYTES
+        for item in scan_records(files, fd, Segment(path, header), header.base_offset, stop):
             yield item if isinstance(item, DamagedRange) else _dump_record(item.header)
     finally:
-        seam.close(fd)
+        files.close(fd)
 
 
 def _dump_record(header: RecordHeader) -> DumpedRecord:
@@ -134,12 +130,12 @@ def _dump_record(header: RecordHeader) -> DumpedRecord:
 
 
 class _PartitionVerifier:
-    """A walk over all segments of one partition, comparing each with what came before."""
+    """Reads all segments of one partition and compares each with those before it."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self._folder = folder
-        self._expected: LogMark | None = None  # where the log stood behind the last record
+        self._expected: LogMark | None = None  # the log after the last record
         self._segments = 0
         self._records = 0
         self._events = 0
@@ -181,16 +177,16 @@ class _PartitionVerifier:
         try:
             content = self._files.pread(fd, SEGMENT_HEADER_BYTES, 0)
             header = decode_header(content, path)
-            is_bare = self._files.size(fd) <= SEGMENT_HEADER_BYTES
-            if is_bare and self._is_covered(name):
-                yield self._leftover(path, is_whole=header is not None)
+            is_empty = self._files.size(fd) <= SEGMENT_HEADER_BYTES
+            if is_empty and self._is_covered(name):
+                yield self._leftover(path, has_header=header is not None)
                 return
             if header is None:
                 yield _make_finding(
-                    path, "It has no whole header.", is_loss=not (is_newest and is_bare)
+                    path, "It has no intact header.", is_loss=not (is_newest and is_empty)
                 )
                 return
-            if not is_copy_whole(content, 0) or not is_copy_whole(content, 1):
+            if not is_copy_intact(content, 0) or not is_copy_intact(content, 1):
                 yield _make_finding(
                     path, "One of its header's two copies is damaged.", is_loss=False
                 )
@@ -204,22 +200,23 @@ class _PartitionVerifier:
             self._files.close(fd)
 
     def _is_covered(self, name: str) -> bool:
-        """Whether the segments before hold whole records at or behind this one's base."""
+        """Whether the segments before it hold intact records from its base on."""
         base = parse_segment_name(name)
         return self._expected is not None and base is not None and base < self._expected.offset
 
-    def _leftover(self, path: Path, *, is_whole: bool) -> LogFinding:
-        """With a header it hides events from every version that takes it for the end of the log;
-        without one it hides nothing. The log goes on in the segment before it."""
+    def _leftover(self, path: Path, *, has_header: bool) -> LogFinding:
+        """A segment that was not created completely; the log continues in the segment before it.
+        With an intact header it hides those events from versions that take it for the end of the
+        log."""
         assert self._expected is not None
         self._segments -= 1
         text = (
-            "It was not created completely and holds no record, and the segment before it goes on "
-            f"behind its base, up to number {self._expected.next_sequence - 1}"
+            "It was not created completely and holds no record, and the segment before it "
+            f"continues after its base, up to number {self._expected.next_sequence - 1}"
         )
-        if is_whole:
-            text += ": an earlier version hides those events behind it"
-        return _make_finding(path, text + ". The next start removes it.", is_loss=is_whole)
+        if has_header:
+            text += ": an earlier version does not serve those events"
+        return _make_finding(path, text + ". The next start removes it.", is_loss=has_header)
 
     def _compare_start(self, segment: Segment) -> Iterator[LogFinding]:
         header, expected = segment.header, self._expected
@@ -250,23 +247,23 @@ class _PartitionVerifier:
     ) -> Iterator[LogFinding]:
         base = segment.header.base_offset
         stop = base + self._files.size(fd) - SEGMENT_HEADER_BYTES
-        stretches: list[DamagedRange] = []
+        damaged: list[DamagedRange] = []
         loaded = load_index(self._files, segment)
         flushed = base if loaded is None else loaded[1].offset
         for item in scan_records(self._files, fd, segment, base, stop):
             if isinstance(item, DamagedRange):
-                stretches.append(item)
+                damaged.append(item)
             else:
                 flushed = max(flushed, item.header.flushed_offset)
                 yield from self._compare_record(segment, item)
         self._size_bytes += stop - base
-        for stretch in stretches:
-            is_tail = is_newest and stretch.offset >= flushed
+        for damage in damaged:
+            is_torn_write = is_newest and damage.offset >= flushed
             yield _make_finding(
                 segment.path,
-                f"From offset {stretch.offset} to {stretch.stop} there is no whole record"
-                + (": the unfinished tail, which recovery removes." if is_tail else "."),
-                is_loss=not is_tail,
+                f"From offset {damage.offset} to {damage.stop} there is no intact record"
+                + (": an incomplete last write, which recovery removes." if is_torn_write else "."),
+                is_loss=not is_torn_write,
             )
 
     def _compare_record(self, segment: Segment, item: IntactRecord) -> Iterator[LogFinding]:
@@ -276,8 +273,8 @@ class _PartitionVerifier:
         self._records += 1
         self._events += header.count
         where = f"The record at offset {header.base_offset}"
-        is_behind_damage = header.base_offset > expected.offset
-        if not is_behind_damage and header.first_sequence != expected.next_sequence:
+        is_after_damage = header.base_offset > expected.offset
+        if not is_after_damage and header.first_sequence != expected.next_sequence:
             yield _make_finding(
                 segment.path,
                 f"{where} begins with sequence number {header.first_sequence}, not "
@@ -288,7 +285,7 @@ class _PartitionVerifier:
             yield _make_finding(
                 segment.path, f"{where} is older than the one before it.", is_loss=False
             )
-        if _count_events(batch.sections) != header.count:
+        if not _has_events(batch.sections, header.count):
             yield _make_finding(
                 segment.path, f"{where} does not hold {header.count} data sections.", is_loss=True
             )
@@ -296,19 +293,20 @@ class _PartitionVerifier:
             header.next_offset,
             header.next_sequence,
             header.enqueued_ms,
-            header.base_offset + last_event_position(batch.sections),
+            header.base_offset + last_section_position(batch.sections),
         )
 
     def _verify_derived(self, segment: Segment, *, is_newest: bool) -> Iterator[LogFinding]:
-        """They can be found again, so nothing is lost with them; and the newest may have none."""
+        """Derived files can be rebuilt, so no damage is a loss. The newest segment may have
+        none."""
         loaded = load_index(self._files, segment)
         if loaded is None and not is_newest:
-            text = "Its index file is missing or damaged; it is made again when it is wanted."
+            text = "Its index file is missing or damaged; it is rebuilt when it is needed."
             yield _make_finding(segment.path, text, is_loss=False)
         path = segment.beside(PRODUCERS_SUFFIX)
-        content = read_small(self._files, path, PRODUCERS_FILE_BYTES_MAX)
+        content = read_small_file(self._files, path, PRODUCERS_FILE_BYTES_MAX)
         if content is not None and decode_producers(content) is None:
-            text = "It is damaged; the stamps are gathered from the records."
+            text = "It is damaged; the stamps are collected from the records."
             yield _make_finding(path, text, is_loss=False)
 
 
@@ -316,8 +314,8 @@ def _make_finding(path: Path, text: str, *, is_loss: bool) -> LogFinding:
     return LogFinding(str(path), text, is_loss)
 
 
-def _count_events(sections: bytes) -> int:
+def _has_events(sections: bytes, count: int) -> bool:
     try:
-        return sum(1 for _ in event_positions(sections))
+        return count_sections(sections) == count
     except LogCorrupt:
-        return -1
+        return False

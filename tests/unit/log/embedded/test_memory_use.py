@@ -1,4 +1,4 @@
-"""Which payloads the log keeps in memory: those within the tail budget, and no others."""
+"""Which payloads the log keeps in memory: those within the tail cache budget, and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.unit.log.test_embedded import DEADLINE_S, NOW, Bench, batch
+from tests.unit.log.embedded.bench import DEADLINE_S, NOW, Bench, batch
 
 from penstock.log.tail_cache import TailCacheBudget
 from penstock.model.errors import PenstockError
@@ -60,7 +60,9 @@ def test_budget_of_the_newest_batches_holds_over_all_partitions(
 ) -> None:
     """Also in partitions that got nothing since: no partition keeps its last round."""
     budget = 5 * size
-    monkeypatch.setattr("penstock.log.embedded.store.TailBudget", partial(TailCacheBudget, budget))
+    monkeypatch.setattr(
+        "penstock.log.embedded.store.TailCacheBudget", partial(TailCacheBudget, budget)
+    )
     bench = Bench(tmp_path)
     for number in range(10):
         assert all(

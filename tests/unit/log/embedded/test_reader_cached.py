@@ -1,4 +1,4 @@
-"""Readers behind the newest batches, served from the operating system's memory without a thread."""
+"""Readers of older batches, served from the page cache without a thread."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         (list(range(4000, 1, -100)), 9000),
     ],
 )
-def test_reader_that_goes_on_gets_what_the_disk_has_without_asking_it(
+def test_reader_that_continues_is_served_from_the_page_cache(
     bench: Bench, sizes: list[int], bytes_max: int
 ) -> None:
     bench.publish(*sizes)
@@ -116,19 +116,19 @@ def test_reader_that_goes_on_gets_what_the_disk_has_without_asking_it(
     assert bench.files.reads == reads
 
 
-def test_records_are_taken_up_to_the_bytes_that_were_asked_for(bench: Bench) -> None:
+def test_cached_read_is_limited_to_the_requested_bytes(bench: Bench) -> None:
     bench.publish(*[EVENT_BYTES] * 40)
     found = bench.log.read_cached(bench.begin(), bytes_max=5 * EVENT_BYTES)
     assert found is not None
     assert [each.first_sequence for each in found] == [1, 2, 3, 4]
 
 
-def test_who_did_not_ask_for_the_files_gets_none_of_them(bench: Bench) -> None:
+def test_read_without_a_byte_limit_does_not_use_the_page_cache(bench: Bench) -> None:
     bench.publish(*[EVENT_BYTES] * 4)
     assert bench.log.read_cached(bench.begin()) is None
 
 
-def test_reader_that_comes_from_nowhere_must_ask_the_disk(bench: Bench) -> None:
+def test_reader_at_an_unknown_position_must_read_from_disk(bench: Bench) -> None:
     bench.publish(*[EVENT_BYTES] * 4)
     assert bench.log.read_cached(2, bytes_max=1 << 20) is None
 
@@ -203,7 +203,7 @@ def test_closed_file_and_a_busy_lock_are_not_waited_for(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO])
-def test_file_system_that_cannot_tell_has_nothing_in_memory(
+def test_file_system_without_cached_reads_serves_nothing_from_memory(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:

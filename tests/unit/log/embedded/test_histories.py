@@ -103,7 +103,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(keeps_indexes=st.booleans())
     def crash(self, keeps_indexes: bool) -> None:
-        """What lies on disk at this moment is what the next process finds."""
+        """The next process finds what is on disk at this moment."""
         image = self.directory.with_name(self.directory.name + "-crashed")
         shutil.copytree(self.directory, image)
         self.store.close()

@@ -112,16 +112,16 @@ def test_damaged_record_is_a_loss(directory: Path) -> None:
     change(segments(directory)[0], SEGMENT_HEADER_BYTES + 70)
     [finding] = findings(directory)
     assert finding.is_loss
-    assert finding.text == f"From offset 0 to {SIZE} there is no whole record."
+    assert finding.text == f"From offset 0 to {SIZE} there is no intact record."
     assert finding.path == str(segments(directory)[0])
 
 
-def test_unfinished_tail_is_no_loss(directory: Path) -> None:
+def test_incomplete_last_write_is_no_loss(directory: Path) -> None:
     for path in directory.rglob("*.index"):
         path.unlink()
     newest = segments(directory)[-1]
     newest.write_bytes(newest.read_bytes() + b"half a record")
-    told = [finding for finding in findings(directory) if "no whole record" in finding.text]
+    told = [finding for finding in findings(directory) if "no intact record" in finding.text]
     assert [finding.is_loss for finding in told] == [False]
     assert "recovery removes" in told[0].text
 
@@ -139,7 +139,7 @@ def test_missing_segment_is_a_loss(directory: Path) -> None:
     assert f"ends at {2 * SIZE} and 4" in finding.text
 
 
-def test_damaged_headers_are_told(directory: Path) -> None:
+def test_damaged_headers_are_reported(directory: Path) -> None:
     change(segments(directory)[0], 20)
     [finding] = findings(directory)
     assert (finding.is_loss, finding.text) == (
@@ -147,7 +147,7 @@ def test_damaged_headers_are_told(directory: Path) -> None:
         "One of its header's two copies is damaged.",
     )
     change(segments(directory)[0], 64 + 20)
-    assert any(f.is_loss and "no whole header" in f.text for f in findings(directory))
+    assert any(f.is_loss and "no intact header" in f.text for f in findings(directory))
 
 
 def test_unborn_segment_is_no_loss(directory: Path) -> None:
@@ -156,7 +156,7 @@ def test_unborn_segment_is_no_loss(directory: Path) -> None:
     assert not finding.is_loss
 
 
-def test_segment_in_another_place_is_told(directory: Path) -> None:
+def test_segment_in_another_directory_is_reported(directory: Path) -> None:
     (directory / "hub" / "3").rename(directory / "hub" / "4")
     assert any("says partition 3" in finding.text for finding in findings(directory))
     first = min((directory / "hub" / "4").glob("*.log"))
@@ -164,17 +164,17 @@ def test_segment_in_another_place_is_told(directory: Path) -> None:
     assert any("says offset 0" in finding.text for finding in findings(directory))
 
 
-def test_lost_derived_files_are_told_and_no_loss(directory: Path) -> None:
+def test_lost_derived_files_are_reported_and_no_loss(directory: Path) -> None:
     (directory / "hub" / "3" / "00000000000000000000.index").unlink()
     change(directory / "hub" / "3" / f"{2 * SIZE:020d}.producers", 3)
     found = findings(directory)
     assert [finding.is_loss for finding in found] == [False, False]
     assert "index file is missing" in found[0].text
-    assert "stamps are gathered" in found[1].text
+    assert "stamps are collected" in found[1].text
 
 
 @pytest.mark.parametrize("sections", [b"junk", b"\x00\x53\x75\xa0\x01x"])
-def test_record_whose_events_do_not_match_its_count_is_told(
+def test_record_whose_events_do_not_match_its_count_is_reported(
     tmp_path: Path, sections: bytes
 ) -> None:
     write(tmp_path, [EventBatch(sections, 2)])
@@ -183,7 +183,7 @@ def test_record_whose_events_do_not_match_its_count_is_told(
     ]
 
 
-def test_dump_tells_each_record(directory: Path) -> None:
+def test_dump_lists_each_record(directory: Path) -> None:
     header, first, second = dump_segment(segments(directory)[0])
     assert header == DumpedSegment(0, 0, -1, 0, 3)
     length = SIZE - RECORD_HEADER_BYTES
@@ -191,7 +191,7 @@ def test_dump_tells_each_record(directory: Path) -> None:
     assert second == DumpedRecord(SIZE, 2, 2, NOW + 1, length, STAMP, SIZE)
 
 
-def test_dump_goes_on_behind_damage(directory: Path) -> None:
+def test_dump_continues_after_damage(directory: Path) -> None:
     change(segments(directory)[0], SEGMENT_HEADER_BYTES + 70)
     assert [type(item) for item in dump_segment(segments(directory)[0])] == [
         DumpedSegment,
@@ -201,7 +201,7 @@ def test_dump_goes_on_behind_damage(directory: Path) -> None:
 
 
 def test_dump_of_another_file_is_refused(directory: Path) -> None:
-    with pytest.raises(LogCorrupt, match="no whole segment header"):
+    with pytest.raises(LogCorrupt, match="no intact segment header"):
         list(dump_segment(directory / "format.json"))
 
 
@@ -223,7 +223,7 @@ def test_disk_that_fails_while_verifying_is_a_finding(
         assert all("cannot be read" in finding.text for finding in found)
 
 
-def test_numbers_and_times_that_do_not_follow_are_told(tmp_path: Path) -> None:
+def test_numbers_and_times_out_of_order_are_reported(tmp_path: Path) -> None:
     """Written by hand, since the log itself never does."""
     folder = tmp_path / "hub" / "0"
     folder.mkdir(parents=True)

@@ -1,34 +1,172 @@
-"""The committer's threads: what one failure touches, and what happens when a thread is missing."""
+"""Group commit: rounds, flushes, threads, and what one failure touches."""
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.unit.log.test_embedded import DEADLINE_S, Bench, batch
+from tests.unit.log.embedded.bench import DEADLINE_S, NOW, SIZE, Bench, batch, refuse_threads
 
 from penstock.log.embedded import committer
-from penstock.log.embedded.committer import FLUSH_HELPERS, HelperThreads
+from penstock.log.embedded.committer import (
+    FLUSH_HELPERS,
+    QUICK_FLUSH_S,
+    ROUND_BYTES_MAX,
+    ROUND_BYTES_MIN,
+    SLOW_FLUSH_S,
+    HelperThreads,
+    next_round_bytes,
+)
+from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.embedded.writer import PartitionWriter
-from penstock.model.errors import DataDirectoryError, LogFailed
+from penstock.model.errors import DataDirectoryError, LogFailed, PenstockError
 from penstock.model.events import Receipt
 
 LARGE = 150_000  # two of them in four partitions are a large round
 
 
-def refuse_threads(monkeypatch: pytest.MonkeyPatch, *, named: str = "") -> None:
-    """As a limit on processes (RLIMIT_NPROC, a container's pids limit) does."""
-    start = threading.Thread.start
+def test_appends_that_come_during_a_flush_share_the_next_one(bench: Bench) -> None:
+    bench.append(batch(0))
+    bench.files.gate = threading.Event()
+    bench.files.is_flushing.clear()
+    first = bench.start(batch(1))
+    assert bench.files.is_flushing.wait(DEADLINE_S)
+    flushes, writes = bench.files.flushes, bench.files.writes
+    others = bench.start(*[batch(number) for number in range(2, 502)])
+    bench.files.gate.set()
+    bench.turn(lambda: len(others) == 500)
+    assert len(first) == 1
+    assert bench.files.flushes == flushes + 1
+    assert bench.files.writes == writes + 1
+    assert [o.first_sequence for o in others if isinstance(o, Receipt)] == list(range(2, 502))
 
-    def refused(self: threading.Thread) -> None:
-        if named in self.name:
-            raise RuntimeError("can't start new thread")
-        start(self)
 
-    monkeypatch.setattr(threading.Thread, "start", refused)
+def test_round_is_bounded_so_that_the_first_appends_are_acknowledged_soon(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.embedded.committer.next_round_bytes", lambda *_: 10 * SIZE)
+    bench.append(batch(0))
+    bench.files.gate = threading.Event()
+    bench.files.is_flushing.clear()
+    first = bench.start(batch(1))
+    assert bench.files.is_flushing.wait(DEADLINE_S)
+    flushes = bench.files.flushes
+    others = bench.start(*[batch(number) for number in range(100)])
+    bench.files.gate.set()
+    bench.turn(lambda: len(others) == 100)
+    assert len(first) == 1
+    assert bench.files.flushes == flushes + 10
+
+
+# The larger ones are written and flushed each in a thread of its own.
+@pytest.mark.parametrize("size", [40, 60_000])
+def test_partitions_of_one_round_are_flushed_each_once(bench: Bench, size: int) -> None:
+    for index in range(6):
+        bench.append(batch(0), index=index)
+    bench.files.gate = threading.Event()
+    bench.files.is_flushing.clear()
+    bench.start(batch(1))
+    assert bench.files.is_flushing.wait(DEADLINE_S)
+    flushes = bench.files.flushes
+    outcomes = [bench.start(batch(2, size), batch(3, size), index=index) for index in range(6)]
+    bench.files.gate.set()
+    bench.turn(lambda: all(len(heard) == 2 for heard in outcomes))
+    assert bench.files.flushes == flushes + 6
+
+
+def test_partitions_start_no_threads_of_their_own(tmp_path: Path) -> None:
+    before = threading.active_count()
+    bench = Bench(tmp_path)
+    for index in range(32):
+        bench.partition(index)
+    assert threading.active_count() == before + 1 + FLUSH_HELPERS
+    bench.append(batch(0))
+    assert threading.active_count() == before + 1 + FLUSH_HELPERS
+    bench.store.close()
+    assert threading.active_count() == before
+
+
+def test_callbacks_run_in_close_if_the_owners_loop_is_closed(tmp_path: Path) -> None:
+    def wake(fn: Callable[[], None]) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    store = EmbeddedLogStore(tmp_path, wake=wake)
+    outcomes: list[Receipt | PenstockError] = []
+    store.partition("hub", 0).append(batch(0), now_ms=NOW, done=outcomes.append)
+    store.close()
+    assert [type(outcome) for outcome in outcomes] == [Receipt]
+
+
+def test_close_from_another_thread_leaves_callbacks_to_the_owner(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    heard: list[int] = []
+    for _ in range(10):
+        bench.partition().append(
+            batch(0), now_ms=NOW, done=lambda _: heard.append(threading.get_ident())
+        )
+    closing = threading.Thread(target=bench.store.close)
+    closing.start()
+    closing.join(DEADLINE_S)
+    assert heard == []
+    bench.turn(lambda: len(heard) == 10)
+    assert set(heard) == {threading.get_ident()}
+    bench.store.close()  # once more is nothing
+
+
+def test_callback_of_the_store_that_fails_does_not_end_the_committer(bench: Bench) -> None:
+    def broken() -> None:
+        raise ValueError("a bug")
+
+    bench.store._committer.run_on_committer(broken)
+    bench.store._committer.run_on_helper(broken)
+    bench.store._committer.run_on_owner(broken)
+    assert isinstance(bench.append(batch(0))[0], Receipt)
+
+
+def test_rounds_grow_where_flushes_are_slow_and_shrink_where_they_are_quick() -> None:
+    size = ROUND_BYTES_MIN
+    for _ in range(10):
+        size = next_round_bytes(size, 2 * SLOW_FLUSH_S)
+    assert size == ROUND_BYTES_MAX
+    assert next_round_bytes(size, (SLOW_FLUSH_S + QUICK_FLUSH_S) / 2) == size
+    for _ in range(10):
+        size = next_round_bytes(size, QUICK_FLUSH_S / 2)
+    assert size == ROUND_BYTES_MIN
+
+
+def test_partition_that_fails_in_a_large_round_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    for index in range(4):
+        bench.append(batch(0), index=index)
+    full = bench.segments(2)[0].stat().st_ino
+
+    def pwritev(fd: int, buffers: object, position: int) -> int:
+        if os.fstat(fd).st_ino == full:
+            raise OSError(errno.ENOSPC, "no room")
+        return OsFiles.pwritev(bench.files, fd, buffers, position)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench.files, "pwritev", pwritev)
+    bench.files.gate = threading.Event()
+    bench.files.is_flushing.clear()
+    bench.start(batch(1))
+    assert bench.files.is_flushing.wait(DEADLINE_S)
+    heard = [bench.start(batch(2, 150_000), batch(3, 150_000), index=i) for i in range(4)]
+    bench.files.gate.set()
+    bench.turn(lambda: all(len(each) == 2 for each in heard))
+    assert [type(each).__name__ for each in heard[2]] == ["DiskFull"] * 2
+    assert all(isinstance(each, Receipt) for i in (0, 1, 3) for each in heard[i])
+    monkeypatch.undo()
+    (again,) = bench.append(batch(4), index=2)
+    assert isinstance(again, Receipt) and again.first_sequence == 1
+    bench.store.close()
 
 
 def publish_rounds(bench: Bench) -> None:
@@ -75,7 +213,7 @@ def test_store_without_a_single_helper_commits_in_the_committer(
 ) -> None:
     refuse_threads(monkeypatch, named="penstock-flush")
     bench = Bench(tmp_path)
-    assert "only 0 of 8 flush helper threads" in caplog.text
+    assert "flush helpers not started started=0 requested=8" in caplog.text
     publish_rounds(bench)
     bench.store.drop("hub")
     bench.store.close()
@@ -228,7 +366,7 @@ def test_committer_that_ends_in_a_round_fails_the_appends_of_that_round_once(
     assert isinstance(outcomes[1][0], LogFailed)
 
 
-def test_append_behind_an_ended_committer_is_answered_and_not_left_waiting(
+def test_append_after_the_committer_ended_fails_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path)

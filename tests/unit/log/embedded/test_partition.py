@@ -1,22 +1,12 @@
-"""Where a reader resumes while the partition grows."""
+"""A partition on the owner's thread and its readers on others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from tests.unit.log.test_embedded import Bench, batch
+from tests.unit.log.embedded.bench import Bench, batch
 
-from penstock.log.tail_cache import Tail
+from penstock.log.tail_cache import TailCache
 from penstock.model.positions import Position, PositionKind
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.store.close()
 
 
 @pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])
@@ -27,9 +17,9 @@ def test_round_committed_while_a_reader_resumes_at_the_end_is_not_skipped(
     bench.append(batch(0))
     partition = bench.partition()
     end = partition.status().last_offset
-    read_last_offset = Tail.__dict__["last_offset"].fget
+    read_last_offset = TailCache.__dict__["last_offset"].fget
 
-    def read_and_commit(cache: Tail) -> int:
+    def read_and_commit(cache: TailCache) -> int:
         monkeypatch.undo()
         if is_before:
             bench.append(batch(1))
@@ -38,6 +28,6 @@ def test_round_committed_while_a_reader_resumes_at_the_end_is_not_skipped(
             bench.append(batch(1))
         return last_offset
 
-    monkeypatch.setattr(Tail, "last_offset", property(read_and_commit))
+    monkeypatch.setattr(TailCache, "last_offset", property(read_and_commit))
     assert partition.locate(Position(PositionKind.OFFSET, end)) == 1
     assert partition.status().last_sequence == 1
