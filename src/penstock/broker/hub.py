@@ -13,7 +13,6 @@ from penstock.broker.counters import FAST_MS, HubCounters
 from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.reader_registry import ReaderIdentity, ReaderRegistry
-from penstock.broker.routing import RoundRobin
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_metered_events
@@ -24,7 +23,7 @@ from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, fold_name
-from penstock.model.partitioner import partition_for_key
+from penstock.model.partitioner import RoundRobin, partition_for_key
 from penstock.model.positions import Position
 
 _SENDING_STOPS = (HubStatus.DISABLED, HubStatus.SEND_DISABLED)
