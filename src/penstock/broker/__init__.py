@@ -11,11 +11,10 @@ from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
 from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import FetchResult, OnEnd, OnReady, Reader, ReadState
 from penstock.broker.reader_registry import ReaderIdentity
-from penstock.broker.throttle import BUSY_TEXT, IngressCounts, Throttle
+from penstock.broker.throttle import IngressCounts, Throttle
 
 __all__ = [
     "ALREADY_STORED",
-    "BUSY_TEXT",
     "LATENCY_BOUNDS_MS",
     "Account",
     "Accounts",

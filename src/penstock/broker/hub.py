@@ -151,7 +151,7 @@ class HubRuntime:
         """The partition a client names, exactly as in `partition_ids`; else ArgumentOutOfRange."""
         index = self._indexes.get(text)
         if index is None:
-            raise error_messages.partition_out_of_range(text, self.partition_count)
+            raise error_messages.partition_out_of_range_error(text, self.partition_count)
         return index
 
     def status(self, index: int) -> PartitionStatus:
@@ -179,7 +179,7 @@ class HubRuntime:
             return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
-            raise error_messages.group_not_found(
+            raise error_messages.group_not_found_error(
                 error_messages.authority(self.namespace), self.entity.name, name
             )
         return group.name
@@ -235,7 +235,7 @@ class HubRuntime:
             _check_partition_key(partition_key)
             partition = partition_for_key(partition_key, self.partition_count)
         elif not 0 <= partition < self.partition_count:
-            raise error_messages.partition_out_of_range(str(partition), self.partition_count)
+            raise error_messages.partition_out_of_range_error(str(partition), self.partition_count)
         self._append(self._partitions[partition], batch, size_bytes, done, sender)
 
     def open_sender(self, *, on_end: OnEnd, publisher: str | None = None) -> SenderLink:
@@ -259,7 +259,7 @@ class HubRuntime:
     def check_publisher(self, publisher: str) -> None:
         """Raises PublisherRevoked."""
         if self.is_revoked(publisher):
-            raise error_messages.publisher_revoked(self.entity, publisher)
+            raise error_messages.publisher_revoked_error(self.entity, publisher)
 
     def open_producer(
         self,
@@ -454,8 +454,8 @@ class HubRuntime:
             partition.throttle.units = _partition_units(partition.throttle.parent)
         if entity.status is not old.status or entity.partition_count != old.partition_count:
             self._set_refusals()
-            self._end_senders(self._send_refusal or error_messages.entity_updated)
-            self._end_readers(self._receive_refusal or error_messages.entity_updated)
+            self._end_senders(self._send_refusal or error_messages.entity_updated_error)
+            self._end_readers(self._receive_refusal or error_messages.entity_updated_error)
         self._end_readers_of_gone_groups()
         self._end_revoked_senders()
 
@@ -480,22 +480,22 @@ class HubRuntime:
             self._send_refusal = self._receive_refusal = self._not_found
             return
         if self.entity.partition_count != self.partition_count:
-            self._send_refusal = self._receive_refusal = error_messages.entity_updated
+            self._send_refusal = self._receive_refusal = error_messages.entity_updated_error
             return
         status = self.entity.status
         self._send_refusal = self._sending_disabled if status in _SENDING_STOPS else None
         self._receive_refusal = self._receiving_disabled if status in _RECEIVING_STOPS else None
 
     def _not_found(self) -> PenstockError:
-        return error_messages.hub_not_found(
+        return error_messages.hub_not_found_error(
             error_messages.authority(self.namespace), self.entity.name
         )
 
     def _sending_disabled(self) -> PenstockError:
-        return error_messages.entity_disabled(self.entity, "sending")
+        return error_messages.entity_disabled_error(self.entity, "sending")
 
     def _receiving_disabled(self) -> PenstockError:
-        return error_messages.entity_disabled(self.entity, "receiving")
+        return error_messages.entity_disabled_error(self.entity, "receiving")
 
     def _end_senders(self, why: Refusal) -> None:
         for partition in self._partitions:
@@ -508,7 +508,7 @@ class HubRuntime:
         for sender in list(self._senders):
             publisher = sender.publisher
             if publisher is not None and self.is_revoked(publisher):
-                sender.end(error_messages.publisher_revoked(self.entity, publisher))
+                sender.end(error_messages.publisher_revoked_error(self.entity, publisher))
 
     def _end_readers(self, why: Refusal) -> None:
         for partition in self._partitions:
@@ -526,14 +526,14 @@ class HubRuntime:
             for reader in partition.readers():
                 if fold_name(reader.group) not in groups:
                     reader.end(
-                        error_messages.group_not_found(
+                        error_messages.group_not_found_error(
                             error_messages.authority(self.namespace), self.entity.name, reader.group
                         )
                     )
 
     def _partition(self, index: int) -> _PartitionRuntime:
         if not 0 <= index < self.partition_count:
-            raise error_messages.partition_out_of_range(str(index), self.partition_count)
+            raise error_messages.partition_out_of_range_error(str(index), self.partition_count)
         return self._partitions[index]
 
 

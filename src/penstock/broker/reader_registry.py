@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from penstock.broker import error_messages
 from penstock.model import limits
-from penstock.model.errors import LinkStolen, QuotaExceeded
-from penstock.model.names import quote_text
+from penstock.model.errors import LinkStolen
 
 R = TypeVar("R")
 
@@ -125,17 +125,28 @@ class ReaderRegistry(Generic[R]):
         ruling = _RULINGS[self._registered_readers(current)][_asking_of(new, current)]
         assert ruling is not None
         if ruling is RegistrationDecision.REFUSE_FULL:
-            raise QuotaExceeded(_full_text([identity.name for identity, _ in self._readers]))
+            names = [identity.name for identity, _ in self._readers]
+            raise error_messages.too_many_readers_error(names)
         if ruling is RegistrationDecision.REFUSE_SHARED:
             assert current is not None
-            raise LinkStolen(_shared_refused_text(current))
+            raise error_messages.epoch_reader_exists_error(current.epoch)
         if ruling is RegistrationDecision.REFUSE_LOWER:
             assert current is not None
-            raise LinkStolen(_lower_refused_text(new, current))
+            raise error_messages.lower_epoch_error(
+                new_name=new.name, new_epoch=new.epoch, name=current.name, epoch=current.epoch
+            )
         displaced: list[DisplacedReader[R]] = []
         if ruling is RegistrationDecision.ADMIT_AND_DISPLACE:
             displaced = [
-                DisplacedReader(old, LinkStolen(_displaced_text(new, identity)))
+                DisplacedReader(
+                    old,
+                    error_messages.displaced_error(
+                        new_name=new.name,
+                        new_epoch=new.epoch,
+                        name=identity.name,
+                        epoch=identity.epoch,
+                    ),
+                )
                 for identity, old in self._readers
             ]
             self._readers.clear()
@@ -169,49 +180,3 @@ def _asking_of(new: ReaderIdentity, current: ReaderIdentity | None) -> NewReader
     if current is not None and current.epoch is not None and new.epoch < current.epoch:
         return NewReaderKind.EPOCH_LOWER
     return NewReaderKind.EPOCH_NOT_LOWER
-
-
-# The service's own words: SDKs and users' tools match on them (protocol.md 5.6, 13).
-
-
-def _full_text(names: list[str | None]) -> str:
-    return (
-        "Exceeded the maximum number of allowed receivers per partition in a consumer group "
-        f"which is {limits.SHARED_READERS_MAX}. "
-        f"List of connected receivers - {', '.join(map(_format_reader_name, names))}."
-    )
-
-
-def _shared_refused_text(current: ReaderIdentity) -> str:
-    return (
-        "At least one receiver for the endpoint is created with epoch of "
-        f"'{current.epoch}', and so non-epoch receiver is not allowed. Either reconnect with a "
-        "higher epoch, or make sure all epoch receivers are closed or disconnected."
-    )
-
-
-def _lower_refused_text(new: ReaderIdentity, current: ReaderIdentity) -> str:
-    return (
-        f"Receiver '{_format_reader_name(current.name)}' with a higher epoch "
-        f"'{current.epoch}' already exists. "
-        f"Receiver '{_format_reader_name(new.name)}' with epoch {new.epoch} cannot be "
-        "created. Make sure you "
-        "are creating receiver with increasing epoch value to ensure connectivity, or ensure all "
-        "old epoch receivers are closed or disconnected."
-    )
-
-
-def _displaced_text(new: ReaderIdentity, old: ReaderIdentity) -> str:
-    # A shared reader's epoch is printed as '' (protocol.md 13, recorded on the real service).
-    epoch = "" if old.epoch is None else old.epoch
-    return (
-        f"New receiver '{_format_reader_name(new.name)}' with higher epoch of '{new.epoch}' "
-        "is created hence "
-        f"current receiver '{_format_reader_name(old.name)}' with epoch '{epoch}' is getting "
-        "disconnected. "
-        "If you are recreating the receiver, make sure a higher epoch is used."
-    )
-
-
-def _format_reader_name(name: str | None) -> str:
-    return "nil" if name is None else quote_text(name)

@@ -13,14 +13,8 @@ from heapq import heapify, heappop, heapreplace
 
 import msgspec
 
+from penstock.broker import error_messages
 from penstock.model import limits
-from penstock.model.errors import ServerBusy
-
-# Word for word: users' alerts match on 50002 (protocol.md 6.2).
-BUSY_TEXT = (
-    "The request was terminated because the entity is being throttled. "
-    "Error code : 50002. Please wait 4 seconds and try again."
-)
 
 _BURST_MS = 250  # a bucket holds a quarter of a second's worth
 _SCALE = 1000  # tokens are thousandths of a byte or event: rate x milliseconds stays an integer
@@ -140,7 +134,7 @@ class Throttle:
             self.count_refusal()
         else:
             self.refuse(size_bytes, events, now_ms, sender)
-        raise ServerBusy(BUSY_TEXT)
+        raise error_messages.server_busy_error()
 
     def has_room(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> bool:
         """A publication larger than the bucket needs it full and leaves it in debt: one such is
