@@ -7,10 +7,11 @@ from __future__ import annotations
 from penstock.broker.accounts import Account, Accounts
 from penstock.broker.broker import Broker
 from penstock.broker.counters import LATENCY_BOUNDS_MS, HubCounters
-from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
+from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import FetchResult, OnEnd, OnReady, Reader, ReadState
 from penstock.broker.reader_registry import ReaderIdentity
+from penstock.broker.senders import SenderLink
 from penstock.broker.throttle import IngressCounts, Throttle
 
 __all__ = [

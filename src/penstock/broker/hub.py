@@ -13,6 +13,7 @@ from penstock.broker.counters import FAST_MS, HubCounters
 from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.reader_registry import ReaderIdentity, ReaderRegistry
+from penstock.broker.senders import SenderLink, SenderRegistry
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_metered_events
@@ -49,33 +50,6 @@ class ReaderView(msgspec.Struct, frozen=True):
     epoch: int | None
     sequence: int
     lag_events: int
-
-
-class SenderLink:
-    """A plain (not idempotent) sender's registration, so that it hears when the hub changes."""
-
-    __slots__ = ("_on_close", "_on_end", "publisher")
-
-    def __init__(
-        self, on_end: OnEnd, on_close: Callable[[SenderLink], None], publisher: str | None
-    ) -> None:
-        self.publisher = publisher
-        self._on_end = on_end
-        self._on_close = on_close
-
-    def close(self) -> None:
-        """The link has gone, and nothing here refers to it. Harmless when done before."""
-        self._on_end = _nothing
-        self._on_close(self)
-
-    def end(self, error: PenstockError) -> None:
-        on_end = self._on_end
-        self.close()
-        on_end(error)
-
-
-def _nothing(_: object) -> None:
-    """The link has gone."""
 
 
 class _PartitionRuntime:
@@ -140,7 +114,7 @@ class HubRuntime:
         ]
         self._round_robin = RoundRobin(self.partition_count, self._is_passed_over)
         self._passed_over: dict[int, int] = {}  # failed partition -> monotonic time to try it again
-        self._senders: set[SenderLink] = set()
+        self._senders = SenderRegistry(catalog, self._forget_sender)
         self._send_refusal: Refusal | None = None
         self._receive_refusal: Refusal | None = None
         self._set_refusals()
@@ -246,20 +220,14 @@ class HubRuntime:
             self.check_publisher(publisher)
         if self._send_refusal is not None:
             raise self._send_refusal()
-        link = SenderLink(on_end, self._sender_closed, publisher)
-        self._senders.add(link)
-        return link
+        return self._senders.open(on_end, publisher)
 
     def is_revoked(self, publisher: str) -> bool:
-        """Names compare as the catalog's do, in any case: no other spelling gets around it."""
-        entity = self.entity
-        found = self._catalog.revoked_publisher(entity.namespace, entity.name, publisher)
-        return found is not None
+        return self._senders.is_revoked(self.entity, publisher)
 
     def check_publisher(self, publisher: str) -> None:
         """Raises PublisherRevoked."""
-        if self.is_revoked(publisher):
-            raise error_messages.publisher_revoked_error(self.entity, publisher)
+        self._senders.check_publisher(self.entity, publisher)
 
     def open_producer(
         self,
@@ -288,8 +256,7 @@ class HubRuntime:
             producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
         )
 
-    def _sender_closed(self, link: SenderLink) -> None:
-        self._senders.discard(link)
+    def _forget_sender(self, link: SenderLink) -> None:
         self._account.throttle.forget(link)
         for partition in self._partitions:
             partition.throttle.forget(link)
@@ -457,7 +424,7 @@ class HubRuntime:
             self._end_senders(self._send_refusal or error_messages.entity_updated_error)
             self._end_readers(self._receive_refusal or error_messages.entity_updated_error)
         self._end_readers_of_gone_groups()
-        self._end_revoked_senders()
+        self._senders.end_revoked(entity)
 
     def end_all(self) -> None:
         """The hub is gone: everybody attached hears so, and nobody attaches again."""
@@ -501,14 +468,7 @@ class HubRuntime:
         for partition in self._partitions:
             for link in partition.producer_links():
                 link.end(why())
-        for sender in list(self._senders):
-            sender.end(why())
-
-    def _end_revoked_senders(self) -> None:
-        for sender in list(self._senders):
-            publisher = sender.publisher
-            if publisher is not None and self.is_revoked(publisher):
-                sender.end(error_messages.publisher_revoked_error(self.entity, publisher))
+        self._senders.end_all(why)
 
     def _end_readers(self, why: Refusal) -> None:
         for partition in self._partitions:
