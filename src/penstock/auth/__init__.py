@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from penstock.auth.grant import Grant, missing_claim_text
 from penstock.auth.resource import Resource, parse_resource, path_covers
-from penstock.auth.sas import SasToken, parse_token, sign
-from penstock.auth.verify import Authority, grant_from_key, revalidate_grant, verify_sas_token
+from penstock.auth.sas import (
+    Authority,
+    SasToken,
+    grant_from_key,
+    parse_token,
+    revalidate_grant,
+    sign,
+    verify_sas_token,
+)
 
 __all__ = [
     "Authority",
