@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from penstock.catalog import granting, validation
+from penstock.catalog import validation
 from penstock.catalog.api import CatalogChange, OnChange, Unsubscribe
 from penstock.catalog.api import Entity as Entity
 from penstock.model import limits
@@ -260,14 +260,14 @@ class CatalogIndex:
         validation.check_quota_grant(grant)
         namespace = self._parent_namespace(grant.namespace)
         grant = msgspec.structs.replace(grant, namespace=namespace.name)
-        self._put(grant, granting.grant_audit_entry(grant))
+        self._put(grant, validation.grant_audit_entry(grant))
 
     def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
         self._parent_namespace(namespace)
         grant = self.quota_grant(namespace, kind)
         if grant is None:
             raise _not_found("grant", f"{kind} of {namespace}")
-        entry = granting.withdrawal_audit_entry(grant, by=by, now_ms=now_ms)
+        entry = validation.withdrawal_audit_entry(grant, by=by, now_ms=now_ms)
         validation.check_audit(entry)
         self._store.delete(grant, entry)
         del self._grants[fold_name(namespace)][kind]
@@ -282,7 +282,7 @@ class CatalogIndex:
 
     def _check_granted(self, namespace: Namespace, kind: QuotaKind, wanted: int | None) -> None:
         grant = self.quota_grant(namespace.name, kind)
-        granting.check_granted(namespace.name, kind, wanted, grant)
+        validation.check_granted(namespace.name, kind, wanted, grant)
 
     # --------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Whether one record may be in the catalog at all, judged by itself (design.md 6)."""
+"""Whether one record may be stored: names, ranges, throughput units, quota grants."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ _NO_SEGMENTS = frozenset({"", ".", ".."})
 _HOST = re.compile(r"[a-z0-9._:-]+")
 _HUB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it names a directory of the log
 _TIME_MS_MAX = 2**63 - 1
+
+_QUOTA_NAMES = {QuotaKind.THROUGHPUT_UNITS: "throughput units", QuotaKind.PARTITIONS: "partitions"}
+_SELF_SERVICE_QUOTAS = {
+    QuotaKind.THROUGHPUT_UNITS: limits.THROUGHPUT_UNITS_MAX,
+    QuotaKind.PARTITIONS: limits.PARTITION_COUNT_MAX,
+}
 
 
 def check_namespace(namespace: Namespace) -> None:
@@ -133,6 +139,42 @@ def check_audit(entry: AuditEntry) -> None:
     _check_text("name of who acts", entry.who, 1, limits.AUDIT_WHO_MAX)
     _check_text("name of the action", entry.what, 1, limits.AUDIT_WHAT_MAX)
     _check_text("detail of the audit entry", entry.detail, 0, limits.AUDIT_DETAIL_MAX)
+
+
+def check_granted(
+    namespace: str, kind: QuotaKind, requested: int | None, grant: QuotaGrant | None
+) -> None:
+    """Raises QuotaExceeded, which names the missing quota grant and how an operator gives it."""
+    allowed = _SELF_SERVICE_QUOTAS[kind] if grant is None else grant.value
+    if requested is None or requested <= allowed:
+        return
+    by = "without a grant" if grant is None else f"by the grant of '{grant.granted_by}'"
+    raise QuotaExceeded(
+        f"The namespace '{namespace}' may have {allowed} {_QUOTA_NAMES[kind]} {by}: {requested} need a "
+        f"grant of {requested}. An operator gives it with `penstock grant {namespace} "
+        f"--{kind} {requested} --by NAME`, or with [[namespaces.grants]] in the configuration "
+        "file."
+    )
+
+
+def grant_audit_entry(grant: QuotaGrant) -> AuditEntry:
+    note = f" ({grant.note})" if grant.note else ""
+    return AuditEntry(
+        at_ms=grant.granted_ms,
+        who=grant.granted_by,
+        what=f"grant.{grant.kind}",
+        detail=f"'{grant.namespace}' may have up to {grant.value} {_QUOTA_NAMES[grant.kind]}{note}",
+    )
+
+
+def withdrawal_audit_entry(grant: QuotaGrant, *, by: str, now_ms: int) -> AuditEntry:
+    return AuditEntry(
+        at_ms=now_ms,
+        who=by,
+        what=f"withdraw.{grant.kind}",
+        detail=f"'{grant.namespace}' had up to {grant.value} {_QUOTA_NAMES[grant.kind]} "
+        f"by '{grant.granted_by}'",
+    )
 
 
 def _check_units(what: str, held: int | None) -> None:
