@@ -150,8 +150,8 @@ def check_granted(
         return
     by = "without a grant" if grant is None else f"by the grant of '{grant.granted_by}'"
     raise QuotaExceeded(
-        f"The namespace '{namespace}' may have {allowed} {_QUOTA_NAMES[kind]} {by}: {requested} need a "
-        f"grant of {requested}. An operator gives it with `penstock grant {namespace} "
+        f"The namespace '{namespace}' may have {allowed} {_QUOTA_NAMES[kind]} {by}: "
+        f"{requested} need a grant of {requested}. An operator gives it with `penstock grant {namespace} "
         f"--{kind} {requested} --by NAME`, or with [[namespaces.grants]] in the configuration "
         "file."
     )

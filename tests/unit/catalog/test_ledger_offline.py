@@ -6,9 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from penstock.catalog import offline, schema, sqlite, sqlite_rows
+from penstock.catalog import offline, sqlite, sqlite_rows
 from penstock.catalog import usage_ledger as ledger_module
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteUsageLedger
@@ -94,8 +95,10 @@ def test_catalog_of_an_older_penstock_has_no_ledger_yet(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:2])
-        patch.setattr(sqlite, "SUMMED_TABLES", ())
+        old = msgspec.structs.replace(
+            sqlite.DATABASE_FORMAT, migrations=sqlite.MIGRATIONS[:2], summed_tables=()
+        )
+        patch.setattr(sqlite, "DATABASE_FORMAT", old)
         patch.setattr(sqlite_rows, "load_entities", lambda connection: [])
         SqliteCatalog(file).close()
     with pytest.raises(DataDirectoryError, match="older Penstock"):
