@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from penstock.broker import Account, Broker
-from penstock.catalog.memory import MemoryCatalog
-from penstock.catalog.usage_ledger import MemoryUsageLedger
+from penstock.catalog.memory import MemoryCatalog, MemoryUsageLedger
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier
