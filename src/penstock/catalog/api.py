@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -20,7 +21,8 @@ from penstock.model.entities import (
     RevokedPublisher,
 )
 from penstock.model.metrics import MetricSample, MetricSeries
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind, Usage
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import Usage
 
 Unsubscribe = Callable[[], None]
 Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher | QuotaGrant

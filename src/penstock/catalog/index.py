@@ -15,6 +15,7 @@ from penstock.catalog.api import CatalogChange, OnChange, Unsubscribe
 from penstock.catalog.api import Entity as Entity
 from penstock.model import limits
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -23,7 +24,7 @@ from penstock.model.entities import (
 )
 from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
 from penstock.model.names import DEFAULT_GROUP, fold_name, quote_text
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 Record = Entity | AuditEntry
 

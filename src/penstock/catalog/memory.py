@@ -9,8 +9,9 @@ import msgspec
 
 from penstock.catalog.index import CatalogIndex, Entity, Record
 from penstock.catalog.usage_ledger import COLUMNS, TIME_MS_MAX, sum_usage
+from penstock.model.entities import AuditEntry
 from penstock.model.names import fold_name
-from penstock.model.usage import AuditEntry, Usage
+from penstock.model.usage import Usage
 
 _AUDIT_MAX = 10_000
 

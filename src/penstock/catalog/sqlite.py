@@ -21,8 +21,8 @@ from penstock.catalog import sqlite_rows
 from penstock.catalog.index import CatalogIndex, Entity, Record
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
 from penstock.io.sqlite import transaction
+from penstock.model.entities import AuditEntry
 from penstock.model.errors import DataDirectoryError
-from penstock.model.usage import AuditEntry
 
 _BUSY_S = 1.0  # another process holding the file is a mistake; do not stop the loop for long
 

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.model import limits, names, quotas
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -19,7 +20,7 @@ from penstock.model.entities import (
     Secret,
 )
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceeded
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 # In an address or an HTTPS path these words end the hub's name (protocol.md 4.1, 7.1), so no name
 # may go on with one: `hub/messages` is the hub's door for publishing, and a token for it is one
@@ -151,9 +152,9 @@ def check_granted(
     by = "without a grant" if grant is None else f"by the grant of '{grant.granted_by}'"
     raise QuotaExceeded(
         f"The namespace '{namespace}' may have {allowed} {_QUOTA_NAMES[kind]} {by}: "
-        f"{requested} need a grant of {requested}. An operator gives it with `penstock grant {namespace} "
-        f"--{kind} {requested} --by NAME`, or with [[namespaces.grants]] in the configuration "
-        "file."
+        f"{requested} need a grant of {requested}. An operator gives it with `penstock grant "
+        f"{namespace} --{kind} {requested} --by NAME`, or with [[namespaces.grants]] in the "
+        "configuration file."
     )
 
 
@@ -179,7 +180,7 @@ def withdrawal_audit_entry(grant: QuotaGrant, *, by: str, now_ms: int) -> AuditE
 
 def _check_units(what: str, held: int | None) -> None:
     if held is not None and not quotas.is_allowed_units(held):
-        raise ArgumentOutOfRange(f"The {what} are {held}: {quotas.LADDER_TEXT} are allowed.")
+        raise ArgumentOutOfRange(f"The {what} are {held}: {quotas.UNITS_TEXT} are allowed.")
 
 
 def _check_hub_segments(name: str) -> None:

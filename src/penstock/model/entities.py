@@ -136,3 +136,12 @@ class AuthorizationRule(msgspec.Struct, frozen=True, kw_only=True):
     secondary_key: Secret
     created_ms: int
     updated_ms: int
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did what, and when. Texts for operators; they never contain a secret."""
+
+    at_ms: int
+    who: str
+    what: str
+    detail: str

@@ -16,7 +16,8 @@ from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.model.entities import Namespace
 from penstock.model.errors import DataDirectoryError, NotFound
 from penstock.model.names import NamespaceName
-from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import HOUR_MS, Usage
 
 NS = NamespaceName("contoso")
 COUNT = Usage(namespace=NS, hour_ms=HOUR_MS, run="a", units=2, ingress_bytes=5)

@@ -29,7 +29,7 @@ from penstock.model.entities import (
 )
 from penstock.model.errors import DataDirectoryError
 from penstock.model.names import GroupName, HubName, NamespaceName, PublisherName, RuleName
-from penstock.model.usage import QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 NS = NamespaceName("Contoso")
 NAMESPACE = Namespace(

@@ -17,7 +17,8 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import DataDirectoryError
 from penstock.model.names import HubName, NamespaceName
-from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import HOUR_MS, Usage
 from penstock.service import usage_recorder as module
 from penstock.service.usage_recorder import UsageRecorder
 
