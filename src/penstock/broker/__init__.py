@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from penstock.broker.accounts import Account, Accounts
 from penstock.broker.broker import Broker
-from penstock.broker.counters import LATENCY_BOUNDS_MS, HubCounters
+from penstock.broker.counters import HubCounters
 from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import FetchResult, OnEnd, OnReady, Reader, ReadState
@@ -16,7 +16,6 @@ from penstock.broker.throttle import IngressCounts, Throttle
 
 __all__ = [
     "ALREADY_STORED",
-    "LATENCY_BOUNDS_MS",
     "Account",
     "Accounts",
     "Broker",

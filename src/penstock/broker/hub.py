@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.broker import error_messages
 from penstock.broker.accounts import Account
-from penstock.broker.counters import FAST_MS, HubCounters
+from penstock.broker.counters import HubCounters
 from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.reader_registry import ReaderIdentity, ReaderRegistry
@@ -23,6 +23,7 @@ from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
+from penstock.model.metrics import FAST_MS
 from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, fold_name
 from penstock.model.partitioner import RoundRobin, partition_for_key
 from penstock.model.positions import Position

@@ -211,3 +211,10 @@ class ListenerError(PenstockError):
 
 class DataDirectoryError(PenstockError):
     """The data directory is locked, of a newer version, or cannot be written."""
+
+
+class CheckpointStoreUnavailable(PenstockError):
+    """The file or the service cannot be reached now. Event processors retry by themselves."""
+
+    http_status = 503
+    retriable = True

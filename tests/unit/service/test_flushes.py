@@ -11,7 +11,7 @@ import pytest
 
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.events import EventBatch
-from penstock.model.flush_times import FLUSH_BOUNDS_S, FlushLatencies
+from penstock.model.metrics import FLUSH_BOUNDS_S, FlushLatencies
 
 DEADLINE_S = 30.0
 
