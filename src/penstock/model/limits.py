@@ -169,12 +169,31 @@ MANAGEMENT_REQUESTS_BURST = 500
 # --- Log ----------------------------------------------------------------------------------------
 SEGMENT_BYTES = 64 * MB
 BATCH_EVENTS_MAX = 65_536
-RECORD_PAYLOAD_BYTES_MAX = 4 * MB  # a publication after it was made canonical, or coalesced singles
+RECORD_PAYLOAD_BYTES_MAX = 4 * MB  # a publication in canonical form, or coalesced single events
+
+# --- Kernels and client -------------------------------------------------------------------------
+# Kernels import nothing of Penstock and have these numbers as constants of their own;
+# tests/unit/model/test_limits.py compares them.
+KERNEL_BATCH_EVENTS_MAX = BATCH_EVENTS_MAX
+KERNEL_BATCH_BYTES_MAX = RECORD_PAYLOAD_BYTES_MAX  # what split_batch and split_singles may return
+KERNEL_COALESCED_BYTES = 1 * MB  # split_singles closes a publication once it has this size
+KERNEL_EVENT_BYTES_MAX = 64 * MB  # of one event that a producer appends to a batch
+CLIENT_MESSAGE_BYTES_MAX = 1 * MB  # where the service announces no limit (protocol.md 4.2)
+
+# --- Reading ------------------------------------------------------------------------------------
 TAIL_CACHE_BYTES = 4 * MB  # committed records of one partition kept in memory for live readers
 TAIL_CACHE_AGE_MS = 5 * 60_000  # older ones are read from the disk: a quiet partition holds nothing
 READ_CHUNK_BYTES = 1 * MB
 
-assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_DEDICATED < RECORD_PAYLOAD_BYTES_MAX
+# To raise the limit of a publication, raise RECORD_PAYLOAD_BYTES_MAX and the kernels' numbers first.
+# Canonical form makes a publication larger, hence the factor. A client that knows no limit must not
+# build batches that every namespace refuses.
+assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_CURRENT <= PUBLICATION_BYTES_DEDICATED
+assert 2 * PUBLICATION_BYTES_DEDICATED <= RECORD_PAYLOAD_BYTES_MAX
+assert KERNEL_COALESCED_BYTES + 2 * PUBLICATION_BYTES_DEDICATED < KERNEL_BATCH_BYTES_MAX
+assert KERNEL_BATCH_BYTES_MAX <= RECORD_PAYLOAD_BYTES_MAX
+assert KERNEL_BATCH_EVENTS_MAX <= BATCH_EVENTS_MAX
+assert CLIENT_MESSAGE_BYTES_MAX <= PUBLICATION_BYTES_DEDICATED < KERNEL_EVENT_BYTES_MAX
 assert FRAME_BYTES_MIN < FRAME_BYTES_MAX_BEFORE_OPEN < FRAME_BYTES_MAX
 assert RECORD_PAYLOAD_BYTES_MAX < SEGMENT_BYTES
 assert PARTITION_COUNT_MAX < PARTITION_COUNT_GRANTED_MAX
