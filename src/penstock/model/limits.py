@@ -185,7 +185,7 @@ TAIL_CACHE_BYTES = 4 * MB  # committed records of one partition kept in memory f
 TAIL_CACHE_AGE_MS = 5 * 60_000  # older ones are read from the disk: a quiet partition holds nothing
 READ_CHUNK_BYTES = 1 * MB
 
-# To raise the limit of a publication, raise RECORD_PAYLOAD_BYTES_MAX and the kernels' numbers first.
+# To raise the limit of a publication, first raise RECORD_PAYLOAD_BYTES_MAX and the kernels' limits.
 # Canonical form makes a publication larger, hence the factor. A client that knows no limit must not
 # build batches that every namespace refuses.
 assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_CURRENT <= PUBLICATION_BYTES_DEDICATED
