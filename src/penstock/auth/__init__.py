@@ -1,7 +1,8 @@
-"""Shared access signatures: parse, sign, verify, and the grants they give. Pure; no clock.
+"""Shared access signatures: parse, sign and verify them, and the grants they give. No clock.
 
-Names a door needs: `verify` (CBS, `security_token`, HTTP), `grant_from_key` (SASL PLAIN),
-`renewed` (a policy changed while links are open), `Grant.allows` (each attach and request).
+Gateways use `verify_sas_token` (CBS, `security_token`, HTTP), `grant_from_key` (SASL PLAIN),
+`revalidate_grant` (a policy changed while links are open) and `Grant.allows` (each attach and
+request).
 """
 
 from __future__ import annotations

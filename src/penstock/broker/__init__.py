@@ -1,5 +1,7 @@
-"""Event Hubs semantics without sockets or disks: routing, throughput units, ownership, publishing,
-reading. Sees `log.api` and `catalog.api` only; nothing here waits or starts a thread.
+"""Event Hubs semantics without sockets or disks: publishing, reading, throughput units, usage.
+
+Uses `log.api` and `catalog.api` only. Nothing here starts a thread, and nothing blocks except where
+a docstring says so.
 """
 
 from __future__ import annotations
