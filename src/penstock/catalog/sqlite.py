@@ -24,15 +24,15 @@ from penstock.io.sqlite import transaction
 from penstock.model.entities import AuditEntry
 from penstock.model.errors import DataDirectoryError
 
-_BUSY_S = 1.0  # another process holding the file is a mistake; do not stop the loop for long
+_BUSY_S = 1.0  # another process with the file open is a mistake; do not block the loop for long
 
 
 class SqliteCatalog(CatalogIndex):
-    """`catalog.api.Catalog` kept in a file; reads come from the copy made when it was opened.
+    """`catalog.api.Catalog` in a file; reads come from the copy in memory.
 
-    Raises DataDirectoryError, which names the file, when it cannot be opened, is damaged, or was
-    written by a newer Penstock; and on a write that the disk refuses. One process at a time: the
-    lock on the data directory sees to that.
+    Raises DataDirectoryError, which names the file, if it cannot be opened, is damaged or was
+    written by a newer Penstock, or if a write fails. One process at a time: the lock of the data
+    directory ensures that.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,11 +45,11 @@ class SqliteCatalog(CatalogIndex):
         self._sqlite = store
 
     def deleted_hubs(self) -> list[str]:
-        """The ids of hubs whose deletion is committed and whose log may still be there."""
+        """Ids of deleted hubs whose log may still be on disk."""
         return self._sqlite.deleted_hubs()
 
     def forget_deleted_hubs(self, ids: Collection[str]) -> None:
-        """Their logs are gone."""
+        """The logs of these hubs are deleted."""
         self._sqlite.forget_deleted_hubs(ids)
 
 
@@ -93,11 +93,11 @@ class _SqliteStorage:
         with self._translate_errors():
             with transaction(self._connection):
                 statement = "DELETE FROM deleted_hubs WHERE id = ?"
-                self._connection.executemany(statement, [(each,) for each in ids])
+                self._connection.executemany(statement, [(hub_id,) for hub_id in ids])
             empty_log(self._connection)
 
     def load(self) -> list[Record]:
-        """Everything, parents before children."""
+        """All entities, parents before children."""
         with self._translate_errors():
             return sqlite_rows.load_entities(self._connection)
 
@@ -106,7 +106,7 @@ class _SqliteStorage:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """SQLite's errors, and values that no longer fit their type, name the file."""
+        """Raise DataDirectoryError with the file name for SQLite errors and invalid values."""
         try:
             yield
         except DatabaseUnusable as error:
@@ -233,7 +233,7 @@ _MIGRATION_3 = (
     CREATE TRIGGER audit_is_never_deleted BEFORE DELETE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
     """,
-    # No reference to namespaces: what was used is owed when the namespace is gone as well.
+    # No reference to namespaces: usage remains when the namespace is deleted.
     """
     CREATE TABLE usage (
         hour_ms INTEGER NOT NULL,
