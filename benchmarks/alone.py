@@ -12,9 +12,9 @@ from benchmarks.rounds import BATCH, Tell, checked, label
 from benchmarks.subject import run
 
 from penstock.client.connection import Connection
-from penstock.client.endpoint import Endpoint
 from penstock.client.load.measurements import LoadResult
 from penstock.client.load.producer import LoadProfile, end_to_end, publish, receive
+from penstock.model.connection_string import Endpoint
 
 CONNECTIONS = (1, 8, 64)
 RATES = ((1_000, 1), (10_000, 1), (100_000, BATCH))  # events a second, in batches of

@@ -13,7 +13,7 @@ from benchmarks.rounds import Tell
 from benchmarks.subject import run
 
 from penstock.client.connection import Connection, connect
-from penstock.client.endpoint import Endpoint
+from penstock.model.connection_string import Endpoint
 
 _AT_ONCE = 50
 

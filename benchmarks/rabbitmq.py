@@ -27,10 +27,10 @@ from penstock.amqp.events import Event, SaslMechanismsReceived
 from penstock.amqp.link import LinkRole
 from penstock.amqp.performatives import Source, Target
 from penstock.client.connection import Connection, Receiver
-from penstock.client.endpoint import Endpoint
 from penstock.client.load.measurements import LoadResult
 from penstock.client.load.producer import LoadConsumer, LoadProducer, LoadProfile, run_publishers
 from penstock.client.transfer_frames import data_section
+from penstock.model.connection_string import Endpoint
 
 WINDOW = 2000
 _CREDIT = 2000

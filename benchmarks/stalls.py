@@ -33,7 +33,7 @@ from benchmarks.subject import run  # noqa: E402
 from penstock.catalog.api import Catalog  # noqa: E402
 from penstock.client import parse_connection_string  # noqa: E402
 from penstock.client.connection import Connection, connect  # noqa: E402
-from penstock.client.endpoint import Endpoint  # noqa: E402
+from penstock.model.connection_string import Endpoint  # noqa: E402
 from penstock.model.entities import ConsumerGroup, Hub  # noqa: E402
 from penstock.model.names import GroupName, HubName  # noqa: E402
 

@@ -34,7 +34,7 @@ from penstock.model.errors import (
     QuotaExceeded,
 )
 from penstock.model.names import DEFAULT_GROUP, GroupName, HubName, NamespaceName, RuleName
-from penstock.model.usage import QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 NS = NamespaceName("Contoso")
 HUB = HubName("Events")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.auth.sas import parse_token
-from penstock.client.endpoint import parse_connection_string
+from penstock.model.connection_string import parse_connection_string
 
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory

@@ -16,7 +16,7 @@ from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
 from penstock.client.transfer_frames import encode_publication
 from penstock.model.entities import Secret
-from penstock.model.flush_times import FLUSH_BOUNDS_S
+from penstock.model.metrics import FLUSH_BOUNDS_S
 from penstock.service.metrics import HUB_COUNTERS
 
 if TYPE_CHECKING:

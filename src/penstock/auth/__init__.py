@@ -1,15 +1,23 @@
-"""Shared access signatures: parse, sign, verify, and the grants they give. Pure; no clock.
+"""Shared access signatures: parse, sign and verify them, and the grants they give. No clock.
 
-Names a door needs: `verify` (CBS, `security_token`, HTTP), `grant_from_key` (SASL PLAIN),
-`renewed` (a policy changed while links are open), `Grant.allows` (each attach and request).
+Gateways use `verify_sas_token` (CBS, `security_token`, HTTP), `grant_from_key` (SASL PLAIN),
+`revalidate_grant` (a policy changed while links are open) and `Grant.allows` (each attach and
+request).
 """
 
 from __future__ import annotations
 
 from penstock.auth.grant import Grant, missing_claim_text
 from penstock.auth.resource import Resource, parse_resource, path_covers
-from penstock.auth.sas import SasToken, parse_token, sign
-from penstock.auth.verify import Authority, grant_from_key, revalidate_grant, verify_sas_token
+from penstock.auth.sas import (
+    Authority,
+    SasToken,
+    grant_from_key,
+    parse_token,
+    revalidate_grant,
+    sign,
+    verify_sas_token,
+)
 
 __all__ = [
     "Authority",

@@ -1,4 +1,4 @@
-"""What a verified token, or a policy's name and key, allows."""
+"""What a verified token, or the name and key of a policy, allows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from penstock.model.names import HubName, NamespaceName, RuleName
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """`scope` is the token's own resource, `audience` what the client asked it to be used for.
+    """`scope` is the resource of the token, `audience` the resource that the client presented it
+    for.
 
-    Both bound the grant: a token of a whole hub that was put for one publisher speaks for that
-    publisher alone (protocol.md 2.5). `hub` is the level of the rule, None for the namespace.
-    `expires_ms` is None for SASL PLAIN, where the key itself was shown.
+    Both limit the grant: a token for a hub that is presented for one publisher is valid for that
+    publisher only. `hub` is the level of the rule, None for the namespace. `expires_ms` is None for
+    SASL PLAIN, where the client sent the key itself.
     """
 
     namespace: NamespaceName
@@ -31,23 +32,23 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     scope: Path
     expires_ms: int | None
     audience: Path = ()
-    key: Secret = Secret("")  # which key it was, so that rotation ends the grant
+    key: Secret = Secret("")  # the verified key: the grant ends when it is rotated
 
     def covers(self, path: Path) -> bool:
-        """Whether the path, any spelling of case, lies in the grant."""
+        """Whether the grant includes the path, in any case."""
         own = canonical_path(path)
         if self.hub is not None and not within_hub(self.hub, own):
             return False
         return scope_covers(self.scope, own) and scope_covers(self.audience, own)
 
     def allows(self, path: Path, right: Right) -> bool:
-        """Whether every right in `right` is granted on the path. Expiry is the caller's to time."""
+        """Whether every right in `right` is granted on the path. The caller checks the expiry."""
         return right & effective_rights(self.rights, self.scope) == right and self.covers(path)
 
 
 def effective_rights(rights: Right, scope: Path) -> Right:
-    """Manage includes Send and Listen (protocol.md 7.3); a publisher may only send (2.5), and so
-    may who holds a token for a publish request's URI (7.1)."""
+    """Manage includes Send and Listen (protocol.md 7.3). A token for a publisher (2.5) or for the
+    URI of a publish request (7.1) allows sending only."""
     granted = Right.ALL if rights & Right.MANAGE else rights
     sends_only = names_publisher(scope) or sends_to(scope) is not None
     return granted & Right.SEND if sends_only else granted
@@ -58,7 +59,7 @@ def matches_key(rule: AuthorizationRule, key: Secret) -> bool:
 
 
 def missing_claim_text(right: Right, resource: str) -> str:
-    """The words of a refused attach (protocol.md 2.4); `resource` is the path below the host."""
+    """Text of a refused attach (protocol.md 2.4). `resource` is the path below the host."""
     claims = ", ".join(
         name
         for one, name in ((Right.SEND, "Send"), (Right.LISTEN, "Listen"), (Right.MANAGE, "Manage"))

@@ -1,7 +1,7 @@
-"""Which resource a token or an audience names: host and path, brought to one spelling.
+"""The resource that a token or an audience names: normalized host and path.
 
-Every spelling that the clients use (protocol.md 2.2, 2.5) becomes the same `Resource`; a spelling
-with two readings (`..`, empty segments, broken escapes, user names in the host) is refused.
+Every spelling that clients use (protocol.md 2.2, 2.5) gives the same `Resource`. Ambiguous
+spellings (`..`, empty segments, invalid escapes, user names in the host) are refused.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Path = tuple[str, ...]
 SCHEMES = frozenset({"sb", "amqp", "amqps", "http", "https", "ws", "wss"})
 PUBLISHERS = "publishers"
 MESSAGES = "messages"
-# What may follow a hub's own name in a path (protocol.md 4.1, 5.1, 2.2, 7.1). The catalog keeps
-# these words out of hub names, so the first of them ends the hub's part.
+# What may follow the hub name in a path (protocol.md 4.1, 5.1, 2.2, 7.1). The catalog forbids these
+# words in hub names, so the first of them ends the hub name.
 WORDS_BELOW_HUB = frozenset({"partitions", "consumergroups", PUBLISHERS, "$management", MESSAGES})
-_PUBLISHER = "publisher"  # as one of the service's own examples spells it (protocol.md 7.1)
+_PUBLISHER = "publisher"  # spelling of one of Azure's examples (protocol.md 7.1)
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
@@ -42,7 +42,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 def parse_resource(uri: str) -> Resource:
-    """Read `scheme://host[:port]/path`, `//host/path`, `host/path` or `/path`.
+    """Parse `scheme://host[:port]/path`, `//host/path`, `host/path` or `/path`.
 
     Percent escapes are decoded once, one trailing slash is dropped. Raises AuthFailed.
     """
@@ -50,8 +50,8 @@ def parse_resource(uri: str) -> Resource:
 
 
 def read_resource(uri: str, *, fault: str) -> Resource:
-    """`parse_resource` whose errors begin with `fault`: an `sr` is part of a token's form."""
-    # A token holds its resource whole, so a longer one could never be covered.
+    """`parse_resource` with errors that begin with `fault`, for the `sr` of a token."""
+    # A token contains its resource, so it cannot cover a longer one.
     if len(uri) > limits.SAS_TOKEN_BYTES_MAX:
         raise AuthFailed(
             f"{fault}: The resource has {len(uri)} characters, "
@@ -60,24 +60,24 @@ def read_resource(uri: str, *, fault: str) -> Resource:
     text = percent_decode(uri)
     if not text or not text.isprintable():  # NUL, control characters, lone surrogates, bad escapes
         raise AuthFailed(f"{fault}: The resource '{quote_text(uri)}' cannot be read.")
-    authority, path = _authority_and_path(text)
-    host = None if authority is None else _host(authority)
-    segments = _segments(path)
+    authority, path = _split_authority(text)
+    host = None if authority is None else _parse_host(authority)
+    segments = _parse_segments(path)
     if host == "" or segments is None:
         raise AuthFailed(f"{fault}: The resource '{quote_text(uri)}' cannot be read.")
     return Resource(host, segments)
 
 
 def path_covers(prefix: Path, path: Path) -> bool:
-    """Whether `path` is `prefix` or lies below it, whole segments compared: hub1 is not hub10."""
+    """Whether `path` is `prefix` or below it, by whole segments: hub1 does not cover hub10."""
     return path[: len(prefix)] == prefix
 
 
 def scope_covers(scope: Path, path: Path) -> bool:
-    """`path_covers`, but one publisher's scope is that publisher alone (protocol.md 2.5).
+    """`path_covers`, except that the scope of a publisher is that publisher only (protocol.md 2.5).
 
-    A publisher's name may hold a slash, so a path below `publishers/a` is another publisher. A
-    token for the URI of HTTPS publishing is one for the entity that the URI sends to.
+    A publisher name may contain a slash, so a path below `publishers/a` is another publisher. A
+    token for the URI of a publish request covers the entity that the request sends to.
     """
     if path == scope or path == sends_to(scope):
         return True
@@ -85,8 +85,8 @@ def scope_covers(scope: Path, path: Path) -> bool:
 
 
 def sends_to(path: Path) -> Path | None:
-    """The entity behind the URI of a publish request, `entity/messages` (protocol.md 7.1); None
-    for any other path. No hub and no publisher may have such a name (catalog, model.names)."""
+    """The entity of the URI of a publish request, `entity/messages` (protocol.md 7.1); None for
+    any other path. No hub and no publisher may have such a name (catalog, model.names)."""
     if not path or path[-1] != MESSAGES:
         return None
     length = hub_length(path)
@@ -104,7 +104,7 @@ def names_publisher(path: Path) -> bool:
 
 
 def hub_length(path: Path) -> int:
-    """How many segments, at most, are the hub's name: those before the first word below it."""
+    """The maximum number of segments of the hub name: those before the first word below it."""
     for index in range(1, len(path)):
         if path[index] in WORDS_BELOW_HUB:
             return index
@@ -118,7 +118,7 @@ def within_hub(hub: str, path: Path) -> bool:
 
 
 def canonical_path(path: Path) -> Path:
-    """A door's path in the spelling of `Resource.path`: a slash inside a segment divides it."""
+    """The path of a gateway in the form of `Resource.path`: a slash in a segment divides it."""
     return tuple(fold_case("/".join(path)).split("/")) if path else ()
 
 
@@ -140,23 +140,23 @@ def percent_decode(text: str) -> str:
         return ""
 
 
-def _authority_and_path(text: str) -> tuple[str | None, str]:
-    scheme, found, rest = text.partition("://")
-    if found and "/" not in scheme:
+def _split_authority(text: str) -> tuple[str | None, str]:
+    scheme, separator, remainder = text.partition("://")
+    if separator and "/" not in scheme:
         if scheme.lower() not in SCHEMES:
             return "", ""
     elif text.startswith("//"):
-        rest = text[2:]
+        remainder = text[2:]
     elif text.startswith("/"):
         return None, text[1:]
     else:
-        rest = text
-    authority, _, path = rest.partition("/")
+        remainder = text
+    authority, _, path = remainder.partition("/")
     return authority, path
 
 
-def _host(authority: str) -> str:
-    """Without port and brackets; empty when it is no host name or address."""
+def _parse_host(authority: str) -> str:
+    """The host without port and brackets; empty if it is not a host name or address."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return ""
@@ -164,7 +164,7 @@ def _host(authority: str) -> str:
     return host.lower() if len(host) <= limits.HOST_NAME_MAX else ""
 
 
-def _segments(path: str) -> Path | None:
+def _parse_segments(path: str) -> Path | None:
     if not path:
         return ()
     segments = tuple(fold_case(path.removesuffix("/")).split("/"))

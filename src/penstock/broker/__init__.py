@@ -1,22 +1,23 @@
-"""Event Hubs semantics without sockets or disks: routing, throughput units, ownership, publishing,
-reading. Sees `log.api` and `catalog.api` only; nothing here waits or starts a thread.
+"""Event Hubs semantics without sockets or disks: publishing, reading, throughput units, usage.
+
+Uses `log.api` and `catalog.api` only. Nothing here starts a thread, and nothing blocks except where
+a docstring says so.
 """
 
 from __future__ import annotations
 
 from penstock.broker.accounts import Account, Accounts
 from penstock.broker.broker import Broker
-from penstock.broker.counters import LATENCY_BOUNDS_MS, HubCounters
-from penstock.broker.hub import HubRuntime, ReaderView, SenderLink
+from penstock.broker.counters import HubCounters
+from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import FetchResult, OnEnd, OnReady, Reader, ReadState
 from penstock.broker.reader_registry import ReaderIdentity
-from penstock.broker.throttle import BUSY_TEXT, IngressCounts, Throttle
+from penstock.broker.senders import SenderLink
+from penstock.broker.throttle import IngressCounts, Throttle
 
 __all__ = [
     "ALREADY_STORED",
-    "BUSY_TEXT",
-    "LATENCY_BOUNDS_MS",
     "Account",
     "Accounts",
     "Broker",

@@ -1,4 +1,4 @@
-"""Each namespace's account: what it may use (throttle, egress) and what it used (meter)."""
+"""Account of each namespace: its throttle, egress limit and usage meter together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Counts = list[tuple[UsageMeter, list[Usage]]]
 
 
 class Account:
-    """Of one namespace. `throttle` and `egress` hold from the next publication or delivery on."""
+    """Throttle, egress limit and usage meter of one namespace, shared by all its hubs."""
 
     __slots__ = ("_is_asking", "_namespace", "_on_short", "egress", "meter", "throttle")
 
@@ -33,7 +33,7 @@ class Account:
     ) -> None:
         self._namespace = namespace
         self._on_short = on_short
-        self._is_asking = False
+        self._is_asking = False  # `on_short` was called and `end_request` not yet
         units = enforced_units(namespace)
         self.meter = UsageMeter(
             namespace.name,
@@ -42,9 +42,9 @@ class Account:
             runs=runs,
             on_change=on_change,
         )
-        self.throttle = Throttle(units, on_short=self._short)
+        self.throttle = Throttle(units, on_short=self._request_units)
         self.egress = EgressLimiter(
-            units, self.meter, clock=clock, later=later, on_short=self._short
+            units, self.meter, clock=clock, later=later, on_short=self._request_units
         )
 
     @property
@@ -52,17 +52,17 @@ class Account:
         return self._namespace.name
 
     def follow(self, namespace: Namespace, now_ms: int) -> None:
-        """The catalog has a new version of the namespace."""
+        """Apply a change of the namespace in the catalog."""
         self._namespace = namespace
         self.throttle.units = self.egress.units = enforced_units(namespace)
         self.meter.hold(_metered_units(namespace), now_ms)
 
     def end_request(self) -> None:
-        """Whether it got more units or not: it may ask again."""
+        """Auto-inflate has answered, with more units or without: the account may ask again."""
         self._is_asking = False
 
-    def _short(self) -> None:
-        """Units are used up. Auto-inflate is asked once, until it answers."""
+    def _request_units(self) -> None:
+        """Units are used up: ask auto-inflate for more, once until `end_request`."""
         namespace = self._namespace
         units, most = namespace.throughput_units, namespace.maximum_throughput_units
         if most is None or units is None or units >= most or self._is_asking:
@@ -72,8 +72,11 @@ class Account:
 
 
 class Accounts:
-    """Those of all namespaces. `on_change` and `on_short` are attributes, set by whoever writes
-    the ledger and raises units: without anybody numbers are counted and units stay."""
+    """The accounts of all namespaces.
+
+    The usage recorder sets `on_change`, and auto-inflate sets `on_short`. Without them usage is
+    counted but not written, and units stay as they are.
+    """
 
     def __init__(self, clock: Clock, *, later: Later | None) -> None:
         self.on_change: Callable[[], None] = _do_nothing
@@ -82,10 +85,12 @@ class Accounts:
         self._later = later
         self._runs = itertools.count(1)
         self._by_name: dict[str, Account] = {}
-        self._gone: list[UsageMeter] = []  # of deleted namespaces, until their counts are written
+        self._closed_meters: list[
+            UsageMeter
+        ] = []  # of deleted namespaces, until their counts are written
 
     def of(self, namespace: Namespace) -> Account:
-        """The namespace's account, opened if it has none."""
+        """The account of the namespace, created if there is none."""
         account = self._by_name.get(fold_name(namespace.name))
         if account is None:
             account = self._by_name[fold_name(namespace.name)] = Account(
@@ -102,33 +107,34 @@ class Accounts:
         return self._by_name.get(fold_name(namespace))
 
     def follow(self, namespaces: Iterable[Namespace]) -> None:
-        """These are all that there are now."""
+        """Apply the current list of all namespaces; accounts of deleted ones are closed."""
         now_ms = self._clock.now_ms()
-        living = {fold_name(namespace.name): namespace for namespace in namespaces}
-        for name in self._by_name.keys() - living.keys():
-            self._gone.append(self._by_name.pop(name).meter)
-        for namespace in living.values():
+        existing = {fold_name(namespace.name): namespace for namespace in namespaces}
+        for name in self._by_name.keys() - existing.keys():
+            self._closed_meters.append(self._by_name.pop(name).meter)
+        for namespace in existing.values():
             self.of(namespace).follow(namespace, now_ms)
 
     def accounts(self) -> list[Account]:
         return list(self._by_name.values())
 
     def pass_to(self, now_ms: int) -> None:
-        """Time has passed: whoever holds units holds them in the new hour too."""
+        """Advance all meters to `now_ms`: held units count in a new hour as well."""
         for account in self._by_name.values():
             account.meter.pass_to(now_ms)
 
     def counts(self) -> Counts:
-        """What each meter that changed has counted; then say `written` or `not_written`."""
+        """Counts of each changed meter. The caller writes them, then calls `confirm_written` or
+        `retain_unwritten`."""
         meters = [account.meter for account in self._by_name.values()]
         changed = [meter for meter in meters if meter.is_changed]
-        return [(meter, meter.counts()) for meter in (*changed, *self._gone)]
+        return [(meter, meter.counts()) for meter in (*changed, *self._closed_meters)]
 
     def confirm_written(self, counts: Counts) -> None:
         for meter, usages in counts:
             meter.confirm_written(usages)
-        done = [meter for meter, _ in counts]
-        self._gone = [meter for meter in self._gone if meter not in done]
+        written = [meter for meter, _ in counts]
+        self._closed_meters = [meter for meter in self._closed_meters if meter not in written]
 
     def retain_unwritten(self, counts: Counts) -> None:
         for meter, _ in counts:
@@ -136,7 +142,7 @@ class Accounts:
 
 
 def enforced_units(namespace: Namespace) -> int | None:
-    """A dedicated namespace has no throughput-unit meter (protocol.md 10.4)."""
+    """The units to enforce; None for a dedicated namespace, which has no throughput units."""
     return None if namespace.tier is Tier.DEDICATED else namespace.throughput_units
 
 

@@ -1,4 +1,4 @@
-"""The broker: every hub of the catalog at work, each over its partitions' logs."""
+"""The broker: opens the hubs of the catalog over the logs of their partitions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PARTITIONS_PER_TURN = 256  # of hubs that follow a change or the deletion of the
 
 
 class Broker:
-    """Follows the catalog: a hub that is created can be used at once, one that is deleted ends
-    its links and gives up its log. Everything runs on the owner's thread."""
+    """Follows the catalog: a created hub can be used at once; a deleted one ends its links and its
+    log is dropped. Everything runs on the owner's thread."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Broker:
         new_hub: Callable[..., HubRuntime] = HubRuntime,
     ) -> None:
         """`later` wakes readers that wait for egress units; without it none is slowed. `new_hub`
-        is called as HubRuntime is: penstock.testing has hubs of its own."""
+        has the signature of HubRuntime: penstock.testing substitutes its own."""
         self._catalog = catalog
         self._logs = logs
         self._clock = clock
@@ -51,11 +51,11 @@ class Broker:
         self._unsubscribe = catalog.subscribe(self._on_catalog_change)
 
     def hub(self, namespace: str, name: str) -> HubRuntime:
-        """The hub at work, the same object while the entity lives; or NotFound."""
+        """The open hub, the same object while the entity exists. Raises NotFound."""
         parent = self._catalog.namespace(namespace)
         entity = None if parent is None else self._catalog.hub(namespace, name)
         if parent is None or entity is None:
-            raise error_messages.hub_not_found(
+            raise error_messages.hub_not_found_error(
                 namespace if parent is None else error_messages.authority(parent), name
             )
         if entity.id in self._outdated:
@@ -97,15 +97,15 @@ class Broker:
         )
 
     def hubs(self) -> list[HubRuntime]:
-        """Every hub that is open."""
+        """All open hubs."""
         return list(self._runtimes.values())
 
     def readers(self) -> list[ReaderView]:
-        """Everybody who reads now, and how far behind."""
+        """All registered readers with their lag."""
         return [view for runtime in self._runtimes.values() for view in runtime.readers()]
 
     def failed_partitions(self) -> list[tuple[NamespaceName, HubName, int, str]]:
-        """(namespace, hub, partition, reason) of partitions that take nothing any more."""
+        """(namespace, hub, partition, reason) of partitions that no longer accept events."""
         return [
             (runtime.entity.namespace, runtime.entity.name, index, reason)
             for runtime in self._runtimes.values()
@@ -113,7 +113,7 @@ class Broker:
         ]
 
     def ingress(self, namespace: str) -> IngressCounts:
-        """What was published to the namespace since the broker was made, and what was refused."""
+        """Accepted and refused publications of the namespace since its hubs were opened."""
         hubs = [
             hub
             for hub in self._runtimes.values()
@@ -121,15 +121,15 @@ class Broker:
         ]
         counters = [hub.counters for hub in hubs]
         return IngressCounts(
-            sum(each.successful_requests for each in counters),
-            sum(each.incoming_messages for each in counters),
-            sum(each.incoming_bytes for each in counters),
-            sum(each.throttled_requests for each in counters),
+            sum(hub.successful_requests for hub in counters),
+            sum(hub.incoming_messages for hub in counters),
+            sum(hub.incoming_bytes for hub in counters),
+            sum(hub.throttled_requests for hub in counters),
         )
 
     def close(self) -> None:
-        """Stop following the catalog. Links are the doors' to end, logs and catalog their
-        owner's to close."""
+        """Stop following the catalog. The gateways end the links; the owner closes logs and
+        catalog."""
         self._unsubscribe()
 
     def _existing_hubs(self) -> dict[str, tuple[Namespace, Hub]]:
@@ -181,11 +181,11 @@ class Broker:
         runtime.update_entity(namespace, hub)
 
     def _open_hubs(self, namespace: str) -> list[str]:
-        wanted = fold_name(namespace)
+        key = fold_name(namespace)
         return [
             hub_id
             for hub_id, runtime in self._runtimes.items()
-            if fold_name(runtime.entity.namespace) == wanted
+            if fold_name(runtime.entity.namespace) == key
         ]
 
     def _defer(self, hub_ids: Iterable[str], *, is_deleted: bool) -> None:

@@ -1,5 +1,5 @@
-"""What goes out of a namespace: 2 MB/s for each unit. Beyond it readers are slowed, never refused
-(protocol.md 10.4): they wait in a queue and are served in turn as tokens come back.
+"""Egress limit of a namespace: 2 MB/s per throughput unit. Readers above it are slowed, never
+refused (protocol.md 10.4): they wait in a queue and send in turn as tokens come back.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ from penstock.model import limits
 from penstock.model.clock import Clock
 
 Later = Callable[[int, Callable[[], None]], object]
-"""(milliseconds, work): do it then, on the owner's thread."""
+"""(milliseconds, work): run the work after that time, on the owner's thread."""
 
 _BURST_MS = 250  # as for ingress
-_TURN_MS = 10  # one reader's turn, in the namespace's rate: small enough that all seem to flow
+_TURN_MS = 10  # a turn is the egress of 10 ms: short, so that no waiting reader seems to stall
 _SCALE = 1000  # tokens are thousandths of a byte: rate x milliseconds stays an integer
 
 
 class EgressWaiter(Protocol):
     def resume(self) -> None:
-        """Its turn has come: it may ask again now."""
+        """The turn of the reader: it may call `allowance` now. The turn ends when this returns."""
 
 
 class EgressLimiter:
-    """The egress of one namespace, metered and, where units are enforced, paced.
+    """Meters the egress of one namespace and, where units are enforced, paces it.
 
-    `later` None: nobody can wake a reader that waits, so none is made to.
+    A bucket of tokens (thousandths of a byte) fills at the rate of the units up to 250 ms of it. A
+    reader may send while the bucket is positive. Its last event may exceed the allowance and leave
+    the bucket negative, so over time the rate holds for events of any size. With `later` None no
+    timer can wake a waiting reader, so readers are never made to wait.
     """
 
     __slots__ = (
@@ -62,13 +65,15 @@ class EgressLimiter:
         self._clock = clock
         self._later = later
         self._on_short = on_short
+        # An ordered set, the first one is next. While it is not empty, only `_served` may send:
+        # otherwise a reader that asks often would overtake the waiting ones.
         self._waiting: dict[EgressWaiter, None] = {}
-        self._overdrawn: dict[
-            EgressWaiter, int
-        ] = {}  # bytes by which a turn's last event went beyond
-        self._served: EgressWaiter | None = None  # whose turn it is
-        self._granted = 0  # bytes, to whoever asked last
-        self._timer: object | None = None  # what the timer that counts was set with
+        # Bytes that a reader sent beyond its allowances. It skips one turn per turn's worth, so
+        # that readers of large events get the same share as readers of small ones.
+        self._overdrawn: dict[EgressWaiter, int] = {}
+        self._served: EgressWaiter | None = None  # the reader whose turn it is, during resume()
+        self._granted = 0  # last allowance in bytes; `spent` follows it without another in between
+        self._timer: object | None = None  # identity of the current timer; others are ignored
         self._filled_ms = clock.monotonic_ms()
         self._set_rate(units)
         self._tokens = self._capacity
@@ -79,7 +84,7 @@ class EgressLimiter:
 
     @units.setter
     def units(self, units: int | None) -> None:
-        """Holds at once, for those who wait as well."""
+        """Takes effect at once, also for waiting readers."""
         if units == self._units:
             return
         was_paced = self._rate > 0
@@ -93,13 +98,13 @@ class EgressLimiter:
             self._serve()
 
     def allowance(self, reader: EgressWaiter, bytes_max: int) -> int:
-        """How many bytes the reader may send now. 0: it waits, and `resume()` tells when to ask
-        again. The last event may go beyond: it is paid for later."""
+        """Bytes that the reader may send now. 0: the reader waits until its `resume()` is called.
+        The last event may exceed the allowance; the excess is deducted from later turns."""
         if not self.is_paced:
             return bytes_max
         self._fill()
         if self._tokens > 0 and (not self._waiting or reader is self._served):
-            self._served = None  # one turn; then the others have theirs
+            self._served = None  # one allowance per turn
             self._granted = min(bytes_max, max(1, min(self._tokens // _SCALE, self._turn)))
             return self._granted
         if self._tokens <= 0 and self._on_short is not None:
@@ -109,24 +114,24 @@ class EgressLimiter:
         return 0
 
     def spent(self, reader: EgressWaiter, size: int) -> None:
-        """The reader, which asked just now, sent so many bytes of events."""
+        """Deduct the bytes that the reader sent on its last allowance."""
         if self._rate > 0:
             self._tokens -= size * _SCALE
             if size > self._granted:
-                beyond = size - self._granted
-                self._overdrawn[reader] = self._overdrawn.get(reader, 0) + beyond
+                excess = size - self._granted
+                self._overdrawn[reader] = self._overdrawn.get(reader, 0) + excess
         self._meter.egress(size, self._clock.now_ms())
 
     def leave(self, reader: EgressWaiter) -> None:
-        """The reader is gone."""
+        """The reader is closed."""
         self._waiting.pop(reader, None)
         self._overdrawn.pop(reader, None)
 
     def _set_rate(self, units: int | None) -> None:
         self._units = units
-        paced = 0 if units is None or self._later is None else units
-        self.is_paced = paced > 0
-        self._rate = paced * limits.UNIT_EGRESS_BYTES_PER_S
+        paced_units = 0 if units is None or self._later is None else units
+        self.is_paced = paced_units > 0
+        self._rate = paced_units * limits.UNIT_EGRESS_BYTES_PER_S
         self._capacity = self._rate * _BURST_MS
         self._turn = max(1, self._rate * _TURN_MS // _SCALE)
 
@@ -138,22 +143,23 @@ class EgressLimiter:
             self._tokens = min(self._tokens + elapsed_ms * self._rate, self._capacity)
 
     def _arm(self) -> None:
-        """One timer for all, at the next reader's turn."""
+        """Start the timer, one for all readers, for the moment when a whole turn is available."""
         if self._timer is not None:
             return
         assert self._later is not None
         missing = self._turn * _SCALE - self._tokens
         timer = self._timer = object()
-        self._later(max(1, -(-missing // self._rate)), lambda: self._due(timer))
+        delay_ms = max(1, -(-missing // self._rate))  # rounded up
+        self._later(delay_ms, lambda: self._on_timer(timer))
 
-    def _due(self, timer: object) -> None:
+    def _on_timer(self, timer: object) -> None:
         if timer is self._timer:
             self._timer = None
             self._serve()
 
     def _serve(self) -> None:
-        """In the order in which they came, a whole turn each. Who went beyond its last one waits
-        until that is made good."""
+        """Resume waiting readers in order, a whole turn each. A reader that overdrew by a turn or
+        more goes to the end of the queue instead, unless it is the only one."""
         if self._rate == 0:
             waiting, self._waiting = self._waiting, {}
             for reader in waiting:

@@ -1,65 +1,131 @@
-"""Refusals that several parts of the broker word alike; SDKs match on them (protocol.md 6.2).
+"""Errors whose texts SDKs and users' tools match on (protocol.md 5.6, 6.2, 13): do not reword them.
 
-Names in them may be a peer's: they are shown cut and escaped.
+Names that a client chose are truncated and escaped in them.
 """
 
 from __future__ import annotations
 
+from penstock.kernels import KernelError, KeyConflict, KeyTooLong
+from penstock.model import limits
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import (
+    ArgumentError,
     ArgumentOutOfRange,
+    DecodeError,
     EntityDisabled,
     EntityUpdated,
+    LinkStolen,
+    NotAllowed,
     NotFound,
+    PenstockError,
     PublisherRevoked,
+    QuotaExceeded,
+    ServerBusy,
 )
 from penstock.model.names import quote_text
 
 
 def authority(namespace: Namespace) -> str:
-    """How the namespace is called in messages: by its first host."""
+    """The name of the namespace in error messages: its first host name."""
     return namespace.hosts[0] if namespace.hosts else namespace.name
 
 
-def hub_not_found(authority: str, hub: str) -> NotFound:
-    return _not_found(f"sb://{quote_text(authority)}/{quote_text(hub)}")
+def hub_not_found_error(authority: str, hub: str) -> NotFound:
+    return _not_found_error(f"sb://{quote_text(authority)}/{quote_text(hub)}")
 
 
-def group_not_found(authority: str, hub: str, group: str) -> NotFound:
-    return _not_found(
+def group_not_found_error(authority: str, hub: str, group: str) -> NotFound:
+    return _not_found_error(
         f"sb://{quote_text(authority)}/{quote_text(hub)}/ConsumerGroups/{quote_text(group)}"
     )
 
 
-def _not_found(path: str) -> NotFound:
+def _not_found_error(path: str) -> NotFound:
     return NotFound(
         f"The messaging entity '{path}' could not be found. "
         "To know more visit https://aka.ms/sbResourceMgrExceptions."
     )
 
 
-def entity_disabled(hub: Hub, act: str) -> EntityDisabled:
+def entity_disabled_error(hub: Hub, act: str) -> EntityDisabled:
     return EntityDisabled(
         f"The messaging entity '{hub.name}' is currently disabled for {act}: its status is "
         f"'{hub.status.value}'. Set it to 'Active' and try again."
     )
 
 
-def entity_updated() -> EntityUpdated:
+def entity_updated_error() -> EntityUpdated:
     return EntityUpdated("Entity was updated.")  # protocol.md 13
 
 
-def publisher_revoked(hub: Hub, publisher: str) -> PublisherRevoked:
+def publisher_revoked_error(hub: Hub, publisher: str) -> PublisherRevoked:
     return PublisherRevoked(
         f"The publisher '{quote_text(publisher)}' of the event hub '{hub.name}' was revoked "
-        "and may "
-        "not send. An operator can resume it."
+        "and may not send. An operator can resume it."
     )
 
 
-def partition_out_of_range(seen: str, partition_count: int) -> ArgumentOutOfRange:
+def partition_out_of_range_error(seen: str, partition_count: int) -> ArgumentOutOfRange:
     return ArgumentOutOfRange(
         f"The specified partition '{quote_text(seen)}' is invalid for an EventHub partition "
-        "sender or "
-        f"receiver. It should be between 0 and {partition_count - 1}."
+        f"sender or receiver. It should be between 0 and {partition_count - 1}."
     )
+
+
+def server_busy_error() -> ServerBusy:
+    return ServerBusy(
+        "The request was terminated because the entity is being throttled. "
+        "Error code : 50002. Please wait 4 seconds and try again."
+    )
+
+
+def too_many_readers_error(names: list[str | None]) -> QuotaExceeded:
+    return QuotaExceeded(
+        "Exceeded the maximum number of allowed receivers per partition in a consumer group "
+        f"which is {limits.SHARED_READERS_MAX}. "
+        f"List of connected receivers - {', '.join(map(_format_reader_name, names))}."
+    )
+
+
+def epoch_reader_exists_error(epoch: int | None) -> LinkStolen:
+    return LinkStolen(
+        f"At least one receiver for the endpoint is created with epoch of '{epoch}', and so "
+        "non-epoch receiver is not allowed. Either reconnect with a higher epoch, or make sure "
+        "all epoch receivers are closed or disconnected."
+    )
+
+
+def lower_epoch_error(
+    *, new_name: str | None, new_epoch: int | None, name: str | None, epoch: int | None
+) -> LinkStolen:
+    return LinkStolen(
+        f"Receiver '{_format_reader_name(name)}' with a higher epoch '{epoch}' already exists. "
+        f"Receiver '{_format_reader_name(new_name)}' with epoch {new_epoch} cannot be created. "
+        "Make sure you are creating receiver with increasing epoch value to ensure connectivity, "
+        "or ensure all old epoch receivers are closed or disconnected."
+    )
+
+
+def displaced_error(
+    *, new_name: str | None, new_epoch: int | None, name: str | None, epoch: int | None
+) -> LinkStolen:
+    # The epoch of a shared reader is printed as '' (protocol.md 13, recorded on Azure).
+    return LinkStolen(
+        f"New receiver '{_format_reader_name(new_name)}' with higher epoch of '{new_epoch}' "
+        f"is created hence current receiver '{_format_reader_name(name)}' with epoch "
+        f"'{'' if epoch is None else epoch}' is getting disconnected. "
+        "If you are recreating the receiver, make sure a higher epoch is used."
+    )
+
+
+def translate_kernel_error(error: KernelError) -> PenstockError:
+    """The error that the client gets for a publication that a kernel refused."""
+    if isinstance(error, KeyConflict):
+        return NotAllowed(str(error))
+    if isinstance(error, KeyTooLong):
+        return ArgumentError(str(error))
+    return DecodeError(str(error))
+
+
+def _format_reader_name(name: str | None) -> str:
+    return "nil" if name is None else quote_text(name)

@@ -1,4 +1,4 @@
-"""One event hub at work: its partitions, who publishes to them and who reads them."""
+"""One open hub: publish, open readers and senders, follow changes of the catalog."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 from penstock.broker import error_messages
 from penstock.broker.accounts import Account
-from penstock.broker.counters import FAST_MS, HubCounters
+from penstock.broker.counters import HubCounters
 from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.reader_registry import ReaderIdentity, ReaderRegistry
-from penstock.broker.routing import RoundRobin
+from penstock.broker.senders import SenderLink, SenderRegistry
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_metered_events
@@ -23,16 +23,17 @@ from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
 from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
+from penstock.model.metrics import FAST_MS
 from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, fold_name
-from penstock.model.partitioner import partition_for_key
+from penstock.model.partitioner import RoundRobin, partition_for_key
 from penstock.model.positions import Position
 
-_SENDING_STOPS = (HubStatus.DISABLED, HubStatus.SEND_DISABLED)
-_RECEIVING_STOPS = (HubStatus.DISABLED, HubStatus.RECEIVE_DISABLED)
+_SEND_DISABLED = (HubStatus.DISABLED, HubStatus.SEND_DISABLED)
+_RECEIVE_DISABLED = (HubStatus.DISABLED, HubStatus.RECEIVE_DISABLED)
 
-# Long enough that a dead partition costs nothing, short enough that one whose disk has room again
-# is back before its neighbours notice.
-_PASSED_OVER_MS = 1000
+# How long round robin avoids a partition after its log failed: long enough that a failed partition
+# costs little, short enough that it returns soon after its disk has space again.
+_AVOIDED_MS = 1000
 
 _STEP_BYTES = limits.USAGE_STEP_BYTES
 
@@ -40,7 +41,7 @@ Refusal = Callable[[], PenstockError]
 
 
 class ReaderView(msgspec.Struct, frozen=True):
-    """A reader as operators see it: who reads what, and how far behind."""
+    """A reader as operators see it: group, partition, position and lag."""
 
     namespace: NamespaceName
     hub: HubName
@@ -52,57 +53,36 @@ class ReaderView(msgspec.Struct, frozen=True):
     lag_events: int
 
 
-class SenderLink:
-    """A plain (not idempotent) sender's registration, so that it hears when the hub changes."""
-
-    __slots__ = ("_on_close", "_on_end", "publisher")
-
-    def __init__(
-        self, on_end: OnEnd, on_close: Callable[[SenderLink], None], publisher: str | None
-    ) -> None:
-        self.publisher = publisher
-        self._on_end = on_end
-        self._on_close = on_close
-
-    def close(self) -> None:
-        """The link has gone, and nothing here refers to it. Harmless when done before."""
-        self._on_end = _nothing
-        self._on_close(self)
-
-    def end(self, error: PenstockError) -> None:
-        on_end = self._on_end
-        self.close()
-        on_end(error)
-
-
-def _nothing(_: object) -> None:
-    """The link has gone."""
-
-
 class _PartitionRuntime:
-    """One partition's log with everybody who is attached to it."""
+    """The log of one partition with the readers and idempotent producers attached to it."""
 
-    __slots__ = ("index", "log", "ownerships", "producers", "throttle")
+    __slots__ = ("index", "log", "producers", "registries", "throttle")
 
     def __init__(self, index: int, log: PartitionLog, throttle: Throttle) -> None:
         self.index = index
         self.log = log
         self.throttle = throttle
-        self.ownerships: dict[str, ReaderRegistry[Reader]] = {}  # by the group's key
-        self.producers: IdempotentProducers | None = None  # made for the first idempotent producer
+        # By folded group name; an empty registry is removed.
+        self.registries: dict[str, ReaderRegistry[Reader]] = {}
+        self.producers: IdempotentProducers | None = (
+            None  # created for the first idempotent producer
+        )
 
     def readers(self) -> list[Reader]:
-        return [
-            reader for ownership in self.ownerships.values() for _, reader in ownership.readers()
-        ]
+        return [reader for registry in self.registries.values() for _, reader in registry.readers()]
 
     def producer_links(self) -> list[ProducerLink]:
         return [] if self.producers is None else self.producers.links()
 
 
 class HubRuntime:
-    """Lives as long as its entity; made by `Broker.hub`. `entity` and `namespace` are as the
-    catalog has them now."""
+    """One hub at work, created by `Broker.hub`. It lives as long as its entity, or until its
+    partition count changes: `Broker` then creates another.
+
+    Everything but `read_enqueued_ms` runs on the thread of the broker's owner, the event loop, and
+    does not block. So no field needs a lock, and callbacks (`done`, `on_end`, `on_ready`) run on
+    that thread too.
+    """
 
     def __init__(
         self,
@@ -115,14 +95,16 @@ class HubRuntime:
         account: Account,
         producer_ids: Callable[[], int],
     ) -> None:
+        # As the catalog has them now: `update_entity` replaces both together.
         self.namespace = namespace
         self.entity = entity
+        # Fixed: partition indexes of open links stay valid while this object is in use.
         self.partition_count = entity.partition_count
         self.partition_ids = tuple(str(index) for index in range(entity.partition_count))
         self._catalog = catalog
         self._clock = clock
         self._now_ms = clock.now_ms
-        self._finish = HubRuntime._on_append_done  # not bound: to bind it each time costs more
+        self._finish = HubRuntime._on_append_done  # unbound: binding it per publication costs more
         self._producer_ids = producer_ids
         self._account = account
         self._meter = account.meter
@@ -139,48 +121,51 @@ class HubRuntime:
             )
             for index in range(entity.partition_count)
         ]
-        self._round_robin = RoundRobin(self.partition_count, self._is_passed_over)
-        self._passed_over: dict[int, int] = {}  # failed partition -> monotonic time to try it again
-        self._senders: set[SenderLink] = set()
+        self._round_robin = RoundRobin(self.partition_count, self._is_avoided)
+        self._avoided: dict[int, int] = {}  # failed partition -> monotonic time to try it again
+        self._senders = SenderRegistry(catalog, self._forget_sender)
+        # Why senders and readers are refused, or None. `_set_refusals` derives both from `_deleted`
+        # and `entity`; call it after a change of either, before links are ended: a client that
+        # attaches again in its `on_end` must be refused already.
         self._send_refusal: Refusal | None = None
         self._receive_refusal: Refusal | None = None
         self._set_refusals()
 
-    # --- What it is -----------------------------------------------------------------------------
+    # --- Description ----------------------------------------------------------------------------
 
     def partition_index(self, text: str) -> int:
-        """The partition a client names, exactly as in `partition_ids`; else ArgumentOutOfRange."""
+        """Index of the partition id. Raises ArgumentOutOfRange unless it is in `partition_ids`."""
         index = self._indexes.get(text)
         if index is None:
-            raise error_messages.partition_out_of_range(text, self.partition_count)
+            raise error_messages.partition_out_of_range_error(text, self.partition_count)
         return index
 
     def status(self, index: int) -> PartitionStatus:
-        """The partition's committed state; ArgumentOutOfRange if there is no such partition."""
+        """The committed state of the partition. Raises ArgumentOutOfRange."""
         return self._partition(index).log.status()
 
     def log(self, index: int) -> PartitionLog:
-        """For whoever looks into the log without being a reader of it."""
+        """The log of the partition, for callers that read it without registering a reader."""
         return self._partition(index).log
 
     def enqueued_ms(self, index: int, sequence: int) -> int | None:
-        """When that event was enqueued, if memory has it. Never blocks."""
+        """Enqueued time of the event if it is in the tail cache. Does not block."""
         batches = self._partition(index).log.read_cached(sequence)
         return batches[0].enqueued_ms if batches else None
 
     def read_enqueued_ms(self, index: int, sequence: int) -> int | None:
-        """The same from the disk, or of the oldest event if that one is gone: any thread."""
+        """Enqueued time of the event, or of the oldest one retained. Reads the disk; any thread."""
         batches = self._partition(index).log.read(sequence, bytes_max=1)
         return batches[0].enqueued_ms if batches else None
 
     def group(self, name: str) -> GroupName:
-        """The consumer group's name as it was given at creation, or NotFound. A hub that is
-        captured has one more, which nobody made."""
+        """The name of the consumer group as it was created. Raises NotFound. A hub with Capture has
+        CAPTURE_GROUP too, which is not in the catalog."""
         if fold_name(name) == fold_name(CAPTURE_GROUP) and self._is_captured and not self._deleted:
             return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
-            raise error_messages.group_not_found(
+            raise error_messages.group_not_found_error(
                 error_messages.authority(self.namespace), self.entity.name, name
             )
         return group.name
@@ -217,13 +202,13 @@ class HubRuntime:
         publisher: str | None = None,
         sender: object = None,
     ) -> None:
-        """To the partition that is named, else by the batch's partition key, else in turn.
+        """Append the batch to `partition`, else to the partition of its key, else round robin.
 
-        `size_bytes` is the publication as it came, for the throttle; `publisher` who sends it, if
-        it came by a publisher's address; `sender` who shares the units alike with other senders.
-        Raises NotFound once the hub is deleted, EntityDisabled, PublisherRevoked, ArgumentError,
-        ArgumentOutOfRange or ServerBusy, and then `done` is not called; otherwise it is, after
-        this has returned.
+        `size_bytes` is the size of the publication as received, for the throttle. `publisher` is
+        given if it came to a publisher's address. `sender` identifies the sender that gets a fair
+        share of the units. Raises NotFound once the hub is deleted, EntityDisabled,
+        PublisherRevoked, ArgumentError, ArgumentOutOfRange or ServerBusy; `done` is then not
+        called. Otherwise it is called once, after this has returned.
         """
         if publisher is not None:
             self.check_publisher(publisher)
@@ -231,36 +216,30 @@ class HubRuntime:
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
-                self._publish_in_turn(batch, size_bytes, done, sender)
+                self._publish_round_robin(batch, size_bytes, done, sender)
                 return
             _check_partition_key(partition_key)
             partition = partition_for_key(partition_key, self.partition_count)
         elif not 0 <= partition < self.partition_count:
-            raise error_messages.partition_out_of_range(str(partition), self.partition_count)
+            raise error_messages.partition_out_of_range_error(str(partition), self.partition_count)
         self._append(self._partitions[partition], batch, size_bytes, done, sender)
 
     def open_sender(self, *, on_end: OnEnd, publisher: str | None = None) -> SenderLink:
-        """Register a plain sender: `on_end` gets NotFound when the hub is deleted, EntityDisabled
-        or EntityUpdated when it changes, PublisherRevoked when its publisher is revoked. Raises
-        NotFound, EntityDisabled or PublisherRevoked."""
+        """Register a sender that is not idempotent. `on_end` gets NotFound when the hub is deleted,
+        EntityDisabled or EntityUpdated when it changes, PublisherRevoked when the publisher is
+        revoked. Raises NotFound, EntityDisabled or PublisherRevoked."""
         if publisher is not None:
             self.check_publisher(publisher)
         if self._send_refusal is not None:
             raise self._send_refusal()
-        link = SenderLink(on_end, self._sender_closed, publisher)
-        self._senders.add(link)
-        return link
+        return self._senders.open(on_end, publisher)
 
     def is_revoked(self, publisher: str) -> bool:
-        """Names compare as the catalog's do, in any case: no other spelling gets around it."""
-        entity = self.entity
-        found = self._catalog.revoked_publisher(entity.namespace, entity.name, publisher)
-        return found is not None
+        return self._senders.is_revoked(self.entity, publisher)
 
     def check_publisher(self, publisher: str) -> None:
         """Raises PublisherRevoked."""
-        if self.is_revoked(publisher):
-            raise error_messages.publisher_revoked(self.entity, publisher)
+        self._senders.check_publisher(self.entity, publisher)
 
     def open_producer(
         self,
@@ -271,31 +250,30 @@ class HubRuntime:
         sequence: int | None,
         on_end: OnEnd,
     ) -> ProducerLink:
-        """Attach an idempotent producer (protocol.md 4.7); None lets the service choose. Raises
+        """Attach an idempotent producer (protocol.md 4.7). None lets the service choose. Raises
         NotFound, EntityDisabled, ArgumentOutOfRange, ProducerEpochStolen."""
         if self._send_refusal is not None:
             raise self._send_refusal()
-        home = self._partition(partition)
-        if home.producers is None:
+        runtime = self._partition(partition)
+        if runtime.producers is None:
 
             def append(
                 batch: EventBatch, size_bytes: int, done: AppendDone, link: ProducerLink
             ) -> None:
-                counted = partial(self._finish, self, batch, size_bytes, done)
-                self._append(home, batch, size_bytes, counted, link)
+                done = partial(self._finish, self, batch, size_bytes, done)
+                self._append(runtime, batch, size_bytes, done, link)
 
-            home.producers = IdempotentProducers(home.log, append, self._producer_ids)
-        return home.producers.attach(
+            runtime.producers = IdempotentProducers(runtime.log, append, self._producer_ids)
+        return runtime.producers.attach(
             producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
         )
 
-    def _sender_closed(self, link: SenderLink) -> None:
-        self._senders.discard(link)
+    def _forget_sender(self, link: SenderLink) -> None:
         self._account.throttle.forget(link)
         for partition in self._partitions:
             partition.throttle.forget(link)
 
-    def _publish_in_turn(
+    def _publish_round_robin(
         self, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
     ) -> None:
         partition = self._partitions[self._round_robin.next()]
@@ -305,23 +283,23 @@ class HubRuntime:
     def _publish_to_other_partition(
         self, partition: _PartitionRuntime, batch: EventBatch, done: AppendDone, others: int
     ) -> AppendDone:
-        """Nobody cares which partition it is, so one whose log fails is passed over for a while
-        and its batch goes to another, each of them tried once."""
+        """A `done` that, after LogFailed, avoids the partition for a while and appends the batch to
+        another one; the client did not choose a partition. Each partition is tried at most once."""
 
-        def finished(outcome: Receipt | PenstockError) -> None:
+        def on_append_done(outcome: Receipt | PenstockError) -> None:
             if not isinstance(outcome, LogFailed):
                 done(outcome)
                 return
-            self._passed_over[partition.index] = self._clock.monotonic_ms() + _PASSED_OVER_MS
+            self._avoided[partition.index] = self._clock.monotonic_ms() + _AVOIDED_MS
             other = self._partitions[self._round_robin.next()]
-            if others == 0 or other.index in self._passed_over:
+            if others == 0 or other.index in self._avoided:
                 done(outcome)
                 return
-            again = self._publish_to_other_partition(other, batch, done, others - 1)
-            # Not by way of the throttle: it was metered when it came.
-            other.log.append(batch, now_ms=self._clock.now_ms(), done=again)
+            retry_done = self._publish_to_other_partition(other, batch, done, others - 1)
+            # Past the throttle, which counted the publication when it came in.
+            other.log.append(batch, now_ms=self._clock.now_ms(), done=retry_done)
 
-        return finished
+        return on_append_done
 
     def _append(
         self,
@@ -354,8 +332,8 @@ class HubRuntime:
         done: AppendDone,
         outcome: Receipt | PenstockError,
     ) -> None:
-        """`done`, and the numbers for metrics and the ledger. Every publication comes by here: no
-        call is made that is not needed each time."""
+        """Count the publication for the metrics and the ledger, then call `done`. Hot path: every
+        publication comes here, so the common case makes no call that it can avoid."""
         counters = self.counters
         if type(outcome) is not Receipt:
             counters.server_errors += 1
@@ -363,7 +341,7 @@ class HubRuntime:
             return
         meter, now_ms = self._meter, self._now_ms()
         if now_ms // 1000 != meter.second or not meter.is_changed:
-            meter.pass_to(now_ms)  # first: what came before belongs to the second that is over
+            meter.pass_to(now_ms)  # before counting: earlier counts belong to the last second
             meter.change()
         counters.incoming_messages += batch.count
         counters.incoming_bytes += size_bytes
@@ -387,13 +365,13 @@ class HubRuntime:
             )
         done(outcome)
 
-    def _is_passed_over(self, index: int) -> bool:
-        until_ms = self._passed_over.get(index)
+    def _is_avoided(self, index: int) -> bool:
+        until_ms = self._avoided.get(index)
         if until_ms is None:
             return False
         if self._clock.monotonic_ms() < until_ms:
             return True
-        del self._passed_over[index]
+        del self._avoided[index]
         return False
 
     # --- Reading --------------------------------------------------------------------------------
@@ -410,44 +388,44 @@ class HubRuntime:
         on_ready: OnReady,
         is_metered: bool = True,
     ) -> Reader:
-        """Take a reader's place (protocol.md 5.6). Whoever loses its own to it hears so, through
-        its `on_end`, before this returns. LATEST means the end as it is now. Raises NotFound,
-        EntityDisabled, ArgumentOutOfRange, ArgumentError, QuotaExceeded, LinkStolen. Not metered
-        are the service's own reads for Capture: neither slowed nor counted."""
+        """Register a reader (protocol.md 5.6). Readers that it displaces get LinkStolen in their
+        `on_end` before this returns. LATEST is the committed end at this moment. `is_metered` is
+        False for the service's own reads for Capture, which are neither slowed nor counted. Raises
+        NotFound, EntityDisabled, ArgumentOutOfRange, ArgumentError, QuotaExceeded, LinkStolen."""
         if self._receive_refusal is not None:
             raise self._receive_refusal()
         group_name = self.group(group)
-        home = self._partition(partition)
-        identity = _checked_identity(name, epoch)
+        runtime = self._partition(partition)
+        identity = _check_identity(name, epoch)
         reader = Reader(
-            home.log,
+            runtime.log,
             position,
             group=group_name,
             partition=partition,
             identity=identity,
             on_end=on_end,
             on_ready=on_ready,
-            on_close=self._reader_closed,
+            on_close=self._release_reader,
             egress=self._account.egress if is_metered else None,
         )
-        ownership = home.ownerships.setdefault(fold_name(group_name), ReaderRegistry())
-        for displaced in ownership.admit(identity, reader).displaced:
+        registry = runtime.registries.setdefault(fold_name(group_name), ReaderRegistry())
+        for displaced in registry.admit(identity, reader).displaced:
             displaced.reader.end(displaced.error)
         return reader
 
-    def _reader_closed(self, reader: Reader) -> None:
-        ownerships = self._partitions[reader.partition].ownerships
-        ownership = ownerships.get(fold_name(reader.group))
-        if ownership is not None:
-            ownership.release(reader)
-            if not ownership:
-                del ownerships[fold_name(reader.group)]
+    def _release_reader(self, reader: Reader) -> None:
+        registries = self._partitions[reader.partition].registries
+        registry = registries.get(fold_name(reader.group))
+        if registry is not None:
+            registry.release(reader)
+            if not registry:
+                del registries[fold_name(reader.group)]
 
     # --- Changes of the entity (called by Broker) -----------------------------------------------
 
     def update_entity(self, namespace: Namespace, entity: Hub) -> None:
-        """The catalog has a new version of this hub, or of what is above or below it. With
-        another partition count this runtime is done for; the next one is made for the new."""
+        """Apply a change of the hub, its namespace, groups or revoked publishers. After a change of
+        the partition count every link is ended and refused: `Broker` uses a new HubRuntime."""
         old = self.entity
         self.namespace = namespace
         self.entity = entity
@@ -455,21 +433,21 @@ class HubRuntime:
             partition.throttle.units = _partition_units(partition.throttle.parent)
         if entity.status is not old.status or entity.partition_count != old.partition_count:
             self._set_refusals()
-            self._end_senders(self._send_refusal or error_messages.entity_updated)
-            self._end_readers(self._receive_refusal or error_messages.entity_updated)
-        self._end_readers_of_gone_groups()
-        self._end_revoked_senders()
+            self._end_senders(self._send_refusal or error_messages.entity_updated_error)
+            self._end_readers(self._receive_refusal or error_messages.entity_updated_error)
+        self._end_readers_of_deleted_groups()
+        self._senders.end_revoked(entity)
 
     def end_all(self) -> None:
-        """The hub is gone: everybody attached hears so, and nobody attaches again."""
+        """The hub was deleted: end every link with NotFound and refuse new ones."""
         self._deleted = True
         self._meter.leave(self.counters)
         self._set_refusals()
-        self._end_senders(self._not_found)
-        self._end_readers(self._not_found)
+        self._end_senders(self._not_found_error)
+        self._end_readers(self._not_found_error)
 
     def failed_partitions(self) -> list[tuple[int, str]]:
-        """Partitions that take nothing any more, and why."""
+        """Partitions that no longer accept events, and why."""
         return [
             (partition.index, failed)
             for partition in self._partitions
@@ -478,45 +456,40 @@ class HubRuntime:
 
     def _set_refusals(self) -> None:
         if self._deleted:
-            self._send_refusal = self._receive_refusal = self._not_found
+            self._send_refusal = self._receive_refusal = self._not_found_error
             return
         if self.entity.partition_count != self.partition_count:
-            self._send_refusal = self._receive_refusal = error_messages.entity_updated
+            self._send_refusal = self._receive_refusal = error_messages.entity_updated_error
             return
         status = self.entity.status
-        self._send_refusal = self._sending_disabled if status in _SENDING_STOPS else None
-        self._receive_refusal = self._receiving_disabled if status in _RECEIVING_STOPS else None
+        self._send_refusal = self._sending_disabled_error if status in _SEND_DISABLED else None
+        self._receive_refusal = (
+            self._receiving_disabled_error if status in _RECEIVE_DISABLED else None
+        )
 
-    def _not_found(self) -> PenstockError:
-        return error_messages.hub_not_found(
+    def _not_found_error(self) -> PenstockError:
+        return error_messages.hub_not_found_error(
             error_messages.authority(self.namespace), self.entity.name
         )
 
-    def _sending_disabled(self) -> PenstockError:
-        return error_messages.entity_disabled(self.entity, "sending")
+    def _sending_disabled_error(self) -> PenstockError:
+        return error_messages.entity_disabled_error(self.entity, "sending")
 
-    def _receiving_disabled(self) -> PenstockError:
-        return error_messages.entity_disabled(self.entity, "receiving")
+    def _receiving_disabled_error(self) -> PenstockError:
+        return error_messages.entity_disabled_error(self.entity, "receiving")
 
-    def _end_senders(self, why: Refusal) -> None:
+    def _end_senders(self, build_error: Refusal) -> None:
         for partition in self._partitions:
             for link in partition.producer_links():
-                link.end(why())
-        for sender in list(self._senders):
-            sender.end(why())
+                link.end(build_error())
+        self._senders.end_all(build_error)
 
-    def _end_revoked_senders(self) -> None:
-        for sender in list(self._senders):
-            publisher = sender.publisher
-            if publisher is not None and self.is_revoked(publisher):
-                sender.end(error_messages.publisher_revoked(self.entity, publisher))
-
-    def _end_readers(self, why: Refusal) -> None:
+    def _end_readers(self, build_error: Refusal) -> None:
         for partition in self._partitions:
             for reader in partition.readers():
-                reader.end(why())
+                reader.end(build_error())
 
-    def _end_readers_of_gone_groups(self) -> None:
+    def _end_readers_of_deleted_groups(self) -> None:
         groups = {
             fold_name(group.name)
             for group in self._catalog.groups(self.entity.namespace, self.entity.name)
@@ -527,19 +500,19 @@ class HubRuntime:
             for reader in partition.readers():
                 if fold_name(reader.group) not in groups:
                     reader.end(
-                        error_messages.group_not_found(
+                        error_messages.group_not_found_error(
                             error_messages.authority(self.namespace), self.entity.name, reader.group
                         )
                     )
 
     def _partition(self, index: int) -> _PartitionRuntime:
         if not 0 <= index < self.partition_count:
-            raise error_messages.partition_out_of_range(str(index), self.partition_count)
+            raise error_messages.partition_out_of_range_error(str(index), self.partition_count)
         return self._partitions[index]
 
 
 def _partition_units(namespace: Throttle | None) -> int | None:
-    """A partition takes at most one unit's worth, where units are enforced at all."""
+    """A partition accepts the ingress of one unit at most, where units are enforced."""
     return None if namespace is None or namespace.units is None else 1
 
 
@@ -551,7 +524,7 @@ def _check_partition_key(partition_key: str) -> None:
         )
 
 
-def _checked_identity(name: str | None, epoch: int | None) -> ReaderIdentity:
+def _check_identity(name: str | None, epoch: int | None) -> ReaderIdentity:
     if epoch is not None and epoch < 0:
         raise ArgumentError(f"The receiver epoch {epoch} is invalid: it must not be negative.")
     if name is not None and len(name) > limits.RECEIVER_NAME_MAX:

@@ -1,9 +1,17 @@
 """Idempotent producers of one partition (protocol.md 4.7).
 
-A producer numbers its events; a batch is taken when it follows the last one, acknowledged without
-storing when it is there already, refused when it leaves a gap. What was appended last is known by
-the log itself and so survives restarts; here are only the links that are attached now, and
-appends that are not yet on disk: a duplicate of one of those is acknowledged with it, not before.
+A producer numbers its events, and the log stores the stamp (id, epoch, last number) of each
+producer's newest batch. The first number of a batch decides what happens to it:
+
+- It follows the stored number: the batch is appended.
+- It is not above the stored number: the batch is a retry of a stored one, because a producer sends
+  each number in order and repeats only what was not acknowledged. It is acknowledged, not stored.
+- It leaves a gap: the batch is refused. Events in between are missing; if this batch were stored,
+  the stored number would pass them, and their retry would be taken for a duplicate and lost.
+
+Stamps are in the log and survive restarts. This module holds only attached links and appends that
+are not yet durable: a duplicate of a pending append is acknowledged with that append, not before.
+Everything runs on the thread of the broker's owner.
 """
 
 from __future__ import annotations
@@ -31,14 +39,14 @@ SEQUENCE_MAX = 2**31 - 1  # AMQP int; after it comes 0
 _CYCLE = SEQUENCE_MAX + 1
 
 ALREADY_STORED = Receipt(first_sequence=-1, last_sequence=-1, base_offset=-1, enqueued_ms=0)
-"""The receipt of a duplicate: it lies where its first copy does, and nobody remembers where."""
+"""Receipt of a duplicate. The position of the stored copy is not remembered."""
 
 Append = Callable[[EventBatch, int, AppendDone, "ProducerLink"], None]
-"""(batch, size in bytes, done, who sends): into the partition by way of its throttle."""
+"""(batch, size in bytes, done, link): append to the partition, subject to its throttle."""
 
 
 class SequenceCheck(IntEnum):
-    """How a batch stands to what was published last."""
+    """How the numbers of a batch relate to the last published number."""
 
     NEXT = 0
     DUPLICATE = 1
@@ -46,8 +54,9 @@ class SequenceCheck(IntEnum):
 
 
 def check_sequence(first: int, last: int, published: int) -> SequenceCheck:
-    """Numbers run 0 … 2147483647 and then from 0 again; what lies less than half a cycle behind
-    counts as past. A batch that is half known and half new is no duplicate and leaves a gap."""
+    """Numbers run from 0 to 2,147,483,647 and then start at 0 again, so a number counts as past if
+    it is less than half a cycle before `published`. A batch that is partly published and partly new
+    is a gap: storing it would store the published part twice."""
     if first == (published + 1) % _CYCLE:
         return SequenceCheck.NEXT
     half = _CYCLE // 2
@@ -56,13 +65,16 @@ def check_sequence(first: int, last: int, published: int) -> SequenceCheck:
     return SequenceCheck.GAP
 
 
-def _nothing(_: object) -> None:
-    """The link has gone."""
+def _ignore_end(_: object) -> None:
+    """Replaces `on_end` of a closed link."""
 
 
 class ProducerLink:
-    """An idempotent producer attached to a partition. `sequence` is the last published number:
-    what the attach reply tells, and 0 for a new producer, whose first event is then number 1."""
+    """An idempotent producer attached to a partition.
+
+    `sequence` is the last published number, which the attach reply contains. It is 0 for a new
+    producer, so its first event has number 1.
+    """
 
     __slots__ = ("_continues", "_ended", "_on_end", "_producers", "epoch", "id", "sequence")
 
@@ -79,33 +91,33 @@ class ProducerLink:
         self.id = producer_id
         self.epoch = epoch
         self.sequence = sequence
-        self._continues = continues  # numbers go on where an older epoch left them
+        self._continues = continues  # numbers go on where an older epoch ended
         self._producers = producers
         self._on_end = on_end
         self._ended: PenstockError | None = None
 
     def publish(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
-        """Into the partition, or acknowledged as a duplicate: then `done` gets ALREADY_STORED,
-        before this returns if the first copy is on disk. Raises ArgumentError for a batch whose
-        stamp does not fit the link, OutOfOrderSequence, ProducerEpochStolen, ServerBusy."""
+        """Append the batch, or acknowledge a duplicate: `done` then gets ALREADY_STORED, before
+        this returns if the stored copy is durable. Raises ArgumentError if the stamp does not match
+        the link, OutOfOrderSequence for a gap, ProducerEpochStolen, ServerBusy."""
         if self._ended is not None:
-            # A fresh one each time: an exception raised twice drags its old traceback along.
+            # A new exception each time: one that is raised again keeps its old traceback.
             raise type(self._ended)(*self._ended.args)
-        stamp = self._checked_stamp(batch)
+        stamp = self._check_stamp(batch)
         published = self._producers.last_stamp(self.id)
         if published is not None and (published.epoch == self.epoch or self._continues):
-            follows = check_sequence(
-                stamp.first_sequence, stamp.last_sequence, published.last_sequence
-            )
             last = published.last_sequence
+            check = check_sequence(stamp.first_sequence, stamp.last_sequence, last)
         else:
-            follows = check_sequence(stamp.first_sequence, stamp.last_sequence, self.sequence)
+            # Only the client stated `sequence`. The log has no stored copy of earlier numbers, so a
+            # batch with one of them must not be acknowledged as a duplicate.
             last = self.sequence
-            if follows is SequenceCheck.DUPLICATE:  # the client says so; the log does not know it
-                follows = SequenceCheck.GAP
-        if follows is SequenceCheck.NEXT:
+            check = check_sequence(stamp.first_sequence, stamp.last_sequence, last)
+            if check is SequenceCheck.DUPLICATE:
+                check = SequenceCheck.GAP
+        if check is SequenceCheck.NEXT:
             self._producers.append(self, batch, stamp, size_bytes, done)
-        elif follows is SequenceCheck.DUPLICATE and not self._producers.has_lost(self.id):
+        elif check is SequenceCheck.DUPLICATE and not self._producers.has_lost(self.id):
             self._producers.acknowledge(self.id, done)
         else:
             raise OutOfOrderSequence(
@@ -115,21 +127,21 @@ class ProducerLink:
             )
 
     def close(self) -> None:
-        """The link has gone. Harmless when done before."""
+        """The client's link is closed. Idempotent."""
         if self._ended is None:
             self._ended = OperationCancelled("The producer's link is closed.")
-            self._on_end = _nothing  # refers to the link, which refers to this
+            self._on_end = _ignore_end  # breaks the reference cycle with the link
             self._producers.remove_link(self)
 
     def end(self, error: PenstockError) -> None:
-        """The service takes the link away and says why."""
+        """Close the link from the service's side and notify its owner."""
         if self._ended is None:
-            on_end, self._on_end = self._on_end, _nothing
+            on_end, self._on_end = self._on_end, _ignore_end
             self._ended = error
             self._producers.remove_link(self)
             on_end(error)
 
-    def _checked_stamp(self, batch: EventBatch) -> ProducerStamp:
+    def _check_stamp(self, batch: EventBatch) -> ProducerStamp:
         stamp = batch.producer
         if stamp is None:
             raise ArgumentError(
@@ -155,7 +167,7 @@ class ProducerLink:
 
 
 class _PendingBatch:
-    """An append on its way to the disk, and the duplicates of it that came meanwhile."""
+    """An append that is not yet durable, and the callbacks of its duplicates."""
 
     __slots__ = ("duplicates",)
 
@@ -170,11 +182,14 @@ class IdempotentProducers:
         self._log = log
         self._append = append
         self._producer_ids = producer_ids
+        # By producer id: at most one link each, the one with the highest epoch.
         self._links: dict[int, ProducerLink] = {}
+        # By producer id, oldest first. The log completes appends in order, so the last entry of a
+        # producer completes after every copy that a duplicate can refer to.
         self._in_flight: dict[int, deque[_PendingBatch]] = {}
-        # Producers one of whose appends failed, and its first number: the log may still name it
-        # as published, so nothing is taken for a duplicate until that number was stored after
-        # all. The log forgets producers at the same count.
+        # Producer id -> first number of its earliest failed append. The log may still report that
+        # number as published, so no batch of the producer is acknowledged as a duplicate until the
+        # number was appended again. Bounded like the stamps in the log.
         self._lost: OrderedDict[int, int] = OrderedDict()
 
     def links(self) -> list[ProducerLink]:
@@ -188,13 +203,13 @@ class IdempotentProducers:
         sequence: int | None,
         on_end: OnEnd,
     ) -> ProducerLink:
-        """None means "the service chooses". A link of the same id with the same or a lower epoch
-        is ended with ProducerEpochStolen; a higher one refuses the new link with it.
+        """None lets the service choose. A link of the same id with the same or a lower epoch is
+        ended with ProducerEpochStolen; if it has a higher epoch, the new link is refused with it.
 
-        A producer that states a number behind the last one published in its epoch is refused with
-        OutOfOrderSequence: it does not know what it has published, and its next events would be
-        taken for duplicates or stored twice. One that left a publication in doubt leaves the
-        number out and learns it from the answer."""
+        Raises OutOfOrderSequence if the producer states a number below the last one published in
+        its epoch: it does not know what it published, so its next events would be taken for
+        duplicates or be stored twice. A producer that is in doubt leaves the number out and learns
+        it from the reply."""
         _check_range("producer id", producer_id, 0, PRODUCER_ID_MAX)
         _check_range("producer epoch", epoch, 0, EPOCH_MAX)
         _check_range("producer sequence number", sequence, 0, SEQUENCE_MAX)
@@ -202,7 +217,7 @@ class IdempotentProducers:
             producer_id = self._producer_ids()
         published = self._log.producer(producer_id)
         current = self._links.get(producer_id)
-        epoch = _chosen_epoch(producer_id, epoch, published, current)
+        epoch = _choose_epoch(producer_id, epoch, published, current)
         continues = published is not None and (
             published.epoch == epoch or sequence in (None, published.last_sequence)
         )
@@ -211,7 +226,7 @@ class IdempotentProducers:
             start = published.last_sequence
         else:
             start = sequence or 0
-            self._lost.pop(producer_id, None)  # a new epoch that counts anew
+            self._lost.pop(producer_id, None)  # a new epoch starts its own numbers
         link = ProducerLink(
             self,
             producer_id=producer_id,
@@ -231,7 +246,7 @@ class IdempotentProducers:
         return link
 
     def _check_not_behind(self, published: ProducerStamp, sequence: int | None) -> None:
-        # After a failed append the log may name a number that was never stored.
+        # After a failed append the log may report a number that was never stored.
         if sequence is None or sequence == published.last_sequence or self.has_lost(published.id):
             return
         if check_sequence(sequence, sequence, published.last_sequence) is SequenceCheck.DUPLICATE:
@@ -259,59 +274,62 @@ class IdempotentProducers:
         size_bytes: int,
         done: AppendDone,
     ) -> None:
-        entry = _PendingBatch()
+        pending = _PendingBatch()
 
-        def finished(outcome: Receipt | PenstockError) -> None:
-            self._remove_pending(link.id, entry)
+        def on_append_done(outcome: Receipt | PenstockError) -> None:
+            self._remove_pending(link.id, pending)
             if isinstance(outcome, PenstockError):
                 self._mark_lost(link.id, stamp.first_sequence)
             else:
                 link.sequence = stamp.last_sequence
             done(outcome)
-            for duplicate_done in entry.duplicates:
+            for duplicate_done in pending.duplicates:
                 duplicate_done(outcome if isinstance(outcome, PenstockError) else ALREADY_STORED)
 
-        self._append(batch, size_bytes, finished, link)
+        self._append(batch, size_bytes, on_append_done, link)
         if self._lost.get(link.id) == stamp.first_sequence:
             del self._lost[link.id]
-        self._in_flight.setdefault(link.id, deque()).append(entry)
+        self._in_flight.setdefault(link.id, deque()).append(pending)
 
     def acknowledge(self, producer_id: int, done: AppendDone) -> None:
-        """A duplicate waits for the newest append under way: its first copy is no later."""
+        """Acknowledge a duplicate when the newest pending append completes: the stored copy is that
+        append or an earlier one."""
         in_flight = self._in_flight.get(producer_id)
         if in_flight:
             in_flight[-1].duplicates.append(done)
         else:
             done(ALREADY_STORED)
 
-    def _remove_pending(self, producer_id: int, entry: _PendingBatch) -> None:
+    def _remove_pending(self, producer_id: int, pending: _PendingBatch) -> None:
         in_flight = self._in_flight[producer_id]
-        in_flight.remove(entry)  # the first one: the log finishes appends in their order
+        in_flight.remove(pending)  # the first: the log completes appends in order
         if not in_flight:
             del self._in_flight[producer_id]
 
     def _mark_lost(self, producer_id: int, first_sequence: int) -> None:
-        self._lost.setdefault(producer_id, first_sequence)  # appends fail in order: the earliest
+        self._lost.setdefault(
+            producer_id, first_sequence
+        )  # appends fail in order, so the first entry is the earliest
         if len(self._lost) > limits.PRODUCERS_PER_PARTITION_MAX:
             self._lost.popitem(last=False)
 
 
-def _chosen_epoch(
+def _choose_epoch(
     producer_id: int,
     epoch: int | None,
     published: ProducerStamp | None,
     current: ProducerLink | None,
 ) -> int:
-    known = max(
+    newest = max(
         -1 if published is None else published.epoch, -1 if current is None else current.epoch
     )
     if epoch is None:
-        # One more than the last, so that the last owner cannot come back under its old epoch.
-        return min(known + 1, EPOCH_MAX)
-    if epoch < known:
+        # Above the last epoch, so that the previous owner cannot attach with its old one.
+        return min(newest + 1, EPOCH_MAX)
+    if epoch < newest:
         raise ProducerEpochStolen(
             f"The producer '{producer_id}' with epoch '{epoch}' cannot be created: one with the "
-            f"higher epoch '{known}' has published to this partition or is attached to it."
+            f"higher epoch '{newest}' has published to this partition or is attached to it."
         )
     return epoch
 

@@ -1,7 +1,7 @@
-"""How far every consumer group is behind, partition by partition.
+"""Lag of every consumer group, per partition.
 
-A group's place is its checkpoint where the service keeps one, else that of its connected reader
-that is furthest behind. Nothing here waits, but for `with_seconds`.
+It is measured from the group's checkpoint if the service stores one, else from the connected reader
+with the largest lag. Only `add_lag_seconds` blocks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from penstock.model.names import fold_name
 
 
 class CheckpointReader(Protocol):
-    """What the service keeps of event processors, by the hub's id and the group's name."""
+    """Ownerships and checkpoints that the service stores, by hub id and group name."""
 
     def ownerships(self, hub_id: str, group: str) -> list[Ownership]: ...
     def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]: ...
 
 
 class LagRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One consumer group on one partition. None is what is not known: a group that nobody reads
-    and that has no checkpoint is not behind by any number."""
+    """One consumer group on one partition. None means unknown: a group without readers and without
+    a checkpoint has no lag."""
 
     namespace: str
     hub: str
@@ -36,13 +36,13 @@ class LagRow(msgspec.Struct, frozen=True, kw_only=True):
     partition: str
     last_sequence_number: int  # -1: nothing was ever published
     checkpoint_sequence_number: int | None
-    lag_events: int | None  # retained events that were not processed, or not delivered
-    lag_bytes: int | None  # about: from the checkpoint's event to the newest one
-    lag_seconds: float | None  # the age of the oldest of them
+    lag_events: int | None  # retained events not processed, or not delivered
+    lag_bytes: int | None  # approximate: from the event of the checkpoint to the newest one
+    lag_seconds: float | None  # age of the oldest of these events
     owner: str | None  # the event processor that holds the lease
-    epoch: int | None  # of the exclusive reader that is connected
-    readers: int  # that are connected
-    last_seen_ms: int | None = None  # a reader, a lease's renewal or a checkpoint; None: never
+    epoch: int | None  # of the connected exclusive reader
+    readers: int  # connected ones
+    last_seen_ms: int | None = None  # reader, lease renewal or checkpoint; None: never
 
 
 def lag_rows(
@@ -54,8 +54,8 @@ def lag_rows(
     namespace: str | None = None,
     hub: str | None = None,
 ) -> list[LagRow]:
-    """A row for each group and partition of the hubs asked for, or of all that are open. Seconds
-    are filled in where memory has the event; `with_seconds` asks the disk for the others."""
+    """A row per group and partition, of the selected hubs or of all open ones. `lag_seconds` is set
+    where the event is in the tail cache; `add_lag_seconds` reads the others from disk."""
     rows: list[LagRow] = []
     for runtime in broker.hubs():
         entity = runtime.entity
@@ -70,13 +70,13 @@ def lag_rows(
 def hub_rows(
     runtime: HubRuntime, catalog: Catalog, checkpoints: CheckpointReader, *, now_ms: int
 ) -> list[LagRow]:
-    """Of one hub."""
+    """The rows of one hub."""
     rows: list[LagRow] = []
     entity = runtime.entity
     readers = _by_group_and_partition(runtime.readers())
     for group in catalog.groups(entity.namespace, entity.name):
-        owned = {each.partition_id: each for each in checkpoints.ownerships(entity.id, group.name)}
-        saved = {each.partition_id: each for each in checkpoints.checkpoints(entity.id, group.name)}
+        owned = {o.partition_id: o for o in checkpoints.ownerships(entity.id, group.name)}
+        saved = {c.partition_id: c for c in checkpoints.checkpoints(entity.id, group.name)}
         for index, partition in enumerate(runtime.partition_ids):
             rows.append(
                 _build_lag_row(
@@ -93,8 +93,8 @@ def hub_rows(
 
 
 def add_lag_seconds(rows: Iterable[LagRow], broker: Broker, *, now_ms: int) -> list[LagRow]:
-    """The same with every age that can be known. Reads the disk: any thread that may wait."""
-    hubs = {_hub_key(each.entity.namespace, each.entity.name): each for each in broker.hubs()}
+    """The rows with every `lag_seconds` that can be determined. Reads the disk; any thread."""
+    hubs = {_hub_key(hub.entity.namespace, hub.entity.name): hub for hub in broker.hubs()}
     return [
         _read_lag_seconds(row, hubs.get(_hub_key(row.namespace, row.hub)), now_ms) for row in rows
     ]
@@ -113,7 +113,7 @@ def _build_lag_row(
     done = None if checkpoint is None else checkpoint.sequence_number
     lag_events: int | None = None
     if done is not None:
-        # What retention has dropped can be processed by nobody: it is not counted.
+        # Events that retention removed cannot be processed any more and are not counted.
         oldest = status.last_sequence + 1 if status.is_empty else status.begin_sequence
         lag_events = max(0, status.last_sequence + 1 - max(done + 1, oldest))
     elif readers:
@@ -139,8 +139,8 @@ def _build_lag_row(
 
 
 def _last_report_ms(ownership: Ownership | None, checkpoint: Checkpoint | None) -> int | None:
-    told = [each.modified_ms for each in (ownership, checkpoint) if each is not None]
-    return max(told, default=0) or None
+    times = [record.modified_ms for record in (ownership, checkpoint) if record is not None]
+    return max(times, default=0) or None
 
 
 def _read_lag_seconds(row: LagRow, hub: HubRuntime | None, now_ms: int) -> LagRow:
@@ -149,7 +149,7 @@ def _read_lag_seconds(row: LagRow, hub: HubRuntime | None, now_ms: int) -> LagRo
     try:
         enqueued_ms = hub.read_enqueued_ms(int(row.partition), _oldest_unread_sequence(row))
     except PenstockError:
-        return row  # unreadable: the events are counted, their age is not known
+        return row  # unreadable: the age stays unknown
     return _set_lag_seconds(row, enqueued_ms, now_ms)
 
 
@@ -167,8 +167,8 @@ def _oldest_unread_sequence(row: LagRow) -> int:
 def _lag_bytes(
     checkpoint: Checkpoint | None, lag_events: int | None, last_offset: int
 ) -> int | None:
-    """Offsets are byte positions, so their distance is what lies between, record heads included.
-    Other stores' processors may write offsets of another form."""
+    """Offsets are byte positions, so their difference is the lag in bytes, record headers included.
+    Processors may write offsets of another form, which give None."""
     if lag_events == 0:
         return 0
     if checkpoint is None or not checkpoint.offset.isascii() or not checkpoint.offset.isdigit():
@@ -179,10 +179,10 @@ def _lag_bytes(
 def _by_group_and_partition(
     readers: Iterable[ReaderView],
 ) -> dict[tuple[str, int], list[ReaderView]]:
-    places: dict[tuple[str, int], list[ReaderView]] = {}
+    groups: dict[tuple[str, int], list[ReaderView]] = {}
     for reader in readers:
-        places.setdefault((fold_name(reader.group), reader.partition), []).append(reader)
-    return places
+        groups.setdefault((fold_name(reader.group), reader.partition), []).append(reader)
+    return groups
 
 
 def _hub_key(namespace: str, hub: str) -> tuple[str, str]:

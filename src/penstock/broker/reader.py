@@ -1,9 +1,14 @@
-"""One reader of one partition: what it delivers next. It decides; a door does the I/O.
+"""One reader of one partition decides what to deliver next; the gateway does the I/O.
 
-The door asks `state()`. READY: it sends from `batch` at `position`, as much as `allowance()` allows
-now, and says so with `advance()`; allowed nothing, it waits for `on_ready`.
-AT_END: it waits for `on_ready`. NEEDS_DISK: it runs `fetch()` on a thread that may block and hands
-the result to `fetched()`. No per-event work is done here, but for finding the first event.
+The gateway calls `state()`:
+
+- READY: it sends from `batch` at `position`, up to `allowance()` bytes, and reports what it sent
+  with `advance()`. With an allowance of 0 it waits for `on_ready`.
+- AT_END: it waits for `on_ready`.
+- NEEDS_DISK: it runs `fetch()` on a thread that may block and passes the result to
+  `accept_fetch()` on the owner's thread.
+
+No per-event work is done here except finding the first event of a batch.
 """
 
 from __future__ import annotations
@@ -24,32 +29,37 @@ from penstock.model.positions import Position, PositionKind
 from penstock.model.sections import section_position
 
 OnEnd = Callable[[PenstockError], None]
-"""The service ends a link: called once, never after the link's own close(), on the owner's
-thread and possibly before the call that caused it returns."""
+"""The service ended a link. Called once, never after the link's own close(), on the owner's
+thread, possibly before the call that caused it returns."""
 
 OnReady = Callable[[], None]
 
-# Reading ahead starts small and doubles as the reader keeps up, so that many readers that stall
-# at once (no credit) hold little.
+# Read-ahead starts small and doubles while the reader keeps up, so that many readers without credit
+# hold little memory.
 _AHEAD_BYTES_FIRST = limits.READ_CHUNK_BYTES // 16
-_RUN_BATCHES_MAX = 32  # sent from at once: batches of a hundred small events fill a turn with fewer
+_RUN_BATCHES_MAX = 32  # sent at once; batches of a hundred small events fill a turn with fewer
 
 
 class ReadState(IntEnum):
-    READY = 0  # there is a batch to send from
-    AT_END = 1  # everything committed is sent; on_ready tells of more
-    NEEDS_DISK = 2  # fetch() must be run, on a thread that may block
+    READY = 0  # `batch` can be sent
+    AT_END = 1  # all committed events are sent; `on_ready` is called when there are more
+    NEEDS_DISK = 2  # fetch() must run on a thread that may block
 
 
 class FetchResult(msgspec.Struct, frozen=True):
-    """What fetch() found: batches from the one that holds `sequence` on."""
+    """Result of fetch(): batches, the first of which contains `sequence` if it is retained."""
 
     sequence: int
     batches: list[StoredBatch]
 
 
 class Reader:
-    """Made by `HubRuntime.open_reader`; everything but fetch() is for the owner's thread."""
+    """Created by `HubRuntime.open_reader`. Everything but fetch() is called on the owner's thread.
+
+    fetch() runs on another thread. It sets `_fetching` and reads `_start`, `sequence` and
+    `_ahead_bytes`. No batch is current until accept_fetch(), so `advance` cannot change `sequence`
+    meanwhile.
+    """
 
     __slots__ = (
         "_ahead",
@@ -87,38 +97,39 @@ class Reader:
         on_close: Callable[[Reader], None],
         egress: EgressLimiter | None = None,
     ) -> None:
-        """`egress` None: the service reads for itself; it is neither slowed nor counted."""
+        """With `egress` None the reader is neither slowed nor counted (reads of the service)."""
         self.group = group
         self.partition = partition
         self.identity = identity
-        self.sequence = 0  # of the next event, once the start is located
-        self.position = 0  # where that event's data section starts in batch.sections
-        self.remaining = 0  # events of the batch from `position` on
+        self.sequence = 0  # of the next event to deliver; valid once `_start` is None
+        self.position = 0  # start of the data section of that event in batch.sections
+        self.remaining = 0  # events of the batch from `position` on; never 0 while READY
         self._log = log
         self._on_end = on_end
         self._on_ready = on_ready
         self._on_close = on_close
         self._egress = egress
-        self._start: Position | None = start
+        self._start: Position | None = start  # not yet located; then None
+        # The current batch is `_ahead[_ahead_next - 1]`; None unless READY.
         self._batch: StoredBatch | None = None
         self._ahead: list[StoredBatch] = []
         self._ahead_next = 0
         self._ahead_bytes = _AHEAD_BYTES_FIRST
-        self._fetching = False
-        self._waiting = False
+        self._fetching = False  # from fetch() until accept_fetch()
+        self._waiting = False  # AT_END was returned and on_ready was not called since
         self._closed = False
         self._unsubscribe: Unsubscribe | None = None
         self._locate_in_memory(start)
 
     @property
     def batch(self) -> StoredBatch:
-        """The batch to send from; only while READY."""
+        """The batch to send from. Only while READY."""
         assert self._batch is not None
         return self._batch
 
     @property
     def batches(self) -> list[StoredBatch]:
-        """That one and some of those behind it; only while READY."""
+        """The current batch and some after it. Only while READY."""
         assert self._batch is not None
         return self._ahead[self._ahead_next - 1 : self._ahead_next + _RUN_BATCHES_MAX]
 
@@ -128,18 +139,18 @@ class Reader:
 
     @property
     def lag_events(self) -> int:
-        """Retained events that it has not taken; 0 until its start is located."""
+        """Retained events that were not delivered; 0 until the start is located."""
         status = self._log.status()
         if self._start is not None or status.is_empty:
             return 0
         return max(0, status.last_sequence + 1 - max(self.sequence, status.begin_sequence))
 
     def runtime(self) -> PartitionStatus:
-        """The partition as it is now, for receiver runtime metrics (protocol.md 5.4)."""
+        """Status of the partition, for receiver runtime metrics (protocol.md 5.4)."""
         return self._log.status()
 
     def state(self) -> ReadState:
-        """What can be done next. Never blocks."""
+        """What the gateway can do next. Does not block."""
         if self._batch is not None:
             return ReadState.READY
         if self._closed:
@@ -156,20 +167,20 @@ class Reader:
         return ReadState.AT_END
 
     def allowance(self, bytes_max: int) -> int:
-        """How many bytes of events may be sent now, the last one going beyond if need be; 0: the
-        namespace's egress units are used up, and `on_ready` tells of more."""
+        """Bytes of events that may be sent now; the last event may exceed it. 0: the egress units
+        of the namespace are used up, and `on_ready` is called when there are more."""
         egress = self._egress
         if egress is None or not egress.is_paced:
             return bytes_max
         return egress.allowance(self, bytes_max)
 
     def resume(self) -> None:
-        """Egress units are back."""
+        """Egress units are available again (`EgressWaiter`)."""
         if not self._closed:
             self._on_ready()
 
     def advance(self, events: int, position: int) -> None:
-        """`events` of `batches` were sent; behind the last of them `position` is reached in the
+        """`events` events of `batches` were sent. `position` is the end of the last one in the
         sections of its batch."""
         assert events > 0
         size = 0
@@ -188,8 +199,8 @@ class Reader:
             self._next_batch()
 
     def fetch(self) -> FetchResult:
-        """Locate the start if need be, and read from the disk. Blocks; any thread; one at a time.
-        Raises ArgumentError for a start beyond the end, LogCorrupt, or another PenstockError."""
+        """Locate the start if necessary, and read from disk. Blocks; any thread; one call at a
+        time. Raises ArgumentError for a start beyond the end, LogCorrupt, other PenstockErrors."""
         assert not self._fetching
         assert self._batch is None
         self._fetching = True
@@ -197,7 +208,7 @@ class Reader:
             start, sequence = self._start, self.sequence
             if start is not None:
                 sequence = self._log.locate(start)
-            # What retention has dropped meanwhile is left out: reading goes on at the oldest.
+            # Events that retention removed are skipped: reading goes on at the oldest event.
             batches = self._log.read(sequence, bytes_max=self._ahead_bytes)
             return FetchResult(sequence, batches)
         except BaseException:
@@ -205,7 +216,7 @@ class Reader:
             raise
 
     def accept_fetch(self, result: FetchResult) -> None:
-        """What fetch() returned, back on the owner's thread; ignored once closed."""
+        """Take the result of fetch(), on the owner's thread. Ignored once closed."""
         if self._closed:
             return
         assert self._fetching
@@ -215,11 +226,11 @@ class Reader:
         if result.batches:
             self._read_ahead(result.batches)
         else:
-            self._skip_what_is_gone()
+            self._skip_removed()
 
     def release_memory(self) -> None:
-        """Forget what was read ahead, for a reader that is to wait long for credit; it is found
-        again by its sequence number."""
+        """Drop the batches read ahead, for a reader that waits for credit. `sequence` stays, so
+        they are read again."""
         self._batch = None
         self._ahead = []
         self._ahead_next = 0
@@ -227,7 +238,7 @@ class Reader:
         self.remaining = 0
 
     def close(self) -> None:
-        """Give the place up. Harmless when done before, or when the service ended the reader."""
+        """Release the registration. Idempotent; also after the service ended the reader."""
         if self._closed:
             return
         self._closed = True
@@ -241,13 +252,14 @@ class Reader:
         self._on_close(self)
 
     def end(self, error: PenstockError) -> None:
-        """The service takes the place away and says why."""
+        """Close the reader from the service's side and notify its owner."""
         if not self._closed:
             self.close()
             self._on_end(error)
 
     def _locate_in_memory(self, start: Position) -> None:
-        """LATEST is evaluated now, not when credit arrives (protocol.md 5.3)."""
+        """Locate LATEST and EARLIEST now: LATEST is the end at attach, not when credit arrives
+        (protocol.md 5.3)."""
         if start.kind not in (PositionKind.LATEST, PositionKind.EARLIEST):
             return
         status = self._log.status()
@@ -257,9 +269,9 @@ class Reader:
             self.sequence = status.begin_sequence
         self._start = None
 
-    def _skip_what_is_gone(self) -> None:
-        """The disk had nothing. Unless that is the end, retention dropped it all: asking for it
-        again would never end."""
+    def _skip_removed(self) -> None:
+        """The disk had no batch at `sequence`. Unless that is the end, retention removed it: go on
+        at the oldest event, or the reader would fetch the same sequence number forever."""
         status = self._log.status()
         oldest = status.last_sequence + 1 if status.is_empty else status.begin_sequence
         self.sequence = max(self.sequence, oldest)
@@ -270,8 +282,8 @@ class Reader:
         self._next_batch()
 
     def _next_batch(self) -> None:
-        """Enter the batch that holds the next event, or the first one after it when retention
-        overtook the reader."""
+        """Make the batch with the next event current, or the first one after it if retention
+        removed the event."""
         self._batch = None
         while self._ahead_next < len(self._ahead):
             batch = self._ahead[self._ahead_next]
@@ -300,7 +312,7 @@ class Reader:
 
 
 def _prefix(batches: list[StoredBatch], bytes_max: int) -> list[StoredBatch]:
-    """As many as fit into bytes_max, at least one."""
+    """The first batches that fit into `bytes_max`, at least one."""
     total = 0
     for index, batch in enumerate(batches):
         total += len(batch.sections)

@@ -1,7 +1,8 @@
-"""Who may read a partition beside whom: exclusive (epoch) and shared readers (protocol.md 5.6).
+"""Which readers may read a partition at the same time: epoch (exclusive) and shared readers
+(protocol.md 5.6).
 
-The scope of one `Ownership` is (hub, consumer group, partition). Only readers that are attached
-count: an epoch is forgotten with its reader.
+A registry covers one partition in one consumer group. Only attached readers count: an epoch is
+forgotten when its reader closes.
 """
 
 from __future__ import annotations
@@ -11,35 +12,35 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from penstock.broker import error_messages
 from penstock.model import limits
-from penstock.model.errors import LinkStolen, QuotaExceeded
-from penstock.model.names import quote_text
+from penstock.model.errors import LinkStolen
 
 R = TypeVar("R")
 
 
 class ReaderIdentity(msgspec.Struct, frozen=True, gc=False):
-    """What a reader says of itself: its receiver name, and an epoch if it wants to be alone."""
+    """The receiver name that the client chose, and the epoch of an exclusive reader."""
 
     name: str | None
     epoch: int | None
 
 
 class RegisteredReaders(IntEnum):
-    """Who reads already."""
+    """The readers that are registered already."""
 
-    NOBODY = 0
-    SHARED = 1  # one shared reader or more, and room for another
-    SHARED_FULL = 2  # as many shared readers as are allowed
+    NONE = 0
+    SHARED = 1  # at least one, fewer than allowed
+    SHARED_FULL = 2  # as many as allowed
     EPOCH = 3
 
 
 class NewReaderKind(IntEnum):
-    """What the new reader is, measured against an epoch reader that is there."""
+    """The new reader, compared with a registered epoch reader."""
 
     SHARED = 0
     EPOCH_LOWER = 1
-    EPOCH_NOT_LOWER = 2  # equal, higher, or nobody there to compare with
+    EPOCH_NOT_LOWER = 2  # equal or higher, or there is no epoch reader
 
 
 class RegistrationDecision(IntEnum):
@@ -50,15 +51,15 @@ class RegistrationDecision(IntEnum):
     REFUSE_LOWER = 4
 
 
-# (row, who is there, who asks, what happens). One reader is never both; (nobody or shared, lower)
-# cannot arise, since there is no epoch to be lower than.
+# (row, registered readers, new reader, decision). There is no row for an epoch that is lower than
+# that of no epoch reader: it cannot occur.
 DECISIONS = (
-    ("A1", RegisteredReaders.NOBODY, NewReaderKind.SHARED, RegistrationDecision.ADMIT),
-    ("A2", RegisteredReaders.NOBODY, NewReaderKind.EPOCH_NOT_LOWER, RegistrationDecision.ADMIT),
-    # Shared readers are competing consumers; the documents bound them at five.
+    ("A1", RegisteredReaders.NONE, NewReaderKind.SHARED, RegistrationDecision.ADMIT),
+    ("A2", RegisteredReaders.NONE, NewReaderKind.EPOCH_NOT_LOWER, RegistrationDecision.ADMIT),
+    # Shared readers each get all events; Azure allows five.
     ("B1", RegisteredReaders.SHARED, NewReaderKind.SHARED, RegistrationDecision.ADMIT),
     ("B2", RegisteredReaders.SHARED_FULL, NewReaderKind.SHARED, RegistrationDecision.REFUSE_FULL),
-    # An epoch reader wants the partition for itself, so all the shared ones leave.
+    # An epoch reader is exclusive: it displaces all shared readers.
     (
         "C1",
         RegisteredReaders.SHARED,
@@ -71,7 +72,7 @@ DECISIONS = (
         NewReaderKind.EPOCH_NOT_LOWER,
         RegistrationDecision.ADMIT_AND_DISPLACE,
     ),
-    # Event processors all attach with epoch 0: an equal epoch must win or none could take over.
+    # Event processors attach with epoch 0: if an equal epoch did not win, none could take over.
     (
         "D1",
         RegisteredReaders.EPOCH,
@@ -82,23 +83,23 @@ DECISIONS = (
     ("D3", RegisteredReaders.EPOCH, NewReaderKind.SHARED, RegistrationDecision.REFUSE_SHARED),
 )
 
-_RULINGS: list[list[RegistrationDecision | None]] = [
+_TABLE: list[list[RegistrationDecision | None]] = [
     [None] * len(NewReaderKind) for _ in RegisteredReaders
 ]
-for _row, _existing, _asking, _ruling in DECISIONS:
-    assert _RULINGS[_existing][_asking] is None, _row
-    _RULINGS[_existing][_asking] = _ruling
+for _row, _registered, _new, _decision in DECISIONS:
+    assert _TABLE[_registered][_new] is None, _row
+    _TABLE[_registered][_new] = _decision
 
 
 class DisplacedReader(msgspec.Struct, Generic[R], frozen=True):
-    """A reader that lost its place, and what it is to be told."""
+    """A reader that lost its registration, and the error for its link."""
 
     reader: R
     error: LinkStolen
 
 
 class Registration(msgspec.Struct, Generic[R], frozen=True):
-    """The new reader is in; these are out."""
+    """The new reader is registered; `displaced` readers no longer are."""
 
     displaced: list[DisplacedReader[R]]
 
@@ -109,33 +110,46 @@ class ReaderRegistry(Generic[R]):
     __slots__ = ("_readers",)
 
     def __init__(self) -> None:
+        # In order of registration: up to SHARED_READERS_MAX shared readers, or one epoch reader
+        # alone, never both. `_epoch_reader` relies on it.
         self._readers: list[tuple[ReaderIdentity, R]] = []
 
     def __len__(self) -> int:
         return len(self._readers)
 
     def readers(self) -> list[tuple[ReaderIdentity, R]]:
-        """Who reads now, in the order of arrival."""
+        """The registered readers, in order of registration."""
         return list(self._readers)
 
     def admit(self, new: ReaderIdentity, reader: R) -> Registration[R]:
-        """Seat the new reader and say who loses its seat to it; or raise QuotaExceeded or
-        LinkStolen, and nothing has changed."""
+        """Register the new reader and return the displaced ones, whose links the caller ends.
+        Raises QuotaExceeded or LinkStolen; the registry is then unchanged."""
         current = self._epoch_reader()
-        ruling = _RULINGS[self._registered_readers(current)][_asking_of(new, current)]
-        assert ruling is not None
-        if ruling is RegistrationDecision.REFUSE_FULL:
-            raise QuotaExceeded(_full_text([identity.name for identity, _ in self._readers]))
-        if ruling is RegistrationDecision.REFUSE_SHARED:
+        decision = _TABLE[self._registered_readers(current)][_new_reader_kind(new, current)]
+        assert decision is not None
+        if decision is RegistrationDecision.REFUSE_FULL:
+            names = [identity.name for identity, _ in self._readers]
+            raise error_messages.too_many_readers_error(names)
+        if decision is RegistrationDecision.REFUSE_SHARED:
             assert current is not None
-            raise LinkStolen(_shared_refused_text(current))
-        if ruling is RegistrationDecision.REFUSE_LOWER:
+            raise error_messages.epoch_reader_exists_error(current.epoch)
+        if decision is RegistrationDecision.REFUSE_LOWER:
             assert current is not None
-            raise LinkStolen(_lower_refused_text(new, current))
+            raise error_messages.lower_epoch_error(
+                new_name=new.name, new_epoch=new.epoch, name=current.name, epoch=current.epoch
+            )
         displaced: list[DisplacedReader[R]] = []
-        if ruling is RegistrationDecision.ADMIT_AND_DISPLACE:
+        if decision is RegistrationDecision.ADMIT_AND_DISPLACE:
             displaced = [
-                DisplacedReader(old, LinkStolen(_displaced_text(new, identity)))
+                DisplacedReader(
+                    old,
+                    error_messages.displaced_error(
+                        new_name=new.name,
+                        new_epoch=new.epoch,
+                        name=identity.name,
+                        epoch=identity.epoch,
+                    ),
+                )
                 for identity, old in self._readers
             ]
             self._readers.clear()
@@ -143,75 +157,29 @@ class ReaderRegistry(Generic[R]):
         return Registration(displaced)
 
     def release(self, reader: R) -> None:
-        """The reader has gone; one that was displaced before is not here any more."""
-        self._readers = [seat for seat in self._readers if seat[1] is not reader]
+        """Remove the reader. Does nothing for one that was displaced."""
+        self._readers = [entry for entry in self._readers if entry[1] is not reader]
 
     def _registered_readers(self, current: ReaderIdentity | None) -> RegisteredReaders:
         if current is not None:
             return RegisteredReaders.EPOCH
         if not self._readers:
-            return RegisteredReaders.NOBODY
+            return RegisteredReaders.NONE
         if len(self._readers) < limits.SHARED_READERS_MAX:
             return RegisteredReaders.SHARED
         return RegisteredReaders.SHARED_FULL
 
     def _epoch_reader(self) -> ReaderIdentity | None:
-        """An epoch reader is alone, so looking at the first is enough."""
+        """The registered epoch reader, which is then the only reader."""
         if self._readers and self._readers[0][0].epoch is not None:
             assert len(self._readers) == 1
             return self._readers[0][0]
         return None
 
 
-def _asking_of(new: ReaderIdentity, current: ReaderIdentity | None) -> NewReaderKind:
+def _new_reader_kind(new: ReaderIdentity, current: ReaderIdentity | None) -> NewReaderKind:
     if new.epoch is None:
         return NewReaderKind.SHARED
     if current is not None and current.epoch is not None and new.epoch < current.epoch:
         return NewReaderKind.EPOCH_LOWER
     return NewReaderKind.EPOCH_NOT_LOWER
-
-
-# The service's own words: SDKs and users' tools match on them (protocol.md 5.6, 13).
-
-
-def _full_text(names: list[str | None]) -> str:
-    return (
-        "Exceeded the maximum number of allowed receivers per partition in a consumer group "
-        f"which is {limits.SHARED_READERS_MAX}. "
-        f"List of connected receivers - {', '.join(map(_format_reader_name, names))}."
-    )
-
-
-def _shared_refused_text(current: ReaderIdentity) -> str:
-    return (
-        "At least one receiver for the endpoint is created with epoch of "
-        f"'{current.epoch}', and so non-epoch receiver is not allowed. Either reconnect with a "
-        "higher epoch, or make sure all epoch receivers are closed or disconnected."
-    )
-
-
-def _lower_refused_text(new: ReaderIdentity, current: ReaderIdentity) -> str:
-    return (
-        f"Receiver '{_format_reader_name(current.name)}' with a higher epoch "
-        f"'{current.epoch}' already exists. "
-        f"Receiver '{_format_reader_name(new.name)}' with epoch {new.epoch} cannot be "
-        "created. Make sure you "
-        "are creating receiver with increasing epoch value to ensure connectivity, or ensure all "
-        "old epoch receivers are closed or disconnected."
-    )
-
-
-def _displaced_text(new: ReaderIdentity, old: ReaderIdentity) -> str:
-    # A shared reader's epoch is printed as '' (protocol.md 13, recorded on the real service).
-    epoch = "" if old.epoch is None else old.epoch
-    return (
-        f"New receiver '{_format_reader_name(new.name)}' with higher epoch of '{new.epoch}' "
-        "is created hence "
-        f"current receiver '{_format_reader_name(old.name)}' with epoch '{epoch}' is getting "
-        "disconnected. "
-        "If you are recreating the receiver, make sure a higher epoch is used."
-    )
-
-
-def _format_reader_name(name: str | None) -> str:
-    return "nil" if name is None else quote_text(name)

@@ -1,6 +1,6 @@
-"""Where a consumer group's checkpoint is put when somebody moves it.
+"""The checkpoint that a consumer group gets when an operator moves it.
 
-A checkpoint names the last event that was processed, so that the group goes on with the next one.
+A checkpoint names the last processed event: the group continues with the next one.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from penstock.model.errors import ArgumentOutOfRange
 from penstock.model.positions import Position, PositionKind
 from penstock.model.sections import section_position
 
-# In the SDKs' own words: what is oldest when the reader comes (protocol.md 5.3).
+# Offset that SDKs use for the start of the partition (protocol.md 5.3).
 _BEFORE_ALL = "-1"
 
 
 def checkpoint_for_position(
     log: PartitionLog, status: PartitionStatus, partition_id: str, position: Position
 ) -> Checkpoint:
-    """The checkpoint after which `position` comes next; `status` is the log's, taken before.
-    Raises ArgumentOutOfRange for a sequence number beyond the next one to come, LogCorrupt and
-    InternalError where the disk fails. May read the disk: any thread."""
+    """The checkpoint from which a group continues at `position`. `status` is the status of `log`.
+    Raises ArgumentOutOfRange for a sequence number above the next one, LogCorrupt, and
+    InternalError if the disk fails. May read the disk; any thread."""
     following = _locate_next_event(log, status, partition_id, position)
-    done = following - 1
-    if done == status.last_sequence:
+    processed = following - 1
+    if processed == status.last_sequence:
         offset = str(status.last_offset)
-    elif status.is_empty or done < status.begin_sequence:
+    elif status.is_empty or processed < status.begin_sequence:
         offset = _BEFORE_ALL
     else:
-        offset = _offset_of(log, done)
-    return Checkpoint(partition_id=partition_id, offset=offset, sequence_number=done)
+        offset = _find_offset(log, processed)
+    return Checkpoint(partition_id=partition_id, offset=offset, sequence_number=processed)
 
 
 def _locate_next_event(
     log: PartitionLog, status: PartitionStatus, partition_id: str, position: Position
 ) -> int:
-    """The next event that the group shall see."""
+    """Sequence number of the next event for the group."""
     following = status.last_sequence + 1
     if position.kind is PositionKind.SEQUENCE and position.value >= following:
         if position.value > following:
@@ -47,10 +47,10 @@ def _locate_next_event(
     return log.locate(position)
 
 
-def _offset_of(log: PartitionLog, sequence: int) -> str:
+def _find_offset(log: PartitionLog, sequence: int) -> str:
     batches = log.read(sequence, bytes_max=1)
     if not batches or not batches[0].first_sequence <= sequence < batches[0].next_sequence:
-        return _BEFORE_ALL  # retention took it meanwhile
+        return _BEFORE_ALL  # retention removed it meanwhile
     batch = batches[0]
     position = section_position(batch.sections, sequence - batch.first_sequence)
     return str(batch.base_offset + position)

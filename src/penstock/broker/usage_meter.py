@@ -1,10 +1,9 @@
-"""What a namespace uses, counted for the ledger: by clock hours, in memory, without I/O.
+"""Usage of a namespace per clock hour, counted in memory for the ledger.
 
-A `Meter` counts what is acknowledged and delivered into the hour that runs. Each hour that it
-enters is a run of its own, with a number that no other run of this process has: when the wall clock
-is set back into an hour that was counted before, that is another run of it, and runs are added up.
-Counts are handed out whole and only grow, so that writing one twice is writing it once
-(docs/metering.md).
+A `UsageMeter` counts acknowledged and delivered events into the current hour. Each hour that it
+enters is a run with its own number: if the wall clock is set back into an earlier hour, that hour
+gets another run, and the ledger adds runs up. Counts are totals of a run and only grow, so writing
+one twice has the effect of writing it once (docs/metering.md).
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from penstock.model.usage import Usage, hour_of
 
 
 class UsageMeter:
-    """One namespace's. Times are wall-clock milliseconds; `runs` numbers runs; `on_change` is told
-    when there is something to write for the first time since `counts` was asked.
+    """The meter of one namespace. Times are wall-clock milliseconds. `runs` returns the next run
+    number. `on_change` is called at the first change after `counts`.
 
-    Events that come in are counted by the hubs themselves, once for the metrics and the ledger: the
-    meter takes over what they have counted whenever a second ends. So who counts one compares
-    `second` first, and lets the meter `pass_to` the new one.
+    The hubs count ingress once, for metrics and ledger (`HubCounters`); the meter collects their
+    counters when a second ends. So before a hub counts a publication it compares `second`, and
+    calls `pass_to` if another second has begun.
     """
 
     __slots__ = (
-        "_came",
         "_closed",
-        "_held",
+        "_collected",
         "_hubs",
         "_on_change",
         "_run",
         "_runs",
-        "_second_came",
         "_second_out",
+        "_second_start",
         "_sums",
+        "_units",
         "is_changed",
         "namespace",
         "second",
@@ -54,96 +53,96 @@ class UsageMeter:
         on_change: Callable[[], None],
     ) -> None:
         self.namespace = namespace
-        self.is_changed = False  # whether there is something that `counts` has not handed out
-        self._held = units  # None: as many as are needed
+        self.is_changed = False  # there are counts that `counts` did not return yet
+        self._units = units  # held; None: units are not enforced
         self._runs = runs
         self._on_change = on_change
         self._hubs: list[HubCounters] = []
-        self._came = _IngressTotals()  # of all hubs, as far as it is in the sums
-        self._second_came = self._came  # the same when the second began
-        self._closed: list[Usage] = []  # of runs that are over, until they are written
+        self._collected = _IngressTotals()  # ingress of all hubs that is in `_sums`
+        self._second_start = self._collected  # `_collected` when the second began
+        self._closed: list[Usage] = []  # counts of finished runs, until they are written
         self._open(now_ms)
 
     def follow(self, counters: HubCounters) -> None:
-        """A hub of the namespace, which has counted nothing yet."""
+        """Add a hub of the namespace whose counters are still 0."""
         self._hubs.append(counters)
 
     def leave(self, counters: HubCounters) -> None:
-        """The hub is deleted; what it counted stays."""
+        """Remove a deleted hub; its counts so far are kept."""
         if counters in self._hubs:
-            self._take_over()
-            before = self._came
+            self._collect()
+            before = self._collected
             self._hubs.remove(counters)
-            self._came = now = self._all_that_came()
-            # Of the second that runs it stays counted as well.
-            self._second_came = self._second_came.rebase(before, now)
+            self._collected = now = self._sum_hubs()
+            # Its ingress in the current second stays counted too.
+            self._second_start = self._second_start.rebase(before, now)
 
     def egress(self, size: int, now_ms: int) -> None:
-        """So many bytes of events were delivered."""
+        """Count `size` delivered bytes."""
         if now_ms // 1000 != self.second:
-            self._turn(now_ms)
+            self._change_second(now_ms)
         self._second_out += size
         self._sums.egress_bytes += size
         if not self.is_changed:
             self.change()
 
     def add_capture_hours(self, hours: int, now_ms: int) -> None:
-        """So many event hubs were captured in this hour."""
+        """Count hubs with Capture in this hour."""
         self.pass_to(now_ms)
         self._sums.capture_hours += hours
         self.change()
 
     def hold(self, units: int | None, now_ms: int) -> None:
-        """So many units are held from now on; None: what is needed. The hour is billed by the most
-        that were held in it, so one that is bought and given back at once is one hour of it."""
+        """The namespace holds `units` from now on; None if they are not enforced. An hour counts
+        the highest number held in it, however briefly."""
         self.pass_to(now_ms)
-        if units != self._held:
-            self._take_over()
-            self._held = units
+        if units != self._units:
+            self._collect()
+            self._units = units
             self._sums.units = max(self._sums.units, _lowest_units(units))
             self.change()
 
     def pass_to(self, now_ms: int) -> None:
-        """Time has passed, whether anything was used or not: a new hour begins with what is
-        held."""
+        """Advance to `now_ms`. A new hour starts with the units that are held, used or not."""
         if now_ms // 1000 != self.second:
-            self._turn(now_ms)
+            self._change_second(now_ms)
 
     def change(self) -> None:
-        """Something is, or will be, counted."""
+        """Mark the counts as changed."""
         if not self.is_changed:
             self.is_changed = True
             self._on_change()
 
     @property
     def units(self) -> int:
-        """Of the hour that runs: the most that were held, or needed where they are not enforced."""
-        self._take_over()
+        """Units of the current hour: the most held, or the most needed if they are not enforced."""
+        self._collect()
         return self._sums.units
 
     def counts(self) -> list[Usage]:
-        """Every count that may not be written yet, whole; the run by its number."""
+        """All counts that may not be written yet, as totals of their runs."""
         self.is_changed = False
-        self._take_over()
+        self._collect()
         return [*self._closed, self._sums.usage(self.namespace, self._run)]
 
     def confirm_written(self, counts: list[Usage]) -> None:
-        """They are in the ledger: runs that are over, and were so then, are forgotten."""
+        """The counts are in the ledger: forget those of finished runs."""
         self._closed = [count for count in self._closed if count not in counts]
 
     def retain_unwritten(self) -> None:
-        """They are not, or nobody knows: they are handed out again."""
+        """The counts were not written, or the outcome is unknown: `counts` returns them again."""
         self.is_changed = True
 
     def _open(self, now_ms: int) -> None:
         self._run = str(self._runs())
-        self._sums = _HourTotals(hour_ms=hour_of(now_ms), units=_lowest_units(self._held))
+        self._sums = _HourTotals(hour_ms=hour_of(now_ms), units=_lowest_units(self._units))
         self._begin_second(now_ms)
         self.change()
 
-    def _turn(self, now_ms: int) -> None:
-        """Another second; perhaps another hour, later or, when the clock was set, earlier."""
-        self._take_over()
+    def _change_second(self, now_ms: int) -> None:
+        """Another second begins, perhaps in another hour: a later one, or an earlier one if the
+        clock was set back."""
+        self._collect()
         if hour_of(now_ms) == self._sums.hour_ms:
             self._begin_second(now_ms)
             return
@@ -152,28 +151,28 @@ class UsageMeter:
 
     def _begin_second(self, now_ms: int) -> None:
         self.second = now_ms // 1000
-        self._second_came = self._came
+        self._second_start = self._collected
         self._second_out = 0
 
-    def _take_over(self) -> None:
-        """What the hubs have counted since the last time is of the second, and hour, that runs.
-        Where units are not enforced, the hour's are what its busiest second needed."""
-        came, sums = self._all_that_came(), self._sums
-        messages = came.messages - self._came.messages
+    def _collect(self) -> None:
+        """Add what the hubs counted since the last call to the current hour. If units are not
+        enforced, the units of the hour are those that its busiest second needed."""
+        total, sums = self._sum_hubs(), self._sums
+        messages = total.messages - self._collected.messages
         sums.ingress_messages += messages
-        sums.ingress_events += messages + came.steps - self._came.steps
-        sums.ingress_bytes += came.size - self._came.size
-        self._came = came
-        if self._held is None:
-            began = self._second_came
+        sums.ingress_events += messages + total.steps - self._collected.steps
+        sums.ingress_bytes += total.size - self._collected.size
+        self._collected = total
+        if self._units is None:
+            began = self._second_start
             needed = max(
-                -(-(came.messages - began.messages) // limits.UNIT_INGRESS_EVENTS_PER_S),
-                -(-(came.size - began.size) // limits.UNIT_INGRESS_BYTES_PER_S),
+                -(-(total.messages - began.messages) // limits.UNIT_INGRESS_EVENTS_PER_S),
+                -(-(total.size - began.size) // limits.UNIT_INGRESS_BYTES_PER_S),
                 -(-self._second_out // limits.UNIT_EGRESS_BYTES_PER_S),
             )
             sums.units = max(sums.units, needed)
 
-    def _all_that_came(self) -> _IngressTotals:
+    def _sum_hubs(self) -> _IngressTotals:
         messages = size = steps = 0
         for hub in self._hubs:
             messages += hub.incoming_messages
@@ -183,7 +182,7 @@ class UsageMeter:
 
 
 class _IngressTotals(msgspec.Struct, frozen=True, gc=False):
-    """What came in until some moment."""
+    """Ingress of all hubs at one moment."""
 
     messages: int = 0
     size: int = 0
@@ -198,7 +197,7 @@ class _IngressTotals(msgspec.Struct, frozen=True, gc=False):
 
 
 class _HourTotals(msgspec.Struct, kw_only=True, gc=False):
-    """The run that is being counted."""
+    """Counts of the current run."""
 
     hour_ms: int
     units: int

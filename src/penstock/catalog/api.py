@@ -1,8 +1,9 @@
-"""The contract of the catalog: namespaces, hubs, consumer groups, rules, revoked publishers,
-grants, the audit log; and those of the usage ledger and the metric history beside it.
+"""Contracts of the catalog (namespaces, hubs, consumer groups, rules, revoked publishers, quota
+grants, audit log), the usage ledger and the metric store.
 
-Reads come from memory and never block; writes are durable when they return. Names compare
-case-insensitively and are kept as they were given. Everything runs on the owner's thread.
+Catalog reads come from memory and do not block; writes are durable when they return. Names are
+compared without case and keep the spelling of their creation. The catalog is used on the owner's
+thread only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -20,15 +22,16 @@ from penstock.model.entities import (
     RevokedPublisher,
 )
 from penstock.model.metrics import MetricSample, MetricSeries
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind, Usage
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import Usage
 
 Unsubscribe = Callable[[], None]
 Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher | QuotaGrant
 
 
 class CatalogChange(msgspec.Struct, frozen=True):
-    """One committed write: the entity before and after it; None: it was or is absent. Entities
-    below a deleted one are gone too, without changes of their own."""
+    """One committed write: the entity before and after it, None where it did not or does not exist.
+    Entities below a deleted one are deleted too, without changes of their own."""
 
     before: Entity | None
     after: Entity | None
@@ -49,8 +52,8 @@ class CatalogChange(msgspec.Struct, frozen=True):
             return before.hosts != after.hosts
         if isinstance(before, Hub) and isinstance(after, Hub):
             return before.status is not after.status
-        # A new namespace or hub can make a token fit another entity; a deleted one takes its
-        # rules with it.
+        # With a new namespace or hub a token may match another entity; a deleted one loses its
+        # rules.
         return isinstance(self.entity, Namespace | Hub)
 
 
@@ -58,17 +61,17 @@ OnChange = Callable[[CatalogChange], None]
 
 
 class Catalog(Protocol):
-    """`put_*` creates or replaces; `delete_*` of what is not there raises NotFound, and so does
-    putting below a parent that is not there. Limits (counts, ranges) are checked: QuotaExceeded
-    for counts, ArgumentOutOfRange for values, NotAllowed for changing a hub's partition count;
-    QuotaExceeded too for what needs an operator's grant and has none."""
+    """`put_*` creates or replaces. Both `put_*` and `delete_*` raise NotFound for a missing parent,
+    `delete_*` also for a missing entity. Limits raise QuotaExceeded for counts and for values that
+    need a quota grant, ArgumentOutOfRange for other values, NotAllowed for a change of the
+    partition count of a hub."""
 
     def namespaces(self) -> list[Namespace]: ...
     def namespace(self, name: str) -> Namespace | None: ...
 
     def put_namespace(self, namespace: Namespace, *, audit: AuditEntry | None = None) -> None:
-        """More units than anybody may take need a grant, unless they are held already. `audit`
-        is recorded in the same transaction."""
+        """Units above the self-service limit need a quota grant, unless the namespace holds them
+        already. `audit` is stored in the same transaction."""
         ...
 
     def delete_namespace(self, name: str) -> None: ...
@@ -87,11 +90,11 @@ class Catalog(Protocol):
     def put_group(self, group: ConsumerGroup) -> None: ...
 
     def delete_group(self, namespace: str, hub: str, name: str) -> None:
-        """`$Default` cannot be deleted: NotAllowed."""
+        """Raises NotAllowed for `$Default`."""
         ...
 
     def rules(self, namespace: str, hub: str | None = None) -> list[AuthorizationRule]:
-        """Rules of exactly that level: the namespace's own, or the hub's own."""
+        """Rules of exactly that level: of the namespace, or of the hub."""
         ...
 
     def rule(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule | None: ...
@@ -107,50 +110,50 @@ class Catalog(Protocol):
     def quota_grant(self, namespace: str, kind: QuotaKind) -> QuotaGrant | None: ...
 
     def put_quota_grant(self, grant: QuotaGrant) -> None:
-        """Recorded in the audit log in the same transaction."""
+        """Store the grant and its audit entry in one transaction."""
         ...
 
     def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
-        """Withdraw it, recorded as well; what is held by it stays until it is changed."""
+        """Withdraw the grant, with an audit entry. Units and partitions that exist stay."""
         ...
 
     def append_audit(self, entry: AuditEntry) -> None:
-        """The log only grows; deleting a namespace takes nothing out of it."""
+        """The audit log is append-only; deleting a namespace removes nothing from it."""
         ...
 
     def audit(self, *, newest: int = ...) -> list[AuditEntry]:
-        """The newest entries, newest first. Read from the store: it may block for a moment."""
+        """The newest entries, newest first. Reads the storage and may block briefly."""
         ...
 
     def subscribe(self, on_change: OnChange) -> Unsubscribe:
-        """Call `on_change` after each committed write, with what it changed."""
+        """Call `on_change` after each committed write."""
         ...
 
     def close(self) -> None: ...
 
 
 class UsageLedger(Protocol):
-    """What each namespace used, hour by hour. One thread at a time, whichever."""
+    """Usage of each namespace per hour. Any thread, one at a time."""
 
     def record(self, counts: Sequence[Usage]) -> None:
-        """Durable, and all of them, when it returns; none when it raises. Each is the whole count
-        of its (namespace, hour, run), which only grows: recorded again, it counts once."""
+        """Store all counts durably, or none if it raises. Each is the total of its (namespace,
+        hour, run) and only grows, so recording one again has no effect."""
         ...
 
     def usage(self, *, since_ms: int = ..., until_ms: int = ...) -> list[Usage]:
-        """Hours that begin in since_ms <= hour < until_ms, runs added up, by hour and name."""
+        """Hours with since_ms <= start < until_ms, runs added up, sorted by hour and namespace."""
         ...
 
     def close(self) -> None: ...
 
 
 class MetricStore(Protocol):
-    """Numbers over time at falling resolution (model/metrics.py). One thread at a time, whichever.
+    """Metrics over time, older ones in larger steps (model/metrics.py). Any thread, one at a time.
     Raises DataDirectoryError."""
 
     def record(self, at_ms: int, samples: Sequence[MetricSample]) -> None:
-        """Add what was counted in the step that began at `at_ms`, to every resolution, all of it
-        or nothing; what has grown too old goes. The last seconds may be lost in a power cut."""
+        """Add the samples of the step that began at `at_ms` to every resolution, all or none, and
+        delete expired ones. A power cut may lose the last seconds."""
         ...
 
     def read(
@@ -164,8 +167,8 @@ class MetricStore(Protocol):
         points: int,
         now_ms: int,
     ) -> MetricSeries:
-        """At most `points` steps of since_ms <= t < until_ms, in the finest resolution that is
-        kept for so long; of a hub also the lag of each of its groups."""
+        """At most `points` steps with since_ms <= start < until_ms, in the finest resolution that
+        is retained that long; for a hub also the lag of each of its groups."""
         ...
 
     def close(self) -> None: ...

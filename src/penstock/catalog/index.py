@@ -1,6 +1,6 @@
-"""The catalog in memory: every read, every rule about counts and parents, for all backends.
+"""The catalog in memory: reads, and the rules about counts and parents, for all backends.
 
-A backend adds only a `Store`, which makes each accepted write durable before it is seen here.
+A backend adds a `CatalogStorage`, which makes each write durable before it is visible here.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from penstock.catalog import granting, validation
+from penstock.catalog import validation
 from penstock.catalog.api import CatalogChange, OnChange, Unsubscribe
 from penstock.catalog.api import Entity as Entity
 from penstock.model import limits
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -23,7 +24,7 @@ from penstock.model.entities import (
 )
 from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
 from penstock.model.names import DEFAULT_GROUP, fold_name, quote_text
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 Record = Entity | AuditEntry
 
@@ -34,14 +35,14 @@ _Level = tuple[str, str | None]  # keys of namespace and hub; None: the namespac
 
 
 class CatalogStorage(Protocol):
-    """Each call is one transaction: durable when it returns, without a trace when it raises."""
+    """Each call is one transaction: durable when it returns, without effect when it raises."""
 
     def put(self, records: tuple[Record, ...]) -> None:
-        """Insert or replace; a parent stands before its children."""
+        """Insert or replace; a parent precedes its children."""
         ...
 
     def delete(self, record: Entity, *audit: AuditEntry) -> None:
-        """Remove it with all that is below it, and record why."""
+        """Remove the entity and all entities below it, and append the audit entries."""
         ...
 
     def audit(self, newest: int) -> list[AuditEntry]:
@@ -52,9 +53,9 @@ class CatalogStorage(Protocol):
 
 
 class CatalogIndex:
-    """Keeps the contract of `catalog.api.Catalog` over a store.
+    """Implements `catalog.api.Catalog` over a storage.
 
-    The spelling of a name is settled when it is created: later writes and children follow it.
+    The spelling of a name is fixed at creation: later writes and children get that spelling.
     """
 
     def __init__(self, store: CatalogStorage, records: Iterable[Record] = ()) -> None:
@@ -85,9 +86,9 @@ class CatalogIndex:
         if old is not None:
             namespace = msgspec.structs.replace(namespace, name=old.name)
         held = () if old is None else (old.throughput_units, old.maximum_throughput_units)
-        for wanted in (namespace.throughput_units, namespace.maximum_throughput_units):
-            if wanted not in held:
-                self._check_granted(namespace, QuotaKind.THROUGHPUT_UNITS, wanted)
+        for requested in (namespace.throughput_units, namespace.maximum_throughput_units):
+            if requested not in held:
+                self._check_granted(namespace, QuotaKind.THROUGHPUT_UNITS, requested)
         if audit is None:
             self._put(namespace)
         else:
@@ -141,7 +142,7 @@ class CatalogIndex:
         self._put(msgspec.structs.replace(hub, namespace=namespace.name, name=old.name))
 
     def reserve_hubs(self, reasons: Mapping[tuple[str, str], str]) -> None:
-        """Refuse to create these hubs, named by the keys of namespace and hub, and say why."""
+        """Refuse to create these hubs (folded names of namespace and hub), with a reason each."""
         self._reserved = reasons
 
     def delete_hub(self, namespace: str, name: str) -> None:
@@ -175,7 +176,7 @@ class CatalogIndex:
         self._parent_hub(namespace, hub)
         group = self.group(namespace, hub, name)
         if group is None:
-            raise _not_found("consumer group", name)
+            raise _not_found_error("consumer group", name)
         if group.name == DEFAULT_GROUP:
             raise NotAllowed(f"The consumer group {DEFAULT_GROUP} cannot be deleted.")
         self._store.delete(group)
@@ -210,7 +211,7 @@ class CatalogIndex:
             self._parent_hub(namespace, hub)
         rule = self.rule(namespace, hub, name)
         if rule is None:
-            raise _not_found("authorization rule", name)
+            raise _not_found_error("authorization rule", name)
         self._store.delete(rule)
         del self._rules[_level(namespace, hub)][fold_name(name)]
         self._notify(CatalogChange(rule, None))
@@ -242,7 +243,7 @@ class CatalogIndex:
         self._parent_hub(namespace, hub)
         publisher = self.revoked_publisher(namespace, hub, name)
         if publisher is None:
-            raise _not_found("revoked publisher", name)
+            raise _not_found_error("revoked publisher", name)
         self._store.delete(publisher)
         del self._revoked[_level(namespace, hub)][fold_name(name)]
         self._notify(CatalogChange(publisher, None))
@@ -260,14 +261,14 @@ class CatalogIndex:
         validation.check_quota_grant(grant)
         namespace = self._parent_namespace(grant.namespace)
         grant = msgspec.structs.replace(grant, namespace=namespace.name)
-        self._put(grant, granting.grant_audit_entry(grant))
+        self._put(grant, validation.grant_audit_entry(grant))
 
     def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
         self._parent_namespace(namespace)
         grant = self.quota_grant(namespace, kind)
         if grant is None:
-            raise _not_found("grant", f"{kind} of {namespace}")
-        entry = granting.withdrawal_audit_entry(grant, by=by, now_ms=now_ms)
+            raise _not_found_error("grant", f"{kind} of {namespace}")
+        entry = validation.withdrawal_audit_entry(grant, by=by, now_ms=now_ms)
         validation.check_audit(entry)
         self._store.delete(grant, entry)
         del self._grants[fold_name(namespace)][kind]
@@ -280,9 +281,9 @@ class CatalogIndex:
     def audit(self, *, newest: int = AUDIT_NEWEST) -> list[AuditEntry]:
         return self._store.audit(newest)
 
-    def _check_granted(self, namespace: Namespace, kind: QuotaKind, wanted: int | None) -> None:
+    def _check_granted(self, namespace: Namespace, kind: QuotaKind, requested: int | None) -> None:
         grant = self.quota_grant(namespace.name, kind)
-        granting.check_granted(namespace.name, kind, wanted, grant)
+        validation.check_granted(namespace.name, kind, requested, grant)
 
     # --------------------------------------------------------------------------------------------
 
@@ -300,13 +301,13 @@ class CatalogIndex:
         self._store.close()
 
     def _put(self, *records: Record) -> None:
-        """Durable first, visible second: a store that raises has changed nothing."""
+        """Store first, then apply: if the storage raises, nothing has changed in memory."""
         before = self._find(records[0])
         self._store.put(records)
         for record in records:
             self._apply(record)
-        # What is written together with an entity (its audit entry, a hub's first group) is no
-        # change of its own.
+        # Records that are written along with an entity (its audit entry, the first group of a hub)
+        # are not reported as changes.
         if not isinstance(records[0], AuditEntry):
             self._notify(CatalogChange(before, records[0]))
 
@@ -348,7 +349,7 @@ class CatalogIndex:
             case QuotaGrant():
                 self._grants.setdefault(fold_name(record.namespace), {})[record.kind] = record
             case AuditEntry():
-                pass  # kept by the store alone
+                pass  # only in the storage
 
     def _forget_hub(self, hub: Hub) -> None:
         level = _level(hub.namespace, hub.name)
@@ -361,14 +362,14 @@ class CatalogIndex:
     def _parent_namespace(self, name: str) -> Namespace:
         namespace = self.namespace(name)
         if namespace is None:
-            raise _not_found("namespace", name)
+            raise _not_found_error("namespace", name)
         return namespace
 
     def _parent_hub(self, namespace: str, name: str) -> Hub:
         self._parent_namespace(namespace)
         hub = self.hub(namespace, name)
         if hub is None:
-            raise _not_found("event hub", name)
+            raise _not_found_error("event hub", name)
         return hub
 
     def _notify(self, change: CatalogChange) -> None:
@@ -394,5 +395,5 @@ def _default_group(hub: Hub) -> ConsumerGroup:
     )
 
 
-def _not_found(what: str, name: str) -> NotFound:
+def _not_found_error(what: str, name: str) -> NotFound:
     return NotFound(f"The {what} '{quote_text(name)}' does not exist.")

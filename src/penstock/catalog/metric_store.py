@@ -76,7 +76,7 @@ _STEP_1 = (
     """,
     "CREATE INDEX samples_by_age ON samples (step_ms, at_ms)",
 )
-# A step is never edited after a release (catalog/schema.py).
+# A step is never edited after a release (catalog/sqlite.py).
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_STEP_1, ())  # 2: row sums
 _FORMAT = DatabaseFormat(
     name="metric history",

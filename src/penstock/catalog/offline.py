@@ -12,7 +12,8 @@ from urllib.parse import quote
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import TIME_MS_MAX, read_usage
 from penstock.model.errors import DataDirectoryError, NotFound
-from penstock.model.usage import QuotaGrant, Usage
+from penstock.model.quotas import QuotaGrant
+from penstock.model.usage import Usage
 
 _BUSY_S = 5.0
 FILE = "catalog.sqlite"

@@ -3,6 +3,9 @@
 A committed row never vanishes without an error. Each commit is moved from the write-ahead log into
 the database file before it counts, so a damaged log costs at most a change that was never
 confirmed; row sums (`penstock.io.sqlite`) detect a damaged database file.
+
+The schema is the list of migrations at the end. Tables have each name twice: `key` is case-folded,
+for lookups; `name` is the spelling given at creation. `STRICT` makes SQLite refuse other types.
 """
 
 from __future__ import annotations
@@ -16,21 +19,20 @@ import msgspec
 
 from penstock.catalog import sqlite_rows
 from penstock.catalog.index import CatalogIndex, Entity, Record
-from penstock.catalog.schema import APPLICATION_ID, MIGRATIONS, SUMMED_TABLES
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
 from penstock.io.sqlite import transaction
+from penstock.model.entities import AuditEntry
 from penstock.model.errors import DataDirectoryError
-from penstock.model.usage import AuditEntry
 
-_BUSY_S = 1.0  # another process holding the file is a mistake; do not stop the loop for long
+_BUSY_S = 1.0  # another process with the file open is a mistake; do not block the loop for long
 
 
 class SqliteCatalog(CatalogIndex):
-    """`catalog.api.Catalog` kept in a file; reads come from the copy made when it was opened.
+    """`catalog.api.Catalog` in a file; reads come from the copy in memory.
 
-    Raises DataDirectoryError, which names the file, when it cannot be opened, is damaged, or was
-    written by a newer Penstock; and on a write that the disk refuses. One process at a time: the
-    lock on the data directory sees to that.
+    Raises DataDirectoryError, which names the file, if it cannot be opened, is damaged or was
+    written by a newer Penstock, or if a write fails. One process at a time: the lock of the data
+    directory ensures that.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,11 +45,11 @@ class SqliteCatalog(CatalogIndex):
         self._sqlite = store
 
     def deleted_hubs(self) -> list[str]:
-        """The ids of hubs whose deletion is committed and whose log may still be there."""
+        """Ids of deleted hubs whose log may still be on disk."""
         return self._sqlite.deleted_hubs()
 
     def forget_deleted_hubs(self, ids: Collection[str]) -> None:
-        """Their logs are gone."""
+        """The logs of these hubs are deleted."""
         self._sqlite.forget_deleted_hubs(ids)
 
 
@@ -55,7 +57,7 @@ class _SqliteStorage:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._translate_errors():
-            self._connection = open_database(path, _format(), busy_s=_BUSY_S)
+            self._connection = open_database(path, DATABASE_FORMAT, busy_s=_BUSY_S)
             try:
                 empty_log(self._connection)
             except BaseException:
@@ -91,11 +93,11 @@ class _SqliteStorage:
         with self._translate_errors():
             with transaction(self._connection):
                 statement = "DELETE FROM deleted_hubs WHERE id = ?"
-                self._connection.executemany(statement, [(each,) for each in ids])
+                self._connection.executemany(statement, [(hub_id,) for hub_id in ids])
             empty_log(self._connection)
 
     def load(self) -> list[Record]:
-        """Everything, parents before children."""
+        """All entities, parents before children."""
         with self._translate_errors():
             return sqlite_rows.load_entities(self._connection)
 
@@ -104,7 +106,7 @@ class _SqliteStorage:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """SQLite's errors, and values that no longer fit their type, name the file."""
+        """Raise DataDirectoryError with the file name for SQLite errors and invalid values."""
         try:
             yield
         except DatabaseUnusable as error:
@@ -113,19 +115,188 @@ class _SqliteStorage:
             raise DataDirectoryError(f"The catalog {self._path} cannot be used: {error}") from error
 
 
-def _format() -> DatabaseFormat:
-    return DatabaseFormat(
-        name="catalog",
-        application_id=APPLICATION_ID,
-        migrations=MIGRATIONS,
-        summed_tables=SUMMED_TABLES,
-    )
-
-
 def empty_log(connection: sqlite3.Connection) -> None:
-    """Move what is in the write-ahead log into the database file, flush it, and empty the log.
+    """Move the write-ahead log into the database file, flush it, and empty the log.
 
-    Another connection may be reading or writing at that moment, so this is not an error when it is
-    refused: that connection, or the next write, does it.
+    SQLite does nothing while another connection reads or writes. That is no error: the other
+    connection, or the next write, empties the log.
     """
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
+# "PENS": distinguishes a catalog from any other SQLite file at its path.
+APPLICATION_ID = 0x50454E53
+
+_MIGRATION_1 = (
+    """
+    CREATE TABLE namespaces (
+        key TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        hosts TEXT NOT NULL, -- JSON array
+        tier TEXT NOT NULL,
+        throughput_units INTEGER -- NULL: counted, not enforced
+    ) STRICT
+    """,
+    """
+    CREATE TABLE hubs (
+        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+        key TEXT NOT NULL,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        partition_count INTEGER NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        retention_hours INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        user_metadata TEXT NOT NULL,
+        PRIMARY KEY (namespace_key, key)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE groups (
+        namespace_key TEXT NOT NULL,
+        hub_key TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        user_metadata TEXT NOT NULL,
+        PRIMARY KEY (namespace_key, hub_key, key),
+        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+            ON DELETE CASCADE
+    ) STRICT
+    """,
+    """
+    CREATE TABLE rules (
+        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+        hub_key TEXT, -- NULL: a rule of the namespace
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        rights INTEGER NOT NULL,
+        primary_key TEXT NOT NULL,
+        secondary_key TEXT NOT NULL,
+        created_ms INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+            ON DELETE CASCADE
+    ) STRICT
+    """,
+    # NULL differs from NULL in a primary key, so the namespace's rules need an expression.
+    "CREATE UNIQUE INDEX rules_by_name ON rules (namespace_key, ifnull(hub_key, ''), key)",
+)
+
+_MIGRATION_2 = (
+    """
+    CREATE TABLE revoked_publishers (
+        namespace_key TEXT NOT NULL,
+        hub_key TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        revoked_ms INTEGER NOT NULL,
+        PRIMARY KEY (namespace_key, hub_key, key),
+        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+            ON DELETE CASCADE
+    ) STRICT
+    """,
+)
+
+_MIGRATION_3 = (
+    # NULL: auto-inflate is off
+    "ALTER TABLE namespaces ADD COLUMN maximum_throughput_units INTEGER",
+    """
+    CREATE TABLE quota_grants (
+        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+        kind TEXT NOT NULL,
+        value INTEGER NOT NULL,
+        granted_by TEXT NOT NULL,
+        granted_ms INTEGER NOT NULL,
+        note TEXT NOT NULL,
+        PRIMARY KEY (namespace_key, kind)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE audit (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        at_ms INTEGER NOT NULL,
+        who TEXT NOT NULL,
+        what TEXT NOT NULL,
+        detail TEXT NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+    """,
+    """
+    CREATE TRIGGER audit_is_never_deleted BEFORE DELETE ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+    """,
+    # No reference to namespaces: usage remains when the namespace is deleted.
+    """
+    CREATE TABLE usage (
+        hour_ms INTEGER NOT NULL,
+        namespace_key TEXT NOT NULL,
+        run TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        units INTEGER NOT NULL,
+        ingress_events INTEGER NOT NULL,
+        ingress_messages INTEGER NOT NULL,
+        ingress_bytes INTEGER NOT NULL,
+        egress_bytes INTEGER NOT NULL,
+        capture_hours INTEGER NOT NULL,
+        PRIMARY KEY (hour_ms, namespace_key, run)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+_MIGRATION_4 = (
+    # What the management API keeps beside what the broker needs: a JSON object.
+    "ALTER TABLE namespaces ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE hubs ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
+)
+
+_MIGRATION_5 = ("ALTER TABLE namespaces ADD COLUMN limits TEXT NOT NULL DEFAULT 'specification'",)
+
+_MIGRATION_6 = (
+    # Hubs that were deleted and whose log may still be on disk: written by the transaction that
+    # deletes them, also when a namespace takes its hubs along.
+    """
+    CREATE TABLE deleted_hubs (
+        id TEXT PRIMARY KEY
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TRIGGER hub_deletion_is_recorded AFTER DELETE ON hubs
+    BEGIN INSERT OR IGNORE INTO deleted_hubs (id) VALUES (OLD.id); END
+    """,
+)
+
+# A released migration is never edited: `PRAGMA user_version` of a file counts the applied ones.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _MIGRATION_1,
+    _MIGRATION_2,
+    _MIGRATION_3,
+    _MIGRATION_4,
+    _MIGRATION_5,
+    _MIGRATION_6,
+)
+SUMMED_TABLES = (
+    "namespaces",
+    "hubs",
+    "groups",
+    "rules",
+    "revoked_publishers",
+    "quota_grants",
+    "audit",
+    "usage",
+    "deleted_hubs",
+)
+
+DATABASE_FORMAT = DatabaseFormat(
+    name="catalog",
+    application_id=APPLICATION_ID,
+    migrations=MIGRATIONS,
+    summed_tables=SUMMED_TABLES,
+)

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.catalog.index import Entity, Record
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -28,7 +29,7 @@ from penstock.model.names import (
     RuleName,
     fold_name,
 )
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 Values = tuple[str | int | None, ...]
 

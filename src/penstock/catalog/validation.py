@@ -1,4 +1,4 @@
-"""Whether one record may be in the catalog at all, judged by itself (protocol.md 10)."""
+"""Whether one record may be stored: names, ranges, throughput units, quota grants."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.model import limits, names, quotas
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -19,7 +20,7 @@ from penstock.model.entities import (
     Secret,
 )
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceeded
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 # In an address or an HTTPS path these words end the hub's name (protocol.md 4.1, 7.1), so no name
 # may go on with one: `hub/messages` is the hub's door for publishing, and a token for it is one
@@ -32,6 +33,12 @@ _NO_SEGMENTS = frozenset({"", ".", ".."})
 _HOST = re.compile(r"[a-z0-9._:-]+")
 _HUB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it names a directory of the log
 _TIME_MS_MAX = 2**63 - 1
+
+_QUOTA_NAMES = {QuotaKind.THROUGHPUT_UNITS: "throughput units", QuotaKind.PARTITIONS: "partitions"}
+_SELF_SERVICE_QUOTAS = {
+    QuotaKind.THROUGHPUT_UNITS: limits.THROUGHPUT_UNITS_MAX,
+    QuotaKind.PARTITIONS: limits.PARTITION_COUNT_MAX,
+}
 
 
 def check_namespace(namespace: Namespace) -> None:
@@ -135,9 +142,45 @@ def check_audit(entry: AuditEntry) -> None:
     _check_text("detail of the audit entry", entry.detail, 0, limits.AUDIT_DETAIL_MAX)
 
 
+def check_granted(
+    namespace: str, kind: QuotaKind, requested: int | None, grant: QuotaGrant | None
+) -> None:
+    """Raises QuotaExceeded, which names the missing quota grant and how an operator gives it."""
+    allowed = _SELF_SERVICE_QUOTAS[kind] if grant is None else grant.value
+    if requested is None or requested <= allowed:
+        return
+    by = "without a grant" if grant is None else f"by the grant of '{grant.granted_by}'"
+    raise QuotaExceeded(
+        f"The namespace '{namespace}' may have {allowed} {_QUOTA_NAMES[kind]} {by}: "
+        f"{requested} need a grant of {requested}. An operator gives it with `penstock grant "
+        f"{namespace} --{kind} {requested} --by NAME`, or with [[namespaces.grants]] in the "
+        "configuration file."
+    )
+
+
+def grant_audit_entry(grant: QuotaGrant) -> AuditEntry:
+    note = f" ({grant.note})" if grant.note else ""
+    return AuditEntry(
+        at_ms=grant.granted_ms,
+        who=grant.granted_by,
+        what=f"grant.{grant.kind}",
+        detail=f"'{grant.namespace}' may have up to {grant.value} {_QUOTA_NAMES[grant.kind]}{note}",
+    )
+
+
+def withdrawal_audit_entry(grant: QuotaGrant, *, by: str, now_ms: int) -> AuditEntry:
+    return AuditEntry(
+        at_ms=now_ms,
+        who=by,
+        what=f"withdraw.{grant.kind}",
+        detail=f"'{grant.namespace}' had up to {grant.value} {_QUOTA_NAMES[grant.kind]} "
+        f"by '{grant.granted_by}'",
+    )
+
+
 def _check_units(what: str, held: int | None) -> None:
     if held is not None and not quotas.is_allowed_units(held):
-        raise ArgumentOutOfRange(f"The {what} are {held}: {quotas.LADDER_TEXT} are allowed.")
+        raise ArgumentOutOfRange(f"The {what} are {held}: {quotas.UNITS_TEXT} are allowed.")
 
 
 def _check_hub_segments(name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.checkpoints.errors import CheckpointStoreUnavailable
+from penstock.model.errors import CheckpointStoreUnavailable
 
 if TYPE_CHECKING:
     from penstock.checkpoints.stores import ServiceCheckpointStore, SqliteCheckpointStore

@@ -13,12 +13,11 @@ import msgspec
 
 from penstock.checkpoints.records import host_key
 from penstock.model import limits
+from penstock.model.connection_string import parse_connection_string
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError
 
 HTTPS_PORT = 8443
-_AMQPS_PORT = 5671
-_AMQP_PORT = 5672
 _RUNTIME_BYTES_MAX = 64 * limits.KB
 
 
@@ -40,48 +39,29 @@ def locate_service(
     https_url: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
 ) -> ServiceEndpoint:
-    """By the steps of docs/checkpoints.md. Raises ArgumentError, which never quotes the
-    connection string."""
-    parts = _parts(connection_string)
-    endpoint = urlsplit(parts.get("endpoint", ""))
-    if not endpoint.hostname:
-        raise ArgumentError("The connection string has no Endpoint=sb://host part.")
-    key, signature = parts.get("sharedaccesskey"), parts.get("sharedaccesssignature")
-    if signature is None and (key is None or "sharedaccesskeyname" not in parts):
-        raise ArgumentError(
-            "The connection string needs SharedAccessKeyName and SharedAccessKey, or "
-            "SharedAccessSignature."
-        )
-    plain = parts.get("usedevelopmentemulator", "").casefold() == "true"
-    amqp_port = _port(endpoint) or (_AMQP_PORT if plain else _AMQPS_PORT)
-    runtime = read_runtime(endpoint.hostname, amqp_port)
-    told = str(runtime.get("https", "")) or _default_url(endpoint.hostname)
-    url = https_url or os.environ.get("PENSTOCK_HTTPS_URL") or told
+    """The address is `https_url`, else PENSTOCK_HTTPS_URL, else that of the service on this
+    machine, else port 8443 of the host. Raises ArgumentError, which never quotes the connection
+    string."""
+    endpoint = parse_connection_string(connection_string, ignore_unknown=True)
+    host = endpoint.host.lower()
+    runtime = read_runtime(host, endpoint.port)
+    reported_url = str(runtime.get("https", "")) or _default_url(host)
+    url = https_url or os.environ.get("PENSTOCK_HTTPS_URL") or reported_url
     where = urlsplit(url)
     if where.scheme != "https" or not where.hostname:
         raise ArgumentError(f"'{url}' is not a URL that begins with https:// and names a host.")
     port = _port(where) or 443
-    known_ca = runtime.get("ca_file") if _is_same(where.hostname, port, told) else None
+    known_ca = runtime.get("ca_file") if _is_same(where.hostname, port, reported_url) else None
     ca = os.fspath(ca_file) if ca_file is not None else known_ca
     return ServiceEndpoint(
         host=where.hostname,
         port=port,
-        namespace_host=endpoint.hostname,
-        key_name=parts.get("sharedaccesskeyname", ""),
-        key=None if key is None else Secret(key),
-        signature=None if signature is None else Secret(signature),
+        namespace_host=host,
+        key_name=endpoint.key_name or "",
+        key=endpoint.key,
+        signature=endpoint.signature,
         ca_file=None if ca is None else str(ca),
     )
-
-
-def _parts(connection_string: str) -> dict[str, str]:
-    parts = {}
-    for piece in connection_string.strip().strip(";").split(";"):
-        name, mark, value = piece.partition("=")
-        if not mark:
-            raise ArgumentError("The connection string has a part that is not NAME=VALUE.")
-        parts[name.strip().casefold()] = value.strip()
-    return parts
 
 
 def _port(url: Any) -> int | None:

@@ -16,12 +16,11 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.auth import sign
-from penstock.checkpoints.errors import CheckpointStoreUnavailable
 from penstock.checkpoints.locating import ServiceEndpoint, locate_service
 from penstock.checkpoints.records import GroupNames
 from penstock.model import errors, limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
-from penstock.model.errors import PenstockError
+from penstock.model.errors import CheckpointStoreUnavailable, PenstockError
 from penstock.model.names import fold_name, quote_text
 
 _T = TypeVar("_T")

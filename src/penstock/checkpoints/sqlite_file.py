@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.checkpoints.errors import CheckpointStoreUnavailable
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
 from penstock.io.sqlite import transaction
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+from penstock.model.errors import CheckpointStoreUnavailable
 
 # "PENC": tells it from any other SQLite file that somebody names by mistake.
 APPLICATION_ID = 0x50454E43

@@ -59,7 +59,7 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="One of that name goes")] = False,
 ) -> None:
     """Remember a service: its data directory, or its addresses and keys."""
-    from penstock.client.endpoint import parse_connection_string
+    from penstock.model.connection_string import parse_connection_string
 
     if connection_string is None and admin_url is None and data is None:
         raise typer.BadParameter("Give --data, --admin-url or --connection-string.")

@@ -16,8 +16,8 @@ from penstock.cli.contexts import ServiceContext, selected_context
 from penstock.model.errors import ConfigurationError, NotFound
 
 if TYPE_CHECKING:
-    from penstock.client.endpoint import Endpoint
     from penstock.management.client import ManagementClient
+    from penstock.model.connection_string import Endpoint
 
 DATA_DEFAULT = Path("penstock-data")
 
@@ -78,7 +78,7 @@ def find_endpoint(
     connection_string: str | None, data: Path | None, context: str | None = None
 ) -> tuple[Endpoint, ssl.SSLContext | None]:
     """Where events are sent to and read from, and how its certificate is verified."""
-    from penstock.client.endpoint import parse_connection_string
+    from penstock.model.connection_string import parse_connection_string
 
     text, ca_file = find_connection_string(connection_string, data, context)
     endpoint = parse_connection_string(text)

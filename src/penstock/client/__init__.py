@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from penstock.client.buffered_producer import EventHubBufferedProducerClient
     from penstock.client.connection import Connection, Receiver, Sender, connect
     from penstock.client.consumer import EventHubConsumerClient
-    from penstock.client.endpoint import Endpoint, parse_connection_string
     from penstock.client.errors import (
         ClientClosed,
         ClientDenied,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.client.receiver import PartitionReceiver
     from penstock.client.retry import RetryPolicy
     from penstock.kernels import Columns
+    from penstock.model.connection_string import Endpoint, parse_connection_string
 
 _HOMES = {
     "ClientClosed": "client.errors",
@@ -50,7 +50,7 @@ _HOMES = {
     "CloseReason": "client.partition_pump",
     "Columns": "kernels",
     "Connection": "client.connection",
-    "Endpoint": "client.endpoint",
+    "Endpoint": "model.connection_string",
     "EventData": "client.event_data",
     "EventDataBatch": "client.batch",
     "EventHubBufferedProducerClient": "client.buffered_producer",
@@ -68,7 +68,7 @@ _HOMES = {
     "RetryPolicy": "client.retry",
     "Sender": "client.connection",
     "connect": "client.connection",
-    "parse_connection_string": "client.endpoint",
+    "parse_connection_string": "model.connection_string",
 }
 
 __all__ = [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from penstock.client.event_data import EventData
 from penstock.client.idempotence import ProducerState, annotations_section, write_stamp
+from penstock.model import limits
 from penstock.model.errors import ArgumentError
 
 # header(durable=true): the service did not route by a key without it (protocol.md 4.5).
 _HEADER = b"\x00\x53\x70\xc0\x02\x01\x41"
 _KEY_CHARACTERS_MAX = 128
-_EVENTS_MAX = 65_536  # as many as a broker's kernel takes apart at once
 _SHORT_BINARY = 0xA0
 
 
@@ -55,7 +55,8 @@ class EventDataBatch:
         if not self.try_add(event):
             raise ValueError(
                 f"The event does not fit: the batch has {len(self._data)} of at most "
-                f"{self.max_size_in_bytes} bytes and {self._count} of at most {_EVENTS_MAX} events."
+                f"{self.max_size_in_bytes} bytes and {self._count} of at most "
+                f"{limits.BATCH_EVENTS_MAX} events."
             )
 
     def try_add(self, event: EventData, *, partition_key: str | None = None) -> bool:
@@ -63,7 +64,8 @@ class EventDataBatch:
         in a batch for a partition."""
         data = self._data
         before = len(data)
-        if before + len(event.body) > self.max_size_in_bytes or self._count >= _EVENTS_MAX:
+        is_full = self._count >= limits.BATCH_EVENTS_MAX
+        if is_full or before + len(event.body) > self.max_size_in_bytes:
             return False
         own = self._annotations
         if partition_key is not None:

@@ -37,7 +37,6 @@ from penstock.amqp.session import Session
 from penstock.amqp.states import LINK, LinkInput
 from penstock.amqp.types import Described, Long, Symbol
 from penstock.auth import sign
-from penstock.client.endpoint import Endpoint
 from penstock.client.errors import (
     ClientDenied,
     ClientError,
@@ -50,6 +49,7 @@ from penstock.client.errors import (
 from penstock.client.links import OnRange, OnSettled, Receiver, Sender
 from penstock.client.nodes import RequestResponseClient
 from penstock.kernels import ReceiveBuffer
+from penstock.model.connection_string import Endpoint
 
 __all__ = [
     "ClientDenied",

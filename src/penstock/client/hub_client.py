@@ -11,10 +11,10 @@ from typing import Self
 
 from penstock.amqp.message import Message, ValueBody
 from penstock.client.connection import TOKEN_S, Connection, Transport, connect
-from penstock.client.endpoint import Endpoint, parse_connection_string
 from penstock.client.errors import ClientClosed, ClientError, ClientTimedOut
 from penstock.client.properties import EventHubProperties, PartitionProperties
 from penstock.client.retry import RetryPolicy, with_retry
+from penstock.model.connection_string import Endpoint, parse_connection_string
 from penstock.model.errors import ArgumentError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,11 +22,11 @@ from penstock.client.idempotence import (
 )
 from penstock.client.retry import RetryPolicy, with_retry
 from penstock.client.transfer_frames import BATCH_FORMAT
+from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.partitioner import partition_for_key
 
 _IDEMPOTENT = "com.microsoft:idempotent-producer"
-_MESSAGE_BYTES_MAX = 1024 * 1024  # where the service names no limit (protocol.md 4.2)
 _EPOCH_MAX = 2**15 - 1
 
 
@@ -244,7 +244,7 @@ class EventHubProducerClient(HubClient):
             sender = await with_retry(self._retry, once)
         else:
             sender = lane.sender
-        return min(sender.max_message_size or _MESSAGE_BYTES_MAX, 2**31)
+        return min(sender.max_message_size or limits.CLIENT_MESSAGE_BYTES_MAX, 2**31)
 
     # --- idempotent -----------------------------------------------------------------------------
 

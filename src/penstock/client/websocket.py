@@ -11,8 +11,8 @@ from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
 from websockets.typing import Subprotocol
 
-from penstock.client.endpoint import Endpoint
 from penstock.client.errors import ClientDenied, ClientError, ClientNotFound
+from penstock.model.connection_string import Endpoint
 
 if TYPE_CHECKING:
     from penstock.client.connection import Connection

@@ -1,6 +1,6 @@
 """Leases and checkpoints of event processors (protocol.md 11.1).
 
-A record is one partition's; which hub and consumer group it is of is said beside it.
+A record covers one partition; the caller passes hub and consumer group separately.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import msgspec
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody wants a partition. Without `etag`: only if nobody ever had it; with one: only if
-    the record is still the one of that etag. An empty `owner_id` gives the partition up."""
+    """A request for the ownership of a partition. Without `etag` it succeeds only if there is no
+    ownership record yet, else only if the record still has that etag. An empty `owner_id` releases
+    the partition."""
 
     partition_id: str
     owner_id: str
@@ -18,7 +19,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ownership(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has a partition. `etag` is new at every claim that won, renewals included."""
+    """The owner of a partition. Every successful claim, renewals included, changes `etag`."""
 
     partition_id: str
     owner_id: str
@@ -27,7 +28,7 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The last event that was processed. The last one written counts."""
+    """The last processed event of a partition. A newer write replaces it."""
 
     partition_id: str
     offset: str

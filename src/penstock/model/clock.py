@@ -1,4 +1,4 @@
-"""Time as a dependency: nothing below `service` reads the machine's clock by itself."""
+"""Time as a dependency: packages below `service` take a Clock and never read the system clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where `now` comes from. Wall time may jump either way; monotonic time never goes back."""
+    """Wall-clock time may jump in both directions; monotonic time never goes back."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch (UTC), for enqueued times and token expiry."""
@@ -19,7 +19,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -32,18 +32,18 @@ class SystemClock:
         return time.thread_time_ns() // 1000
 
     def elapsed_us(self) -> int:
-        """Microseconds since an arbitrary start, to measure work as others feel it."""
+        """Microseconds since an arbitrary start, to measure work including waits."""
         return time.perf_counter_ns() // 1000
 
 
 class ManualClock:
-    """A clock that stands still until a test turns it."""
+    """A clock that a test moves."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
         self._monotonic_ms = 0
         self._work_us = 0
-        self.step_us = 0  # between two readings of a clock that measures work
+        self.step_us = 0  # added by each call of processor_us
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -59,11 +59,11 @@ class ManualClock:
         return self._work_us
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass: both clocks move forward together."""
+        """Move both clocks forward."""
         assert milliseconds >= 0
         self._now_ms += milliseconds
         self._monotonic_ms += milliseconds
 
     def jump(self, milliseconds: int) -> None:
-        """The wall clock is set by somebody: it alone moves, backwards too."""
+        """Set the wall clock only, forward or back."""
         self._now_ms += milliseconds

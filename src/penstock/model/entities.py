@@ -1,4 +1,5 @@
-"""What exists: namespaces, hubs, consumer groups, authorization rules. Plain frozen records."""
+"""Entities of the catalog: namespaces, hubs, consumer groups, authorization rules, and the audit
+log. Plain frozen records."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class Tier(StrEnum):
 
 
 class LimitSet(StrEnum):
-    """Which limits hold for a standard namespace: those of the specification (2017), or Azure's of
-    today (protocol.md 10.1, 10.2)."""
+    """The limits of a standard namespace: those of the 2017 specification, or Azure's current
+    ones."""
 
     SPECIFICATION = "specification"
     CURRENT = "current"
@@ -48,16 +49,16 @@ class HubStatus(StrEnum):
 
 
 class Namespace(msgspec.Struct, frozen=True, kw_only=True):
-    """`hosts` are the names it is reached by, lower-case, without port (protocol.md 2.5)."""
+    """`hosts` are the host names of the namespace, lower-case, without port."""
 
     name: NamespaceName
     created_ms: int
     updated_ms: int
     hosts: tuple[str, ...] = ()
     tier: Tier = Tier.STANDARD
-    metadata: dict[str, Any] = {}  # what the management API keeps of it; plain JSON
-    throughput_units: int | None = None  # None: counted, not enforced ("unlimited")
-    maximum_throughput_units: int | None = None  # auto-inflate goes up to here; None: it is off
+    metadata: dict[str, Any] = {}  # properties that only the management API uses; plain JSON
+    throughput_units: int | None = None  # None: usage is counted, not limited
+    maximum_throughput_units: int | None = None  # of auto-inflate; None: it is off
     limits: LimitSet = LimitSet.SPECIFICATION
 
     @property
@@ -70,7 +71,8 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hub(msgspec.Struct, frozen=True, kw_only=True):
-    """`id`, random hex, names the log's directory: a hub deleted and made again is a new one."""
+    """`id`, random hex, is the directory name of the log: a hub that is deleted and created again
+    has a new one."""
 
     id: str
     namespace: NamespaceName
@@ -81,7 +83,7 @@ class Hub(msgspec.Struct, frozen=True, kw_only=True):
     retention_hours: int = limits.RETENTION_HOURS_DEFAULT
     status: HubStatus = HubStatus.ACTIVE
     user_metadata: str = ""
-    metadata: dict[str, Any] = {}  # as the namespace's
+    metadata: dict[str, Any] = {}  # as in Namespace
 
 
 class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +96,7 @@ class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevokedPublisher(msgspec.Struct, frozen=True, kw_only=True):
-    """A publisher that may send nothing to the hub until it is resumed (protocol.md 7.1)."""
+    """A publisher that may not send to the hub until it is resumed (protocol.md 7.1)."""
 
     namespace: NamespaceName
     hub: HubName
@@ -103,7 +105,7 @@ class RevokedPublisher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secret:
-    """A key that must not reach a log, a repr or an error; `reveal()` is easy to grep for."""
+    """A key that must not appear in log lines, reprs or errors. `reveal()` returns its text."""
 
     __slots__ = ("_text",)
 
@@ -136,3 +138,12 @@ class AuthorizationRule(msgspec.Struct, frozen=True, kw_only=True):
     secondary_key: Secret
     created_ms: int
     updated_ms: int
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did what, and when. Texts for operators; they never contain a secret."""
+
+    at_ms: int
+    who: str
+    what: str
+    detail: str

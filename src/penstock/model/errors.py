@@ -1,7 +1,7 @@
-"""One tree of errors. Rooms raise these; only the doors turn them into frames or HTTP answers.
+"""One tree of errors. All packages raise these; gateways translate them to AMQP and HTTP.
 
-Every leaf carries `condition` (AMQP), `http_status` and `retriable`. The message says what was
-seen, what is allowed and what to do. No secret ever stands in a message.
+Every class has `condition` (AMQP), `http_status` and `retriable`. The message says what happened,
+what is allowed and what to do. It never contains a secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class PenstockError(Exception):
 
 
 class ServerBusy(PenstockError):
-    """The namespace, or one partition, spent its throughput units."""
+    """The throughput units of the namespace, or of one partition, are used up."""
 
     condition = "com.microsoft:server-busy"
     http_status = 503
@@ -26,7 +26,7 @@ class ServerBusy(PenstockError):
 
 
 class OperationTimedOut(PenstockError):
-    """The service did not finish within the caller's time."""
+    """The service did not finish within the time that the caller allowed."""
 
     condition = "com.microsoft:timeout"
     http_status = 408
@@ -34,21 +34,22 @@ class OperationTimedOut(PenstockError):
 
 
 class InternalError(PenstockError):
-    """A fault of Penstock's own, or of its disk; the operator finds it in the log."""
+    """A fault in Penstock or its disk; details are in the log lines of the service."""
 
     retriable = True
 
 
 class LogFailed(InternalError):
-    """The partition's log stopped after a failed write or flush and takes nothing until restart."""
+    """The log of the partition stopped after a failed write or flush; it accepts no events until
+    the service is restarted."""
 
 
 class DiskFull(LogFailed):
-    """The data directory has no room; writing resumes when there is some."""
+    """The disk of the data directory is full; writing resumes when there is space."""
 
 
 class LogCorrupt(InternalError):
-    """A checksum did not fit: the bytes are not what was acknowledged."""
+    """A checksum does not match: the stored bytes are not those that were acknowledged."""
 
 
 class Unauthorized(PenstockError):
@@ -59,14 +60,15 @@ class Unauthorized(PenstockError):
 
 
 class AuthFailed(PenstockError):
-    """The token itself is not valid: signature, expiry, policy or form."""
+    """The token is not valid: signature, expiry, policy or syntax."""
 
     condition = "com.microsoft:auth-failed"
     http_status = 401
 
 
 class UnsupportedTokenType(AuthFailed):
-    """The token is of a kind that is not verified at all (a JWT), so it is no guess at a key."""
+    """The token is of a kind that is not verified (a JWT). It is not counted as an attempt to guess
+    a key."""
 
 
 class NotFound(PenstockError):
@@ -77,7 +79,7 @@ class NotFound(PenstockError):
 
 
 class AlreadyExists(PenstockError):
-    """An entity of that name is there already."""
+    """An entity of that name exists already."""
 
     condition = "com.microsoft:entity-already-exists"
     http_status = 409
@@ -99,14 +101,14 @@ class EntityUpdated(PenstockError):
 
 
 class ArgumentError(PenstockError):
-    """Malformed input: offset, filter, property, name."""
+    """Malformed input, such as an offset, filter, property or name."""
 
     condition = "com.microsoft:argument-error"
     http_status = 400
 
 
 class ArgumentOutOfRange(PenstockError):
-    """Well formed but outside what exists, such as a partition id."""
+    """A value outside the allowed range, such as a partition id."""
 
     condition = "com.microsoft:argument-out-of-range"
     http_status = 400
@@ -148,7 +150,7 @@ class NotImplementedHere(PenstockError):
 
 
 class LinkStolen(PenstockError):
-    """Another reader took the partition (protocol.md 5.6)."""
+    """An epoch reader displaced this reader, or prevents its registration (protocol.md 5.6)."""
 
     condition = "amqp:link:stolen"
     http_status = 409
@@ -185,7 +187,7 @@ class ProducerEpochStolen(PenstockError):
 
 
 class OutOfOrderSequence(PenstockError):
-    """An idempotent producer skipped a number."""
+    """A batch of an idempotent producer does not follow the last published number."""
 
     condition = "com.microsoft:out-of-order-sequence"
     http_status = 409
@@ -200,14 +202,21 @@ class OperationCancelled(PenstockError):
 
 
 class ConfigurationError(PenstockError):
-    """A setting that cannot be used; the message names the file, the key and what is allowed."""
+    """An invalid setting; the message names the file, the key and what is allowed."""
 
     http_status = 400
 
 
 class ListenerError(PenstockError):
-    """A port cannot be listened on; the message names it and the option that chooses it."""
+    """A listener cannot be opened; the message names the port and the option that sets it."""
 
 
 class DataDirectoryError(PenstockError):
     """The data directory is locked, of a newer version, or cannot be written."""
+
+
+class CheckpointStoreUnavailable(PenstockError):
+    """The file or the service cannot be reached now. Event processors retry by themselves."""
+
+    http_status = 503
+    retriable = True

@@ -1,4 +1,4 @@
-"""Events between the doors and the log: always whole batches, sealed as encoded AMQP messages.
+"""Events between the gateways and the log: whole batches of encoded AMQP messages.
 
 `sections` is a run of AMQP data sections, one per event, each holding one complete encoded AMQP
 message in canonical form (protocol.md E1, E22):
@@ -6,7 +6,7 @@ message in canonical form (protocol.md E1, E22):
     00 53 75 a0 <len u8>  <message>      when the message is shorter than 256 bytes
     00 53 75 b0 <len u32> <message>      otherwise, or as the client chose
 
-Exactly what a 0x80013700 publication carries after its envelope, so a batch is stored as it came.
+A publication in the batch format (0x80013700) has the same form, so a batch is stored as received.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 
 class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
-    """Idempotent producer's stamp on a batch (protocol.md 4.7): its first and last number."""
+    """Stamp of an idempotent producer on a batch (protocol.md 4.7)."""
 
     id: int
     epoch: int
@@ -24,7 +24,7 @@ class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventBatch(msgspec.Struct, frozen=True, gc=False):
-    """One publication on its way into a partition: contiguous there, whole or absent."""
+    """A batch to append to a partition: stored contiguously and whole, or not at all."""
 
     sections: bytes
     count: int
@@ -36,7 +36,7 @@ class StoredBatch(msgspec.Struct, frozen=True, gc=False):
     """One record of the log as it is read back.
 
     Event i has sequence number `first_sequence + i` and offset `base_offset + position`, where
-    `position` is where its data section starts in `sections` (so the first event's is base_offset).
+    `position` is the start of its data section in `sections`.
     """
 
     first_sequence: int
@@ -51,7 +51,7 @@ class StoredBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """Where an acknowledged batch lies."""
+    """Position of an acknowledged batch in the log."""
 
     first_sequence: int
     last_sequence: int

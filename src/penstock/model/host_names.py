@@ -1,7 +1,8 @@
-"""Which `Host` headers a server answers for.
+"""Allowed `Host` headers of a server.
 
-A web page can point a name of its own at 127.0.0.1 and then read a local server's answers (DNS
-rebinding). Its requests carry that name: a server that answers only for names it knows is safe.
+A web page can resolve a name of its own to 127.0.0.1 and then read the responses of a local server
+(DNS rebinding). Its requests have that name in `Host`, so a server that accepts only configured
+names is safe.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ class HostNames:
     """Loopback names and addresses, and the given names, without ports and in any case."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(_normal(name) for name in names)
+        self._names = frozenset(_normalize(name) for name in names)
 
     def allows(self, header: str, *, server: str | None = None) -> bool:
-        """`header` is a request's `Host`, `server` the local address that it came in by: as an
-        address, that is never another's name."""
-        host = _normal(_without_port(header))
+        """`header` is the `Host` of a request, `server` the local address of its connection: an
+        address cannot be a name of another site."""
+        host = _normalize(_without_port(header))
         if host == "localhost" or host in self._names:
             return True
         try:
@@ -37,5 +38,5 @@ def _without_port(header: str) -> str:
     return header.partition(":")[0] if header.count(":") == 1 else header
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.strip().rstrip(".").strip("[]").casefold()

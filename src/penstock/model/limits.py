@@ -1,6 +1,6 @@
-"""Every bound in one file, named after what it bounds; relations are asserted at the end.
+"""Limits of Event Hubs, AMQP, HTTP, guard and log; their relations are asserted at the end.
 
-Sizes are bytes (KB = 1024, MB = 1 048 576), times are milliseconds unless the name says otherwise.
+Sizes are bytes (KB = 1024, MB = 1,048,576), times are milliseconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 KB = 1024
 MB = 1024 * KB
 
-# --- Event Hubs, the documents' own limits (protocol.md 10) -------------------------------------
+# --- Event Hubs, the documented limits (protocol.md 10) -----------------------------------------
 PUBLICATION_BYTES_STANDARD = 256 * KB
 PUBLICATION_BYTES_DEDICATED = 1 * MB
-PUBLICATION_BYTES_CURRENT = 1 * MB  # of a standard namespace with Azure's limits of today
+PUBLICATION_BYTES_CURRENT = 1 * MB  # of a standard namespace with Azure's current limits
 PARTITION_COUNT_MIN = 2
 PARTITION_COUNT_MIN_CURRENT = 1
-PARTITION_COUNT_MAX = 32  # without an operator's grant
+PARTITION_COUNT_MAX = 32  # without a quota grant
 PARTITION_COUNT_GRANTED_MAX = 1024  # what a dedicated cluster allows (protocol.md 10.1)
 PARTITION_COUNT_DEFAULT = 4
 CONSUMER_GROUPS_MAX = 20  # beside $Default
@@ -24,7 +24,7 @@ RETENTION_HOURS_MAX = 7 * 24
 RETENTION_HOURS_DEFAULT = 24
 AUTHORIZATION_RULES_MAX = 12
 THROUGHPUT_UNITS_MIN = 1
-THROUGHPUT_UNITS_MAX = 20  # self-service; beyond it an operator's grant (model.units)
+THROUGHPUT_UNITS_MAX = 20  # self-service; above it a quota grant is needed (model.quotas)
 THROUGHPUT_UNITS_GRANTED_MAX = 10_000
 UNIT_INGRESS_BYTES_PER_S = 1 * MB
 UNIT_INGRESS_EVENTS_PER_S = 1000
@@ -49,7 +49,7 @@ USER_METADATA_MAX = 1024
 METADATA_BYTES_MAX = 64 * KB  # of one entity, as JSON
 SAS_KEY_MAX = 256
 SAS_KEY_SET_MIN = 16  # of a key that a client of the management API chooses
-SAS_TOKEN_BYTES_MAX = 8 * KB  # a JWT is larger than a SAS; nothing honest exceeds this
+SAS_TOKEN_BYTES_MAX = 8 * KB  # a JWT is larger than a SAS token; no valid token exceeds this
 HOST_NAME_MAX = 253
 HOSTS_PER_NAMESPACE_MAX = 64
 FILTER_EXPRESSION_MAX = 512
@@ -57,8 +57,8 @@ PRODUCERS_PER_PARTITION_MAX = 10_000  # idempotent producers remembered; the old
 
 # --- AMQP (protocol.md 1, 13; docs/security.md) -------------------------------------------------
 FRAME_BYTES_MIN = 512  # AMQP 2.7.1
-FRAME_BYTES_MAX = 64 * KB  # what the real service announces
-FRAME_BYTES_MAX_BEFORE_OPEN = 8 * KB  # SASL frames and open, before anybody is known
+FRAME_BYTES_MAX = 64 * KB  # what Azure announces
+FRAME_BYTES_MAX_BEFORE_OPEN = 8 * KB  # SASL frames and open, before authentication
 CHANNEL_MAX = 4999
 HANDLE_MAX = 255
 SESSIONS_PER_CONNECTION_MAX = 512
@@ -111,7 +111,7 @@ PENALTIES_FREE_MS = 10_000
 HOLD_MS_MAX = 2_000
 HELD_PER_ADDRESS_MAX = 100
 
-# Brute force (protocol.md 2.3): answers to failed tokens are delayed, by policy name and address.
+# Brute force (protocol.md 2.3): responses to invalid tokens are delayed, by policy and address.
 BACKOFF_FREE_FAILURES = 3  # a mistyped key
 BACKOFF_FIRST_MS = 50
 BACKOFF_MS_MAX = 4_000
@@ -130,7 +130,7 @@ WORK_QUEUE_SLICE_US = 2_000
 WORK_WAITING_MAX = 4_096  # connections that wait for their turn: each holds what was read of it
 
 # --- Operators ----------------------------------------------------------------------------------
-SLOW_OPERATION_MS = 1_000  # what takes longer stands in the log
+SLOW_OPERATION_MS = 1_000  # slower operations are logged
 SLOW_OPERATION_MS_MAX = 3_600_000
 
 # --- HTTP ---------------------------------------------------------------------------------------
@@ -163,18 +163,37 @@ CHECKPOINT_WAITING_MAX = 4_096  # requests that wait for the disk
 MANAGEMENT_BODY_BYTES_MAX = 1 * MB
 MANAGEMENT_BODY_DEPTH_MAX = 32
 MANAGEMENT_BODY_DEADLINE_S = 30
-MANAGEMENT_REQUESTS_PER_S = 50  # of everybody who has a token, sustained
+MANAGEMENT_REQUESTS_PER_S = 50  # of all clients with a token, sustained
 MANAGEMENT_REQUESTS_BURST = 500
 
 # --- Log ----------------------------------------------------------------------------------------
 SEGMENT_BYTES = 64 * MB
 BATCH_EVENTS_MAX = 65_536
-RECORD_PAYLOAD_BYTES_MAX = 4 * MB  # a publication after it was made canonical, or coalesced singles
+RECORD_PAYLOAD_BYTES_MAX = 4 * MB  # a publication in canonical form, or coalesced single events
+
+# --- Kernels and client -------------------------------------------------------------------------
+# Kernels import nothing of Penstock and have these numbers as constants of their own;
+# tests/unit/model/test_limits.py compares them.
+KERNEL_BATCH_EVENTS_MAX = BATCH_EVENTS_MAX
+KERNEL_BATCH_BYTES_MAX = RECORD_PAYLOAD_BYTES_MAX  # what split_batch and split_singles may return
+KERNEL_COALESCED_BYTES = 1 * MB  # split_singles closes a publication once it has this size
+KERNEL_EVENT_BYTES_MAX = 64 * MB  # of one event that a producer appends to a batch
+CLIENT_MESSAGE_BYTES_MAX = 1 * MB  # where the service announces no limit (protocol.md 4.2)
+
+# --- Reading ------------------------------------------------------------------------------------
 TAIL_CACHE_BYTES = 4 * MB  # committed records of one partition kept in memory for live readers
 TAIL_CACHE_AGE_MS = 60_000  # older ones are read from the disk: a quiet partition holds nothing
 READ_CHUNK_BYTES = 1 * MB
 
-assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_DEDICATED < RECORD_PAYLOAD_BYTES_MAX
+# To raise the limit of a publication, first raise RECORD_PAYLOAD_BYTES_MAX and the kernels' limits.
+# Canonical form makes a publication larger, hence the factor. A client that knows no limit must not
+# build batches that every namespace refuses.
+assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_CURRENT <= PUBLICATION_BYTES_DEDICATED
+assert 2 * PUBLICATION_BYTES_DEDICATED <= RECORD_PAYLOAD_BYTES_MAX
+assert KERNEL_COALESCED_BYTES + 2 * PUBLICATION_BYTES_DEDICATED < KERNEL_BATCH_BYTES_MAX
+assert KERNEL_BATCH_BYTES_MAX <= RECORD_PAYLOAD_BYTES_MAX
+assert KERNEL_BATCH_EVENTS_MAX <= BATCH_EVENTS_MAX
+assert CLIENT_MESSAGE_BYTES_MAX <= PUBLICATION_BYTES_DEDICATED < KERNEL_EVENT_BYTES_MAX
 assert FRAME_BYTES_MIN < FRAME_BYTES_MAX_BEFORE_OPEN < FRAME_BYTES_MAX
 assert RECORD_PAYLOAD_BYTES_MAX < SEGMENT_BYTES
 assert PARTITION_COUNT_MAX < PARTITION_COUNT_GRANTED_MAX

@@ -1,12 +1,14 @@
-"""Numbers over time: what is kept of each namespace, hub and consumer group, and for how long."""
+"""Metrics of namespaces, hubs and consumer groups over time: names, samples, series, retention; and
+histograms of latencies."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import pairwise
 
 import msgspec
 
-# Counted within each step of time.
+# Counted within each step.
 COUNTERS = (
     "incoming_messages",
     "incoming_bytes",
@@ -17,12 +19,12 @@ COUNTERS = (
     "user_errors",
     "server_errors",
 )
-# As they were, the highest within the step; None where it is not known.
+# The highest value within the step; None if unknown.
 GAUGES = (
     "active_connections",
     "size_bytes",  # of the retained log
-    "lag_events",  # of the group that is furthest behind, all partitions together
-    "throughput_units",  # held by the namespace; None where they are not enforced
+    "lag_events",  # of the group with the largest lag, summed over all partitions
+    "throughput_units",  # of the namespace; None if units are not enforced
 )
 NAMES = (*COUNTERS, *GAUGES)
 
@@ -33,13 +35,13 @@ DAY_MS = 24 * HOUR_MS
 
 
 class MetricRetention(msgspec.Struct, frozen=True):
-    """A resolution, and how long it is kept."""
+    """A resolution and how long samples of it are kept."""
 
     step_ms: int
     kept_ms: int
 
 
-# Falling: what is older is kept in larger steps. 7 920 rows for each that is looked at.
+# Older samples are kept in larger steps: 7,920 rows per subject.
 LEVELS = (
     MetricRetention(10 * SECOND_MS, 2 * HOUR_MS),
     MetricRetention(MINUTE_MS, 2 * DAY_MS),
@@ -47,16 +49,21 @@ LEVELS = (
 )
 STEP_MS = LEVELS[0].step_ms
 KEPT_MS = LEVELS[-1].kept_ms
-SUBJECTS_MAX = 256  # rows of one moment: 2 million in all, about 190 MB
-POINTS_MAX = 500  # of one answer's series
+SUBJECTS_MAX = 256  # rows per step: 2 million in all, about 190 MB
+POINTS_MAX = 500  # of one series in a response
+
+LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+FAST_MS = 64
+# An SSD flushes in less than a millisecond, a hard disk in tens, a failing disk in seconds.
+FLUSH_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 assert all(fine.kept_ms < coarse.kept_ms for fine, coarse in pairwise(LEVELS))
 assert all(level.step_ms % STEP_MS == 0 for level in LEVELS)
 
 
 class MetricSubject(msgspec.Struct, frozen=True):
-    """What numbers are of: a namespace, one of its hubs, or one of that hub's consumer groups,
-    by their keys; empty where it is not that special."""
+    """A namespace, one of its hubs, or a consumer group of that hub, by their keys (folded names).
+    `hub` and `group` are empty for the levels above."""
 
     namespace: str
     hub: str = ""
@@ -64,7 +71,7 @@ class MetricSubject(msgspec.Struct, frozen=True):
 
 
 class MetricSample(msgspec.Struct, frozen=True):
-    """One subject's numbers of one step: `counters` in the order of COUNTERS, and so on."""
+    """Values of one subject in one step, in the order of COUNTERS and GAUGES."""
 
     subject: MetricSubject
     counters: tuple[int, ...]
@@ -72,10 +79,72 @@ class MetricSample(msgspec.Struct, frozen=True):
 
 
 class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers over time, one for each of `at_ms` (when a step begins); None where nothing was
-    recorded. Counters are what was counted within the step, gauges the highest."""
+    """Values over time, one for each of `at_ms`, the starts of the steps; None where nothing was
+    recorded."""
 
     step_ms: int
     at_ms: list[int]
     values: dict[str, list[int | None]]
     lag_by_group: dict[str, list[int | None]] = {}
+
+
+class LatencyHistogram:
+    """Histogram of publish latencies in milliseconds.
+
+    `fast` counts each value below FAST_MS by itself, so that the hot path only increments one
+    element of it.
+    """
+
+    __slots__ = ("_slow", "_slow_ms", "fast")
+
+    def __init__(self) -> None:
+        self.fast = [0] * FAST_MS
+        self._slow = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self._slow_ms = 0
+
+    def observe(self, milliseconds: int) -> None:
+        milliseconds = max(0, milliseconds)  # the wall clock may have been set back
+        if milliseconds < FAST_MS:
+            self.fast[milliseconds] += 1
+        else:
+            self._slow[bisect_left(LATENCY_BOUNDS_MS, milliseconds)] += 1
+            self._slow_ms += milliseconds
+
+    @property
+    def counts(self) -> list[int]:
+        """Counts by LATENCY_BOUNDS_MS; the last one counts everything above."""
+        counts = self._slow.copy()
+        for milliseconds, count in enumerate(self.fast):
+            counts[bisect_left(LATENCY_BOUNDS_MS, milliseconds)] += count
+        return counts
+
+    @property
+    def count(self) -> int:
+        return sum(self.fast) + sum(self._slow)
+
+    @property
+    def total_ms(self) -> int:
+        fast_ms = sum(milliseconds * count for milliseconds, count in enumerate(self.fast))
+        return fast_ms + self._slow_ms
+
+
+class FlushLatencies:
+    """Histogram of flushes, one per commit round. Only the committer thread calls `observe`; any
+    thread may read."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(FLUSH_BOUNDS_S) + 1)
+        self._total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(FLUSH_BOUNDS_S, seconds)] += 1
+        self._total_s += seconds
+
+    @property
+    def counts(self) -> list[int]:
+        """Counts by FLUSH_BOUNDS_S; the last one counts everything above."""
+        return self._counts.copy()
+
+    @property
+    def total_s(self) -> float:
+        return self._total_s

@@ -1,4 +1,4 @@
-"""Names and their rules (protocol.md 10.3). Names are case-insensitive: compare by `key()`."""
+"""Names and their rules (protocol.md 10.3). Case is ignored: compare names with `fold_name`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ GroupName = NewType("GroupName", str)
 RuleName = NewType("RuleName", str)
 PublisherName = NewType("PublisherName", str)
 
-PRODUCT = "Penstock"  # as the service calls itself on the wire
+PRODUCT = "Penstock"  # the product name that the service sends to clients
 DEFAULT_GROUP = GroupName("$Default")
-CAPTURE_GROUP = GroupName("$Capture")  # of hubs that are captured, for the capture job alone
+CAPTURE_GROUP = GroupName("$Capture")  # of hubs with Capture, only for the capture job
 ROOT_RULE = RuleName("RootManageSharedAccessKey")
-# In an ASGI scope: a function that an application calls when it has verified a token.
+# Key of the ASGI scope: a function that the application calls when it has verified a token.
 AUTHENTICATE = "penstock.authenticate"
 
 _NAMESPACE = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9]")
 _ENTITY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?")
 _RULE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_SHOWN_MAX = 80
+_QUOTED_MAX = 80
 
 
 def fold_name(name: str) -> str:
-    """The form in which two spellings of one entity's name are equal."""
+    """The key of a name: equal for all spellings of the same entity name."""
     return name.casefold()
 
 
-def quote_text(text: str, *, most: int = _SHOWN_MAX) -> str:
-    """A peer's text cut and escaped so that it may stand in a message or a log line."""
+def quote_text(text: str, *, most: int = _QUOTED_MAX) -> str:
+    """Text of a client, truncated and escaped for error messages and log lines."""
     cut = text if len(text) <= most else text[:most] + "…"
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in cut)
 
@@ -61,8 +61,8 @@ def rule_name(text: str) -> RuleName:
 
 
 def publisher_name(text: str) -> PublisherName:
-    """Publishers need no creation; any printable name is one. It does not end in `/messages`: a
-    token for such a name would be one for the publish request of another (protocol.md 7.1)."""
+    """Publishers are not created; any printable name is valid. It must not end in `/messages`: a
+    token for that name would be valid for requests of another publisher (protocol.md 7.1)."""
     if not 1 <= len(text) <= limits.PUBLISHER_NAME_MAX or not text.isprintable():
         raise ArgumentError(
             f"The publisher name '{quote_text(text)}' is invalid: "

@@ -1,11 +1,13 @@
-"""Which partition a key belongs to: the service's own choice, and a client's that chooses for it.
+"""The partition of a publication that names none: by its partition key, else round robin.
 
-The key's hash is Jenkins' lookup3 (`hashlittle2`) over the key's UTF-8 bytes, folded to 16 bits,
-in the form of the JavaScript and .NET SDKs (protocol.md 8).
+The hash of a key is Jenkins' lookup3 (`hashlittle2`) over the key's UTF-8 bytes, folded to 16 bits,
+in the form of the JavaScript and .NET SDKs (protocol.md 8). Clients that choose the partition
+themselves use it too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 
@@ -13,34 +15,62 @@ _MASK = 0xFFFFFFFF
 _SEED = 0xDEADBEEF
 _BLOCK = Struct("<3I")
 
-# Devices publish under the same keys again and again: a hit costs 0.1 µs, the hash of a GUID 7.
-# At 128 characters a key (model.limits) a full cache holds about 2 MB.
+# Devices publish under the same keys repeatedly: a hit costs 0.1 µs, the hash of a GUID 7 µs.
+# At 128 characters per key (model.limits) a full cache takes about 2 MB.
 _KEYS_CACHED = 4096
 
 
 def partition_for_key(key: str, partition_count: int) -> int:
-    """The index of the partition that keeps the order of all events with this key."""
+    """Index of the partition that stores all events with this key."""
     # protocol.md 8.1 step 4: |h mod n| with a truncating remainder is |h| mod n.
     return abs(hash16(key)) % partition_count
 
 
+class RoundRobin:
+    """Chooses partitions in turn for publications that name neither key nor partition."""
+
+    __slots__ = ("_has_failed", "_next", "_partition_count")
+
+    def __init__(self, partition_count: int, has_failed: Callable[[int], bool]) -> None:
+        assert partition_count > 0
+        self._partition_count = partition_count
+        self._has_failed = has_failed
+        self._next = 0
+
+    def next(self) -> int:
+        """The next partition that has not failed. If all have, the next one of all: its log then
+        reports why it refuses the batch."""
+        first = self._advance()
+        index = first
+        while self._has_failed(index):
+            index = self._advance()
+            if index == first:
+                break
+        return index
+
+    def _advance(self) -> int:
+        index = self._next
+        self._next = index + 1 if index + 1 < self._partition_count else 0
+        return index
+
+
 @lru_cache(maxsize=_KEYS_CACHED)
 def hash16(key: str) -> int:
-    """The key's hash as the SDKs show it: signed, 16 bits."""
+    """The hash of the key as the SDKs compute it: signed, 16 bits."""
     b, c = _hashlittle2(key.encode("utf-8", "surrogatepass"))
     folded = (b ^ c) & 0xFFFF
     return folded - 0x10000 if folded & 0x8000 else folded
 
 
 def _hashlittle2(data: bytes) -> tuple[int, int]:
-    """lookup3's two words, both seeds zero (protocol.md 8.1 step 2).
+    """The two words of lookup3, both seeds zero (protocol.md 8.1 step 2).
 
-    The rotations are written out: as calls they would double the time of a key not seen before.
+    The rotations are inline: as calls they would double the time of an uncached key.
     """
     a = b = c = (_SEED + len(data)) & _MASK
     if not data:
         return b, c
-    # Unsigned little-endian words; the last block of one to twelve bytes is filled up with zeros.
+    # Unsigned little-endian words; the last block, of 1 to 12 bytes, is padded with zeros.
     blocks = list(_BLOCK.iter_unpack(data + bytes(-len(data) % _BLOCK.size)))
     last = blocks.pop()
     for x, y, z in blocks:

@@ -1,4 +1,4 @@
-"""Where a reader starts (protocol.md 5.3)."""
+"""Start position of a reader (protocol.md 5.3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PositionKind(IntEnum):
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """`inclusive` is the filter's `>=`; it has no meaning for EARLIEST and LATEST."""
+    """`inclusive` is `>=` in the filter; it is ignored for EARLIEST and LATEST."""
 
     kind: PositionKind
     value: int = 0

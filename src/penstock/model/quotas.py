@@ -1,13 +1,19 @@
-"""The ladder of throughput units (protocol.md 10.2): 1 to 20 by oneself, then blocks by a grant.
+"""Allowed numbers of throughput units, and the quota grants by which an operator raises a limit.
 
-20 is followed by 40, 60, 80, 100, and from there on by blocks of 100.
+Without a quota grant a namespace has 1 to 20 units. With one it has 40, 60, 80, 100 or a multiple
+of 100.
 """
 
 from __future__ import annotations
 
-from penstock.model import limits
+from enum import StrEnum
 
-LADDER_TEXT = (
+import msgspec
+
+from penstock.model import limits
+from penstock.model.names import NamespaceName
+
+UNITS_TEXT = (
     f"{limits.THROUGHPUT_UNITS_MIN} to {limits.THROUGHPUT_UNITS_MAX}, "
     "or 40, 60, 80, 100 and blocks of 100 beyond"
 )
@@ -16,8 +22,26 @@ _SMALL_BLOCK = 20
 _LARGE_BLOCK = 100
 
 
+class QuotaKind(StrEnum):
+    """A limit that an operator may raise for one namespace."""
+
+    THROUGHPUT_UNITS = "throughput-units"  # of the namespace
+    PARTITIONS = "partitions"  # of each hub of the namespace
+
+
+class QuotaGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """The namespace may have up to `value` of `kind`. A newer grant of the kind replaces it."""
+
+    namespace: NamespaceName
+    kind: QuotaKind
+    value: int
+    granted_by: str
+    granted_ms: int
+    note: str = ""
+
+
 def is_allowed_units(units: int) -> bool:
-    """Whether a namespace can hold exactly so many, a grant given."""
+    """Whether a namespace can hold this number of units, a quota grant permitting."""
     if not limits.THROUGHPUT_UNITS_MIN <= units <= limits.THROUGHPUT_UNITS_GRANTED_MAX:
         return False
     if units <= limits.THROUGHPUT_UNITS_MAX:
@@ -26,7 +50,7 @@ def is_allowed_units(units: int) -> bool:
 
 
 def next_allowed_units(units: int) -> int:
-    """What can be held next after `units`."""
+    """The next higher number of units that a namespace can hold."""
     assert is_allowed_units(units)
     if units < limits.THROUGHPUT_UNITS_MAX:
         return units + 1

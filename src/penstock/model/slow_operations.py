@@ -1,7 +1,7 @@
-"""Operations that took longer than an operator wants to wait: a warning for each.
+"""Warn about operations that are slower than the threshold.
 
-One line, `key=value`, by the logger `penstock.slow`; the service's log lets so many of one kind
-through in a minute. Like the log's level, the threshold is the process's.
+One line, `key=value`, from the logger `penstock.slow`; the service limits the lines per minute of
+one kind. The threshold is set per process, like the log level.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger("penstock.slow")
 
 
 class SlowOperationThreshold:
-    """What counts as slow, in milliseconds."""
+    """The duration from which an operation is slow, in milliseconds."""
 
     def __init__(self) -> None:
         self.threshold_ms = limits.SLOW_OPERATION_MS
@@ -24,8 +24,8 @@ SLOWNESS = SlowOperationThreshold()
 
 
 def warn_if_slow(what: str, milliseconds: float, **facts: object) -> None:
-    """An operation has ended; any thread. The facts must not be a peer's own words."""
+    """Log the operation if it was slow. Any thread. `facts` must not contain text of a client."""
     if milliseconds >= SLOWNESS.threshold_ms:
-        told = "".join(f" {name}={value}" for name, value in facts.items())
-        # The kind is part of the template: a flood of one does not hide another.
-        log.warning(f"slow operation: what={what} ms=%d%s", milliseconds, told)
+        details = "".join(f" {name}={value}" for name, value in facts.items())
+        # The kind is in the template, by which lines are limited: one kind cannot hide another.
+        log.warning(f"slow operation: what={what} ms=%d%s", milliseconds, details)

@@ -1,61 +1,60 @@
-"""What is kept about a namespace beside its entities: grants, who did what, and what it used."""
+"""Usage of a namespace per clock hour, and its cost by the configured price list."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from decimal import Decimal
 
 import msgspec
 
 from penstock.model.names import NamespaceName
 
 HOUR_MS = 3_600_000
-
-
-class QuotaKind(StrEnum):
-    """A limit that an operator may raise for one namespace."""
-
-    THROUGHPUT_UNITS = "throughput-units"  # held by the namespace
-    PARTITIONS = "partitions"  # of each of its event hubs
-
-
-class QuotaGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The namespace may have up to `value` of `kind`; one grant of a kind, the last one given."""
-
-    namespace: NamespaceName
-    kind: QuotaKind
-    value: int
-    granted_by: str
-    granted_ms: int
-    note: str = ""
-
-
-class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did what, when. Texts for people; no secret ever stands in one."""
-
-    at_ms: int
-    who: str
-    what: str
-    detail: str
+_MILLION = 1_000_000
+_GB = 1 << 30
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a namespace used in one clock hour (UTC), which begins at `hour_ms`.
+    """Usage of a namespace in one clock hour (UTC), which begins at `hour_ms`.
 
-    `run` names one count of it by one process; a namespace's hour is the sum over its runs, and the
-    highest `units` of them. Empty where they are added up.
+    Each process that counts has its own `run`. The usage of an hour is the sum over the runs, with
+    the highest `units` of them; `run` is empty in such a sum.
     """
 
     namespace: NamespaceName
     hour_ms: int
     run: str = ""
-    units: int = 0  # the most that were held, or needed where they are not enforced
-    ingress_events: int = 0  # in steps of 64 KB: a larger event counts once for each
-    ingress_messages: int = 0  # events as such
+    units: int = 0  # the most held; the most needed where units are not enforced
+    ingress_events: int = 0  # metered: an event counts once per 64 KB
+    ingress_messages: int = 0  # events, whatever their size
     ingress_bytes: int = 0
     egress_bytes: int = 0
     capture_hours: int = 0
 
 
 def hour_of(now_ms: int) -> int:
-    """When the clock hour of that moment began."""
+    """Start of the clock hour that contains `now_ms`."""
     return now_ms - now_ms % HOUR_MS
+
+
+class PriceList(msgspec.Struct, frozen=True, kw_only=True):
+    """`[prices]` of the configuration: price per unit of usage; what is not listed is free."""
+
+    currency: str = ""
+    throughput_unit_hour: Decimal = Decimal(0)
+    million_ingress_events: Decimal = Decimal(0)
+    ingress_gb: Decimal = Decimal(0)
+    egress_gb: Decimal = Decimal(0)
+    capture_hour: Decimal = Decimal(0)
+
+    def cost(self, usage: Usage) -> Decimal:
+        """The cost of one hour of one namespace, not rounded."""
+        return (
+            self.throughput_unit_hour * usage.units
+            + self.million_ingress_events * usage.ingress_events / _MILLION
+            + self.ingress_gb * usage.ingress_bytes / _GB
+            + self.egress_gb * usage.egress_bytes / _GB
+            + self.capture_hour * usage.capture_hours
+        )
+
+
+PRICE_FIELDS = tuple(name for name in PriceList.__struct_fields__ if name != "currency")

@@ -12,6 +12,7 @@ import msgspec
 from penstock.catalog.api import Catalog
 from penstock.model import limits, names
 from penstock.model.entities import (
+    AuditEntry,
     AuthorizationRule,
     ConsumerGroup,
     Hub,
@@ -22,7 +23,7 @@ from penstock.model.entities import (
     Tier,
 )
 from penstock.model.names import NamespaceName
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 from penstock.service.config.settings import (
     DEFAULT_HUB,
     HubSettings,

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from penstock.management.permissions import AdminRole, ProcessRole, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
-from penstock.model.prices import PRICE_FIELDS
+from penstock.model.usage import PRICE_FIELDS
 from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import issue_link
 from penstock.portal.users import PortalRole as PortalRole

@@ -17,11 +17,11 @@ from penstock.broker import Account, Accounts
 from penstock.catalog.api import Catalog, CatalogChange, UsageLedger
 from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock
-from penstock.model.entities import Hub, Namespace, Tier
+from penstock.model.entities import AuditEntry, Hub, Namespace, Tier
 from penstock.model.errors import PenstockError
 from penstock.model.names import fold_name
 from penstock.model.quotas import next_allowed_units
-from penstock.model.usage import HOUR_MS, AuditEntry, Usage, hour_of
+from penstock.model.usage import HOUR_MS, Usage, hour_of
 from penstock.service.periodic_tasks import PassRecord, record_failure
 
 _log = logging.getLogger(__name__)

@@ -51,8 +51,8 @@ from penstock.model.errors import (
     QuotaExceeded,
     ServerBusy,
 )
-from penstock.model.flush_times import FlushLatencies
 from penstock.model.host_names import HostNames
+from penstock.model.metrics import FlushLatencies
 from penstock.service import certificate_reload, retention
 from penstock.service.authorities import CatalogAuthorities, shared_hosts
 from penstock.service.capture_process import CaptureServices

@@ -12,7 +12,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Literal, Protocol, TypeVar
 
-from penstock.broker.throttle import BUSY_TEXT
+from penstock.broker import error_messages
 from penstock.model.errors import AuthFailed, PenstockError, ServerBusy
 from penstock.model.names import fold_name
 
@@ -191,7 +191,7 @@ class FaultBoard:
         if fault is None:
             return None
         fault.strike()
-        return ServerBusy(BUSY_TEXT)
+        return error_messages.server_busy_error()
 
     def delay_s(self, hub: str, side: Side) -> float:
         """How long to keep it waiting: the longest that any fault says."""

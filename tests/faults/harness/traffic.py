@@ -26,8 +26,8 @@ from penstock.amqp.events import TransfersReceived
 from penstock.amqp.message import DataBody, Message, encode_message
 from penstock.amqp.performatives import Error
 from penstock.client import ClientError, Connection, Sender, connect
-from penstock.client.endpoint import parse_connection_string
 from penstock.kernels import decode_events
+from penstock.model.connection_string import parse_connection_string
 
 BATCH_FORMAT = 0x80013700  # protocol.md 4.4
 DEADLINE_S = 60.0  # for what takes milliseconds on a machine that is not busy

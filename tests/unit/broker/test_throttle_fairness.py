@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.shares import FairShares
-from penstock.broker.throttle import Throttle
+from penstock.broker.throttle import FairShares, Throttle
 from penstock.model.clock import ManualClock
 from penstock.model.errors import ServerBusy
 from penstock.model.limits import KB, MB

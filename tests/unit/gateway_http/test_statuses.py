@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.broker import BUSY_TEXT
+from penstock.broker.error_messages import server_busy_error
 from penstock.gateway.http.responses import xml_text
 from penstock.model import limits
 from penstock.model.entities import HubStatus, LimitSet, Tier
@@ -181,7 +181,7 @@ async def test_throttled_publication_is_told_when_to_come_again(world: World) ->
     world.change_namespace(throughput_units=1)
     answers = [await world.call(body=b"x" * 100_000) for _ in range(4)]
     assert [answer.status for answer in answers] == [201, 201, 503, 503]
-    refused(answers[-1], 503, BUSY_TEXT)
+    refused(answers[-1], 503, str(server_busy_error()))
     assert answers[-1].headers["retry-after"] == "4"
     world.clock.advance(1000)
     assert (await world.call(body=b"x" * 100_000)).status == 201

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog
-from penstock.catalog.usage_ledger import MemoryUsageLedger
+from penstock.catalog.memory import MemoryCatalog, MemoryUsageLedger
 from penstock.log.memory import MemoryLogStore
 from penstock.management.door import ManagementApp
 from penstock.management.jobs import JobRegistry

@@ -40,7 +40,8 @@ from penstock.model.errors import (
     QuotaExceeded,
 )
 from penstock.model.names import ROOT_RULE, NamespaceName
-from penstock.model.usage import QuotaKind, Usage
+from penstock.model.quotas import QuotaKind
+from penstock.model.usage import Usage
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Plane

@@ -12,8 +12,8 @@ from penstock.catalog.memory import MemoryCatalog
 from penstock.model.entities import Namespace, Tier
 from penstock.model.errors import ConfigurationError, QuotaExceeded
 from penstock.model.names import NamespaceName
-from penstock.model.prices import PriceList
-from penstock.model.usage import QuotaKind, Usage
+from penstock.model.quotas import QuotaKind
+from penstock.model.usage import PriceList, Usage
 from penstock.service import initial_entities
 from penstock.service.config.loader import load_settings
 from penstock.service.config.settings import GrantSettings, Settings
@@ -128,8 +128,8 @@ def test_price_of_an_hour_is_the_sum_of_its_parts() -> None:
         egress_bytes=1 << 29,
         capture_hours=3,
     )
-    assert prices.of(hour) == Decimal("0.12") + Decimal("0.014") + 1 + 1 + Decimal("0.3")
-    assert PriceList().of(hour) == 0
+    assert prices.cost(hour) == Decimal("0.12") + Decimal("0.014") + 1 + 1 + Decimal("0.3")
+    assert PriceList().cost(hour) == 0
 
 
 # --- the start ----------------------------------------------------------------------------------

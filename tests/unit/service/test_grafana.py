@@ -17,7 +17,7 @@ from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
-from penstock.model.flush_times import FlushLatencies
+from penstock.model.metrics import FlushLatencies
 from penstock.model.names import HubName, NamespaceName
 from penstock.service.metrics import BrokerCollector, CertificateCollector
 

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from penstock.broker import Account, Broker
-from penstock.catalog.memory import MemoryCatalog
-from penstock.catalog.usage_ledger import MemoryUsageLedger
+from penstock.catalog.memory import MemoryCatalog, MemoryUsageLedger
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier
 from penstock.model.errors import DataDirectoryError
 from penstock.model.names import HubName, NamespaceName
-from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import HOUR_MS, Usage
 from penstock.service import usage_recorder as module
 from penstock.service.usage_recorder import UsageRecorder
 
@@ -279,7 +279,7 @@ async def settled() -> None:
 async def test_units_are_raised_step_by_step_and_recorded(world: World) -> None:
     world.change(maximum_throughput_units=4)
     for expected in (3, 4, 4, 4):
-        world.account._short()
+        world.account._request_units()
         await settled()
         assert world.namespace.throughput_units == expected
     assert [(entry.who, entry.what) for entry in world.catalog.audit()] == [
@@ -292,7 +292,7 @@ async def test_units_are_raised_step_by_step_and_recorded(world: World) -> None:
 
 
 async def test_units_are_not_raised_without_a_maximum(world: World) -> None:
-    world.account._short()
+    world.account._request_units()
     await settled()
     assert world.namespace.throughput_units == 2
     assert world.catalog.audit() == []
@@ -306,12 +306,12 @@ async def test_units_are_raised_by_blocks_as_far_as_they_are_granted(
     )
     world.catalog.put_quota_grant(grant)
     world.change(throughput_units=20, maximum_throughput_units=60)
-    world.account._short()
+    world.account._request_units()
     await settled()
     assert world.namespace.throughput_units == 40
     world.change(throughput_units=20)
     world.catalog.delete_quota_grant(NS, QuotaKind.THROUGHPUT_UNITS, by="Bo", now_ms=2)
-    world.account._short()
+    world.account._request_units()
     await settled()
     assert world.namespace.throughput_units == 20
     assert "auto-inflate is refused" in caplog.text
@@ -320,7 +320,7 @@ async def test_units_are_raised_by_blocks_as_far_as_they_are_granted(
 async def test_namespace_that_is_gone_is_not_inflated(world: World) -> None:
     world.change(maximum_throughput_units=4)
     account = world.account
-    account._short()
+    account._request_units()
     world.catalog.delete_namespace(NS)
     await settled()
     assert world.catalog.namespaces() == []

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from penstock.amqp.types import Symbol
-from penstock.broker.hub import SenderLink
 from penstock.broker.idempotent_producers import ProducerLink
 from penstock.broker.reader import Reader
+from penstock.broker.senders import SenderLink
 from penstock.client import parse_connection_string
 from penstock.client.connection import Connection, connect
-from penstock.client.endpoint import Endpoint
 from penstock.client.errors import ClientError
 from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import LinkHandler
 from penstock.gateway.guard import ConnectionSlot
+from penstock.model.connection_string import Endpoint
 from penstock.service.config.settings import Settings
 from penstock.service.wiring import Penstock
 

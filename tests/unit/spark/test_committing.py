@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from penstock.checkpoints.errors import CheckpointStoreUnavailable
 from penstock.checkpoints.records import GroupNames
 from penstock.model.checkpoints import Checkpoint
+from penstock.model.errors import CheckpointStoreUnavailable
 from penstock.spark.eventhubs.checkpoint_reporter import (
     CheckpointReporter,
     open_checkpoint_reporter,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.model.usage import QuotaKind
+    from penstock.model.quotas import QuotaKind
 
 
 def grant(
@@ -28,7 +28,7 @@ def grant(
 
     It holds at once where a service runs on the data directory, else from its next start on.
     """
-    from penstock.model.usage import QuotaKind
+    from penstock.model.quotas import QuotaKind
 
     wanted = {QuotaKind.THROUGHPUT_UNITS: throughput_units, QuotaKind.PARTITIONS: partitions}
     given = {kind: value for kind, value in wanted.items() if value is not None}
@@ -45,7 +45,7 @@ def _grant(place: Path, namespace: str, kind: QuotaKind, value: int, by: str, no
     from penstock.management.client import ManagementClient
     from penstock.model.clock import SystemClock
     from penstock.model.names import NamespaceName
-    from penstock.model.usage import QuotaGrant
+    from penstock.model.quotas import QuotaGrant
     from penstock.service.data_directory import read_runtime
 
     if read_runtime(place) is not None:  # the service would not see what others write

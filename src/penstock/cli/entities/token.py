@@ -22,7 +22,7 @@ from penstock.cli.units import parse_seconds
 from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
-    from penstock.client.endpoint import Endpoint
+    from penstock.model.connection_string import Endpoint
 
 app = CommandGroup("Shared access signatures and admin tokens.")
 
@@ -150,7 +150,7 @@ def _endpoint(
     service: AdminSession, policy: str | None, hub: str | None, connection_string: str | None
 ) -> Endpoint:
     from penstock.cli.service_lookup import find_endpoint
-    from penstock.client.endpoint import parse_connection_string
+    from penstock.model.connection_string import parse_connection_string
 
     if policy is None or connection_string is not None:
         where = service.where

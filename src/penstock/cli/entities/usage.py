@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.model.prices import PriceList
-    from penstock.model.usage import Usage
+    from penstock.model.usage import PriceList, Usage
 
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%SZ"]
 _PRICE_STEP = Decimal("0.000001")
@@ -113,7 +112,7 @@ def sum_usage_rows(
         }
         if prices is not None:
             # Rounded once, at the end: a month is worth what its hours are worth.
-            price = sum((prices.of(part) for part in parts), Decimal(0)).quantize(_PRICE_STEP)
+            price = sum((prices.cost(part) for part in parts), Decimal(0)).quantize(_PRICE_STEP)
             row["price"] = float(price)
         rows.append({name: row[name] for name in columns(period, prices, details=details)})
     return rows

@@ -18,7 +18,6 @@ import msgspec
 from penstock.amqp.events import TransfersReceived
 from penstock.amqp.performatives import Error
 from penstock.client.connection import ClientError, Connection, Receiver, Sender, connect
-from penstock.client.endpoint import Endpoint
 from penstock.client.load.measurements import LoadResult, OutstandingDeliveries
 from penstock.client.transfer_frames import (
     PreparedRun,
@@ -26,6 +25,7 @@ from penstock.client.transfer_frames import (
     data_section,
     encode_publication,
 )
+from penstock.model.connection_string import Endpoint
 
 QUIET_S = 2.0  # a reader that got nothing for this long has read everything
 STAMP_BYTES = 16  # the least size of an event that tells when it was sent

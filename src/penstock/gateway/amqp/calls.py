@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.broker.throttle import BUSY_TEXT
+from penstock.broker import error_messages
 from penstock.model import limits
 from penstock.model.entities import Namespace, Tier
-from penstock.model.errors import ServerBusy
 from penstock.model.names import fold_name
 
 _CALL_MS = 1000 // limits.MANAGEMENT_CALLS_PER_S
@@ -25,5 +24,5 @@ class ManagementRateLimit:
         name = fold_name(namespace.name)
         paid_ms = max(self._paid_ms.get(name, now_ms), now_ms) + _CALL_MS
         if paid_ms > now_ms + _BURST_MS:
-            raise ServerBusy(BUSY_TEXT)
+            raise error_messages.server_busy_error()
         self._paid_ms[name] = paid_ms

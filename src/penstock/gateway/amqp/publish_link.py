@@ -10,14 +10,12 @@ from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Error, Rejected
 from penstock.amqp.serial import serial_add, serial_distance
 from penstock.auth import Grant
-from penstock.broker import HubRuntime, ProducerLink, SenderLink
+from penstock.broker import HubRuntime, ProducerLink, SenderLink, error_messages
 from penstock.gateway.amqp.addresses import LinkAddress
 from penstock.gateway.amqp.errors import log_refusal
 from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.kernels import (
     KernelError,
-    KeyConflict,
-    KeyTooLong,
     Publication,
     RefusedEvent,
     split_batch,
@@ -27,7 +25,6 @@ from penstock.model import limits
 from penstock.model.entities import Right
 from penstock.model.errors import (
     ArgumentError,
-    DecodeError,
     MessageTooLarge,
     NotAllowed,
     NotImplementedHere,
@@ -111,7 +108,9 @@ class PublishLink(EntityLinkHandler):
                     event.data, bounds[i], bounds[i + 1], publisher=self._address.publisher
                 )
             except KernelError as error:
-                self._refuse(delivery, delivery, translate_kernel_error(error), event.settled)
+                self._refuse(
+                    delivery, delivery, error_messages.translate_kernel_error(error), event.settled
+                )
             else:
                 size = bounds[i + 1] - bounds[i]
                 self._publish(publication, delivery, delivery, size, event.settled)
@@ -122,7 +121,9 @@ class PublishLink(EntityLinkHandler):
         for part in split_singles(event.data, bounds, publisher=self._address.publisher):
             last = serial_add(delivery, part.count - 1)
             if isinstance(part, RefusedEvent):
-                self._refuse(delivery, last, translate_kernel_error(part.error), event.settled)
+                self._refuse(
+                    delivery, last, error_messages.translate_kernel_error(part.error), event.settled
+                )
             else:
                 # Starts and ends, summed apart: the slices are C's work, not a step per event.
                 end = index + 2 * part.count
@@ -237,11 +238,3 @@ def _with_producer_stamp(publication: Publication) -> EventBatch:
         publication.partition_key,
         ProducerStamp(*publication.producer),
     )
-
-
-def translate_kernel_error(error: KernelError) -> PenstockError:
-    if isinstance(error, KeyConflict):
-        return NotAllowed(str(error))
-    if isinstance(error, KeyTooLong):
-        return ArgumentError(str(error))
-    return DecodeError(str(error))

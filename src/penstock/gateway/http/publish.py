@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from starlette.types import Receive, Scope, Send
 
 from penstock.auth import Authority
-from penstock.broker import Broker, HubRuntime
+from penstock.broker import Broker, HubRuntime, error_messages
 from penstock.catalog.api import Catalog
 from penstock.gateway.http import responses
 from penstock.gateway.http.authorization import TokenCache
@@ -38,8 +38,6 @@ from penstock.gateway.http.routes import HttpOperation, RequestTarget, parse_tar
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.kernels import (
     KernelError,
-    KeyConflict,
-    KeyTooLong,
     Publication,
     RefusedEvent,
     split_batch,
@@ -49,10 +47,7 @@ from penstock.model import limits, names
 from penstock.model.clock import Clock
 from penstock.model.entities import Right
 from penstock.model.errors import (
-    ArgumentError,
-    DecodeError,
     InternalError,
-    NotAllowed,
     OperationTimedOut,
     PenstockError,
     ServerBusy,
@@ -325,16 +320,8 @@ def _publication(message: bytes, publisher: str | None, *, batch: bool) -> Publi
         if isinstance(single, RefusedEvent):
             raise single.error
     except KernelError as error:
-        raise translate_kernel_error(error) from None
+        raise error_messages.translate_kernel_error(error) from None
     return single
-
-
-def translate_kernel_error(error: KernelError) -> PenstockError:
-    if isinstance(error, KeyConflict):
-        return NotAllowed(str(error))
-    if isinstance(error, KeyTooLong):
-        return ArgumentError(str(error))
-    return DecodeError(str(error))
 
 
 def _check_method(method: str, allowed: tuple[str, ...]) -> None:

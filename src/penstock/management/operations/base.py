@@ -24,10 +24,9 @@ from penstock.management.permissions import (
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
-from penstock.model.entities import Hub, LimitSet, Namespace, Secret
+from penstock.model.entities import AuditEntry, Hub, LimitSet, Namespace, Secret
 from penstock.model.errors import NotFound
 from penstock.model.metrics import MetricSeries
-from penstock.model.usage import AuditEntry
 
 
 class LinkView(msgspec.Struct, frozen=True, kw_only=True):

@@ -223,7 +223,7 @@ def _units(old: Namespace, request: NamespaceRequest) -> int | None:
         number = request.units
     if number == 0:
         raise ArgumentOutOfRange(
-            f"sku.capacity is 0: {quotas.LADDER_TEXT} are allowed. 0 is reported for unlimited "
+            f"sku.capacity is 0: {quotas.UNITS_TEXT} are allowed. 0 is reported for unlimited "
             "throughput units; to request them, set properties.throughputUnits to 'unlimited'."
         )
     if number is not None:

@@ -11,8 +11,10 @@ from penstock.broker import ReaderView
 from penstock.management.operations.base import ConnectionView, OperationGroup
 from penstock.management.permissions import Action, Verified
 from penstock.model import metrics, names
+from penstock.model.entities import AuditEntry
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind, Usage
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import Usage
 
 AUDIT_ENTRIES_MAX = 1000
 _HISTORY_DEFAULT_MS = metrics.HOUR_MS

@@ -21,7 +21,7 @@ from penstock.management.routes.parameters import (
 )
 from penstock.management.shapes import Shape, format_time
 from penstock.model import metrics
-from penstock.model.usage import QuotaKind
+from penstock.model.quotas import QuotaKind
 
 _TIME_MS_MAX = 2**53
 OWN = "/providers/Penstock"

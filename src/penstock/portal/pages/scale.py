@@ -12,7 +12,7 @@ from starlette.responses import Response
 from penstock.management.client import NamespaceResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
-from penstock.model.quotas import LADDER_TEXT
+from penstock.model.quotas import UNITS_TEXT
 from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     card,
@@ -164,7 +164,7 @@ def _units_form(visit: PageRequest, namespace: NamespaceResource) -> Html:
                 visit.form_value("exact_units"),
                 type_="number",
                 min=1,
-                help_=LADDER_TEXT + "; beyond 20 a grant is needed",
+                help_=UNITS_TEXT + "; beyond 20 a grant is needed",
             ),
             field(
                 "Auto-inflate up to",

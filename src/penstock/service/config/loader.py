@@ -17,7 +17,7 @@ import msgspec
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
-from penstock.model.prices import PRICE_FIELDS, PriceList
+from penstock.model.usage import PRICE_FIELDS, PriceList
 from penstock.service.config import document as values
 from penstock.service.config.capture import CaptureConfigReader
 from penstock.service.config.document import ConfigDocument, ConfigTable, ConfigValue

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.errors import ConfigurationError
-from penstock.model.usage import QuotaKind
+from penstock.model.quotas import QuotaKind
 from penstock.service.config import document as values
 from penstock.service.config.document import ConfigTable, ConfigValue
 from penstock.service.config.settings import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.model import limits
 from penstock.model.entities import LimitSet
-from penstock.model.prices import PRICE_FIELDS
+from penstock.model.usage import PRICE_FIELDS
 from penstock.service.config import document as values
 from penstock.service.config.loader import SETTINGS, Setting
 

@@ -12,8 +12,8 @@ from penstock.capture.destinations import Destination
 from penstock.model import limits, names
 from penstock.model.entities import LimitSet, Right, Secret, Tier
 from penstock.model.names import GroupName, HubName, NamespaceName, RuleName
-from penstock.model.prices import PriceList
-from penstock.model.usage import QuotaKind
+from penstock.model.quotas import QuotaKind
+from penstock.model.usage import PriceList
 
 DEFAULT_NAMESPACE = NamespaceName("penstock")
 DEFAULT_HUB = HubName("events")

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from penstock.checkpoints.records import GroupNames
-from penstock.client.endpoint import parse_connection_string
 from penstock.model.checkpoints import Checkpoint
+from penstock.model.connection_string import parse_connection_string
 from penstock.model.errors import PenstockError
 from penstock.spark.eventhubs.options import ReadOptions
 

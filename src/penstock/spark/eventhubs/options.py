@@ -335,7 +335,7 @@ class EventHubsOptions:
         if transport is not None:
             word = self.choice("transport", ("amqp", "amqps", "wss"), "amqps")
             connection_string = _with_tls(connection_string, tls=word != "amqp")
-        from penstock.client.endpoint import parse_connection_string
+        from penstock.model.connection_string import parse_connection_string
 
         endpoint = parse_connection_string(connection_string)
         hub = self.text("eventHubName") or endpoint.hub

@@ -6,16 +6,18 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from penstock.catalog import offline, schema, sqlite, sqlite_rows
+from penstock.catalog import offline, sqlite, sqlite_rows
 from penstock.catalog import usage_ledger as ledger_module
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.model.entities import Namespace
 from penstock.model.errors import DataDirectoryError, NotFound
 from penstock.model.names import NamespaceName
-from penstock.model.usage import HOUR_MS, QuotaGrant, QuotaKind, Usage
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import HOUR_MS, Usage
 
 NS = NamespaceName("contoso")
 COUNT = Usage(namespace=NS, hour_ms=HOUR_MS, run="a", units=2, ingress_bytes=5)
@@ -94,8 +96,10 @@ def test_catalog_of_an_older_penstock_has_no_ledger_yet(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:2])
-        patch.setattr(sqlite, "SUMMED_TABLES", ())
+        old = msgspec.structs.replace(
+            sqlite.DATABASE_FORMAT, migrations=sqlite.MIGRATIONS[:2], summed_tables=()
+        )
+        patch.setattr(sqlite, "DATABASE_FORMAT", old)
         patch.setattr(sqlite_rows, "load_entities", lambda connection: [])
         SqliteCatalog(file).close()
     with pytest.raises(DataDirectoryError, match="older Penstock"):

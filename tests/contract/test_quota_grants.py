@@ -11,7 +11,7 @@ import pytest
 from penstock.catalog.api import Catalog
 from penstock.catalog.memory import MemoryCatalog
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.model.entities import Hub, Namespace
+from penstock.model.entities import AuditEntry, Hub, Namespace
 from penstock.model.errors import (
     ArgumentError,
     ArgumentOutOfRange,
@@ -20,7 +20,7 @@ from penstock.model.errors import (
     QuotaExceeded,
 )
 from penstock.model.names import HubName, NamespaceName
-from penstock.model.usage import AuditEntry, QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 NS = NamespaceName("Contoso")
 NAMESPACE = Namespace(name=NS, created_ms=1, updated_ms=2)

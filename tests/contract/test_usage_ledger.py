@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from penstock.catalog.api import UsageLedger
+from penstock.catalog.memory import MemoryUsageLedger
 from penstock.catalog.sqlite import SqliteCatalog
-from penstock.catalog.usage_ledger import MemoryUsageLedger, SqliteUsageLedger
+from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.model.names import NamespaceName
 from penstock.model.usage import HOUR_MS, Usage
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.counters import HubCounters
 from penstock.broker.usage_meter import UsageMeter
-from penstock.catalog.usage_ledger import MemoryUsageLedger
+from penstock.catalog.memory import MemoryUsageLedger
 from penstock.model.clock import ManualClock
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName

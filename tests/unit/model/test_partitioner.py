@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.routing import RoundRobin
-from penstock.model.partitioner import hash16, partition_for_key
+from penstock.model.partitioner import RoundRobin, hash16, partition_for_key
 
 # key, hash16, and the partition of 1, 2, 4, 8, 16 and 32: protocol.md 8.2, all rows.
 VECTORS = [

@@ -35,7 +35,7 @@ def test_table_has_one_row_for_every_pair_that_can_arise() -> None:
     labels = [row[0] for row in DECISIONS]
     assert len(set(labels)) == len(labels)
     no_epoch_there = (
-        RegisteredReaders.NOBODY,
+        RegisteredReaders.NONE,
         RegisteredReaders.SHARED,
         RegisteredReaders.SHARED_FULL,
     )

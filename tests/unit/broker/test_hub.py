@@ -8,11 +8,13 @@ import pytest
 
 from penstock.log.api import AppendDone
 from penstock.log.memory import MemoryPartition
+from penstock.model import limits
 from penstock.model.errors import (
     ArgumentError,
     ArgumentOutOfRange,
     LogFailed,
     NotFound,
+    PenstockError,
     ServerBusy,
 )
 from penstock.model.events import EventBatch, Receipt
@@ -187,3 +189,21 @@ def test_units_change_while_the_hub_is_at_work(world: World) -> None:
             world.publish(b"x", partition=0)
     world.set_units(None)
     world.publish(b"x", partition=0)
+
+
+def publish_slowly(world: World, commit_ms: int) -> Receipt | PenstockError:
+    outcomes: list[Receipt | PenstockError] = []
+    batch = EventBatch(sections=b"\x00\x53\x75\xa0\x01x", count=1)
+    world.hub.publish(batch, size_bytes=100, partition=0, done=outcomes.append)
+    world.clock.advance(commit_ms)
+    world.turn()
+    return outcomes[0]
+
+
+def test_slow_commit_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    assert isinstance(publish_slowly(world, limits.SLOW_OPERATION_MS - 1), Receipt)
+    assert not caplog.messages
+    assert isinstance(publish_slowly(world, limits.SLOW_OPERATION_MS), Receipt)
+    (message,) = caplog.messages
+    assert message.startswith("slow operation: what=commit ms=1000 namespace=")
+    assert message.endswith(" events=1 bytes=100")

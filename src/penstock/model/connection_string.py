@@ -7,7 +7,7 @@ import msgspec
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError
 
-_KNOWN = {
+_PARTS = {
     "endpoint",
     "sharedaccesskeyname",
     "sharedaccesskey",
@@ -20,7 +20,10 @@ _AMQP_PORT = 5672
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to go and who we are. `tls` is off only in the emulator's mode."""
+    """Address and credentials. `tls` is off only with UseDevelopmentEmulator=true.
+
+    Either `key_name` and `key`, or `signature`, a token that the connection string contains.
+    """
 
     host: str
     port: int
@@ -31,20 +34,22 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     hub: str | None = None
 
 
-def parse_connection_string(text: str) -> Endpoint:
-    """Raises ArgumentError, which never quotes the text: it holds a key."""
+def parse_connection_string(text: str, *, ignore_unknown: bool = False) -> Endpoint:
+    """Raises ArgumentError, which never quotes the text: it contains a key. An unknown part is an
+    error unless `ignore_unknown`."""
     parts: dict[str, str] = {}
-    for piece in text.strip().strip(";").split(";"):
-        name, mark, value = piece.partition("=")
-        if not mark or name.strip().casefold() not in _KNOWN:
+    for part in text.strip().strip(";").split(";"):
+        name, separator, value = part.partition("=")
+        name = name.strip().casefold()
+        if not separator or not (ignore_unknown or name in _PARTS):
             raise ArgumentError(
                 "The connection string has a part that is not one of Endpoint, "
                 "SharedAccessKeyName, SharedAccessKey, SharedAccessSignature, EntityPath, "
                 "UseDevelopmentEmulator."
             )
-        parts[name.strip().casefold()] = value.strip()
+        parts[name] = value.strip()
     tls = parts.get("usedevelopmentemulator", "").casefold() != "true"
-    host, port = _host_and_port(parts.get("endpoint", ""), _AMQPS_PORT if tls else _AMQP_PORT)
+    host, port = _parse_authority(parts.get("endpoint", ""), _AMQPS_PORT if tls else _AMQP_PORT)
     key, signature = parts.get("sharedaccesskey"), parts.get("sharedaccesssignature")
     if not signature and not (key and parts.get("sharedaccesskeyname")):
         raise ArgumentError(
@@ -62,16 +67,16 @@ def parse_connection_string(text: str) -> Endpoint:
     )
 
 
-def _host_and_port(endpoint: str, default: int) -> tuple[str, int]:
-    _, mark, rest = endpoint.partition("://")
-    authority = (rest if mark else endpoint).partition("/")[0]
-    if not authority:
-        raise ArgumentError("The connection string has no Endpoint=sb://host part.")
+def _parse_authority(endpoint: str, default: int) -> tuple[str, int]:
+    authority = endpoint.split("://", 1)[-1]
+    authority = authority.partition("/")[0]
     if authority.startswith("["):
-        host, _, tail = authority[1:].partition("]")
-        port = tail.removeprefix(":")
+        host, _, port = authority[1:].partition("]")
+        port = port.removeprefix(":")
     else:
         host, _, port = authority.partition(":")
+    if not host:
+        raise ArgumentError("The connection string has no Endpoint=sb://host part.")
     if port and (not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536):
         raise ArgumentError("The port in the connection string's Endpoint is not 1 to 65535.")
     return host, int(port) if port else default

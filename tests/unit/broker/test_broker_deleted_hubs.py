@@ -117,7 +117,7 @@ def test_deleted_hub_and_its_partitions_are_collected(disk_world: DiskWorld) -> 
 PROGRAM = """
 import gc, json, sys
 from pathlib import Path
-from tests.unit.broker.test_deleted_hubs import DiskWorld, section
+from tests.unit.broker.test_broker_deleted_hubs import DiskWorld, section
 
 def resident_bytes():
     gc.collect()

@@ -7,12 +7,14 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from penstock.catalog import schema, sqlite, sqlite_rows
+from penstock.catalog import sqlite, sqlite_rows
 from penstock.catalog.sqlite import SqliteCatalog
+from penstock.io.database import DatabaseFormat
 from penstock.io.sqlite import register_row_sum
 from penstock.model.entities import (
     AuthorizationRule,
@@ -27,7 +29,7 @@ from penstock.model.entities import (
 )
 from penstock.model.errors import DataDirectoryError
 from penstock.model.names import GroupName, HubName, NamespaceName, PublisherName, RuleName
-from penstock.model.usage import QuotaGrant, QuotaKind
+from penstock.model.quotas import QuotaGrant, QuotaKind
 
 NS = NamespaceName("Contoso")
 NAMESPACE = Namespace(
@@ -207,7 +209,7 @@ def test_file_is_written_with_full_synchronisation_and_wal(tmp_path: Path) -> No
     connection = catalog._store._connection  # type: ignore[attr-defined]  # only SQLite has one
     pragmas = ("journal_mode", "synchronous", "foreign_keys", "user_version", "application_id")
     values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
-    assert values == ["wal", 2, 1, len(schema.MIGRATIONS), schema.APPLICATION_ID]
+    assert values == ["wal", 2, 1, len(sqlite.MIGRATIONS), sqlite.APPLICATION_ID]
     catalog.close()
 
 
@@ -341,27 +343,31 @@ def test_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def with_migrations(migrations: tuple[tuple[str, ...], ...], **changes: Any) -> DatabaseFormat:
+    return msgspec.structs.replace(sqlite.DATABASE_FORMAT, migrations=migrations, **changes)
+
+
 def test_older_version_is_migrated_and_keeps_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "catalog.db"
     before = filled(path)
-    later = (*schema.MIGRATIONS, ("ALTER TABLE hubs ADD COLUMN capture TEXT",))
-    monkeypatch.setattr(sqlite, "MIGRATIONS", later)
+    later = (*sqlite.MIGRATIONS, ("ALTER TABLE hubs ADD COLUMN capture TEXT",))
+    monkeypatch.setattr(sqlite, "DATABASE_FORMAT", with_migrations(later))
     assert read(path) == before
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
     connection.close()
 
 
-@pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
+@pytest.mark.parametrize("version", range(1, len(sqlite.MIGRATIONS)))
 def test_file_of_each_earlier_version_gains_what_came_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     path = tmp_path / "catalog.db"
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite, "MIGRATIONS", schema.MIGRATIONS[:version])
-        patch.setattr(sqlite, "SUMMED_TABLES", ())
+        old = with_migrations(sqlite.MIGRATIONS[:version], summed_tables=())
+        patch.setattr(sqlite, "DATABASE_FORMAT", old)
         # It reads tables of the newest version.
         patch.setattr(sqlite_rows, "load_entities", lambda connection: [])
         SqliteCatalog(path).close()
@@ -377,7 +383,7 @@ def test_failed_migration_leaves_the_older_version(
     before = filled(path)
     broken = ("ALTER TABLE hubs ADD COLUMN capture TEXT", "NONSENSE")
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite, "MIGRATIONS", (*schema.MIGRATIONS, broken))
+        patch.setattr(sqlite, "DATABASE_FORMAT", with_migrations((*sqlite.MIGRATIONS, broken)))
         with pytest.raises(DataDirectoryError, match="NONSENSE"):
             SqliteCatalog(path)
     assert read(path) == before
