@@ -34,12 +34,12 @@ from penstock.amqp.events import (
     SaslMechanismsReceived,
     SaslOutcomeReceived,
 )
-from penstock.amqp.fitting import encode_fitting_frame
 from penstock.amqp.frames import (
     AMQP_HEADER,
     EMPTY_FRAME,
     SASL_FRAME,
     SASL_HEADER,
+    encode_fitting_frame,
     encode_frame,
     parse_frame_header,
 )

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from penstock.amqp import message, performatives
 from penstock.amqp import types as t
-from penstock.amqp.codec import DEFAULT, decode, encode
 from penstock.amqp.composite import (
     SPECS,
     SPECS_BY_DESCRIPTOR,
@@ -31,7 +30,8 @@ from penstock.amqp.composite import (
     read_descriptor,
     write_composite,
 )
-from penstock.amqp.decoder import DecodeBudget
+from penstock.amqp.decoder import DEFAULT, DecodeBudget, decode
+from penstock.amqp.encoder import encode
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.performatives import Accepted, Error, Rejected
 

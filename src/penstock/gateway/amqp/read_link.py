@@ -6,7 +6,7 @@ from asyncio import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.amqp.codec import encode
+from penstock.amqp.encoder import encode
 from penstock.amqp.link import Link
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
 from penstock.auth import Grant
