@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeAlias, TypeVar
 
+import msgspec
+
+from penstock.amqp.config import ConnectionConfig, PeerAllowance
 from penstock.amqp.errors import AmqpError, LocalError
-from penstock.amqp.events import Event, TransferOversized, TransfersReceived
 from penstock.amqp.performatives import (
     Accepted,
     Attach,
@@ -15,6 +17,7 @@ from penstock.amqp.performatives import (
     Disposition,
     Error,
     Flow,
+    Performative,
     Rejected,
     Source,
     Target,
@@ -24,9 +27,6 @@ from penstock.amqp.performatives import (
 from penstock.amqp.serial import serial_add, serial_distance
 from penstock.amqp.states import LINK, LinkInput, LinkState
 from penstock.amqp.transfer_run import TransferRun
-
-if TYPE_CHECKING:
-    from penstock.amqp.session import Session
 
 UNLIMITED = 2**64 - 1
 DELIVERY_TAG_BYTES_MAX = 32  # AMQP 2.8.7
@@ -40,6 +40,76 @@ class LinkRole(IntEnum):
 
     SENDER = 0
     RECEIVER = 1
+
+
+class TransfersReceived(msgspec.Struct):
+    """Consecutive whole deliveries on one link: payload i is data[bounds[2i]:bounds[2i+1]] and its
+    delivery id is first_delivery_id + i (serial arithmetic)."""
+
+    link: Link
+    data: bytes
+    bounds: list[int]
+    first_delivery_id: int
+    count: int
+    settled: bool
+    message_format: int
+
+
+class TransferOversized(msgspec.Struct):
+    """A delivery above the link's max-message-size. The engine discarded its bytes on arrival."""
+
+    link: Link
+    delivery_id: int
+    size: int
+    settled: bool
+
+
+TransferEvent: TypeAlias = TransfersReceived | TransferOversized
+E_contra = TypeVar("E_contra", contravariant=True)
+
+
+class EventSink(Protocol[E_contra]):
+    """The list to which each level of the engine appends its own kinds of events."""
+
+    def append(self, event: E_contra, /) -> None: ...
+
+
+class LinkConnection(Protocol):
+    """What a link uses of its connection."""
+
+    @property
+    def config(self) -> ConnectionConfig: ...
+    @property
+    def allowance(self) -> PeerAllowance: ...
+    @property
+    def received_ms(self) -> int: ...
+
+
+class LinkSession(Protocol):
+    """What a link, and the application that has the link, use of the session."""
+
+    @property
+    def connection(self) -> LinkConnection: ...
+    @property
+    def channel(self) -> int: ...
+    @property
+    def is_mapped(self) -> bool: ...
+    @property
+    def frame_bytes_max(self) -> int: ...
+    @property
+    def sendable_frames(self) -> int: ...
+    @property
+    def next_delivery_id(self) -> int: ...
+
+    def frame(self, body: bytes, payload: bytes = b"") -> bytes: ...
+    def send(self, performative: Performative) -> None: ...
+    def send_frame(self, frame: bytes) -> None: ...
+    def send_flow(
+        self, link: Link | None = None, *, drain: bool = False, echo: bool = False
+    ) -> None: ...
+    def sent_frames(self, data: bytes, *, deliveries: int, frames: int) -> None: ...
+    def forget_link(self, link: Link) -> None: ...
+    def end(self, error: Error | None = None) -> None: ...
 
 
 class RemoteLinkError(AmqpError):
@@ -83,7 +153,7 @@ class Link:
         "weight",
     )
 
-    def __init__(self, session: Session, name: str, role: LinkRole, handle: int) -> None:
+    def __init__(self, session: LinkSession, name: str, role: LinkRole, handle: int) -> None:
         self.session = session
         self.name = name
         self.role = role
@@ -274,7 +344,7 @@ class Link:
             Disposition(role=True, first=first, last=last, settled=settled, state=outcome)
         )
 
-    def on_run(self, run: TransferRun, data: bytes, events: list[Event]) -> None:
+    def on_run(self, run: TransferRun, data: bytes, events: EventSink[TransferEvent]) -> None:
         """Several whole deliveries at once, found by the scan kernel."""
         assert self._unfinished is None
         self._check_may_receive()
@@ -286,7 +356,7 @@ class Link:
         else:
             events.append(self._transfers_event(run, data, 0, run.count))
 
-    def _judge_sizes(self, run: TransferRun, data: bytes, events: list[Event]) -> None:
+    def _judge_sizes(self, run: TransferRun, data: bytes, events: EventSink[TransferEvent]) -> None:
         """One frame can be too large for this link: part the run at those that are."""
         first = 0  # of the good ones that were not told yet
         for i in range(run.count):
@@ -300,7 +370,9 @@ class Link:
         if first < run.count:
             events.append(self._transfers_event(run, data, first, run.count))
 
-    def _transfers_event(self, run: TransferRun, data: bytes, first: int, stop: int) -> Event:
+    def _transfers_event(
+        self, run: TransferRun, data: bytes, first: int, stop: int
+    ) -> TransferEvent:
         whole = stop - first == run.count
         return TransfersReceived(
             self,
@@ -312,7 +384,9 @@ class Link:
             run.message_format,
         )
 
-    def on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
+    def on_transfer(
+        self, transfer: Transfer, payload: bytes, events: EventSink[TransferEvent]
+    ) -> None:
         """One frame: a whole delivery, or a piece of one (AMQP 2.6.14)."""
         self._check_may_receive()
         if self.state is LinkState.DETACH_SENT:
@@ -351,7 +425,9 @@ class Link:
         connection = self.session.connection
         connection.allowance.hold(self, len(payload), connection.received_ms)
 
-    def _complete(self, unfinished: _PartialDelivery, payload: bytes, events: list[Event]) -> None:
+    def _complete(
+        self, unfinished: _PartialDelivery, payload: bytes, events: EventSink[TransferEvent]
+    ) -> None:
         self._count(1)
         data = payload
         if self._unfinished is not None:

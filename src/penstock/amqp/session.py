@@ -7,21 +7,21 @@ is not there has lost track of itself, so the connection is closed, which every 
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeAlias
+
+import msgspec
 
 from penstock.amqp.config import ResourceLimitExceeded
 from penstock.amqp.errors import AmqpError, FramingError, LocalError
-from penstock.amqp.events import (
-    AttachReceived,
-    BeginReceived,
-    DetachReceived,
-    DispositionReceived,
-    EndReceived,
-    Event,
-    FlowReceived,
-)
 from penstock.amqp.frames import encode_frame
-from penstock.amqp.link import Link, LinkRole, quote_peer_text
+from penstock.amqp.link import (
+    EventSink,
+    Link,
+    LinkConnection,
+    LinkRole,
+    TransferEvent,
+    quote_peer_text,
+)
 from penstock.amqp.performatives import (
     Attach,
     Begin,
@@ -38,10 +38,61 @@ from penstock.amqp.serial import serial_add, serial_distance
 from penstock.amqp.states import LINK, SESSION, LinkInput, LinkState, SessionInput, SessionState
 from penstock.amqp.transfer_run import TransferRun
 
-if TYPE_CHECKING:
-    from penstock.amqp.connection import ConnectionEngine
-
 FIRST_OUTGOING_ID = 1  # as the real service (protocol.md 13)
+
+
+class BeginReceived(msgspec.Struct):
+    session: Session
+
+
+class AttachReceived(msgspec.Struct):
+    """Server: call `link.accept` or `link.refuse`. Client: the answer to our attach."""
+
+    link: Link
+
+
+class FlowReceived(msgspec.Struct):
+    """Credit or window changed. `link` is None for a flow of the whole session."""
+
+    session: Session
+    link: Link | None
+
+
+class DispositionReceived(msgspec.Struct):
+    session: Session
+    disposition: Disposition
+
+
+class DetachReceived(msgspec.Struct):
+    link: Link
+    error: Error | None
+
+
+class EndReceived(msgspec.Struct):
+    session: Session
+    error: Error | None
+
+
+SessionEvent: TypeAlias = (
+    BeginReceived
+    | AttachReceived
+    | FlowReceived
+    | TransferEvent
+    | DispositionReceived
+    | DetachReceived
+    | EndReceived
+)
+
+
+class SessionConnection(LinkConnection, Protocol):
+    """What a session uses of its connection."""
+
+    @property
+    def frame_bytes_max_out(self) -> int: ...
+
+    def send(self, channel: int, performative: Performative) -> None: ...
+    def queue(self, data: bytes) -> None: ...
+    def forget_session(self, session: Session) -> None: ...
 
 
 class RemoteSessionError(AmqpError):
@@ -74,7 +125,7 @@ class Session:
         "state",
     )
 
-    def __init__(self, connection: ConnectionEngine, channel: int) -> None:
+    def __init__(self, connection: SessionConnection, channel: int) -> None:
         self.connection = connection
         self.channel = channel
         self.remote_channel: int | None = None
@@ -222,7 +273,7 @@ class Session:
 
     # --- receiving ------------------------------------------------------------------------------
 
-    def on_begin(self, begin: Begin, remote_channel: int) -> Event:
+    def on_begin(self, begin: Begin, remote_channel: int) -> SessionEvent:
         self.state = SESSION.after(self.state, SessionInput.RECV_BEGIN)
         self.remote_channel = remote_channel
         self._next_incoming_id = begin.next_outgoing_id
@@ -230,7 +281,9 @@ class Session:
         self._remote_handle_max = begin.handle_max
         return BeginReceived(self)
 
-    def on_frame(self, performative: Performative, payload: bytes, events: list[Event]) -> None:
+    def on_frame(
+        self, performative: Performative, payload: bytes, events: EventSink[SessionEvent]
+    ) -> None:
         """Anything inside the session. Frames that left the peer before our end are ignored."""
         self.state = SESSION.after(self.state, SessionInput.RECV_FRAME)
         if self.state is not SessionState.MAPPED:
@@ -248,7 +301,7 @@ class Session:
             assert isinstance(performative, Detach)
             self._on_detach(performative, events)
 
-    def on_run(self, run: TransferRun, data: bytes, events: list[Event]) -> bool:
+    def on_run(self, run: TransferRun, data: bytes, events: EventSink[SessionEvent]) -> bool:
         """A run of whole deliveries. False: decode the first frame by itself.
 
         That one ends a delivery whose other frames came before: it looks the same (E20).
@@ -262,7 +315,7 @@ class Session:
             link.on_run(run, data, events)
         return True
 
-    def on_end(self, end: End) -> Event:
+    def on_end(self, end: End) -> SessionEvent:
         self.state = SESSION.after(self.state, SessionInput.RECV_END)
         if self.state is SessionState.END_RCVD:
             self.end()
@@ -276,12 +329,14 @@ class Session:
         if self._frames_since_flow * 2 >= self.connection.config.incoming_window:
             self.send_flow()
 
-    def _on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
+    def _on_transfer(
+        self, transfer: Transfer, payload: bytes, events: EventSink[SessionEvent]
+    ) -> None:
         link = self._find_attached_link(transfer.handle)
         self._count_received_frames(1)
         link.on_transfer(transfer, payload, events)
 
-    def _on_flow(self, flow: Flow, events: list[Event]) -> None:
+    def _on_flow(self, flow: Flow, events: EventSink[SessionEvent]) -> None:
         # AMQP 2.5.6: what the peer had not seen when it wrote this takes room in its window; one
         # that has not seen our begin counts from our first id.
         seen = FIRST_OUTGOING_ID if flow.next_incoming_id is None else flow.next_incoming_id
@@ -296,7 +351,7 @@ class Session:
             self.send_flow(link if known else None)
         events.append(FlowReceived(self, link))
 
-    def _on_attach(self, attach: Attach, events: list[Event]) -> None:
+    def _on_attach(self, attach: Attach, events: EventSink[SessionEvent]) -> None:
         handle_max = self.connection.config.handle_max
         if attach.handle > handle_max:  # AMQP 2.7.2
             raise FramingError(
@@ -315,7 +370,7 @@ class Session:
         if link.state is not LinkState.DETACH_SENT:
             events.append(AttachReceived(link))
 
-    def _on_detach(self, detach: Detach, events: list[Event]) -> None:
+    def _on_detach(self, detach: Detach, events: EventSink[SessionEvent]) -> None:
         link = self.links.get(detach.handle)
         if link is not None:  # a second detach does no harm
             link.on_detach(detach)
