@@ -329,7 +329,7 @@ def decode_performative(
     return cast(Performative, performative), pos
 
 
-def trimmed_open(opened: Open) -> Open:
+def trim_open(opened: Open) -> Open:
     """The fields of a peer's open that are used later; the rest could fill the memory.
 
     An open comes before authentication and lives as long as its connection."""

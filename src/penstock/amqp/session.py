@@ -12,7 +12,13 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from penstock.amqp.config import ResourceLimitExceeded
-from penstock.amqp.errors import AmqpError, FramingError, LocalError
+from penstock.amqp.errors import (
+    FramingError,
+    HandleInUse,
+    LocalError,
+    RemoteSessionError,
+    quote_peer_text,
+)
 from penstock.amqp.frames import encode_frame
 from penstock.amqp.link import (
     EventSink,
@@ -20,7 +26,6 @@ from penstock.amqp.link import (
     LinkConnection,
     LinkRole,
     TransferEvent,
-    quote_peer_text,
 )
 from penstock.amqp.performatives import (
     Attach,
@@ -93,16 +98,6 @@ class SessionConnection(LinkConnection, Protocol):
     def send(self, channel: int, performative: Performative) -> None: ...
     def queue(self, data: bytes) -> None: ...
     def forget_session(self, session: Session) -> None: ...
-
-
-class RemoteSessionError(AmqpError):
-    """The peer named a handle that is not attached (AMQP 2.8.17)."""
-
-    condition = "amqp:session:unattached-handle"
-
-
-class HandleInUse(AmqpError):
-    condition = "amqp:session:handle-in-use"
 
 
 class Session:
@@ -252,11 +247,11 @@ class Session:
         key = (link.name, bool(link.role))
         if self._requested.get(key) is link:
             del self._requested[key]
-        self.connection.allowance.drop_link(link.weight)
+        self.connection.allowance.drop_link(link.text_size)
 
     def close_links(self) -> None:
         for link in list(self._by_handle.values()):
-            link.session_over()
+            link.on_session_end()
 
     def _add_link(self, name: str, role: LinkRole) -> Link:
         # Handles in use and freed ones fill 0..n-1 without a gap.
@@ -309,7 +304,7 @@ class Session:
         self.state = SESSION.after(self.state, SessionInput.RECV_FRAME)
         if self.state is SessionState.MAPPED:
             link = self._find_attached_link(run.handle)
-            if link.has_unfinished:
+            if link.has_partial_delivery:
                 return False
             self._count_received_frames(run.count)
             link.on_run(run, data, events)
@@ -364,8 +359,8 @@ class Session:
         if link is None:
             link = self._add_link(attach.name, role)
         self.links[attach.handle] = link
-        link.weight = _weight(attach)
-        self.connection.allowance.add_text(link.weight)
+        link.text_size = _count_text(attach)
+        self.connection.allowance.add_text(link.text_size)
         link.on_attach(attach)
         if link.state is not LinkState.DETACH_SENT:
             events.append(AttachReceived(link))
@@ -385,7 +380,7 @@ class Session:
         return link
 
 
-def _weight(attach: Attach) -> int:
+def _count_text(attach: Attach) -> int:
     """Characters of the texts that live as long as the link."""
     source = attach.source.address if attach.source is not None else None
     target = attach.target.address if isinstance(attach.target, Target) else None

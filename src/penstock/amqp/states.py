@@ -240,7 +240,7 @@ class LinkInput(IntEnum):
     RECV_FLOW = 5
     SEND_TRANSFER = 6
     RECV_TRANSFER = 7
-    SESSION_OVER = 8
+    SESSION_ENDED = 8
 
 
 _L, _LI = LinkState, LinkInput
@@ -257,7 +257,7 @@ LINK_MOVES = (
     (_L.ATTACHED,        _LI.RECV_DETACH, _L.DETACH_RECEIVED),
     (_L.DETACH_SENT,     _LI.RECV_DETACH, _L.CLOSED),
     (_L.DETACH_RECEIVED, _LI.SEND_DETACH, _L.CLOSED),
-    *((state,            _LI.SESSION_OVER, _L.CLOSED) for state in _L if state is not _L.CLOSED),
+    *((state,            _LI.SESSION_ENDED, _L.CLOSED) for state in _L if state is not _L.CLOSED),
 )
 LINK_STAYS = (
     (_L.ATTACH_SENT,     _LI.SEND_FLOW),      # a client may pipeline
@@ -271,7 +271,7 @@ LINK_STAYS = (
     (_L.DETACH_SENT,     _LI.RECV_ATTACH),    # left the peer before it saw our detach; ignored
     (_L.DETACH_SENT,     _LI.RECV_FLOW),
     (_L.DETACH_SENT,     _LI.RECV_TRANSFER),
-    (_L.CLOSED,          _LI.SESSION_OVER),
+    (_L.CLOSED,          _LI.SESSION_ENDED),
 )
 # fmt: on
 LINK = StateTable("link", LinkState, LinkInput, LINK_MOVES, LINK_STAYS)

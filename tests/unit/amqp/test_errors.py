@@ -1,11 +1,11 @@
-"""How link names appear in error texts."""
+"""How texts of the peer appear in error messages."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.amqp.link import quote_peer_text
+from penstock.amqp.errors import quote_peer_text
 
 
 @given(name=st.text(max_size=200))
