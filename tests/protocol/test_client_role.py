@@ -448,7 +448,7 @@ def test_credit_that_was_not_given_cannot_be_spent(server: RawPeer, kit: Kit) ->
     link = asked(server, LinkRole.SENDER)
     server.say(kit.attach(sender=False, name="n"))
     with pytest.raises(AssertionError):
-        link.sent_frames(b"frame", deliveries=1, frames=1)
+        link.send_transfers(b"frame", deliveries=1, frames=1)
 
 
 def test_reprs_are_short_and_plain(server: RawPeer) -> None:

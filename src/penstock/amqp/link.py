@@ -118,7 +118,7 @@ class LinkSession(Protocol):
     def send_flow(
         self, link: Link | None = None, *, drain: bool = False, echo: bool = False
     ) -> None: ...
-    def sent_frames(self, data: bytes, *, deliveries: int, frames: int) -> None: ...
+    def send_transfers(self, data: bytes, *, deliveries: int, frames: int) -> None: ...
     def forget_link(self, link: Link) -> None: ...
     def end(self, error: Error | None = None) -> None: ...
 
@@ -477,7 +477,7 @@ class Link:
         """How many transfer frames the peer's session window permits now."""
         return self.session.sendable_frames
 
-    def sent_frames(self, data: bytes, *, deliveries: int, frames: int) -> None:
+    def send_transfers(self, data: bytes, *, deliveries: int, frames: int) -> None:
         """Queue transfers that a kernel framed for this link, and account for them.
 
         The caller has kept them within `credit` and `sendable_frames`.
@@ -486,7 +486,7 @@ class Link:
         assert deliveries <= self.credit
         self.delivery_count = serial_add(self.delivery_count, deliveries)
         self.credit -= deliveries
-        self.session.sent_frames(data, deliveries=deliveries, frames=frames)
+        self.session.send_transfers(data, deliveries=deliveries, frames=frames)
         if self.drain and self.credit == 0:
             self.complete_drain()
 
@@ -534,7 +534,7 @@ class Link:
             start = i * payload_max
             chunk = payload[start : start + payload_max]  # no copy if it is all of it
             frames.append(session.frame(encode_performative(transfer), chunk))
-        self.sent_frames(b"".join(frames), deliveries=1, frames=frame_count)
+        self.send_transfers(b"".join(frames), deliveries=1, frames=frame_count)
         return delivery_id
 
     def complete_drain(self) -> None:
