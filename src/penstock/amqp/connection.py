@@ -120,8 +120,8 @@ class ConnectionEngine:
         self._free_channels: list[int] = []  # heap of our channels below the highest used so far
         self._ended_channels: dict[int, None] = {}  # the peer's, oldest first; bounded
         self._is_output_closed = False  # our close is queued: nothing may follow it
-        # Bytes of a frame whose end has not arrived, or that `frames_max` left. Less than one frame
-        # remains otherwise. A caller that has the bytes in its own buffer may take them from here.
+        # Unparsed bytes: an incomplete frame, or what `frames_max` left. A caller that reads the
+        # socket into a buffer after a copy of these bytes clears them and passes in the whole.
         self.pending = b""
         self._out: list[bytes] = []
         self._started_ms = now_ms
@@ -196,7 +196,7 @@ class ConnectionEngine:
         return events
 
     def _check_early_bytes(self, size: int) -> None:
-        """A client may send on before its SASL outcome, but that is kept unparsed: bound it."""
+        """Bound what a client sends before its SASL outcome: the engine keeps it unparsed."""
         if size > self.config.max_frame_size:
             raise ResourceLimitExceeded(
                 f"{size} bytes came before SASL was over: at most {self.config.max_frame_size} "
@@ -204,7 +204,7 @@ class ConnectionEngine:
             )
 
     def bytes_to_send(self, *, now_ms: int) -> bytes:
-        """Everything queued since the last call. The caller must write it."""
+        """What was queued since the last call. The caller must write all of it."""
         if not self._out:
             return b""
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
@@ -345,6 +345,7 @@ class ConnectionEngine:
             self._out.append(data)
 
     def send(self, channel: int, performative: Performative) -> None:
+        """Queue a performative as a frame within the peer's limit."""
         limit = self.frame_bytes_max_out
         self.queue(encode_fitting_frame(channel, performative, frame_bytes_max=limit))
 
@@ -382,7 +383,9 @@ class ConnectionEngine:
         if len(header) < PROTOCOL_HEADER_BYTES:
             return position
         if header == SASL_HEADER:
-            self.queue(self._handshake.on_sasl_header())
+            answer = self._handshake.on_sasl_header()
+            if answer:
+                self.queue(answer)
         else:
             self.state = CONNECTION.after(self.state, ConnectionInput.RECV_HEADER)
             if self.config.server:
@@ -529,8 +532,8 @@ class ConnectionEngine:
                 f"This connection has {len(self._by_channel)} sessions: "
                 f"at most {self.config.sessions_max} are allowed."
             )
-        # Used and freed channels together are 0..n-1 without a gap, so without a freed one the
-        # number of sessions is the next unused channel.
+        # Used and freed channels together are 0..n-1 without a gap: if none is freed, the number of
+        # sessions is the next unused channel.
         channel = self._free_channels[0] if self._free_channels else len(self._by_channel)
         if self.open is not None and channel > self.open.channel_max:
             raise ResourceLimitExceeded(

@@ -103,6 +103,7 @@ class Handshake:
     # --- receiving ------------------------------------------------------------------------------
 
     def on_sasl_header(self) -> bytes:
+        """The server's answer to the header; b"" for a client."""
         self.state = SASL.after(self.state, SaslInput.RECV_HEADER)
         if not self._config.server:
             return b""

@@ -1,4 +1,4 @@
-"""Bytes from a peer who means harm: cut anywhere, lying sizes, bombs. A value or a DecodeError."""
+"""Hostile input: truncated anywhere, wrong sizes, bombs. It gives a value or AmqpDecodeError."""
 
 from __future__ import annotations
 
