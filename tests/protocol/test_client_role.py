@@ -295,12 +295,13 @@ def test_two_links_of_one_name_and_direction_are_told_apart_by_time(
     server: RawPeer, kit: Kit
 ) -> None:
     first = asked(server, LinkRole.SENDER)
+    session = server.engine.sessions[0]
     with pytest.raises(LocalError, match="already"):
-        first.session.new_link("n", LinkRole.SENDER)
-    other = first.session.new_link("n", LinkRole.RECEIVER)  # the other direction is another link
+        session.new_link("n", LinkRole.SENDER)
+    other = session.new_link("n", LinkRole.RECEIVER)  # the other direction is another link
     assert other is not first
     server.say(kit.attach(sender=False, name="n", handle=0))
-    second = first.session.new_link("n", LinkRole.SENDER)
+    second = session.new_link("n", LinkRole.SENDER)
     second.request(source=None, target=None)
     server.say(kit.attach(sender=False, name="n", handle=1))
     assert first.is_attached
@@ -308,9 +309,9 @@ def test_two_links_of_one_name_and_direction_are_told_apart_by_time(
 
 
 def test_an_answer_on_a_handle_in_use_is_refused(server: RawPeer, kit: Kit) -> None:
-    first = asked(server, LinkRole.SENDER)
+    asked(server, LinkRole.SENDER)
     server.say(kit.attach(sender=False, name="n", handle=0))
-    first.session.new_link("m", LinkRole.SENDER).request(source=None, target=None)
+    server.engine.sessions[0].new_link("m", LinkRole.SENDER).request(source=None, target=None)
     attach = kit.attach(sender=False, name="m", handle=0)
     assert server.failure(attach) == "amqp:session:handle-in-use"
 
@@ -447,7 +448,7 @@ def test_credit_that_was_not_given_cannot_be_spent(server: RawPeer, kit: Kit) ->
     link = asked(server, LinkRole.SENDER)
     server.say(kit.attach(sender=False, name="n"))
     with pytest.raises(AssertionError):
-        link.sent_frames(b"frame", deliveries=1, frames=1)
+        link.send_transfers(b"frame", deliveries=1, frames=1)
 
 
 def test_reprs_are_short_and_plain(server: RawPeer) -> None:

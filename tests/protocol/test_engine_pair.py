@@ -241,10 +241,10 @@ def test_links_sessions_and_connections_end_by_either_side(wire: Wire, by_client
 def test_both_sides_may_say_everything_at_once(wire: Wire) -> None:
     wire.opened()
     ours, theirs = linked(wire, LinkRole.SENDER)
-    for end in (ours, theirs):
-        end.detach()
-        end.session.end()
-        end.session.connection.close()
+    for engine, link in ((wire.client, ours), (wire.server, theirs)):
+        link.detach()
+        link.session.end()
+        engine.close()
     wire.run()
     assert wire.client.is_over
     assert wire.server.is_over

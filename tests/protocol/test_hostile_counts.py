@@ -183,12 +183,12 @@ def test_a_finished_delivery_has_no_deadline(peer: RawPeer, kit: Kit) -> None:
     peer.sender()
     peer.say(kit.piece(0, b"x", more=True))
     peer.say(kit.piece(0, b"x", more=False))
-    assert peer.engine.allowance.oldest_unfinished_ms() is None
+    assert peer.engine.allowance.oldest_partial_ms() is None
     assert peer.engine.on_time(now_ms=peer.now_ms + 100_000) == []
 
 
 def test_deliveries_without_end_are_bounded_over_all_links(new_peer: NewPeer, kit: Kit) -> None:
-    peer = new_peer(unfinished_bytes_max=100_000).opened()
+    peer = new_peer(partial_bytes_max=100_000).opened()
     peer.begun()
     for handle in range(10):
         peer.attached(sender=True, handle=handle)

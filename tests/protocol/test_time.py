@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.amqp.connection import ConnectionTimedOut
+from penstock.amqp.errors import ConnectionTimedOut
 from penstock.amqp.events import ConnectionFailed
 from penstock.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
 from penstock.amqp.performatives import Close, Open

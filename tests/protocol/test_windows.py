@@ -147,8 +147,8 @@ def frame(body: Performative) -> bytes:
     return encode_frame(0, encode_performative(body))
 
 
-def reading_link() -> Link:
-    """A link on which we send, without a fixture: Hypothesis makes many."""
+def attach_reader() -> tuple[ConnectionEngine, Link]:
+    """An engine with a link on which it sends. No fixture: Hypothesis needs one per example."""
     engine = ConnectionEngine(ConnectionConfig(container_id="c"), now_ms=0)
     spoken = AMQP_HEADER + frame(Open(container_id="peer"))
     spoken += frame(Begin(next_outgoing_id=0, incoming_window=0, outgoing_window=0))
@@ -156,7 +156,7 @@ def reading_link() -> Link:
     event = engine.receive_data(spoken, now_ms=0)[-1]
     assert isinstance(event, AttachReceived)
     event.link.accept(source=Source(), target=Target(), max_message_size=1000)
-    return event.link
+    return engine, event.link
 
 
 STARTS = st.sampled_from([0, 1, 5, 2**31 - 2, 2**31, WRAP - 3, WRAP - 1])
@@ -176,8 +176,8 @@ STEPS = st.lists(
 def test_windows_and_credit_are_those_of_plain_arithmetic(
     first_id: int, first_count: int, steps: list[tuple[int, int, int, int]]
 ) -> None:
-    link = reading_link()
-    session, engine = link.session, link.session.connection
+    engine, link = attach_reader()
+    session = engine.sessions[0]
     session._next_outgoing_id = first_id
     link.delivery_count = first_count
     sent = 0  # one frame each, so this counts frames and deliveries
@@ -208,7 +208,7 @@ def test_windows_and_credit_are_those_of_plain_arithmetic(
 
 def test_delivery_ids_wrap(peer: RawPeer) -> None:
     link = peer.receiver()
-    link.session.next_delivery_id = WRAP - 2
+    peer.engine.sessions[0].next_delivery_id = WRAP - 2
     peer.say(flow(handle=0, delivery_count=0, link_credit=10))
     assert [link.send(b"x", settled=True) for _ in range(4)] == [WRAP - 2, WRAP - 1, 0, 1]
     assert [sent.body.delivery_id for sent in peer.hear()] == [WRAP - 2, WRAP - 1, 0, 1]
@@ -216,7 +216,7 @@ def test_delivery_ids_wrap(peer: RawPeer) -> None:
 
 def test_an_unsettled_delivery_without_a_tag_is_tagged_by_its_id(peer: RawPeer) -> None:
     link = peer.receiver()
-    link.session.next_delivery_id = WRAP - 1
+    peer.engine.sessions[0].next_delivery_id = WRAP - 1
     peer.say(flow(handle=0, delivery_count=0, link_credit=10))
     link.send(b"x", settled=False)
     link.send(b"y", settled=False)

@@ -1,3 +1,3 @@
-"""The compiled twin has the pure one's signature."""
+"""The compiled implementation has the signature of the pure-Python one."""
 
 from penstock.amqp.transfer_run import scan_transfers as scan_transfers

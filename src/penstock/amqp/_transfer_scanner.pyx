@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`scan_transfers`, compiled: the same runs as the pure twin in `scan.py`, which is its
-specification. Never raises; every length is compared with the bytes present before it is used."""
+"""Compiled `scan_transfers`. It returns the same runs as the pure-Python implementation in
+`transfer_run.py`, which is its specification. It never raises, and compares every length with the
+bytes present before it uses it: bounds checks are off."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t
@@ -76,7 +77,8 @@ cdef inline Py_ssize_t read_flag(
 
 
 cdef bint plain_transfer(
-    const uint8_t* d, Py_ssize_t start, Py_ssize_t end, Py_ssize_t frame_bytes_max, Transfer* found
+    const uint8_t* d, Py_ssize_t start, Py_ssize_t end, Py_ssize_t frame_bytes_max,
+    Transfer* transfer,
 ) noexcept nogil:
     cdef Py_ssize_t size, stop, p, payload
     cdef uint32_t count, index
@@ -102,23 +104,23 @@ cdef bint plain_transfer(
         return False
     if payload > stop or count < 3 or count > 11:
         return False
-    found.channel = (<uint32_t>d[start + 6] << 8) | d[start + 7]
-    p = read_uint(d, p, payload, &found.handle)
+    transfer.channel = (<uint32_t>d[start + 6] << 8) | d[start + 7]
+    p = read_uint(d, p, payload, &transfer.handle)
     if p < 0:
         return False
-    p = read_uint(d, p, payload, &found.delivery_id)
+    p = read_uint(d, p, payload, &transfer.delivery_id)
     if p < 0:
         return False
     p = after_tag(d, p, payload)
     if p < 0:
         return False
-    found.message_format = 0
-    found.settled = False
+    transfer.message_format = 0
+    transfer.settled = False
     if count > 3:
         if p < payload and d[p] == 0x40:
             p += 1
         else:
-            p = read_uint(d, p, payload, &found.message_format)
+            p = read_uint(d, p, payload, &transfer.message_format)
             if p < 0:
                 return False
     for index in range(4, count):
@@ -126,7 +128,7 @@ cdef bint plain_transfer(
         if p < 0:
             return False
         if index == 4:
-            found.settled = flag == 1
+            transfer.settled = flag == 1
         elif index == 6 or index == 7:
             if flag != -1:
                 return False
@@ -134,8 +136,8 @@ cdef bint plain_transfer(
             return False
     if p != payload:
         return False
-    found.payload = payload
-    found.stop = stop
+    transfer.payload = payload
+    transfer.stop = stop
     return True
 
 
@@ -147,7 +149,7 @@ def scan_transfers(
     Py_ssize_t frame_bytes_max,
     Py_ssize_t count_max=4096,
 ):
-    """Take the run of plain transfers that starts at `start`, or None; see the pure twin."""
+    """Take the run of plain transfers that starts at `start`, or None; see `transfer_run.py`."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(buffer)
     cdef Transfer first, frame
     cdef Py_ssize_t count = 0, position = start

@@ -1,4 +1,4 @@
-"""Composite types (AMQP 1.4): a class with annotated fields is the declaration, the codec follows.
+"""Composite types (AMQP 1.4), declared as classes with annotated fields. Derives their codec.
 
     @composite("amqp:detach:list", 0x16)
     class Detach(Composite, kw_only=True):
@@ -6,14 +6,14 @@
         closed: Boolean = False             # null or absent on the wire: the default
         error: ErrorField | None = None
 
-`Uint` is `Annotated[int, UINT]`: an int for Python and mypy, a `Kind` (reader and writer) for the
-wire. On the wire a composite is a described list of its fields in the order of declaration:
+`Uint` is `Annotated[int, UINT]`: an int for Python and mypy, a `FieldCodec` (reader and writer) for
+the wire. On the wire a composite is a described list of its fields in the order of declaration:
 
     00 53 16  c0 <size> 03  <handle> <closed> <error>
 
 Writing follows protocol.md 0.2: descriptors as smallulong (E1), every field written (E2).
-Reading takes whatever AMQP allows: any form of descriptor and list, short lists, any integer type
-whose value fits the field.
+Reading accepts everything that AMQP allows: any form of descriptor and list, short lists, any
+integer type whose value fits the field.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from penstock.amqp.encoder import (
 )
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 
-# (data, pos, end, budget) -> (value, next position). A reader may look at bytes behind `end` but
-# still within `data`: its caller compares the position with `end` before it believes the value.
-# IndexError and struct.error mean that `data` itself ended.
+# (data, pos, end, budget) -> (value, next position). A reader may read bytes after `end` but within
+# `data`: its caller compares the position with `end` before it uses the value. IndexError and
+# struct.error mean that `data` itself ended.
 Reader = Callable[[bytes, int, int, DecodeBudget], tuple[Any, int]]
-# Any: a writer gets what the field's annotation promises.
+# Any: a writer gets values of the type that the field's annotation names.
 FieldWriter = Callable[[bytearray, Any], None]
 
 _u32_at: Final = struct.Struct(">I").unpack_from
@@ -56,7 +56,7 @@ _u64_at: Final = struct.Struct(">Q").unpack_from
 
 
 class FieldCodec(msgspec.Struct, frozen=True):
-    """How one type of field is read and written; null is handled by the composite."""
+    """Reads and writes one type of field. The composite handles null."""
 
     name: str
     read: Reader
@@ -65,12 +65,12 @@ class FieldCodec(msgspec.Struct, frozen=True):
 
 class CompositeField(msgspec.Struct, frozen=True):
     name: str
-    kind: FieldCodec
+    codec: FieldCodec
     mandatory: bool
 
 
 class CompositeType(msgspec.Struct, frozen=True):
-    """One composite type: what `composite` derived from its class."""
+    """What `composite` derived from one class."""
 
     name: str  # as the specification writes it: "sasl-init"
     symbol: str
@@ -78,7 +78,7 @@ class CompositeType(msgspec.Struct, frozen=True):
     cls: type[Composite]
     fields: tuple[CompositeField, ...]
     empty_as_list0: bool
-    # The same, laid out for the two loops that every frame goes through.
+    # The same information, arranged for the two loops that run for every frame.
     head: bytes  # descriptor: 00 53 <code>
     mandatory: tuple[str, ...]
     readers: tuple[tuple[str, Reader], ...]
@@ -86,7 +86,7 @@ class CompositeType(msgspec.Struct, frozen=True):
 
 
 class Composite(msgspec.Struct, gc=False):
-    """Base of every composite. None is ever part of a cycle, hence gc=False for all."""
+    """Base of every composite. gc=False is safe because no composite is part of a cycle."""
 
 
 C = TypeVar("C", bound=Composite)
@@ -101,11 +101,11 @@ def composite(
 ) -> Callable[[type[C]], type[C]]:
     """Derive and register the codec of the decorated class.
 
-    `empty_as_list0` is for composites without fields that are no performatives (E3).
+    `empty_as_list0` is for composites without fields that are not performatives (E3).
     """
 
     def derive(cls: type[C]) -> type[C]:
-        fields = tuple(_field(info) for info in msgspec.structs.fields(cls))
+        fields = tuple(_build_field(info) for info in msgspec.structs.fields(cls))
         spec = CompositeType(
             name=symbol.removeprefix("amqp:").removesuffix(":list"),
             symbol=symbol,
@@ -115,8 +115,8 @@ def composite(
             empty_as_list0=empty_as_list0,
             head=bytes((t.DESCRIBED, t.SMALL_ULONG, code)),
             mandatory=tuple(field.name for field in fields if field.mandatory),
-            readers=tuple((field.name, field.kind.read) for field in fields),
-            writers=tuple((field.name, field.kind.write) for field in fields),
+            readers=tuple((field.name, field.codec.read) for field in fields),
+            writers=tuple((field.name, field.codec.write) for field in fields),
         )
         SPECS[cls] = spec
         SPECS_BY_DESCRIPTOR[code] = SPECS_BY_DESCRIPTOR[symbol] = spec
@@ -125,15 +125,15 @@ def composite(
     return derive
 
 
-def _field(info: msgspec.structs.FieldInfo) -> CompositeField:
-    kinds = [part for part in _annotation_parts(info.type) if isinstance(part, FieldCodec)]
-    if len(kinds) != 1:
-        raise TypeError(f"{info.name} needs exactly one wire kind")
-    return CompositeField(info.name, kinds[0], info.required)
+def _build_field(info: msgspec.structs.FieldInfo) -> CompositeField:
+    codecs = [part for part in _annotation_parts(info.type) if isinstance(part, FieldCodec)]
+    if len(codecs) != 1:
+        raise TypeError(f"{info.name} needs exactly one FieldCodec")
+    return CompositeField(info.name, codecs[0], info.required)
 
 
 def _annotation_parts(hint: Any) -> list[object]:
-    """`Annotated[X, kind] | None` -> [..., kind, ...]"""
+    """`Annotated[X, codec] | None` -> [..., codec, ...]"""
     parts: list[object] = []
     for part in get_args(hint):
         parts.append(part)
@@ -145,6 +145,7 @@ def _annotation_parts(hint: Any) -> list[object]:
 
 
 def write_composite(out: bytearray, value: Composite) -> None:
+    """Append a composite. Raises LocalError, which names the field, if it cannot be encoded."""
     spec = SPECS[type(value)]
     out += spec.head
     if not spec.fields and spec.empty_as_list0:
@@ -162,8 +163,8 @@ def write_composite(out: bytearray, value: Composite) -> None:
     except LocalError as error:
         raise LocalError(f"{spec.name}.{name}: {error}") from None
     except (AttributeError, TypeError, struct.error):
-        seen = type(field_value).__name__
-        raise LocalError(f"{spec.name}.{name} cannot be a {seen}") from None
+        type_name = type(field_value).__name__
+        raise LocalError(f"{spec.name}.{name} cannot be a {type_name}") from None
     for name in spec.mandatory:
         if getattr(value, name) is None:
             raise LocalError(f"{spec.name}.{name} is mandatory")
@@ -190,8 +191,11 @@ def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str | None, 
 def read_composite(
     spec: CompositeType, data: bytes, pos: int, end: int, budget: DecodeBudget
 ) -> tuple[Composite, int]:
-    """The list after the descriptor of a `spec`."""
-    pos, stop, count = _list_header(data, pos, end)
+    """The composite of type `spec` whose list begins at `pos`, and the position after it.
+
+    `pos` is after the descriptor. Raises AmqpDecodeError, which names the field.
+    """
+    pos, stop, count = _read_list_header(data, pos, end)
     if count > len(spec.fields):
         raise AmqpDecodeError(f"{spec.name} has {len(spec.fields)} fields, {count} came")
     values: dict[str, Any] = {}
@@ -214,7 +218,7 @@ def read_composite(
     return spec.cls(**values), stop
 
 
-def _list_header(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
+def _read_list_header(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     """(first element, end of the list, count) of the list at `pos`."""
     code = data[pos]
     if code == t.LIST_8:
@@ -233,9 +237,9 @@ def _list_header(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     return start, stop, count
 
 
-# --- kinds: integers -------------------------------------------------------------------------
+# --- codecs: integers ------------------------------------------------------------------------
 
-# Clients differ in which integer type they choose, so a field takes all of them: (width, signed).
+# Clients choose different integer types, so a field accepts all of them: (width, signed).
 _INTEGERS: Final[dict[int, tuple[int, bool]]] = {
     t.UINT_0: (0, False),
     t.ULONG_0: (0, False),
@@ -257,7 +261,7 @@ _INTEGERS: Final[dict[int, tuple[int, bool]]] = {
 def _read_integer(data: bytes, pos: int, name: str, maximum: int) -> tuple[int, int]:
     form = _INTEGERS.get(data[pos])
     if form is None:
-        raise _wrong_type(data, pos, name)
+        raise _wrong_type_error(data, pos, name)
     start, stop = pos + 1, pos + 1 + form[0]
     if stop > len(data):
         raise truncated_error(pos)
@@ -295,7 +299,7 @@ def _fixed_writer(code: int, name: str, width: int) -> FieldWriter:
     return write
 
 
-# --- kinds: the other scalars ----------------------------------------------------------------
+# --- codecs: the other scalars ---------------------------------------------------------------
 
 
 def _read_boolean(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[bool, int]:
@@ -306,7 +310,7 @@ def _read_boolean(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tupl
         return False, pos + 1
     if code == t.BOOLEAN and data[pos + 1] <= 1:
         return data[pos + 1] == 1, pos + 2
-    raise _wrong_type(data, pos, "boolean")
+    raise _wrong_type_error(data, pos, "boolean")
 
 
 def _write_boolean(out: bytearray, value: bool) -> None:
@@ -320,7 +324,7 @@ def _write_boolean(out: bytearray, value: bool) -> None:
 
 def _read_timestamp(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[int, int]:
     if data[pos] != t.TIMESTAMP:
-        raise _wrong_type(data, pos, "timestamp")
+        raise _wrong_type_error(data, pos, "timestamp")
     stop = pos + 9
     return int.from_bytes(data[pos + 1 : stop], "big", signed=True), stop
 
@@ -331,7 +335,7 @@ def _write_timestamp(out: bytearray, value: int) -> None:
     write_value(out, t.Timestamp(value), 0)
 
 
-def _chunk(
+def _read_chunk(
     data: bytes, pos: int, end: int, code_8: int, code_32: int, name: str
 ) -> tuple[bytes, int]:
     """The contents of a variable-width value."""
@@ -343,56 +347,56 @@ def _chunk(
         start = pos + 5
         stop = start + _u32_at(data, pos + 1)[0]
     else:
-        raise _wrong_type(data, pos, name)
+        raise _wrong_type_error(data, pos, name)
     if stop > end:
         raise truncated_error(pos)
     return data[start:stop], stop
 
 
 def _read_binary(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[bytes, int]:
-    return _chunk(data, pos, end, t.BINARY_8, t.BINARY_32, "binary")
+    return _read_chunk(data, pos, end, t.BINARY_8, t.BINARY_32, "binary")
 
 
 def _read_string(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[str, int]:
-    chunk, pos = _chunk(data, pos, end, t.STRING_8, t.STRING_32, "string")
+    chunk, pos = _read_chunk(data, pos, end, t.STRING_8, t.STRING_32, "string")
     return build_string(chunk), pos
 
 
 def _read_symbol(data: bytes, pos: int, end: int, budget: DecodeBudget | None) -> tuple[str, int]:
-    chunk, pos = _chunk(data, pos, end, t.SYMBOL_8, t.SYMBOL_32, "symbol")
+    chunk, pos = _read_chunk(data, pos, end, t.SYMBOL_8, t.SYMBOL_32, "symbol")
     return build_symbol(chunk), pos
 
 
-def _wrong_type(data: bytes, pos: int, name: str) -> AmqpDecodeError:
+def _wrong_type_error(data: bytes, pos: int, name: str) -> AmqpDecodeError:
     return AmqpDecodeError(f"constructor {data[pos]:#04x} where {name} must be")
 
 
-# --- kinds: symbols, maps, anything ----------------------------------------------------------
+# --- codecs: symbols, maps, anything ---------------------------------------------------------
 
 
 def _read_symbols(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[list[str], int]:
-    """A `multiple` field (AMQP 1.4): one symbol alone, or an array; a list is forgiven."""
+    """A `multiple` field (AMQP 1.4): one symbol or an array. A list is tolerated."""
     value, pos = read_value(data, pos, end, budget)
     values = value if isinstance(value, list) else [value]
-    if any(type(each) is not t.Symbol for each in values):
-        raise AmqpDecodeError("something else where symbols must be")
-    return [str(each) for each in values], pos
+    if any(type(symbol) is not t.Symbol for symbol in values):
+        raise AmqpDecodeError("another type where symbols must be")
+    return [str(symbol) for symbol in values], pos
 
 
 def _write_symbols(out: bytearray, value: list[str]) -> None:
     if isinstance(value, str):
-        raise TypeError  # one str is an iterable of str too, and never what was meant
+        raise TypeError  # a str is an iterable of str too
     if not value:
         out.append(t.NULL)  # AMQP 1.4: null and an empty array mean the same
         return
-    write_value(out, t.Array([_as_symbol(each) for each in value]), 0)
+    write_value(out, t.Array([_as_symbol(text) for text in value]), 0)
 
 
 def _read_map(
     data: bytes, pos: int, end: int, budget: DecodeBudget
 ) -> tuple[dict[Any, object], int]:
     if data[pos] != t.MAP_8 and data[pos] != t.MAP_32:
-        raise _wrong_type(data, pos, "map")
+        raise _wrong_type_error(data, pos, "map")
     value, pos = read_value(data, pos, end, budget)
     assert isinstance(value, dict)
     return value, pos
@@ -409,12 +413,12 @@ def _read_symbol_map(
 ) -> tuple[dict[str, object], int]:
     value, pos = _read_map(data, pos, end, budget)
     if not all(isinstance(key, str) for key in value):
-        raise AmqpDecodeError("map key that is no symbol")
+        raise AmqpDecodeError("map key that is not a symbol")
     return value, pos
 
 
 def _write_symbol_map(out: bytearray, value: dict[str, object]) -> None:
-    _write_map(out, {_as_symbol(key): each for key, each in value.items()})
+    _write_map(out, {_as_symbol(key): item for key, item in value.items()})
 
 
 def _as_symbol(text: str) -> t.Symbol:
@@ -424,7 +428,8 @@ def _as_symbol(text: str) -> t.Symbol:
 
 
 def choice_codec(*classes: type[Composite], name: str, or_described: bool = False) -> FieldCodec:
-    """A field that holds one of these composites; another described value if `or_described`."""
+    """Codec of a field that holds one of these composites, or any described value if
+    `or_described`."""
     allowed = {SPECS[cls].code for cls in classes}
 
     def read(data: bytes, pos: int, end: int, budget: DecodeBudget) -> tuple[object, int]:
@@ -447,7 +452,7 @@ def choice_codec(*classes: type[Composite], name: str, or_described: bool = Fals
     return FieldCodec(name, read, write)
 
 
-# --- the kinds by name, and the annotations that carry them ----------------------------------
+# --- codecs by name, and the annotations that use them ---------------------------------------
 
 UBYTE: Final = FieldCodec(
     "ubyte", _integer_reader("ubyte", 0xFF), _fixed_writer(t.UBYTE, "ubyte", 1)

@@ -1,9 +1,9 @@
 """Bytes to values: every constructor of AMQP 1.6, written for hostile input.
 
-A declared size or count is compared with the bytes that are there before anything is built; a
-compound must consume exactly the size it declared; nesting and counts have limits. The number of
-values built is bounded by the bytes received, also for array elements of zero width. Whatever the
-bytes are, the outcome is a value or a DecodeError.
+The decoder compares a declared size or count with the bytes present before it builds anything. A
+compound must consume exactly the size that it declares; nesting and counts have limits. The number
+of values built is bounded by the bytes received, also for array elements of zero width. Any input
+gives a value or raises AmqpDecodeError.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import msgspec
 from penstock.amqp import types as t
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 
-# Decoding recurses two Python calls per level: this keeps far from the interpreter's own limit.
+# Decoding needs two Python calls per level: this stays far below the interpreter's own limit.
 _DEPTH_LIMIT: Final = 128
 
 
 class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one call may build, whatever the bytes say."""
+    """How much one call may build. Raises LocalError if `depth_max` is too large."""
 
     depth_max: int = 32
     count_max: int = 65536  # elements of one compound
     elements_max: int = 100_000  # of all compounds, described values and message sections together
-    # hash(UUID) is not keyed: a peer can send thousands that collide, and a dict of them takes
-    # quadratic time. No AMQP map that we know is keyed by uuid.
+    # hash(UUID) is not keyed: a peer can send thousands of UUIDs that collide, and a dict of them
+    # takes quadratic time. No AMQP map that we know of has UUIDs as keys.
     uuid_keys_max: int = 256
 
     def __post_init__(self) -> None:
@@ -38,14 +38,14 @@ class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT: Final = DecodeLimits()
-# Performatives and request-response messages: honest ones have tens of elements. They come before
+# For performatives and request-response messages, which have tens of elements and come before
 # authentication, so their cost must be small. 512 elements also bound colliding map keys: hash(int)
-# is not keyed, and 256 keys of a peer's choosing do no harm.
+# is not keyed either, but 256 colliding keys are harmless.
 SMALL: Final = DecodeLimits(count_max=512, elements_max=512)
 
 
 class DecodeBudget:
-    """What is left of the limits during one call."""
+    """What remains of the limits during one call. Methods raise AmqpDecodeError beyond them."""
 
     __slots__ = ("count_max", "depth_max", "elements", "uuid_keys")
 
@@ -70,6 +70,7 @@ class DecodeBudget:
             raise AmqpDecodeError("value has more uuid map keys than are allowed")
 
     def enter(self, depth: int) -> int:
+        """The depth of the next level."""
         if depth >= self.depth_max:
             raise AmqpDecodeError(f"value is nested deeper than {self.depth_max}")
         return depth + 1
@@ -78,7 +79,9 @@ class DecodeBudget:
 def decode(
     data: bytes, start: int = 0, end: int | None = None, *, limits: DecodeLimits = DEFAULT
 ) -> tuple[object, int]:
-    """The value at `start` and the position after it; nothing at or behind `end` is read.
+    """The value at `start` and the position after it; reads nothing from `end` on.
+
+    Raises AmqpDecodeError.
 
     >>> decode(bytes.fromhex("c0 08 03 40 41 a1 03 68 75 62"))
     ([None, True, 'hub'], 10)
@@ -89,12 +92,15 @@ def decode(
 def skip(
     data: bytes, start: int = 0, end: int | None = None, *, limits: DecodeLimits = DEFAULT
 ) -> int:
-    """The position after the value at `start`: lengths, depth and counts are checked as `decode`
-    does, contents (UTF-8, map keys) are not; nothing is built."""
+    """The position after the value at `start`, without building it.
+
+    Checks lengths, depth and counts as `decode` does, but not contents (UTF-8, map keys).
+    """
     return _skip_value(data, start, span_end(data, start, end), DecodeBudget(limits), 0)
 
 
 def span_end(data: bytes, start: int, end: int | None) -> int:
+    """`end`, or the length of `data`. Raises LocalError if start..end is not within `data`."""
     stop = len(data) if end is None else end
     if not 0 <= start <= stop <= len(data):
         raise LocalError(f"span {start}..{stop} is not within {len(data)} bytes")
@@ -113,7 +119,7 @@ def read_value(
     if code != t.DESCRIBED:
         return _read_body(data, pos + 1, end, code, budget, depth)
     deeper = budget.enter(depth)
-    budget.take(1)  # a tree of described values has no count of its own
+    budget.take(1)  # nested described values declare no count that would be checked
     descriptor, pos = read_value(data, pos + 1, end, budget, deeper)
     value, pos = read_value(data, pos, end, budget, deeper)
     return t.Described(descriptor, value), pos
@@ -122,7 +128,7 @@ def read_value(
 def _read_body(
     data: bytes, pos: int, end: int, code: int, budget: DecodeBudget, depth: int
 ) -> tuple[object, int]:
-    """What follows a constructor; in an array also what follows the constructor they share."""
+    """Read what follows constructor `code`; in an array, all elements share one constructor."""
     fixed = _FIXED.get(code)
     if fixed is not None:
         width, build = fixed
@@ -141,21 +147,21 @@ def _read_body(
 
 
 def _length_width(code: int, pos: int) -> int:
-    """Bytes of the length field after `code`, the constructor before `pos`."""
+    """Width of the length field that follows constructor `code`."""
     if code not in _VARIABLE and code not in _COMPOUND:
         raise AmqpDecodeError(f"unknown constructor {code:#04x} before position {pos}")
     return 4 if code & 0x10 else 1  # Ax, Cx, Ex are narrow; Bx, Dx, Fx wide
 
 
 def _read_length(data: bytes, pos: int, end: int, width: int) -> tuple[int, int]:
-    """The span that a length of `width` bytes at `pos` declares."""
+    """The start and end of what a length of `width` bytes at `pos` declares."""
     start = pos + width
     if start > end:
         raise truncated_error(pos)
     stop = start + int.from_bytes(data[pos:start], "big")
     if stop > end:
         raise AmqpDecodeError(
-            f"length at position {pos} declares {stop - start} bytes, {end - start} are there"
+            f"length at position {pos} declares {stop - start} bytes, {end - start} are present"
         )
     return start, stop
 
@@ -163,7 +169,7 @@ def _read_length(data: bytes, pos: int, end: int, width: int) -> tuple[int, int]
 def _read_count(
     data: bytes, pos: int, stop: int, width: int, budget: DecodeBudget
 ) -> tuple[int, int]:
-    """The count of a compound, taken from the budget; and the position after it."""
+    """The count of a compound, charged to the budget, and the position after it."""
     start = pos + width
     if start > stop:
         raise AmqpDecodeError(f"compound at position {pos} is too short for its count")
@@ -221,12 +227,12 @@ def _read_array(
     data: bytes, pos: int, stop: int, count: int, budget: DecodeBudget, depth: int
 ) -> t.Array:
     descriptors: list[object] = []
-    code, pos = _code_at(data, pos, stop)
+    code, pos = _read_code(data, pos, stop)
     while code == t.DESCRIBED:
         depth = budget.enter(depth)
         descriptor, pos = read_value(data, pos, stop, budget, depth)
         descriptors.append(descriptor)
-        code, pos = _code_at(data, pos, stop)
+        code, pos = _read_code(data, pos, stop)
     _check_array_room(pos, stop, count, code)
     array = t.Array((), code, tuple(descriptors))
     for _ in range(count):
@@ -236,7 +242,7 @@ def _read_array(
     return array
 
 
-def _code_at(data: bytes, pos: int, stop: int) -> tuple[int, int]:
+def _read_code(data: bytes, pos: int, stop: int) -> tuple[int, int]:
     if pos >= stop:
         raise truncated_error(pos)
     return data[pos], pos + 1
@@ -259,13 +265,13 @@ def _check_even(count: int) -> None:
 
 
 def _check_array_room(pos: int, stop: int, count: int, code: int) -> None:
-    """Compare what `count` elements need at least with what is there."""
+    """Check that `count` elements of constructor `code` can be in the bytes present."""
     fixed = _FIXED.get(code)
     needed = count * (fixed[0] if fixed is not None else _length_width(code, pos))
     present = stop - pos
     if needed > present or (fixed is not None and needed != present):
         raise AmqpDecodeError(
-            f"array of {count} elements {code:#04x} needs {needed} bytes, {present} are there"
+            f"array of {count} elements {code:#04x} needs {needed} bytes, {present} are present"
         )
 
 
@@ -320,11 +326,11 @@ def _skip_body(data: bytes, pos: int, end: int, code: int, budget: DecodeBudget,
 def _skip_elements(
     data: bytes, pos: int, stop: int, count: int, budget: DecodeBudget, depth: int
 ) -> int:
-    code, pos = _code_at(data, pos, stop)
+    code, pos = _read_code(data, pos, stop)
     while code == t.DESCRIBED:
         depth = budget.enter(depth)
         pos = _skip_value(data, pos, stop, budget, depth)
-        code, pos = _code_at(data, pos, stop)
+        code, pos = _read_code(data, pos, stop)
     _check_array_room(pos, stop, count, code)
     if code in _FIXED:
         return stop
@@ -336,46 +342,46 @@ def _skip_elements(
 # --- builders: the bytes of one value to the value --------------------------------------------
 
 
-def _integer(kind: Callable[[int], object], *, signed: bool) -> Callable[[bytes], object]:
+def _integer_builder(kind: Callable[[int], object], *, signed: bool) -> Callable[[bytes], object]:
     def build(chunk: bytes) -> object:
         return kind(int.from_bytes(chunk, "big", signed=signed))
 
     return build
 
 
-def _constant(value: object) -> Callable[[bytes], object]:
+def _constant_builder(value: object) -> Callable[[bytes], object]:
     def build(chunk: bytes) -> object:
         return value
 
     return build
 
 
-def _new_list(chunk: bytes) -> object:
+def _build_list(chunk: bytes) -> object:
     return []
 
 
-def _boolean(chunk: bytes) -> bool:
+def _build_boolean(chunk: bytes) -> bool:
     if chunk[0] > 1:
         raise AmqpDecodeError(f"boolean of value {chunk[0]}; only 0 and 1 are defined")
     return chunk[0] == 1
 
 
-def _float(chunk: bytes) -> object:
+def _build_float(chunk: bytes) -> object:
     return t.Float(struct.unpack(">f", chunk)[0])
 
 
-def _double(chunk: bytes) -> object:
+def _build_double(chunk: bytes) -> object:
     return struct.unpack(">d", chunk)[0]
 
 
-def _char(chunk: bytes) -> t.Char:
+def _build_char(chunk: bytes) -> t.Char:
     code_point = int.from_bytes(chunk, "big")
     if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
         raise AmqpDecodeError(f"char {code_point:#x} is no Unicode scalar value")
     return t.Char(chr(code_point))
 
 
-def _uuid(chunk: bytes) -> uuid.UUID:
+def _build_uuid(chunk: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=chunk)
 
 
@@ -394,51 +400,51 @@ def build_symbol(chunk: bytes) -> str:
         raise AmqpDecodeError(f"symbol is not ASCII at its byte {error.start}") from None
 
 
-def _symbol(chunk: bytes) -> t.Symbol:
+def _build_symbol(chunk: bytes) -> t.Symbol:
     return t.Symbol(build_symbol(chunk))
 
 
-def _binary(chunk: bytes) -> bytes:
+def _build_binary(chunk: bytes) -> bytes:
     return chunk
 
 
 _FIXED: Final[dict[int, tuple[int, Callable[[bytes], object]]]] = {
-    t.NULL: (0, _constant(None)),
-    t.TRUE: (0, _constant(True)),
-    t.FALSE: (0, _constant(False)),
-    t.UINT_0: (0, _constant(t.Uint(0))),
-    t.ULONG_0: (0, _constant(t.Ulong(0))),
-    t.LIST_0: (0, _new_list),
-    t.UBYTE: (1, _integer(t.Ubyte, signed=False)),
-    t.BYTE: (1, _integer(t.Byte, signed=True)),
-    t.SMALL_UINT: (1, _integer(t.Uint, signed=False)),
-    t.SMALL_ULONG: (1, _integer(t.Ulong, signed=False)),
-    t.SMALL_INT: (1, _integer(t.Int, signed=True)),
-    t.SMALL_LONG: (1, _integer(t.Long, signed=True)),
-    t.BOOLEAN: (1, _boolean),
-    t.USHORT: (2, _integer(t.Ushort, signed=False)),
-    t.SHORT: (2, _integer(t.Short, signed=True)),
-    t.UINT: (4, _integer(t.Uint, signed=False)),
-    t.INT: (4, _integer(t.Int, signed=True)),
-    t.FLOAT: (4, _float),
-    t.CHAR: (4, _char),
+    t.NULL: (0, _constant_builder(None)),
+    t.TRUE: (0, _constant_builder(True)),
+    t.FALSE: (0, _constant_builder(False)),
+    t.UINT_0: (0, _constant_builder(t.Uint(0))),
+    t.ULONG_0: (0, _constant_builder(t.Ulong(0))),
+    t.LIST_0: (0, _build_list),
+    t.UBYTE: (1, _integer_builder(t.Ubyte, signed=False)),
+    t.BYTE: (1, _integer_builder(t.Byte, signed=True)),
+    t.SMALL_UINT: (1, _integer_builder(t.Uint, signed=False)),
+    t.SMALL_ULONG: (1, _integer_builder(t.Ulong, signed=False)),
+    t.SMALL_INT: (1, _integer_builder(t.Int, signed=True)),
+    t.SMALL_LONG: (1, _integer_builder(t.Long, signed=True)),
+    t.BOOLEAN: (1, _build_boolean),
+    t.USHORT: (2, _integer_builder(t.Ushort, signed=False)),
+    t.SHORT: (2, _integer_builder(t.Short, signed=True)),
+    t.UINT: (4, _integer_builder(t.Uint, signed=False)),
+    t.INT: (4, _integer_builder(t.Int, signed=True)),
+    t.FLOAT: (4, _build_float),
+    t.CHAR: (4, _build_char),
     t.DECIMAL32: (4, t.Decimal32),
-    t.ULONG: (8, _integer(t.Ulong, signed=False)),
-    t.LONG: (8, _integer(t.Long, signed=True)),
-    t.DOUBLE: (8, _double),
-    t.TIMESTAMP: (8, _integer(t.Timestamp, signed=True)),
+    t.ULONG: (8, _integer_builder(t.Ulong, signed=False)),
+    t.LONG: (8, _integer_builder(t.Long, signed=True)),
+    t.DOUBLE: (8, _build_double),
+    t.TIMESTAMP: (8, _integer_builder(t.Timestamp, signed=True)),
     t.DECIMAL64: (8, t.Decimal64),
     t.DECIMAL128: (16, t.Decimal128),
-    t.UUID: (16, _uuid),
+    t.UUID: (16, _build_uuid),
 }
 
 _VARIABLE: Final[dict[int, Callable[[bytes], object]]] = {
-    t.BINARY_8: _binary,
+    t.BINARY_8: _build_binary,
     t.STRING_8: build_string,
-    t.SYMBOL_8: _symbol,
-    t.BINARY_32: _binary,
+    t.SYMBOL_8: _build_symbol,
+    t.BINARY_32: _build_binary,
     t.STRING_32: build_string,
-    t.SYMBOL_32: _symbol,
+    t.SYMBOL_32: _build_symbol,
 }
 
 _CompoundReader = Callable[[bytes, int, int, int, DecodeBudget, int], object]

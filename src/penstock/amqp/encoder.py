@@ -1,7 +1,7 @@
 """Values to bytes, each in its smallest encoding (AMQP 1.6).
 
-One writer per Python type, found by `type(value)`; a subclass we do not know is written as its
-nearest base. Out-of-range values, cycles and foreign types raise LocalError.
+`type(value)` selects the writer; a subclass without its own writer is written as its nearest base.
+Out-of-range values, cycles and types that AMQP does not have raise LocalError.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, Final
 from penstock.amqp import types as t
 from penstock.amqp.errors import LocalError
 
-# Any: each writer is only ever handed the type it is registered for.
+# Any: a writer gets only values of the type that it is registered for.
 Writer = Callable[[bytearray, Any, int], None]
 
-# As deep as DecodeLimits lets a decoded value be, and far from the interpreter's own limit (three
-# Python calls per level); it also stops a value that holds itself.
+# As deep as DecodeLimits permits, so that every decoded value can be encoded. With three Python
+# calls per level it is far below the interpreter's own limit. It also stops a value that contains
+# itself.
 ENCODE_DEPTH_MAX: Final = 128
 
 _pack_u32: Final = struct.Struct(">I").pack
@@ -38,7 +39,7 @@ def encode(value: object) -> bytes:
 
 
 def encode_into(out: bytearray, value: object) -> None:
-    """Append the encoding of one value; `out` is left as it was if the value cannot be encoded."""
+    """Append the encoding of one value. `out` does not change if this raises LocalError."""
     length = len(out)
     try:
         write_value(out, value, 0)
@@ -83,7 +84,7 @@ def write_uint(out: bytearray, value: int, depth: int = 0) -> None:
     elif 0 < value < 0x1_0000_0000:
         out += _pack_code_u32(t.UINT, value)
     else:
-        raise _out_of_range("uint", value)
+        raise _out_of_range_error("uint", value)
 
 
 def write_ulong(out: bytearray, value: int, depth: int = 0) -> None:
@@ -119,16 +120,16 @@ def _append_fixed(out: bytearray, value: int, name: str, width: int, *, signed: 
     try:
         out += value.to_bytes(width, "big", signed=signed)
     except OverflowError:
-        raise _out_of_range(name, value) from None
+        raise _out_of_range_error(name, value) from None
 
 
-def _out_of_range(name: str, value: int) -> LocalError:
-    # An int of a caller may have thousands of digits, and Python refuses to print those.
-    seen = str(value) if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
-    return LocalError(f"{seen} does not fit {name}")
+def _out_of_range_error(name: str, value: int) -> LocalError:
+    # Python refuses to format an int of thousands of digits.
+    text = str(value) if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
+    return LocalError(f"{text} does not fit {name}")
 
 
-def _integer(name: str, width: int, *, signed: bool) -> Writer:
+def _integer_writer(name: str, width: int, *, signed: bool) -> Writer:
     def write(out: bytearray, value: int, depth: int) -> None:
         _append_fixed(out, value, name, width, signed=signed)
 
@@ -162,7 +163,7 @@ def _write_uuid(out: bytearray, value: uuid.UUID, depth: int) -> None:
     out += value.bytes
 
 
-def _decimal(width: int) -> Writer:
+def _decimal_writer(width: int) -> Writer:
     def write(out: bytearray, value: bytes, depth: int) -> None:
         if len(value) != width:
             raise LocalError(f"decimal{width * 8} has {width} bytes, not {len(value)}")
@@ -171,7 +172,7 @@ def _decimal(width: int) -> Writer:
     return write
 
 
-def _with_constructor(code: int, write_element: Writer) -> Writer:
+def _constructor_writer(code: int, write_element: Writer) -> Writer:
     def write(out: bytearray, value: Any, depth: int) -> None:
         out.append(code)
         write_element(out, value, depth)
@@ -187,11 +188,11 @@ def write_binary(out: bytearray, value: bytes, depth: int = 0) -> None:
 
 
 def write_string(out: bytearray, value: str, depth: int = 0) -> None:
-    _append_variable(out, _utf8(value), t.STRING_8, t.STRING_32)
+    _append_variable(out, _to_utf8(value), t.STRING_8, t.STRING_32)
 
 
 def write_symbol(out: bytearray, value: str, depth: int = 0) -> None:
-    _append_variable(out, _ascii(value), t.SYMBOL_8, t.SYMBOL_32)
+    _append_variable(out, _to_ascii(value), t.SYMBOL_8, t.SYMBOL_32)
 
 
 def _write_raw(out: bytearray, value: t.Raw, depth: int) -> None:
@@ -210,14 +211,14 @@ def _append_variable(out: bytearray, chunk: bytes, code_8: int, code_32: int) ->
     out += chunk
 
 
-def _utf8(value: str) -> bytes:
+def _to_utf8(value: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
         raise LocalError("string holds a lone surrogate; AMQP strings are UTF-8") from None
 
 
-def _ascii(value: str) -> bytes:
+def _to_ascii(value: str) -> bytes:
     try:
         return value.encode("ascii")
     except UnicodeEncodeError:
@@ -228,7 +229,7 @@ def _identity_bytes(value: bytes) -> bytes:
     return value
 
 
-def _variable(width: int, to_bytes: Callable[[Any], bytes]) -> Writer:
+def _variable_writer(width: int, to_bytes: Callable[[Any], bytes]) -> Writer:
     def write(out: bytearray, value: Any, depth: int) -> None:
         chunk = to_bytes(value)
         _append_length(out, len(chunk), width)
@@ -268,7 +269,10 @@ def _write_array(out: bytearray, value: t.Array, depth: int) -> None:
 
 
 def open_compound(out: bytearray, code: int) -> int:
-    """Append the narrow header (code, size, count) with size and count open."""
+    """Append the narrow header (code, size, count); `close_compound` fills in size and count.
+
+    Returns the position that `close_compound` needs.
+    """
     start = len(out)
     out.append(code)
     out += b"\x00\x00"
@@ -276,7 +280,7 @@ def open_compound(out: bytearray, code: int) -> int:
 
 
 def close_compound(out: bytearray, start: int, count: int) -> None:
-    """Fill in the header at `start`; widen it in place if what follows is too long for 8 bits."""
+    """Fill in the header at `start`; widen it in place if size or count exceed 8 bits."""
     size = len(out) - start - 2  # the count and what follows it
     if size < 0x100 and count < 0x100:
         out[start + 1] = size
@@ -287,26 +291,26 @@ def close_compound(out: bytearray, start: int, count: int) -> None:
 
 
 def _append_all(out: bytearray, values: Iterable[object], depth: int) -> None:
-    deeper = _deeper(depth)
+    deeper = _enter(depth)
     for value in values:
         write_value(out, value, deeper)
 
 
 def _append_pairs(out: bytearray, pairs: dict[object, object], depth: int) -> None:
-    deeper = _deeper(depth)
+    deeper = _enter(depth)
     for key, value in pairs.items():
         write_value(out, key, deeper)
         write_value(out, value, deeper)
 
 
-def _deeper(depth: int) -> int:
+def _enter(depth: int) -> int:
     if depth >= ENCODE_DEPTH_MAX:
-        raise LocalError(f"value is nested deeper than {ENCODE_DEPTH_MAX}, or holds itself")
+        raise LocalError(f"value is nested deeper than {ENCODE_DEPTH_MAX}, or contains itself")
     return depth + 1
 
 
 def _write_described(out: bytearray, value: t.Described, depth: int) -> None:
-    deeper = _deeper(depth)
+    deeper = _enter(depth)
     _append_descriptor(out, value.descriptor, deeper)
     write_value(out, value.value, deeper)
 
@@ -329,7 +333,7 @@ def _append_elements(out: bytearray, array: t.Array, depth: int) -> None:
     write = _ELEMENT_WRITERS.get(code)
     if write is None:
         raise LocalError(f"array: {code:#04x} is no constructor code")
-    deeper = _deeper(depth)
+    deeper = _enter(depth)
     for descriptor in array.descriptors:
         _append_descriptor(out, descriptor, deeper)
     out.append(code)
@@ -357,7 +361,7 @@ def _choose_code(array: t.Array) -> int:
     return code
 
 
-def _zero_width(expected: object) -> Writer:
+def _zero_width_writer(expected: object) -> Writer:
     def write(out: bytearray, value: object, depth: int) -> None:
         if value != expected:
             raise LocalError(f"array element must be {expected!r} for its zero-width constructor")
@@ -365,12 +369,12 @@ def _zero_width(expected: object) -> Writer:
     return write
 
 
-def _compound(
+def _compound_writer(
     width: int,
     kind: type[list[Any] | dict[Any, Any]],
     append: Callable[[bytearray, Any, int], None],
 ) -> Writer:
-    """An element that is itself a compound: size, count and contents, without constructor."""
+    """Writes an array element that is a compound: size, count and contents, no constructor."""
 
     def write(out: bytearray, value: Any, depth: int) -> None:
         if not isinstance(value, kind):
@@ -386,48 +390,48 @@ def _compound(
 
 
 _ELEMENT_WRITERS: Final[dict[int, Writer]] = {
-    t.NULL: _zero_width(None),
-    t.TRUE: _zero_width(True),
-    t.FALSE: _zero_width(False),
-    t.UINT_0: _zero_width(0),
-    t.ULONG_0: _zero_width(0),
-    t.LIST_0: _zero_width([]),
-    t.UBYTE: _integer("ubyte", 1, signed=False),
-    t.BYTE: _integer("byte", 1, signed=True),
-    t.SMALL_UINT: _integer("smalluint", 1, signed=False),
-    t.SMALL_ULONG: _integer("smallulong", 1, signed=False),
-    t.SMALL_INT: _integer("smallint", 1, signed=True),
-    t.SMALL_LONG: _integer("smalllong", 1, signed=True),
+    t.NULL: _zero_width_writer(None),
+    t.TRUE: _zero_width_writer(True),
+    t.FALSE: _zero_width_writer(False),
+    t.UINT_0: _zero_width_writer(0),
+    t.ULONG_0: _zero_width_writer(0),
+    t.LIST_0: _zero_width_writer([]),
+    t.UBYTE: _integer_writer("ubyte", 1, signed=False),
+    t.BYTE: _integer_writer("byte", 1, signed=True),
+    t.SMALL_UINT: _integer_writer("smalluint", 1, signed=False),
+    t.SMALL_ULONG: _integer_writer("smallulong", 1, signed=False),
+    t.SMALL_INT: _integer_writer("smallint", 1, signed=True),
+    t.SMALL_LONG: _integer_writer("smalllong", 1, signed=True),
     t.BOOLEAN: _write_boolean_byte,
-    t.USHORT: _integer("ushort", 2, signed=False),
-    t.SHORT: _integer("short", 2, signed=True),
-    t.UINT: _integer("uint", 4, signed=False),
-    t.INT: _integer("int", 4, signed=True),
+    t.USHORT: _integer_writer("ushort", 2, signed=False),
+    t.SHORT: _integer_writer("short", 2, signed=True),
+    t.UINT: _integer_writer("uint", 4, signed=False),
+    t.INT: _integer_writer("int", 4, signed=True),
     t.FLOAT: _write_float,
     t.CHAR: _write_char,
-    t.DECIMAL32: _decimal(4),
-    t.ULONG: _integer("ulong", 8, signed=False),
-    t.LONG: _integer("long", 8, signed=True),
+    t.DECIMAL32: _decimal_writer(4),
+    t.ULONG: _integer_writer("ulong", 8, signed=False),
+    t.LONG: _integer_writer("long", 8, signed=True),
     t.DOUBLE: _write_double,
-    t.TIMESTAMP: _integer("timestamp", 8, signed=True),
-    t.DECIMAL64: _decimal(8),
-    t.DECIMAL128: _decimal(16),
+    t.TIMESTAMP: _integer_writer("timestamp", 8, signed=True),
+    t.DECIMAL64: _decimal_writer(8),
+    t.DECIMAL128: _decimal_writer(16),
     t.UUID: _write_uuid,
-    t.BINARY_8: _variable(1, _identity_bytes),
-    t.STRING_8: _variable(1, _utf8),
-    t.SYMBOL_8: _variable(1, _ascii),
-    t.BINARY_32: _variable(4, _identity_bytes),
-    t.STRING_32: _variable(4, _utf8),
-    t.SYMBOL_32: _variable(4, _ascii),
-    t.LIST_8: _compound(1, list, _append_all),
-    t.MAP_8: _compound(1, dict, _append_pairs),
-    t.LIST_32: _compound(4, list, _append_all),
-    t.MAP_32: _compound(4, dict, _append_pairs),
-    t.ARRAY_8: _compound(1, t.Array, _append_elements),
-    t.ARRAY_32: _compound(4, t.Array, _append_elements),
+    t.BINARY_8: _variable_writer(1, _identity_bytes),
+    t.STRING_8: _variable_writer(1, _to_utf8),
+    t.SYMBOL_8: _variable_writer(1, _to_ascii),
+    t.BINARY_32: _variable_writer(4, _identity_bytes),
+    t.STRING_32: _variable_writer(4, _to_utf8),
+    t.SYMBOL_32: _variable_writer(4, _to_ascii),
+    t.LIST_8: _compound_writer(1, list, _append_all),
+    t.MAP_8: _compound_writer(1, dict, _append_pairs),
+    t.LIST_32: _compound_writer(4, list, _append_all),
+    t.MAP_32: _compound_writer(4, dict, _append_pairs),
+    t.ARRAY_8: _compound_writer(1, t.Array, _append_elements),
+    t.ARRAY_32: _compound_writer(4, t.Array, _append_elements),
 }
 
-# Types with one constructor only, which are also what an array of them uses.
+# Types with one constructor only; an array of them uses it too.
 _SINGLE: Final[dict[type, int]] = {
     t.Ubyte: t.UBYTE,
     t.Ushort: t.USHORT,
@@ -443,8 +447,8 @@ _SINGLE: Final[dict[type, int]] = {
     uuid.UUID: t.UUID,
 }
 
-# Elements share one width, so the one that every value fits. Strings are str32 because the real
-# service answers `partition_ids` so (protocol.md 13) and every client is known to read that.
+# Array elements share one constructor: the one that fits every value. Strings are str32 because
+# Azure Event Hubs sends `partition_ids` that way (protocol.md 13), so every client can read it.
 _ARRAY_CODES: Final[dict[type, int]] = _SINGLE | {
     type(None): t.NULL,
     bool: t.BOOLEAN,
@@ -461,7 +465,7 @@ _ARRAY_CODES: Final[dict[type, int]] = _SINGLE | {
 }
 
 _WRITERS: Final[dict[type, Writer]] = {
-    kind: _with_constructor(code, _ELEMENT_WRITERS[code]) for kind, code in _SINGLE.items()
+    kind: _constructor_writer(code, _ELEMENT_WRITERS[code]) for kind, code in _SINGLE.items()
 } | {
     type(None): _write_null,
     bool: _write_bool,

@@ -1,6 +1,6 @@
 """Whole messages (AMQP 3.2), for the small ones of `$cbs` and `$management`.
 
-Events are not decoded like this: they stay sealed bytes from publisher to reader.
+Events are never decoded here: they stay encoded messages from producer to consumer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from penstock.amqp.decoder import DEFAULT, DecodeBudget, DecodeLimits, read_valu
 from penstock.amqp.encoder import write_binary, write_ulong, write_value
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 
-# What a message-id may be. The AMQP type stays with the value (a ulong is a types.Ulong), so that
-# a request's message-id becomes the answer's correlation-id with its type (protocol.md E16).
+# The value keeps its AMQP type (a ulong is a types.Ulong), so that a request's message-id becomes
+# the answer's correlation-id with the same type (protocol.md E16).
 MessageId: TypeAlias = int | str | bytes | uuid.UUID
 
 
@@ -105,10 +105,10 @@ Body: TypeAlias = DataBody | ValueBody | SequenceBody
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """A message's sections; None where there is none.
+    """The sections of a message; None for a section that is absent.
 
-    Keys of annotations are written as symbols, those of application properties as strings. A body
-    may be a token and `security_token` is one, hence a repr that shows no contents.
+    Keys of annotations are encoded as symbols, keys of application properties as strings. The body
+    or an application property may be a token, so the repr shows no contents.
     """
 
     header: list[object] | None = None
@@ -153,22 +153,27 @@ _CODES: Final[dict[str, int]] = {symbol: code for code, (_, symbol) in _SECTIONS
 
 
 def encode_message(message: Message) -> bytes:
-    """The sections in the order of AMQP 3.2, descriptors as smallulong (E1). Raises LocalError."""
+    """Encode the sections in the order of AMQP 3.2, descriptors as smallulong (E1).
+
+    Raises LocalError if a value cannot be encoded.
+    """
     out = bytearray()
     if message.header is not None:
-        _append(out, _HEADER, message.header)
+        _append_section(out, _HEADER, message.header)
     _append_annotations(out, _DELIVERY_ANNOTATIONS, message.delivery_annotations)
     _append_annotations(out, _MESSAGE_ANNOTATIONS, message.message_annotations)
     if message.properties is not None:
         write_composite(out, message.properties)
     if message.application_properties is not None:
-        _append(out, _APPLICATION_PROPERTIES, _check_property_names(message.application_properties))
+        _append_section(
+            out, _APPLICATION_PROPERTIES, _check_property_names(message.application_properties)
+        )
     _append_body(out, message.body)
     _append_annotations(out, _FOOTER, message.footer)
     return bytes(out)
 
 
-def _append(out: bytearray, code: int, value: object) -> None:
+def _append_section(out: bytearray, code: int, value: object) -> None:
     out += bytes((t.DESCRIBED, t.SMALL_ULONG, code))
     write_value(out, value, 0)
 
@@ -176,8 +181,10 @@ def _append(out: bytearray, code: int, value: object) -> None:
 def _append_annotations(out: bytearray, code: int, value: dict[Any, object] | None) -> None:
     if value is None:
         return
-    keyed = {t.Symbol(key) if isinstance(key, str) else key: each for key, each in value.items()}
-    _append(out, code, keyed)
+    annotations = {
+        t.Symbol(key) if isinstance(key, str) else key: item for key, item in value.items()
+    }
+    _append_section(out, code, annotations)
 
 
 def _check_property_names(pairs: dict[str, object]) -> dict[str, object]:
@@ -190,24 +197,24 @@ def _append_body(out: bytearray, body: Body | None) -> None:
     if body is None:
         return
     if isinstance(body, ValueBody):
-        _append(out, _VALUE, body.value)
+        _append_section(out, _VALUE, body.value)
     elif isinstance(body, DataBody):
         for chunk in body.chunks:
             out += bytes((t.DESCRIBED, t.SMALL_ULONG, _DATA))
             write_binary(out, chunk)
     else:
-        for each in body.lists:
-            _append(out, _SEQUENCE, each)
+        for sequence in body.lists:
+            _append_section(out, _SEQUENCE, sequence)
 
 
 # --- reading ---------------------------------------------------------------------------------
 
 
 def decode_message(data: bytes, *, limits: DecodeLimits = DEFAULT) -> Message:
-    """The message that `data` is, its sections in any order (protocol.md 4.6).
+    """Decode a message whose sections are in any order (protocol.md 4.6).
 
-    A section that comes twice is refused, but for data and sequence; so is a mixed body. The limits
-    bound all sections together.
+    Only data and sequence sections may occur more than once, and a body may not mix them. The
+    limits hold for all sections together. Raises AmqpDecodeError.
     """
     budget = DecodeBudget(limits)
     message = Message()
@@ -246,7 +253,7 @@ def _read_once(
         value, pos = read_composite(SPECS[Properties], data, pos, end, budget)
     else:
         value, pos = read_value(data, pos, end, budget)
-        value = _ACCEPT[code](value)
+        value = _CONVERTERS[code](value)
     setattr(message, attribute, value)
     return pos
 
@@ -293,11 +300,11 @@ def _as_map(value: object) -> dict[object, object]:
 def _as_named_map(value: object) -> dict[object, object]:
     pairs = _as_map(value)
     if not all(isinstance(key, str) for key in pairs):
-        raise AmqpDecodeError("key that is no string")
+        raise AmqpDecodeError("key that is not a string")
     return pairs
 
 
-_ACCEPT: Final[dict[int, Callable[[object], object]]] = {
+_CONVERTERS: Final[dict[int, Callable[[object], object]]] = {
     _HEADER: _as_list,
     _DELIVERY_ANNOTATIONS: _as_map,
     _MESSAGE_ANNOTATIONS: _as_map,

@@ -1,8 +1,8 @@
 """Performatives, SASL frames, terminus and delivery states (AMQP 2.7, 2.8, 3.4, 3.5, 5.3).
 
-Each class declares its fields in wire order; `composite` derives the codec. Attribute names are the
-specification's with underscores, values are plain Python. A field without default is mandatory;
-null or absent on the wire gives the default.
+A class declares its fields in wire order; `composite` derives the codec. Attribute names are those
+of the specification with underscores; values are plain Python. A field without a default is
+mandatory; null or absent on the wire gives the default.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Modified(Composite, kw_only=True):
     message_annotations: SymbolMap | None = None
 
 
-# A state that we do not know (transactional, vendor's own) stays a Described value.
+# An unknown state (transactional, vendor-specific) stays a Described value.
 DeliveryState: TypeAlias = Received | Accepted | Rejected | Released | Modified | Described
 
 _STATE: Final = choice_codec(
@@ -121,7 +121,7 @@ class Target(Composite, kw_only=True):
 
 @composite("amqp:coordinator:list", 0x30)
 class Coordinator(Composite, kw_only=True):
-    """A client that wants transactions attaches to this; known so that it can be refused."""
+    """The target of a transactional link. Decoded only so that such a link can be refused."""
 
     capabilities: Symbols | None = None
 
@@ -166,8 +166,8 @@ class Attach(Composite, kw_only=True):
     name: String
     handle: Uint
     role: Boolean
-    # None rather than the defaults (mixed, first): what the client set is echoed, and only what it
-    # set (protocol.md E7).
+    # None instead of the defaults (mixed, first): the server echoes only what the client has set
+    # (protocol.md E7).
     snd_settle_mode: Ubyte | None = None
     rcv_settle_mode: Ubyte | None = None
     source: SourceField | None = None
@@ -198,7 +198,7 @@ class Flow(Composite, kw_only=True):
 
 @composite("amqp:transfer:list", 0x14)
 class Transfer(Composite, kw_only=True):
-    """`settled` None on a continuation means: as the frames before said (AMQP 2.7.5)."""
+    """`settled` None on a later frame means: unchanged (AMQP 2.7.5)."""
 
     handle: Uint
     delivery_id: Uint | None = None
@@ -215,7 +215,7 @@ class Transfer(Composite, kw_only=True):
 
 @composite("amqp:disposition:list", 0x15)
 class Disposition(Composite, kw_only=True):
-    """`role` is True when a receiver speaks; `last` None means `first`."""
+    """`role` is True if a receiver sends it; `last` None means `first`."""
 
     role: Boolean
     first: Uint
@@ -298,13 +298,13 @@ Performative: TypeAlias = (
     | SaslOutcome
 )
 
-_OPEN_TEXT_MAX: Final = 256  # characters kept of a text in the peer's open
+_OPEN_TEXT_MAX: Final = 256  # characters; longer texts of the peer's open are cut
 _OPEN_PROPERTIES: Final = frozenset({"product", "version", "user-agent"})
 _PERFORMATIVE_CODES: Final = frozenset((*range(0x10, 0x19), *range(0x40, 0x45)))
 
 
 def encode_performative(performative: Performative) -> bytes:
-    """The body of a frame, by the rules of protocol.md 0.2. Raises LocalError."""
+    """The body of a frame, encoded by the rules of protocol.md 0.2. Raises LocalError."""
     out = bytearray()
     write_composite(out, performative)
     return bytes(out)
@@ -315,24 +315,26 @@ def decode_performative(
 ) -> tuple[Performative, int]:
     """The performative at `start` and the position after it, where the payload begins.
 
-    `start` and `end` enclose the frame body. Raises DecodeError, which names the field.
+    The frame body is `data[start:end]`. Raises AmqpDecodeError, which names the field.
     """
     span_end(data, start, end)
     try:
         descriptor, pos = read_descriptor(data, start, end)
         spec = None if descriptor is None else SPECS_BY_DESCRIPTOR.get(descriptor)
         if spec is None or spec.code not in _PERFORMATIVE_CODES:
-            raise AmqpDecodeError("descriptor of no performative")
+            raise AmqpDecodeError("the descriptor is not that of a performative")
         performative, pos = read_composite(spec, data, pos, end, DecodeBudget(limits))
     except (IndexError, struct.error):
         raise AmqpDecodeError("frame body is cut short") from None
     return cast(Performative, performative), pos
 
 
-def trimmed_open(opened: Open) -> Open:
-    """The fields of a peer's open that are used later; the rest could fill the memory.
+def trim_open(opened: Open) -> Open:
+    """A copy of the peer's open with only the fields that are used later, and short texts.
 
-    An open comes before authentication and lives as long as its connection."""
+    An open arrives before authentication and is kept as long as its connection: untrimmed, idle
+    connections could fill the memory.
+    """
     properties: dict[str, object] = {
         name: value[:_OPEN_TEXT_MAX]
         for name, value in (opened.properties or {}).items()

@@ -1,8 +1,8 @@
-"""The lives of a SASL exchange, a connection, a session and a link, as literal tables.
+"""State tables of the SASL exchange, the connection, the session and the link.
 
-A table lists what moves and what stays; every other (state, input) pair is illegal. An illegal
-input of the peer's closes the connection, one of our caller's raises LocalError.
-`tests/protocol/test_state_tables.py` walks every pair.
+A table lists the inputs that change a state and those that leave it; every other pair of state and
+input is illegal. An illegal input from the peer closes the connection; one from our caller, named
+SEND_, raises LocalError. `tests/protocol/test_state_tables.py` checks every pair.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ I = TypeVar("I", bound=IntEnum)  # noqa: E741
 
 
 class IllegalState(AmqpError):
-    """A frame that the peer may not send now (AMQP 2.8.15)."""
+    """The peer sent a frame that it may not send in this state (AMQP 2.8.15)."""
 
     condition = "amqp:illegal-state"
 
 
 class StateTable(Generic[S, I]):
-    """`table.after(state, input)`: the next state, or an error that says whose fault it is."""
+    """`table.after(state, input)` is the next state. Its errors name the side at fault."""
 
     def __init__(
         self,
@@ -37,20 +37,22 @@ class StateTable(Generic[S, I]):
         self.name = name
         self.states = states
         self.inputs = inputs
-        # Indexed by the enums themselves: a dict of pairs costs ten times as much.
+        # Rows and columns are indexed by the enums: a lookup in a dict of pairs takes ten times as
+        # long, and every frame needs several.
         self._rows: list[list[S | None]] = [[None] * len(inputs) for _ in states]
-        for state, given, after in (*moves, *((state, given, state) for state, given in stays)):
-            assert self._rows[state][given] is None, (name, state, given)
-            self._rows[state][given] = after
+        for state, input_, after in (*moves, *((state, input_, state) for state, input_ in stays)):
+            assert self._rows[state][input_] is None, (name, state, input_)
+            self._rows[state][input_] = after
 
-    def allows(self, state: S, given: I) -> bool:
-        return self._rows[state][given] is not None
+    def allows(self, state: S, input_: I) -> bool:
+        return self._rows[state][input_] is not None
 
-    def after(self, state: S, given: I) -> S:
-        after = self._rows[state][given]
+    def after(self, state: S, input_: I) -> S:
+        """The state that follows. Raises LocalError or IllegalState if the input is illegal."""
+        after = self._rows[state][input_]
         if after is None:
-            blamed = LocalError if given.name.startswith("SEND") else IllegalState
-            raise blamed(f"The {self.name} is {state.name} and cannot {given.name}.")
+            error = LocalError if input_.name.startswith("SEND") else IllegalState
+            raise error(f"The {self.name} is {state.name} and cannot {input_.name}.")
         return after
 
 
@@ -59,9 +61,9 @@ class SaslState(IntEnum):
     HEADER_SENT = 1  # client: waits for the server's header
     HEADER_EXCHANGED = 2  # client: waits for the mechanisms
     MECHANISMS_SENT = 3  # server: waits for init
-    MECHANISMS_RECEIVED = 4  # client: about to choose
+    MECHANISMS_RECEIVED = 4  # client: the application chooses
     INIT_SENT = 5  # client: waits for the outcome
-    INIT_RECEIVED = 6  # server: about to judge
+    INIT_RECEIVED = 6  # server: the application checks the credentials
     DONE = 7
     FAILED = 8
 
@@ -100,7 +102,7 @@ SASL = StateTable("SASL exchange", SaslState, SaslInput, SASL_MOVES, ())
 
 
 class ConnectionState(IntEnum):
-    """AMQP 2.4.6, with the specification's own names."""
+    """The states of AMQP 2.4.6, under the names of the specification."""
 
     START = 0
     HDR_RCVD = 1
@@ -161,7 +163,7 @@ CONNECTION_STAYS = (
     (_C.OPENED,     _CI.SEND_FRAME),
     (_C.OPEN_PIPE,  _CI.SEND_FRAME),  # a client may pipeline (AMQP 2.4.5)
     (_C.OPEN_SENT,  _CI.SEND_FRAME),
-    (_C.CLOSE_SENT, _CI.RECV_FRAME),  # left the peer before it saw our close; ignored
+    (_C.CLOSE_SENT, _CI.RECV_FRAME),  # sent before the peer saw our close; ignored
     (_C.DISCARDING, _CI.RECV_FRAME),
     (_C.END,        _CI.DISCONNECT),
 )
@@ -172,7 +174,7 @@ CONNECTION = StateTable(
 
 
 class SessionState(IntEnum):
-    """AMQP 2.5.5."""
+    """The states of AMQP 2.5.5."""
 
     UNMAPPED = 0
     BEGIN_SENT = 1
@@ -211,7 +213,7 @@ SESSION_STAYS = (
     (_S.MAPPED,     _SI.RECV_FRAME),
     (_S.MAPPED,     _SI.SEND_FRAME),
     (_S.BEGIN_SENT, _SI.SEND_FRAME),  # a client may pipeline attach and transfer
-    (_S.END_SENT,   _SI.RECV_FRAME),  # left the peer before it saw our end; ignored
+    (_S.END_SENT,   _SI.RECV_FRAME),  # sent before the peer saw our end; ignored
     (_S.DISCARDING, _SI.RECV_FRAME),
 )
 # fmt: on
@@ -219,7 +221,7 @@ SESSION = StateTable("session", SessionState, SessionInput, SESSION_MOVES, SESSI
 
 
 class LinkState(IntEnum):
-    """AMQP 2.6.3-2.6.6; no link is ever resumed, so a detached one is gone (CLOSED)."""
+    """AMQP 2.6.3 to 2.6.6. Links are never resumed, so a detached link is CLOSED for good."""
 
     DETACHED = 0
     ATTACH_SENT = 1
@@ -240,7 +242,7 @@ class LinkInput(IntEnum):
     RECV_FLOW = 5
     SEND_TRANSFER = 6
     RECV_TRANSFER = 7
-    SESSION_OVER = 8
+    SESSION_ENDED = 8
 
 
 _L, _LI = LinkState, LinkInput
@@ -257,21 +259,21 @@ LINK_MOVES = (
     (_L.ATTACHED,        _LI.RECV_DETACH, _L.DETACH_RECEIVED),
     (_L.DETACH_SENT,     _LI.RECV_DETACH, _L.CLOSED),
     (_L.DETACH_RECEIVED, _LI.SEND_DETACH, _L.CLOSED),
-    *((state,            _LI.SESSION_OVER, _L.CLOSED) for state in _L if state is not _L.CLOSED),
+    *((state,            _LI.SESSION_ENDED, _L.CLOSED) for state in _L if state is not _L.CLOSED),
 )
 LINK_STAYS = (
     (_L.ATTACH_SENT,     _LI.SEND_FLOW),      # a client may pipeline
     (_L.ATTACH_SENT,     _LI.SEND_TRANSFER),
-    (_L.ATTACH_RECEIVED, _LI.RECV_FLOW),      # and so may our peer (protocol.md E19)
+    (_L.ATTACH_RECEIVED, _LI.RECV_FLOW),      # so may the peer (protocol.md E19)
     (_L.ATTACH_RECEIVED, _LI.RECV_TRANSFER),
     (_L.ATTACHED,        _LI.SEND_FLOW),
     (_L.ATTACHED,        _LI.RECV_FLOW),
     (_L.ATTACHED,        _LI.SEND_TRANSFER),
     (_L.ATTACHED,        _LI.RECV_TRANSFER),
-    (_L.DETACH_SENT,     _LI.RECV_ATTACH),    # left the peer before it saw our detach; ignored
+    (_L.DETACH_SENT,     _LI.RECV_ATTACH),    # sent before the peer saw our detach; ignored
     (_L.DETACH_SENT,     _LI.RECV_FLOW),
     (_L.DETACH_SENT,     _LI.RECV_TRANSFER),
-    (_L.CLOSED,          _LI.SESSION_OVER),
+    (_L.CLOSED,          _LI.SESSION_ENDED),
 )
 # fmt: on
 LINK = StateTable("link", LinkState, LinkInput, LINK_MOVES, LINK_STAYS)

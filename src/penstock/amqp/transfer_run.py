@@ -1,13 +1,15 @@
-"""Runs of plain single-frame transfers, found without decoding each frame by itself.
+"""Transfer runs: consecutive single-frame transfers, handled without decoding every frame.
 
 A client that publishes one event per transfer sends thousands of frames that differ only in their
-delivery-id and payload. `scan_transfers` takes them as one run. It judges nothing: whatever is
-unusual, malformed or incomplete ends the run before it, and the engine decodes that frame.
+delivery-id and payload. `scan_transfers` returns them as one run. It reports no errors: a frame
+that is unusual, malformed or incomplete ends the run, and the engine decodes that frame.
+
+This module is the specification of the compiled implementation, `_transfer_scanner.pyx`.
 
     <size u32> 02 00 <channel u16>  00 53 14  c0 <size> <count>  <3 to 11 fields>  <payload>
 
 The fields: handle, delivery-id, delivery-tag, message-format, settled, more, rcv-settle-mode,
-state, resume, aborted, batchable (AMQP 2.7.5). Those at the end may be absent (Proton sends 4).
+state, resume, aborted, batchable (AMQP 2.7.5). The last ones may be absent (Proton sends 4).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _FRAME_HEADER_BYTES = 8
 _TRANSFER = b"\x00\x53\x14"
 _LIST8, _LIST32 = 0xC0, 0xD0
 _TAG_BYTES_MAX = 32  # AMQP 2.8.7
-_FIELDS_MIN, _FIELDS_MAX = 3, 11  # without a format it is 0
+_FIELDS_MIN, _FIELDS_MAX = 3, 11  # an absent message-format is 0
 _U32 = struct.Struct(">I").unpack_from
 _ID_MASK = 0xFFFFFFFF
 
@@ -33,6 +35,7 @@ _UINT0, _UINT8, _UINT32 = 0x43, 0x52, 0x70
 _BINARY8, _BINARY32 = 0xA0, 0xB0
 
 _SETTLED = 4
+# Field index -> values that a plain transfer may have there.
 _FLAGS: dict[int, tuple[bool | None, ...]] = {
     _SETTLED: (None, False, True),
     5: (None, False),  # more: a delivery of several frames
@@ -60,22 +63,22 @@ class TransferRun(msgspec.Struct, frozen=True):
 def scan_transfers(
     buffer: bytes, start: int, end: int, *, frame_bytes_max: int, count_max: int = 4096
 ) -> TransferRun | None:
-    """Take the run of plain transfers that starts at `start`, or None: decode that frame.
+    """The run of plain transfers that starts at `start`; None if that frame must be decoded.
 
-    All of a run are of one channel, handle, settlement and format, and their delivery-ids follow
-    each other. Never raises.
+    All transfers of a run have the same channel, handle, settlement and format, and consecutive
+    delivery-ids, which wrap at 2**32. Never raises.
     """
     if not 0 <= start <= end <= len(buffer):
         return None
-    first = frame = _plain_transfer(buffer, start, end, frame_bytes_max)
+    first = frame = _read_plain_transfer(buffer, start, end, frame_bytes_max)
     bounds: list[int] = []
     while first is not None and frame is not None and len(bounds) < 2 * count_max:
         following = (first.delivery_id + len(bounds) // 2) & _ID_MASK
         if frame.delivery_id != following or frame.link != first.link:
             break
         bounds += frame.payload, frame.stop
-        _follow(buffer, frame, end, frame_bytes_max, 2 * count_max, bounds)
-        frame = _plain_transfer(buffer, bounds[-1], end, frame_bytes_max)
+        _scan_same_shape(buffer, frame, end, frame_bytes_max, 2 * count_max, bounds)
+        frame = _read_plain_transfer(buffer, bounds[-1], end, frame_bytes_max)
     if first is None or not bounds:
         return None
     channel, handle, settled, message_format = first.link
@@ -86,7 +89,7 @@ def scan_transfers(
 
 
 class _PlainTransfer(msgspec.Struct, frozen=True):
-    """A plain transfer and where its parts stand."""
+    """A plain transfer: its fields and the positions of its parts."""
 
     start: int
     link: tuple[int, int, bool, int]  # channel, handle, settled, message-format
@@ -98,7 +101,7 @@ class _PlainTransfer(msgspec.Struct, frozen=True):
     stop: int
 
 
-def _follow(
+def _scan_same_shape(
     buffer: bytes,
     frame: _PlainTransfer,
     end: int,
@@ -106,25 +109,30 @@ def _follow(
     bounds_max: int,
     bounds: list[int],
 ) -> None:
-    """Add the payloads of all frames behind `frame` that are of exactly its shape.
+    """Add the payloads of the frames after `frame` that have exactly its shape.
 
-    Same bytes everywhere but in size, delivery-id, tag and payload: one unpack, three compares.
+    Such frames differ only in size, delivery-id, tag and payload, so that one unpack and three
+    comparisons check a frame.
     """
     if buffer[frame.id_start] != _UINT32:
-        return  # a short id: the next one may be longer
+        return  # a short id: the encoding of the next one may be longer
     prefix = buffer[frame.start + 4 : frame.id_start + 1]
     tag = buffer[frame.tag_start : frame.tag_stop]
     tag_head = tag[: 2 if tag[0] == _BINARY8 else 5]
     suffix = buffer[frame.tag_stop : frame.payload]
-    unpack, shape_size = _shape(len(prefix), len(tag_head), len(tag) - len(tag_head), len(suffix))
+    unpack, shape_size = _compile_shape(
+        len(prefix), len(tag_head), len(tag) - len(tag_head), len(suffix)
+    )
     shape = (prefix, tag_head, suffix)
     position = frame.stop
     delivery_id = frame.delivery_id
     while len(bounds) < bounds_max and position + shape_size <= end:
-        size, a, number, b, c = unpack(buffer, position)
+        size, frame_prefix, number, frame_tag_head, frame_suffix = unpack(buffer, position)
         delivery_id = (delivery_id + 1) & _ID_MASK
         stop = position + size
-        if (a, b, c) != shape or number != delivery_id or stop > end:
+        if (frame_prefix, frame_tag_head, frame_suffix) != shape:
+            return
+        if number != delivery_id or stop > end:
             return
         if not shape_size <= size <= frame_bytes_max:
             return
@@ -133,14 +141,14 @@ def _follow(
 
 
 @lru_cache(maxsize=256)
-def _shape(
+def _compile_shape(
     prefix: int, tag_head: int, tag: int, suffix: int
 ) -> tuple[Callable[[bytes, int], tuple[int, bytes, int, bytes, bytes]], int]:
     shape = struct.Struct(f">I{prefix}sI{tag_head}s{tag}x{suffix}s")
     return shape.unpack_from, shape.size
 
 
-def _plain_transfer(
+def _read_plain_transfer(
     buffer: bytes, start: int, end: int, frame_bytes_max: int
 ) -> _PlainTransfer | None:
     if start + _FRAME_HEADER_BYTES > end:
@@ -152,16 +160,16 @@ def _plain_transfer(
     if not buffer.startswith(_TRANSFER, start + _FRAME_HEADER_BYTES):
         return None
     try:
-        return _fields(buffer, start, stop, channel)
+        return _read_fields(buffer, start, stop, channel)
     except (_NotPlain, IndexError, struct.error):
         return None
 
 
 class _NotPlain(Exception):
-    """The frame is the engine's to decode."""
+    """The engine must decode the frame."""
 
 
-def _fields(buffer: bytes, start: int, stop: int, channel: int) -> _PlainTransfer:
+def _read_fields(buffer: bytes, start: int, stop: int, channel: int) -> _PlainTransfer:
     position = start + _FRAME_HEADER_BYTES + len(_TRANSFER)
     code = buffer[position]
     if code == _LIST8:
@@ -174,18 +182,18 @@ def _fields(buffer: bytes, start: int, stop: int, channel: int) -> _PlainTransfe
         raise _NotPlain
     if payload > stop or not _FIELDS_MIN <= count <= _FIELDS_MAX:
         raise _NotPlain
-    handle, id_start = _uint(buffer, position)
-    delivery_id, tag_start = _uint(buffer, id_start)
-    tag_stop = _tag_stop(buffer, tag_start)
+    handle, id_start = _read_uint(buffer, position)
+    delivery_id, tag_start = _read_uint(buffer, id_start)
+    tag_stop = _skip_tag(buffer, tag_start)
     message_format, position = 0, tag_stop
     if count > _FIELDS_MIN:
         if buffer[tag_stop] == _NULL:
             position = tag_stop + 1
         else:
-            message_format, position = _uint(buffer, tag_stop)
+            message_format, position = _read_uint(buffer, tag_stop)
     settled = False
     for index in range(_SETTLED, count):
-        flag, position = _flag(buffer, position)
+        flag, position = _read_flag(buffer, position)
         if flag not in _FLAGS[index]:
             raise _NotPlain
         if index == _SETTLED:
@@ -196,7 +204,7 @@ def _fields(buffer: bytes, start: int, stop: int, channel: int) -> _PlainTransfe
     return _PlainTransfer(start, link, delivery_id, id_start, tag_start, tag_stop, payload, stop)
 
 
-def _uint(buffer: bytes, position: int) -> tuple[int, int]:
+def _read_uint(buffer: bytes, position: int) -> tuple[int, int]:
     code = buffer[position]
     if code == _UINT0:
         return 0, position + 1
@@ -207,7 +215,7 @@ def _uint(buffer: bytes, position: int) -> tuple[int, int]:
     raise _NotPlain
 
 
-def _tag_stop(buffer: bytes, position: int) -> int:
+def _skip_tag(buffer: bytes, position: int) -> int:
     if buffer[position] == _BINARY8:
         length, head = buffer[position + 1], 2
     elif buffer[position] == _BINARY32:
@@ -219,7 +227,7 @@ def _tag_stop(buffer: bytes, position: int) -> int:
     return position + head + length
 
 
-def _flag(buffer: bytes, position: int) -> tuple[bool | None, int]:
+def _read_flag(buffer: bytes, position: int) -> tuple[bool | None, int]:
     code = buffer[position]
     if code == _BOOLEAN and buffer[position + 1] <= 1:
         return buffer[position + 1] == 1, position + 2

@@ -1,4 +1,4 @@
-"""Which `scan_transfers` serves: the compiled twin where it was built, else the pure one."""
+"""Selects `scan_transfers`: the compiled implementation if it was built, else the pure one."""
 
 from __future__ import annotations
 

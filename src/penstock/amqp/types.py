@@ -3,9 +3,9 @@
     null None          boolean bool      string str       binary bytes     uuid uuid.UUID
     double float       list list         map dict         long: also a plain int
 
-The other types are subclasses that remember what they were on the wire, so that a value that is
-decoded and encoded again keeps its AMQP type (protocol.md E16, E17). They compare and hash as their
-base does: `Uint(1) == 1`, `Symbol("a") == "a"`. Constructing one checks nothing; encoding does.
+The other types are subclasses, so that a value that is decoded and encoded again keeps its AMQP
+type (protocol.md E16, E17). They compare and hash like their base: `Uint(1) == 1`,
+`Symbol("a") == "a"`. The constructor checks nothing; the encoder does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-# Constructor codes. The high nibble says how the value is framed: 4x to 9x fixed width 0, 1, 2, 4,
+# Constructor codes. The high nibble is the layout of the value: 4x to 9x fixed width 0, 1, 2, 4,
 # 8, 16; Ax, Bx a length of 1 or 4 bytes; Cx, Dx size and count; Ex, Fx size, count, constructor.
 DESCRIBED: Final = 0x00
 NULL: Final = 0x40
@@ -102,7 +102,7 @@ class Int(int):
 
 
 class Long(int):
-    """Signed, 64 bits; what a plain int is encoded as."""
+    """Signed, 64 bits. A plain int is encoded as this."""
 
     __slots__ = ()
 
@@ -132,27 +132,27 @@ class Symbol(str):
 
 
 class Decimal32(bytes):
-    """IEEE 754-2008 decimal32, its 4 bytes untouched."""
+    """IEEE 754-2008 decimal32, as its 4 bytes."""
 
 
 class Decimal64(bytes):
-    """IEEE 754-2008 decimal64, its 8 bytes untouched."""
+    """IEEE 754-2008 decimal64, as its 8 bytes."""
 
 
 class Decimal128(bytes):
-    """IEEE 754-2008 decimal128, its 16 bytes untouched."""
+    """IEEE 754-2008 decimal128, as its 16 bytes."""
 
 
 class Raw(bytes):
-    """One value already encoded, constructor and all; encoding copies it as it is."""
+    """One encoded value including its constructor; the encoder copies it unchanged."""
 
 
 class Array(list[object]):
     """Values that share one constructor.
 
-    `code` is the constructor code of the elements; None lets the encoder choose it by the first
-    element. `descriptors` are those of described elements, outermost first; the elements themselves
-    are then held without them.
+    `code` is the constructor code of the elements; with None the encoder chooses it by the first
+    element. `descriptors` are those of described elements, outermost first; the list then holds the
+    elements without them.
     """
 
     __slots__ = ("code", "descriptors")
@@ -175,7 +175,7 @@ class Array(list[object]):
 class Described(msgspec.Struct):
     """A value with a descriptor. In a descriptor a plain int is a ulong and a plain str a symbol.
 
-    Not hashable on purpose: a described map key would have an unkeyed hash that a peer can choose.
+    Not hashable on purpose: as a map key its hash would not be keyed, so a peer could choose it.
     """
 
     descriptor: object

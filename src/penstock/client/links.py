@@ -100,7 +100,7 @@ class Sender:
             return False
         delivery_id = link.session.next_delivery_id
         data = framing.delivery(payload, delivery_id)
-        link.sent_frames(data, deliveries=1, frames=frames)
+        link.send_transfers(data, deliveries=1, frames=frames)
         self._unsettled[delivery_id] = on_settled
         return True
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
-from penstock.amqp.codec import decode, encode, encode_into, skip
+from penstock.amqp.decoder import decode, skip
+from penstock.amqp.encoder import encode, encode_into
 from penstock.amqp.errors import LocalError
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
-from penstock.amqp.codec import decode, encode, skip
+from penstock.amqp.decoder import decode, skip
+from penstock.amqp.encoder import encode
 from penstock.amqp.errors import LocalError
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")

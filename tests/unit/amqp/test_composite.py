@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from penstock.amqp import message, performatives
 from penstock.amqp import types as t
-from penstock.amqp.codec import DEFAULT, decode, encode
 from penstock.amqp.composite import (
     SPECS,
     SPECS_BY_DESCRIPTOR,
@@ -31,7 +30,8 @@ from penstock.amqp.composite import (
     read_descriptor,
     write_composite,
 )
-from penstock.amqp.decoder import DecodeBudget
+from penstock.amqp.decoder import DEFAULT, DecodeBudget, decode
+from penstock.amqp.encoder import encode
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.performatives import Accepted, Error, Rejected
 
@@ -65,7 +65,7 @@ KINDS: Final[dict[str, tuple[st.SearchStrategy[Any], tuple[type, ...]]]] = {
 
 
 def values_of(field: CompositeField) -> st.SearchStrategy[Any]:
-    values = KINDS[field.kind.name][0]
+    values = KINDS[field.codec.name][0]
     return values if field.mandatory else values | st.none()
 
 
@@ -118,7 +118,7 @@ def test_composite_shows_each_field_in_its_type_and_place(
         if values[field.name] is None:
             assert seen is None
         else:
-            assert type(seen) in KINDS[field.kind.name][1], field.name
+            assert type(seen) in KINDS[field.codec.name][1], field.name
 
 
 @settings(deadline=None)
@@ -141,7 +141,7 @@ def test_composite_cut_or_changed_is_read_or_refused(
 
 
 def test_every_kind_of_field_is_drawn() -> None:
-    used = {field.kind.name for spec in SPECS.values() for field in spec.fields}
+    used = {field.codec.name for spec in SPECS.values() for field in spec.fields}
     assert used == set(KINDS)
 
 
@@ -166,7 +166,7 @@ def probe() -> Iterator[type[Composite]]:
 
 def test_declaration_becomes_fields(probe: type[Composite]) -> None:
     spec = SPECS[probe]
-    assert [(f.name, f.kind.name, f.mandatory) for f in spec.fields] == [
+    assert [(f.name, f.codec.name, f.mandatory) for f in spec.fields] == [
         ("first", "uint", False),
         ("name", "string", True),
         ("ready", "boolean", False),
@@ -193,8 +193,8 @@ def test_declared_composite_refuses_none_for_a_mandatory_field(probe: type[Compo
         write_composite(bytearray(), build(name=None))
 
 
-def test_field_without_a_wire_kind_is_our_own_mistake() -> None:
-    with pytest.raises(TypeError, match="exactly one wire kind"):
+def test_field_without_a_codec_is_our_own_mistake() -> None:
+    with pytest.raises(TypeError, match="exactly one FieldCodec"):
 
         @composite("penstock:broken:list", 0xEF)
         class Broken(Composite, kw_only=True):

@@ -1,4 +1,4 @@
-"""Frames: eight header bytes drawn by hand, and every way a peer can get them wrong."""
+"""Frame headers byte by byte, every malformed header, and frames cut to the peer's limit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,22 @@ from penstock.amqp.frames import (
     SASL_FRAME,
     SASL_HEADER,
     TLS_HEADER,
+    encode_fitting_frame,
     encode_frame,
     parse_frame_header,
+)
+from penstock.amqp.performatives import (
+    Accepted,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Open,
+    Performative,
+    Rejected,
+    decode_performative,
+    encode_performative,
 )
 
 
@@ -130,3 +144,59 @@ def test_parse_frame_header_answers_or_refuses_any_bytes(data: bytes) -> None:
         assert 8 <= body_start <= size <= 4096
         assert frame_type in (0, 1)
         assert 0 <= channel <= 0xFFFF
+
+
+def build_error(text: str | None) -> Error:
+    return Error(condition="amqp:internal-error", description=text)
+
+
+def build_performatives_with_error(text: str | None) -> list[Performative]:
+    return [
+        Detach(handle=2**32 - 1, closed=True, error=build_error(text)),
+        End(error=build_error(text)),
+        Close(error=build_error(text)),
+        Disposition(
+            role=True,
+            first=2**32 - 1,
+            last=2**32 - 1,
+            settled=True,
+            state=Rejected(error=build_error(text)),
+        ),
+    ]
+
+
+@given(text=st.text(max_size=3000), limit=st.integers(512, 2000))
+def test_a_frame_never_exceeds_the_limit(text: str, limit: int) -> None:
+    for performative in build_performatives_with_error(text):
+        frame = encode_fitting_frame(3, performative, frame_bytes_max=limit)
+        assert len(frame) <= limit
+        decode_performative(frame, 8, len(frame))
+        whole = encode_frame(3, encode_performative(performative))
+        assert (frame == whole) == (len(whole) <= limit)
+
+
+@pytest.mark.parametrize(
+    "performative",
+    build_performatives_with_error("ä" * 5000),
+    ids=lambda performative: type(performative).__name__,
+)
+def test_as_much_of_the_text_is_kept_as_fits(performative: Performative) -> None:
+    before = encode_performative(performative)
+    frame = encode_fitting_frame(0, performative, frame_bytes_max=1000)
+    assert 990 <= len(frame) <= 1000
+    assert encode_performative(performative) == before
+
+
+@pytest.mark.parametrize(
+    "performative",
+    [
+        Open(container_id="c" * 600),
+        Close(error=Error(condition="c" * 600)),
+        Disposition(role=True, first=0, state=Accepted()),
+        Disposition(role=True, first=0, state=Rejected()),
+        Detach(handle=0),
+    ],
+)
+def test_what_has_no_text_is_left_as_it_is(performative: Performative) -> None:
+    whole = encode_frame(0, encode_performative(performative))
+    assert encode_fitting_frame(0, performative, frame_bytes_max=512) == whole

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
-from penstock.amqp.codec import DecodeLimits, encode
-from penstock.amqp.decoder import SMALL
+from penstock.amqp.decoder import SMALL, DecodeLimits
+from penstock.amqp.encoder import encode
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.message import (
     DataBody,

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
-from penstock.amqp.codec import decode, encode
+from penstock.amqp.decoder import decode
+from penstock.amqp.encoder import encode
 from penstock.amqp.message import DataBody, Message, Properties, ValueBody, decode_message
 from penstock.amqp.message import encode_message as encode_our_message
 from penstock.amqp.performatives import (

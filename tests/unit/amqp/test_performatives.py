@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from penstock.amqp import types as t
-from penstock.amqp.codec import encode
 from penstock.amqp.composite import SPECS
+from penstock.amqp.encoder import encode
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.performatives import (
     Accepted,

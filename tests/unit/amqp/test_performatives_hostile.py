@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
-from penstock.amqp.codec import DecodeLimits
+from penstock.amqp.decoder import DecodeLimits
 from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.performatives import (
     Accepted,

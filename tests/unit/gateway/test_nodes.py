@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.gateway.conftest import Answer
 
-from penstock.amqp.codec import encode
+from penstock.amqp.encoder import encode
 from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import (
     DataBody,

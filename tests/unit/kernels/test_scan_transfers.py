@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.amqp.transfer_run import TransferRun, _follow, _plain_transfer, scan_transfers
+from penstock.amqp.transfer_run import (
+    TransferRun,
+    _read_plain_transfer,
+    _scan_same_shape,
+    scan_transfers,
+)
 
 
 def raw(*parts: str | bytes) -> bytes:
@@ -135,10 +140,10 @@ def test_frame_as_large_as_allowed_belongs_to_the_run_and_a_larger_one_does_not(
 
 def test_frames_of_one_shape_are_followed_without_being_decoded() -> None:
     data = b"".join(python(1000 + i) for i in range(5))
-    frame = _plain_transfer(data, 0, len(data), 1024)
+    frame = _read_plain_transfer(data, 0, len(data), 1024)
     assert frame is not None
     bounds = [frame.payload, frame.stop]
-    _follow(data, frame, len(data), 1024, 8, bounds)
+    _scan_same_shape(data, frame, len(data), 1024, 8, bounds)
 
     assert bounds == [position + at for position in range(0, 180, 45) for at in (40, 45)]
 

@@ -212,7 +212,7 @@ class LoadProducer:
                 while count < room:  # the pace has counted them: all of them go now
                     more, taken = self._prepared.take((first + count) & 0xFFFFFFFF, room - count)
                     data, count = data + more, count + taken
-        link.sent_frames(data, deliveries=count, frames=count * self._pieces)
+        link.send_transfers(data, deliveries=count, frames=count * self._pieces)
         self._outstanding.add(first, count, at_s)
         if self._left is not None:
             self._left -= count

@@ -92,7 +92,7 @@ class UnfinishedBytes:
                     )
                 )
                 largest.hang_up()
-                largest.engine.allowance.drop_unfinished()
+                largest.engine.allowance.drop_partial_deliveries()
 
     def _set(self, connection: AmqpConnection, size: int) -> None:
         self.total += size - self._held.pop(connection, 0)

@@ -74,7 +74,7 @@ class InputBuffer:
             started = budget.start()
             connection.handle(engine.receive_data(piece, now_ms=now_ms, frames_max=FRAMES_AT_ONCE))
             budget.stop(started)
-            connection.context.unfinished.update(connection, engine.allowance.unfinished_bytes)
+            connection.context.unfinished.update(connection, engine.allowance.partial_bytes)
 
     def _next_piece(self) -> bytes:
         size = len(self._unread) if self._budget.is_within else _BYTES_AT_ONCE

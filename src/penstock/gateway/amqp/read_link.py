@@ -6,7 +6,7 @@ from asyncio import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.amqp.codec import encode
+from penstock.amqp.encoder import encode
 from penstock.amqp.link import Link
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
 from penstock.auth import Grant
@@ -118,7 +118,7 @@ class ReadLink(EntityLinkHandler):
         reader.advance(framed.events, framed.position)
         if framed.frames > link.sendable_frames:
             return self._begin_rest(framed)
-        link.sent_frames(framed.data, deliveries=framed.events, frames=framed.frames)
+        link.send_transfers(framed.data, deliveries=framed.events, frames=framed.frames)
         return len(framed.data)
 
     def _frame_next_run(self, reader: Reader, bytes_max: int) -> FramedDeliveries:
@@ -171,7 +171,7 @@ class ReadLink(EntityLinkHandler):
         if frames == 0:
             self.connection.outbox.wait_for_window(self)
             return 0
-        self.link.sent_frames(self._rest[start:position], deliveries=deliveries, frames=frames)
+        self.link.send_transfers(self._rest[start:position], deliveries=deliveries, frames=frames)
         self._rest_position = position
         if position == len(self._rest):
             self._rest = b""

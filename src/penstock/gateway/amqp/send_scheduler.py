@@ -3,7 +3,7 @@ asks for: then other connections get theirs, and the socket can say that it is f
 
 from __future__ import annotations
 
-from penstock.amqp.session import Session
+from penstock.amqp.link import LinkSession
 from penstock.gateway.amqp.links import LinkHandler
 
 
@@ -22,7 +22,7 @@ class SendScheduler:
 
     def __init__(self) -> None:
         self._queue: dict[LinkHandler, None] = {}
-        self._lanes: dict[Session, _SessionQueue] = {}
+        self._lanes: dict[LinkSession, _SessionQueue] = {}
 
     def __bool__(self) -> bool:
         return bool(self._queue)
@@ -47,7 +47,7 @@ class SendScheduler:
             if lane.halfway is app:
                 self.end_delivery(app)
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: LinkSession) -> None:
         self._lanes.pop(session, None)
 
     def clear(self) -> None:
@@ -56,7 +56,7 @@ class SendScheduler:
 
     # --- one session's window -------------------------------------------------------------------
 
-    def window_changed(self, session: Session) -> None:
+    def window_changed(self, session: LinkSession) -> None:
         """Whoever waited may try again."""
         lane = self._lanes.get(session)
         if lane is not None:

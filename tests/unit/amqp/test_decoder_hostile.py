@@ -1,4 +1,4 @@
-"""Bytes from a peer who means harm: cut anywhere, lying sizes, bombs. A value or a DecodeError."""
+"""Hostile input: truncated anywhere, wrong sizes, bombs. It gives a value or AmqpDecodeError."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp import types as t
-from penstock.amqp.codec import DEFAULT, DecodeLimits, decode, encode, skip
-from penstock.amqp.decoder import SMALL
+from penstock.amqp.decoder import DEFAULT, SMALL, DecodeLimits, decode, skip
+from penstock.amqp.encoder import encode
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -1,4 +1,4 @@
-"""Frames in any order, bytes of any kind: nothing raises, nothing grows, answers stay whole."""
+"""Random frames and bytes: the engine never raises, keeps bounded memory, sends whole frames."""
 
 from __future__ import annotations
 

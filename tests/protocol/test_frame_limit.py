@@ -1,4 +1,4 @@
-"""A read that is taken a few frames at a time means what it means at once."""
+"""`frames_max`: parsing a read a few frames at a time gives the same events as all at once."""
 
 from __future__ import annotations
 

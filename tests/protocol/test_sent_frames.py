@@ -1,7 +1,7 @@
-"""The bytes that we write, rule by rule (protocol.md E1-E15, 13).
+"""The bytes that the engine sends, rule by rule (protocol.md E1-E15, 13).
 
-Read here by hand or by the decoder of Microsoft's own Python client (PY), which knows neither short
-lists nor long descriptors; never by ours alone.
+The tests decode them by hand or with the decoder of Microsoft's Python SDK (PY), which supports
+neither short lists nor long descriptors; never with ours alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What honest clients do, the awkward parts included: pipelining, repeats, late frames (E19, E20).
+"""What real clients do beyond the plain case: pipelining, repeats, late frames (E19, E20).
 
-Each client's habit is named where one is known for it: rhea and Proton send attach and flow
-together, PY repeats ids on every piece of a delivery and detaches after end.
+Tests name the client that is known for a behavior: rhea and Proton send attach and flow together,
+the Python SDK (PY) repeats the delivery-id on every frame and detaches after end.
 """
 
 from __future__ import annotations
@@ -414,7 +414,7 @@ def test_a_name_and_a_handle_are_free_again_after_detach(peer: RawPeer, kit: Kit
     assert second is not first
     assert second.handle == first.handle
     first.session.forget_link(first)  # a late word about the old one must not hurt the new one
-    assert second.session.links == {0: second}
+    assert peer.engine.sessions[0].links == {0: second}
     assert kit.payloads(peer.say(kit.piece(0, b"x"))) == [b"x"]
 
 
