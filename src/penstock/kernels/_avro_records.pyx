@@ -1,33 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`AvroRecordWriter`, compiled: the same records, sizes and errors as the pure twin in `_pure.avro_records`.
+"""`AvroRecordWriter`, compiled.
 
-Usual events become records in C; every other event's record is made by the pure twin.
+Records of common events are written in C, the record of every other event is copied from the
+pure-Python implementation.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t
 
+from penstock.kernels._buffer cimport Buffer, append, release, reserve, take_bytes
 from penstock.kernels._message cimport (
-    Buffer,
-    Event,
-    append,
-    be32,
-    be64,
-    free,
-    int64_t,
-    is_text,
-    memcpy,
-    release,
-    reserve,
-    spans_of,
-    taken_bytes,
-    text_start,
-    uint8_t,
-    uint32_t,
-    uint64_t,
-    usual_event,
-    value_end,
-    variable_end,
+    DECIMAL_BYTES_MAX, CommonEvent, be32, be64, content_start, copy_bounds, find_common_event, free,
+    int64_t, is_text, memcpy, put_decimal, simple_end, uint8_t, uint32_t, uint64_t, variable_end,
 )
 
 from penstock.kernels._pure import avro_records as _pure
@@ -65,7 +49,7 @@ cdef inline void put_long(Buffer* out, int64_t number) noexcept nogil:
     put_byte(out, <uint8_t>rest)
 
 
-cdef inline void put_variable(Buffer* out, const void* text, Py_ssize_t size) noexcept nogil:
+cdef inline void put_text(Buffer* out, const void* text, Py_ssize_t size) noexcept nogil:
     put_long(out, size)
     append(out, text, size)
 
@@ -74,16 +58,10 @@ cdef inline void put_constant(Buffer* out, bytes text) noexcept:
     append(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
 
 
-cdef void put_decimal(Buffer* out, uint64_t number) noexcept nogil:
-    cdef uint8_t digits[20]
-    cdef Py_ssize_t i = 20
-    while True:
-        i -= 1
-        digits[i] = 0x30 + <uint8_t>(number % 10)
-        number //= 10
-        if number == 0:
-            break
-    put_variable(out, &digits[i], 20 - i)
+cdef void put_decimal_text(Buffer* out, uint64_t number) noexcept nogil:
+    cdef uint8_t digits[DECIMAL_BYTES_MAX]
+    cdef Py_ssize_t size = put_decimal(digits, number)
+    put_text(out, digits, size)
 
 
 cdef inline void put_integer(Buffer* out, int64_t number) noexcept nogil:
@@ -97,17 +75,17 @@ cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end
     cdef Py_ssize_t text, i
     if is_text(code) or code == 0xA0 or code == 0xB0:
         put_byte(out, 4 if is_text(code) else 6)
-        text = text_start(d, p)
-        put_variable(out, d + text, variable_end(d, p, end) - text)
+        text = content_start(d, p)
+        put_text(out, d + text, variable_end(d, p, end) - text)
     elif code == 0x40:
         put_byte(out, 4)
         put_byte(out, 0)
     elif code == 0x41 or code == 0x42 or code == 0x56:
         put_byte(out, 4)
         if code == 0x41 or (code == 0x56 and d[p + 1]):
-            put_variable(out, <const char*>b"true", 4)
+            put_text(out, <const char*>b"true", 4)
         else:
-            put_variable(out, <const char*>b"false", 5)
+            put_text(out, <const char*>b"false", 5)
     elif code == 0x43 or code == 0x44:
         put_integer(out, 0)
     elif code == 0x50 or code == 0x52 or code == 0x53:
@@ -124,7 +102,7 @@ cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end
         put_integer(out, <int32_t>be32(d + p + 1))
     elif code == 0x80 and d[p + 1] & 0x80:
         put_byte(out, 4)
-        put_decimal(out, be64(d + p + 1))
+        put_decimal_text(out, be64(d + p + 1))
     elif code == 0x80 or code == 0x81:
         put_integer(out, <int64_t>be64(d + p + 1))
     elif code == 0x82:
@@ -155,7 +133,9 @@ cdef class AvroRecordWriter:
     def __init__(
         self, other, *, bint iso_time=False, Py_ssize_t block_bytes_max=_pure.BLOCK_BYTES_MAX
     ):
-        self.pure = _pure.AvroRecordWriter(other, iso_time=iso_time, block_bytes_max=block_bytes_max)
+        self.pure = _pure.AvroRecordWriter(
+            other, iso_time=iso_time, block_bytes_max=block_bytes_max
+        )
         self.other = other
         self.time_text = _pure._iso_time if iso_time else _pure._usual_time
         self.time_unit = 1 if iso_time else 1000
@@ -178,7 +158,7 @@ cdef class AvroRecordWriter:
         cdef int64_t* spans
         if self.busy:
             raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
-        spans = spans_of(bounds, PyBytes_GET_SIZE(data), &count)
+        spans = copy_bounds(bounds, PyBytes_GET_SIZE(data), &count)
         if spans == NULL:
             _bounds_of(data, bounds)  # which says what is wrong
             return
@@ -195,16 +175,16 @@ cdef class AvroRecordWriter:
         if self.busy:
             raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
         self.row_count = 0
-        return taken_bytes(&self.out)
+        return take_bytes(&self.out)
 
     cdef int add_one(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
         """One record, or none and an error."""
-        cdef Event event
+        cdef CommonEvent event
         cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t before = self.out.used
         cdef bytes record
         try:
-            if start <= end and usual_event(d, start, end, &event):
+            if start <= end and find_common_event(d, start, end, &event):
                 self.message_end = end
                 reserve(&self.out, end - start + RECORD_MORE)
                 self.put_usual(d, &event)
@@ -225,23 +205,23 @@ cdef class AvroRecordWriter:
         self.row_count += 1
         return 0
 
-    cdef int put_usual(self, const uint8_t* d, Event* event) except -1:
+    cdef int put_usual(self, const uint8_t* d, CommonEvent* event) except -1:
         cdef Buffer* out = &self.out
         cdef Py_ssize_t count
         put_long(out, event.sequence_number)
-        put_variable(out, d + event.offset, event.offset_size)
+        put_text(out, d + event.offset, event.offset_size)
         self.put_time(event.enqueued_ms)
         count = 3 + event.annotation_count + event.fields_set
         put_long(out, count)
         put_constant(out, NUMBER_HEAD)
         put_long(out, event.sequence_number)
         put_constant(out, OFFSET_HEAD)
-        put_variable(out, d + event.offset, event.offset_size)
+        put_text(out, d + event.offset, event.offset_size)
         put_constant(out, TIME_HEAD)
         put_long(out, event.enqueued_ms)
         if event.key >= 0:
             put_constant(out, KEY_HEAD)
-            put_variable(out, d + event.key, event.key_size)
+            put_text(out, d + event.key, event.key_size)
         if event.annotation_count:
             self.put_pairs(d, event.annotations, event.annotation_count, event.key)
         if event.fields_set:
@@ -252,7 +232,7 @@ cdef class AvroRecordWriter:
             self.put_pairs(d, event.properties, event.property_count, -1)
         put_byte(out, 0)
         put_byte(out, 2)
-        put_variable(out, d + event.body, event.body_size)
+        put_text(out, d + event.body, event.body_size)
         return 0
 
     cdef int put_time(self, int64_t milliseconds) except -1:
@@ -267,7 +247,7 @@ cdef class AvroRecordWriter:
             self.shown_size = PyBytes_GET_SIZE(text)
             memcpy(self.shown, PyBytes_AS_STRING(text), self.shown_size)
             self.time = time
-        put_variable(&self.out, self.shown, self.shown_size)
+        put_text(&self.out, self.shown, self.shown_size)
         return 0
 
     cdef int put_pairs(
@@ -278,18 +258,18 @@ cdef class AvroRecordWriter:
         while count:
             name = p
             value = variable_end(d, p, end)
-            p = value_end(d, value, end)
-            if text_start(d, value) != without:
-                name = text_start(d, name)
-                put_variable(&self.out, d + name, value - name)
+            p = simple_end(d, value, end)
+            if content_start(d, value) != without:
+                name = content_start(d, name)
+                put_text(&self.out, d + name, value - name)
                 self.put_value(d, value, p)
             count -= 1
         return 0
 
-    cdef int put_fields(self, const uint8_t* d, Event* event) except -1:
+    cdef int put_fields(self, const uint8_t* d, CommonEvent* event) except -1:
         cdef Py_ssize_t i, after, p = event.fields
         for i in range(event.field_count):
-            after = value_end(d, p, 0x7FFFFFFFFFFFFFFF)
+            after = simple_end(d, p, 0x7FFFFFFFFFFFFFFF)
             if d[p] != 0x40:
                 put_constant(&self.out, <bytes>FIELD_HEADS[i])
                 self.put_value(d, p, after)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`ReceiveBuffer`, compiled: the socket writes into what will be the bytes, which then are not copied."""
+"""`ReceiveBuffer`, compiled: the socket writes into the memory of the bytes that are taken."""
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

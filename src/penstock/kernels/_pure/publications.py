@@ -143,6 +143,26 @@ def split_singles(
     return split
 
 
+def count_metered_events(sections: bytes, step: int) -> int:
+    """Each event of `sections` (penstock.model.events) counts once for each `step` bytes that its
+    message began, and an empty one once. Raises KernelError where they are damaged."""
+    steps = position = 0
+    end = len(sections)
+    while position < end:
+        left = end - position
+        if left >= 5 and sections[position + 3] == BINARY8:
+            size, head = sections[position + 4], 5
+        elif left >= 8 and sections[position + 3] == BINARY32:
+            size, head = int.from_bytes(sections[position + 4 : position + 8], "big"), 8
+        else:
+            raise KernelError(f"the stored event at byte {position} is damaged")
+        if head + size > left:
+            raise KernelError(f"the stored event at byte {position} ends beyond byte {end}")
+        position += head + size
+        steps += 1 if size <= step else -(-size // step)
+    return steps
+
+
 class _CanonicalForm:
     """What the service writes into each event: the batch's partition key, the publisher."""
 
