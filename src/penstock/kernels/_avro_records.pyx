@@ -18,12 +18,10 @@ from penstock.kernels._pure import avro_records as _pure
 from penstock.kernels._pure.decoded_event import FIELDS as _FIELDS
 from penstock.kernels._pure.values import KernelError
 
-_bounds_of = _pure.message_bounds
-
 cdef enum:
     TIME_TEXT_MAX = 64
-    # What a record is longer than its message, at most: a name and a branch for each of the fields,
-    # and of 255 pairs in each of two maps lengths that grew and numbers that became text.
+    # The most bytes by which a record is longer than its message: name and branch of each field,
+    # and for 255 pairs in each of two maps longer lengths and numbers that become text.
     RECORD_MORE = 2 * 255 * 32 + 13 * 64 + 1024
 
 # Names and branches of the pairs that every record has.
@@ -42,11 +40,11 @@ cdef inline void put_byte(Buffer* out, uint8_t byte) noexcept nogil:
 
 cdef inline void put_long(Buffer* out, int64_t number) noexcept nogil:
     """Zigzag, seven bits at a time."""
-    cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
-    while rest > 0x7F:
-        put_byte(out, <uint8_t>(rest & 0x7F) | 0x80)
-        rest >>= 7
-    put_byte(out, <uint8_t>rest)
+    cdef uint64_t left = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    while left > 0x7F:
+        put_byte(out, <uint8_t>(left & 0x7F) | 0x80)
+        left >>= 7
+    put_byte(out, <uint8_t>left)
 
 
 cdef inline void put_text(Buffer* out, const void* text, Py_ssize_t size) noexcept nogil:
@@ -70,7 +68,7 @@ cdef inline void put_integer(Buffer* out, int64_t number) noexcept nogil:
 
 
 cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end) noexcept nogil:
-    """The union value of the value at p; false for one that the kernel does not know."""
+    """Write the union value of the value at p; false for a type that `other` must encode."""
     cdef uint8_t code = d[p]
     cdef Py_ssize_t text, i
     if is_text(code) or code == 0xA0 or code == 0xB0:
@@ -115,15 +113,15 @@ cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end
 
 
 cdef class AvroRecordWriter:
-    """See the pure twin."""
+    """See the pure-Python implementation."""
 
     cdef object other
-    cdef object pure  # for one row at a time
+    cdef object pure  # writes the records of uncommon events, one at a time
     cdef object time_text
     cdef Py_ssize_t bytes_max
     cdef Py_ssize_t row_count
     cdef int64_t time_unit
-    cdef int64_t time  # of the text that is kept, in units
+    cdef int64_t time  # whose text is in `shown`, in units
     cdef uint8_t shown[TIME_TEXT_MAX]  # the text of that time
     cdef Py_ssize_t shown_size
     cdef bint busy
@@ -153,32 +151,32 @@ cdef class AvroRecordWriter:
         return self.out.used
 
     def add(self, bytes data not None, object bounds not None):
-        """Add delivered messages; see the pure twin."""
+        """Add delivered messages; see the pure-Python implementation."""
         cdef Py_ssize_t i, count = 0
         cdef int64_t* spans
         if self.busy:
             raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
         spans = copy_bounds(bounds, PyBytes_GET_SIZE(data), &count)
         if spans == NULL:
-            _bounds_of(data, bounds)  # which says what is wrong
+            _pure.message_bounds(data, bounds)  # raises the error
             return
         self.busy = True
         try:
             for i in range(0, count, 2):
-                self.add_one(data, spans[i], spans[i + 1])
+                self.add_event(data, spans[i], spans[i + 1])
         finally:
             free(spans)
             self.busy = False
 
     def take(self):
-        """Everything since the last time; see the pure twin."""
+        """Return all records and remove them; see the pure-Python implementation."""
         if self.busy:
             raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
         self.row_count = 0
         return take_bytes(&self.out)
 
-    cdef int add_one(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
-        """One record, or none and an error."""
+    cdef int add_event(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
+        """Add one record. After an error the block is as before."""
         cdef CommonEvent event
         cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t before = self.out.used
@@ -187,10 +185,10 @@ cdef class AvroRecordWriter:
             if start <= end and find_common_event(d, start, end, &event):
                 self.message_end = end
                 reserve(&self.out, end - start + RECORD_MORE)
-                self.put_usual(d, &event)
+                self.put_event(d, &event)
             if self.out.used == before or self.out.used > self.bytes_max:
                 self.out.used = before
-                self.pure.take()  # whatever an error left
+                self.pure.take()  # remove what an error left
                 self.pure.add(data, [start, end])
                 record = self.pure.take()
                 reserve(&self.out, PyBytes_GET_SIZE(record))
@@ -205,7 +203,7 @@ cdef class AvroRecordWriter:
         self.row_count += 1
         return 0
 
-    cdef int put_usual(self, const uint8_t* d, CommonEvent* event) except -1:
+    cdef int put_event(self, const uint8_t* d, CommonEvent* event) except -1:
         cdef Buffer* out = &self.out
         cdef Py_ssize_t count
         put_long(out, event.sequence_number)
@@ -236,7 +234,7 @@ cdef class AvroRecordWriter:
         return 0
 
     cdef int put_time(self, int64_t milliseconds) except -1:
-        """The same for all events of a publication, and for most of a second."""
+        """Write the time's text, which most consecutive events share: it is formatted once."""
         cdef int64_t time = milliseconds // self.time_unit
         cdef bytes text
         if time * self.time_unit > milliseconds:
@@ -254,7 +252,7 @@ cdef class AvroRecordWriter:
         self, const uint8_t* d, Py_ssize_t p, Py_ssize_t count, Py_ssize_t without
     ) except -1:
         """All pairs but the one whose value's text is at `without`."""
-        cdef Py_ssize_t name, value, end = 0x7FFFFFFFFFFFFFFF  # every length was checked before
+        cdef Py_ssize_t name, value, end = 0x7FFFFFFFFFFFFFFF  # `find_common_event` has checked the lengths
         while count:
             name = p
             value = variable_end(d, p, end)
@@ -283,7 +281,7 @@ cdef class AvroRecordWriter:
         union = self.other(PyBytes_FromStringAndSize(<const char*>d + p, after - p))
         if not isinstance(union, bytes):
             raise TypeError(f"`other` gave {type(union).__name__}, no bytes")
-        # And the rest of the record, for which room was there before.
+        # Also for the remainder of the record: the room reserved before is used up in part.
         reserve(&self.out, PyBytes_GET_SIZE(union) + self.message_end - after + RECORD_MORE)
         put_constant(&self.out, <bytes>union)
         return 0
