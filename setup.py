@@ -1,6 +1,6 @@
-"""Compiled twins of the kernels (ARCHITECTURE.md). The rest of the build is in pyproject.toml.
+"""Build the compiled kernels. Everything else of the build is in pyproject.toml.
 
-Every extension is optional: without a C compiler, or without Cython, the pure twins serve.
+Every extension is optional: without a C compiler or Cython, the pure-Python implementations run.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ import os
 
 from setuptools import Extension, setup
 
-MODULES = {
-    "penstock.amqp._transfer_scanner": "src/penstock/amqp/_transfer_scanner.pyx",
-    "penstock.kernels._avro_records": "src/penstock/kernels/_avro_records.pyx",
-    "penstock.kernels._publications": "src/penstock/kernels/_publications.pyx",
-    "penstock.kernels._arrow_columns": "src/penstock/kernels/_arrow_columns.pyx",
-    "penstock.kernels._messages": "src/penstock/kernels/_messages.pyx",
-    "penstock.kernels._receive_buffer": "src/penstock/kernels/_receive_buffer.pyx",
-}
-SHARED = ["src/penstock/kernels/_message.pxd"]
+MODULES = (
+    "penstock.amqp._transfer_scanner",
+    "penstock.kernels._arrow_columns",
+    "penstock.kernels._avro_records",
+    "penstock.kernels._columns",
+    "penstock.kernels._messages",
+    "penstock.kernels._producer_batch",
+    "penstock.kernels._publications",
+    "penstock.kernels._receive_buffer",
+    "penstock.kernels._transfer_frames",
+)
+SHARED = ["src/penstock/kernels/_buffer.pxd", "src/penstock/kernels/_message.pxd"]
 
 
 def extensions() -> list[Extension]:
@@ -26,16 +29,22 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     flags = os.environ.get("PENSTOCK_CFLAGS", "-O2").split()
-    made: list[Extension] = cythonize(
+    modules: list[Extension] = cythonize(
         [
-            Extension(name, [source], depends=SHARED, optional=True, extra_compile_args=flags)
-            for name, source in MODULES.items()
+            Extension(
+                module,
+                [f"src/{module.replace('.', '/')}.pyx"],
+                depends=SHARED,
+                optional=True,
+                extra_compile_args=flags,
+            )
+            for module in MODULES
         ],
         build_dir="build/cython",
         include_path=["src"],
         quiet=True,
     )
-    return made
+    return modules
 
 
 setup(ext_modules=extensions())

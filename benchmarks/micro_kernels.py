@@ -32,12 +32,12 @@ Case = tuple[str, Callable[[], object]]
 
 
 class Kernel:
-    """The kernels of one twin."""
+    """The kernels of one implementation."""
 
     def __init__(self, *modules: ModuleType) -> None:
         names = (
             "split_batch", "split_singles", "frame_events", "decode_events", "scan_transfers",
-            "Gatherer", "AvroRows",
+            "ArrowColumnBuilder", "AvroRecordWriter",
         )  # fmt: skip
         self._functions: dict[str, Callable[..., Any]] = {
             name: getattr(module, name) for module in modules for name in names
@@ -48,12 +48,14 @@ class Kernel:
         return self._functions[name]
 
 
-def twins() -> dict[str, Kernel]:
-    """Those that are built here."""
+def find_implementations() -> dict[str, Kernel]:
+    """The implementations that are built here."""
     pure = Kernel(publications, transfer_frames, columns, transfer_run, arrow_columns, avro_records)
     try:
         modules = (
             "kernels._publications",
+            "kernels._transfer_frames",
+            "kernels._columns",
             "kernels._arrow_columns",
             "kernels._avro_records",
             "amqp._transfer_scanner",
@@ -190,6 +192,7 @@ def cases(kernel: Kernel) -> list[Case]:
         frames = b"".join(transfer(1_000 + i, message) for i, message in enumerate(messages))
         delivered = deliver(kernel, sections)
         bounds, spans = scanned(kernel, frames), payloads(delivered)
+        builder, writer = kernel.ArrowColumnBuilder(repr), kernel.AvroRecordWriter(bytes)
         split = partial(kernel.split_batch, batch, 0, len(batch))
         table += [
             (f"split batch      {name}", split),
@@ -199,15 +202,15 @@ def cases(kernel: Kernel) -> list[Case]:
             (f"scan and split   {name}", partial(scanned_and_split, kernel, frames)),
             (f"frame            {name}", partial(deliver, kernel, sections)),
             (f"decode           {name}", partial(kernel.decode_events, delivered, spans)),
-            (f"gather           {name}", partial(taken, kernel.Gatherer(repr), delivered, spans)),
-            (f"Avro records     {name}", partial(taken, kernel.AvroRows(bytes), delivered, spans)),
+            (f"Arrow columns    {name}", partial(taken, builder, delivered, spans)),
+            (f"Avro records     {name}", partial(taken, writer, delivered, spans)),
         ]
     return sorted(table, key=lambda row: row[0][:16])
 
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    kernels = twins()
+    kernels = find_implementations()
     print(f"k events per CPU second, {_EVENTS} events a call")
     print(f"{'':<30}" + "".join(f"{name:>10}" for name in kernels))
     for rows in zip(*map(cases, kernels.values()), strict=True):

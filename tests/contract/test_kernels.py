@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,21 +31,16 @@ thorough = settings(
 
 
 class Kernel:
-    """The kernels of one twin. The pure one is the specification."""
+    """The kernels of one implementation. The pure one is the specification."""
 
     def __init__(self, name: str, *modules: ModuleType) -> None:
-        def found(function: str) -> Callable[..., Any]:
-            for module in modules:
-                if hasattr(module, function):
-                    return cast("Callable[..., Any]", getattr(module, function))
-            raise AttributeError(function)
-
+        functions = {key: value for module in modules for key, value in vars(module).items()}
         self.name = name
-        self.split_batch = found("split_batch")
-        self.split_singles = found("split_singles")
-        self.frame_events = found("frame_events")
-        self.decode_events = found("decode_events")
-        self.scan_transfers = found("scan_transfers")
+        self.split_batch = functions["split_batch"]
+        self.split_singles = functions["split_singles"]
+        self.frame_events = functions["frame_events"]
+        self.decode_events = functions["decode_events"]
+        self.scan_transfers = functions["scan_transfers"]
 
 
 PURE = Kernel("pure", publications, transfer_frames, columns, transfer_run)
@@ -53,11 +48,12 @@ PURE = Kernel("pure", publications, transfer_frames, columns, transfer_run)
 
 def _built() -> list[Kernel]:
     try:
-        compiled = importlib.import_module("penstock.kernels._publications")
+        names = ("_publications", "_transfer_frames", "_columns")
+        modules = [importlib.import_module(f"penstock.kernels.{name}") for name in names]
         compiled_scan = importlib.import_module("penstock.amqp._transfer_scanner")
     except ImportError:
         return [PURE]
-    return [PURE, Kernel("compiled", compiled, compiled_scan)]
+    return [PURE, Kernel("compiled", *modules, compiled_scan)]
 
 
 KERNELS = _built()

@@ -47,7 +47,9 @@ def _built() -> list[tuple[ModuleType, ModuleType]]:
     return [pure, (built[0], built[1])]
 
 
-twins = pytest.mark.parametrize("twin", _built(), ids=lambda twin: twin[0].__name__[17:])
+implementations = pytest.mark.parametrize(
+    "modules", _built(), ids=lambda modules: modules[0].__name__[17:]
+)
 values = st.one_of(
     st.none(),
     st.booleans(),
@@ -137,15 +139,15 @@ def maps(column: MapColumn) -> list[dict[str | None, str | None]]:
     return [dict(pairs[a:b]) for a, b in itertools.pairwise(ends)]
 
 
-@twins
+@implementations
 @thorough
 @given(said=st.lists(messages, min_size=1, max_size=4))
 def test_columns_say_what_was_sent(
-    twin: tuple[ModuleType, ModuleType], said: list[dict[str, Any]]
+    modules: tuple[ModuleType, ModuleType], said: list[dict[str, Any]]
 ) -> None:
-    gatherer = twin[0].Gatherer(json_text)
-    gatherer.add(*run_of(said))
-    columns = gatherer.take()
+    builder = modules[0].ArrowColumnBuilder(json_text)
+    builder.add(*run_of(said))
+    columns = builder.take()
     assert columns.rows == len(said)
     assert texts(columns.partition_key) == [each["key"] for each in said]
     assert texts(columns.offset) == [str(each["number"]) for each in said]
@@ -162,13 +164,13 @@ def test_columns_say_what_was_sent(
     ]
 
 
-@twins
+@implementations
 @thorough
 @given(said=st.lists(messages, min_size=1, max_size=4))
 def test_records_say_what_was_sent(
-    twin: tuple[ModuleType, ModuleType], said: list[dict[str, Any]]
+    modules: tuple[ModuleType, ModuleType], said: list[dict[str, Any]]
 ) -> None:
-    rows = twin[1].AvroRows(avro_value)
+    rows = modules[1].AvroRecordWriter(avro_value)
     rows.add(*run_of(said))
     stream = io.BytesIO(rows.take())
     for each in said:

@@ -25,6 +25,14 @@ def code_files() -> list[Path]:
 
 
 @pytest.fixture(scope="session")
+def cython_files() -> list[Path]:
+    """Every Cython file that we write."""
+    files = sorted(file for kind in ("*.pyx", "*.pxd") for file in (ROOT / "src").rglob(kind))
+    assert files
+    return files
+
+
+@pytest.fixture(scope="session")
 def source_files() -> list[Path]:
     """The Python files of the package itself."""
     files = _python_files(ROOT / "src")

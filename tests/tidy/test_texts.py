@@ -32,13 +32,24 @@ REGISTRY_HOSTS = tuple(
 )
 
 
-def test_files_are_short_enough_to_read_at_once(code_files: list[Path], root: Path) -> None:
-    lengths = {file.relative_to(root): len(file.read_text().splitlines()) for file in code_files}
+def test_files_are_short_enough_to_read_at_once(
+    code_files: list[Path], cython_files: list[Path], root: Path
+) -> None:
+    files = code_files + cython_files
+    lengths = {file.relative_to(root): len(file.read_text().splitlines()) for file in files}
     assert {file: n for file, n in lengths.items() if n > FILE_LINES_MAX} == {}
 
 
-def test_functions_are_short_enough_to_hold_in_mind(code_files: list[Path], root: Path) -> None:
+def test_functions_are_short_enough_to_hold_in_mind(
+    code_files: list[Path], cython_files: list[Path], root: Path
+) -> None:
     too_long = [
+        f"{file.relative_to(root)}:{line} {name}: {length} lines"
+        for file in cython_files
+        for line, name, length in _cython_functions(file.read_text())
+        if length > FUNCTION_LINES_MAX
+    ]
+    too_long += [
         f"{file.relative_to(root)}:{node.lineno} {node.name}: {_line_count(node)} lines"
         for file in code_files
         for node in ast.walk(ast.parse(file.read_text()))
@@ -91,6 +102,53 @@ def test_no_file_names_a_package_registry(repository_files: list[Path], root: Pa
 def test_the_sleep_check_sees_each_way_to_sleep() -> None:
     source = "time.sleep(1)\nawait asyncio.sleep(0.5)\nsleep(delay)\nsleep(secs=2)\nsleep(0)"
     assert sorted(seconds for _, seconds in _sleeps(ast.parse(source))) == [0, 0.5, 1, 2]
+
+
+def test_the_size_check_sees_each_form_of_a_cython_function() -> None:
+    source = "\n".join(
+        (
+            "cdef extern from *:",
+            "    int resize(void* data) except -1",
+            "cdef class Rows:",
+            "    cdef int add(self, int row) except -1:",
+            "        return row",
+            "",
+            "    def take(self):",
+            "        cdef int count = len(self)",
+            "",
+            "        return count",
+            "",
+            "cdef inline int find(",
+            "    int a,",
+            ") noexcept nogil:",
+            "    return a",
+            "cpdef last(): return 1",
+        )
+    )
+    assert list(_cython_functions(source)) == [
+        (4, "add", 2),
+        (7, "take", 4),
+        (12, "find", 4),
+        (16, "last", 1),
+    ]
+
+
+def _cython_functions(source: str) -> Iterator[tuple[int, str, int]]:
+    """Line, name and number of lines of each function; the ast module cannot parse Cython."""
+    lines = source.splitlines()
+    for start, line in enumerate(lines):
+        head = re.match(r"( *)(?:cdef|cpdef|def) [^=(]*?(\w+)\(", line)
+        if head is None:
+            continue
+        last = start
+        while ":" not in lines[last].partition(")")[2]:  # the signature's end
+            last += 1
+        for number in range(last + 1, len(lines)):
+            if lines[number].strip():
+                if not lines[number].startswith(head[1] + " "):
+                    break
+                last = number
+        yield start + 1, head[2], last - start + 1
 
 
 def _line_count(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -1,13 +1,25 @@
-"""Kernels: the only place of per-event work (ARCHITECTURE.md).
+"""Kernels: all per-event work over bytes.
 
-Leaf functions over bytes. They import nothing of Penstock, keep no state and read no clock, so a
-compiled twin can take over each signature; what stands in `_pure` is the specification. `Gatherer`
-and `AvroRows` alone hold something, the rows that they were given and nobody took; and `Intake`,
-what a socket read.
+A kernel exists in two implementations with the same signature. `_pure/NAME.py` is pure Python and
+the specification; `_NAME.pyx` is compiled where the installation could build it. The contract:
 
-A publication comes in as one AMQP message per transfer, is split into `sections` (a run of data
-sections, one canonical message each, see `penstock.model.events`), is stored like that, and goes
-out again as one transfer per event, with the service's own annotations in front.
+- Same results. Both implementations return the same value, or raise the same error with the same
+  text, for every input. A compiled kernel handles the common forms in C and calls the pure-Python
+  implementation for all others, so only that one decides what is rejected and why. The tests
+  compare both on random and damaged input (`tests/unit/kernels/test_implementations*.py`).
+- Errors. A kernel raises KernelError, a ValueError, for bytes that are not valid, with the position
+  in the text. It never reads outside of the bytes that it is given, whatever they contain. Wrong
+  arguments raise ValueError or TypeError; what a callback raises passes through.
+- No side effects. A function keeps no state, reads no clock, does no I/O and imports nothing of
+  Penstock outside of this package. `ArrowColumnBuilder`, `AvroRecordWriter` and `ReceiveBuffer`
+  hold bytes until these are taken; one thread at a time may use an instance. After an error the
+  first two hold what was added before the message that caused it.
+- No copies. `split_batch` returns a canonical batch as one slice of the bytes that arrived, without
+  an object per event. Compiled, the three classes return the memory that they have written to.
+
+A publication arrives as one AMQP message per transfer. It is split into `sections`: consecutive
+data sections with one canonical message each (see `penstock.model.events`), which are stored as
+they are. Each event is delivered as one transfer, with the service's annotations before its own.
 """
 
 from __future__ import annotations
@@ -20,23 +32,21 @@ from penstock.kernels._pure.publications import Publication, RefusedEvent
 from penstock.kernels._pure.transfer_frames import FramedDeliveries, StoredEvents
 from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
 
-# Compiled where the installation could build it; PENSTOCK_KERNEL=pure asks for the other twin.
+# The implementation in use. PENSTOCK_KERNEL=pure selects pure Python although the other is built.
 KERNEL = "pure"
 if os.environ.get("PENSTOCK_KERNEL") != "pure":
     try:
         from penstock.kernels._arrow_columns import ArrowColumnBuilder
         from penstock.kernels._avro_records import AvroRecordWriter
+        from penstock.kernels._columns import decode_events
+        from penstock.kernels._producer_batch import append_bodies, append_event
         from penstock.kernels._publications import (
-            append_bodies,
-            append_event,
             count_metered_events,
-            decode_events,
-            frame_events,
-            frame_run,
             split_batch,
             split_singles,
         )
         from penstock.kernels._receive_buffer import ReceiveBuffer
+        from penstock.kernels._transfer_frames import frame_events, frame_run
     except ImportError:
         pass
     else:
@@ -46,9 +56,12 @@ if KERNEL == "pure":
     from penstock.kernels._pure.avro_records import AvroRecordWriter
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.producer_batch import append_bodies, append_event
-    from penstock.kernels._pure.publications import split_batch, split_singles
+    from penstock.kernels._pure.publications import (
+        count_metered_events,
+        split_batch,
+        split_singles,
+    )
     from penstock.kernels._pure.receive_buffer import ReceiveBuffer
-    from penstock.kernels._pure.steps import count_metered_events
     from penstock.kernels._pure.transfer_frames import frame_events, frame_run
 
 __all__ = [

@@ -1,45 +1,27 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`AvroRecordWriter`, compiled: the same records, sizes and errors as the pure twin in `_pure.avro_records`.
+"""`AvroRecordWriter`, compiled.
 
-Usual events become records in C; every other event's record is made by the pure twin.
+Records of common events are written in C, the record of every other event is copied from the
+pure-Python implementation.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t
 
+from penstock.kernels._buffer cimport Buffer, append, release, reserve, take_bytes
 from penstock.kernels._message cimport (
-    Buffer,
-    Event,
-    append,
-    be32,
-    be64,
-    free,
-    int64_t,
-    is_text,
-    memcpy,
-    release,
-    reserve,
-    spans_of,
-    taken_bytes,
-    text_start,
-    uint8_t,
-    uint32_t,
-    uint64_t,
-    usual_event,
-    value_end,
-    variable_end,
+    DECIMAL_BYTES_MAX, CommonEvent, be32, be64, content_start, copy_bounds, find_common_event, free,
+    int64_t, is_text, memcpy, put_decimal, simple_end, uint8_t, uint32_t, uint64_t, variable_end,
 )
 
 from penstock.kernels._pure import avro_records as _pure
 from penstock.kernels._pure.decoded_event import FIELDS as _FIELDS
 from penstock.kernels._pure.values import KernelError
 
-_bounds_of = _pure.message_bounds
-
 cdef enum:
     TIME_TEXT_MAX = 64
-    # What a record is longer than its message, at most: a name and a branch for each of the fields,
-    # and of 255 pairs in each of two maps lengths that grew and numbers that became text.
+    # The most bytes by which a record is longer than its message: name and branch of each field,
+    # and for 255 pairs in each of two maps longer lengths and numbers that become text.
     RECORD_MORE = 2 * 255 * 32 + 13 * 64 + 1024
 
 # Names and branches of the pairs that every record has.
@@ -58,14 +40,14 @@ cdef inline void put_byte(Buffer* out, uint8_t byte) noexcept nogil:
 
 cdef inline void put_long(Buffer* out, int64_t number) noexcept nogil:
     """Zigzag, seven bits at a time."""
-    cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
-    while rest > 0x7F:
-        put_byte(out, <uint8_t>(rest & 0x7F) | 0x80)
-        rest >>= 7
-    put_byte(out, <uint8_t>rest)
+    cdef uint64_t left = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    while left > 0x7F:
+        put_byte(out, <uint8_t>(left & 0x7F) | 0x80)
+        left >>= 7
+    put_byte(out, <uint8_t>left)
 
 
-cdef inline void put_variable(Buffer* out, const void* text, Py_ssize_t size) noexcept nogil:
+cdef inline void put_text(Buffer* out, const void* text, Py_ssize_t size) noexcept nogil:
     put_long(out, size)
     append(out, text, size)
 
@@ -74,16 +56,10 @@ cdef inline void put_constant(Buffer* out, bytes text) noexcept:
     append(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
 
 
-cdef void put_decimal(Buffer* out, uint64_t number) noexcept nogil:
-    cdef uint8_t digits[20]
-    cdef Py_ssize_t i = 20
-    while True:
-        i -= 1
-        digits[i] = 0x30 + <uint8_t>(number % 10)
-        number //= 10
-        if number == 0:
-            break
-    put_variable(out, &digits[i], 20 - i)
+cdef void put_decimal_text(Buffer* out, uint64_t number) noexcept nogil:
+    cdef uint8_t digits[DECIMAL_BYTES_MAX]
+    cdef Py_ssize_t size = put_decimal(digits, number)
+    put_text(out, digits, size)
 
 
 cdef inline void put_integer(Buffer* out, int64_t number) noexcept nogil:
@@ -92,22 +68,22 @@ cdef inline void put_integer(Buffer* out, int64_t number) noexcept nogil:
 
 
 cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end) noexcept nogil:
-    """The union value of the value at p; false for one that the kernel does not know."""
+    """Write the union value of the value at p; false for a type that `other` must encode."""
     cdef uint8_t code = d[p]
     cdef Py_ssize_t text, i
     if is_text(code) or code == 0xA0 or code == 0xB0:
         put_byte(out, 4 if is_text(code) else 6)
-        text = text_start(d, p)
-        put_variable(out, d + text, variable_end(d, p, end) - text)
+        text = content_start(d, p)
+        put_text(out, d + text, variable_end(d, p, end) - text)
     elif code == 0x40:
         put_byte(out, 4)
         put_byte(out, 0)
     elif code == 0x41 or code == 0x42 or code == 0x56:
         put_byte(out, 4)
         if code == 0x41 or (code == 0x56 and d[p + 1]):
-            put_variable(out, <const char*>b"true", 4)
+            put_text(out, <const char*>b"true", 4)
         else:
-            put_variable(out, <const char*>b"false", 5)
+            put_text(out, <const char*>b"false", 5)
     elif code == 0x43 or code == 0x44:
         put_integer(out, 0)
     elif code == 0x50 or code == 0x52 or code == 0x53:
@@ -124,7 +100,7 @@ cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end
         put_integer(out, <int32_t>be32(d + p + 1))
     elif code == 0x80 and d[p + 1] & 0x80:
         put_byte(out, 4)
-        put_decimal(out, be64(d + p + 1))
+        put_decimal_text(out, be64(d + p + 1))
     elif code == 0x80 or code == 0x81:
         put_integer(out, <int64_t>be64(d + p + 1))
     elif code == 0x82:
@@ -137,15 +113,15 @@ cdef bint put_simple(Buffer* out, const uint8_t* d, Py_ssize_t p, Py_ssize_t end
 
 
 cdef class AvroRecordWriter:
-    """See the pure twin."""
+    """See the pure-Python implementation."""
 
     cdef object other
-    cdef object pure  # for one row at a time
+    cdef object pure  # writes the records of uncommon events, one at a time
     cdef object time_text
     cdef Py_ssize_t bytes_max
     cdef Py_ssize_t row_count
     cdef int64_t time_unit
-    cdef int64_t time  # of the text that is kept, in units
+    cdef int64_t time  # whose text is in `shown`, in units
     cdef uint8_t shown[TIME_TEXT_MAX]  # the text of that time
     cdef Py_ssize_t shown_size
     cdef bint busy
@@ -155,7 +131,9 @@ cdef class AvroRecordWriter:
     def __init__(
         self, other, *, bint iso_time=False, Py_ssize_t block_bytes_max=_pure.BLOCK_BYTES_MAX
     ):
-        self.pure = _pure.AvroRecordWriter(other, iso_time=iso_time, block_bytes_max=block_bytes_max)
+        self.pure = _pure.AvroRecordWriter(
+            other, iso_time=iso_time, block_bytes_max=block_bytes_max
+        )
         self.other = other
         self.time_text = _pure._iso_time if iso_time else _pure._usual_time
         self.time_unit = 1 if iso_time else 1000
@@ -173,44 +151,44 @@ cdef class AvroRecordWriter:
         return self.out.used
 
     def add(self, bytes data not None, object bounds not None):
-        """Add delivered messages; see the pure twin."""
+        """Add delivered messages; see the pure-Python implementation."""
         cdef Py_ssize_t i, count = 0
         cdef int64_t* spans
         if self.busy:
             raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
-        spans = spans_of(bounds, PyBytes_GET_SIZE(data), &count)
+        spans = copy_bounds(bounds, PyBytes_GET_SIZE(data), &count)
         if spans == NULL:
-            _bounds_of(data, bounds)  # which says what is wrong
+            _pure.message_bounds(data, bounds)  # raises the error
             return
         self.busy = True
         try:
             for i in range(0, count, 2):
-                self.add_one(data, spans[i], spans[i + 1])
+                self.add_event(data, spans[i], spans[i + 1])
         finally:
             free(spans)
             self.busy = False
 
     def take(self):
-        """Everything since the last time; see the pure twin."""
+        """Return all records and remove them; see the pure-Python implementation."""
         if self.busy:
             raise RuntimeError("an AvroRecordWriter is used inside its own `other`")
         self.row_count = 0
-        return taken_bytes(&self.out)
+        return take_bytes(&self.out)
 
-    cdef int add_one(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
-        """One record, or none and an error."""
-        cdef Event event
+    cdef int add_event(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
+        """Add one record. After an error the block is as before."""
+        cdef CommonEvent event
         cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t before = self.out.used
         cdef bytes record
         try:
-            if start <= end and usual_event(d, start, end, &event):
+            if start <= end and find_common_event(d, start, end, &event):
                 self.message_end = end
                 reserve(&self.out, end - start + RECORD_MORE)
-                self.put_usual(d, &event)
+                self.put_event(d, &event)
             if self.out.used == before or self.out.used > self.bytes_max:
                 self.out.used = before
-                self.pure.take()  # whatever an error left
+                self.pure.take()  # remove what an error left
                 self.pure.add(data, [start, end])
                 record = self.pure.take()
                 reserve(&self.out, PyBytes_GET_SIZE(record))
@@ -225,23 +203,23 @@ cdef class AvroRecordWriter:
         self.row_count += 1
         return 0
 
-    cdef int put_usual(self, const uint8_t* d, Event* event) except -1:
+    cdef int put_event(self, const uint8_t* d, CommonEvent* event) except -1:
         cdef Buffer* out = &self.out
         cdef Py_ssize_t count
         put_long(out, event.sequence_number)
-        put_variable(out, d + event.offset, event.offset_size)
+        put_text(out, d + event.offset, event.offset_size)
         self.put_time(event.enqueued_ms)
         count = 3 + event.annotation_count + event.fields_set
         put_long(out, count)
         put_constant(out, NUMBER_HEAD)
         put_long(out, event.sequence_number)
         put_constant(out, OFFSET_HEAD)
-        put_variable(out, d + event.offset, event.offset_size)
+        put_text(out, d + event.offset, event.offset_size)
         put_constant(out, TIME_HEAD)
         put_long(out, event.enqueued_ms)
         if event.key >= 0:
             put_constant(out, KEY_HEAD)
-            put_variable(out, d + event.key, event.key_size)
+            put_text(out, d + event.key, event.key_size)
         if event.annotation_count:
             self.put_pairs(d, event.annotations, event.annotation_count, event.key)
         if event.fields_set:
@@ -252,11 +230,11 @@ cdef class AvroRecordWriter:
             self.put_pairs(d, event.properties, event.property_count, -1)
         put_byte(out, 0)
         put_byte(out, 2)
-        put_variable(out, d + event.body, event.body_size)
+        put_text(out, d + event.body, event.body_size)
         return 0
 
     cdef int put_time(self, int64_t milliseconds) except -1:
-        """The same for all events of a publication, and for most of a second."""
+        """Write the time's text, which most consecutive events share: it is formatted once."""
         cdef int64_t time = milliseconds // self.time_unit
         cdef bytes text
         if time * self.time_unit > milliseconds:
@@ -267,29 +245,29 @@ cdef class AvroRecordWriter:
             self.shown_size = PyBytes_GET_SIZE(text)
             memcpy(self.shown, PyBytes_AS_STRING(text), self.shown_size)
             self.time = time
-        put_variable(&self.out, self.shown, self.shown_size)
+        put_text(&self.out, self.shown, self.shown_size)
         return 0
 
     cdef int put_pairs(
         self, const uint8_t* d, Py_ssize_t p, Py_ssize_t count, Py_ssize_t without
     ) except -1:
         """All pairs but the one whose value's text is at `without`."""
-        cdef Py_ssize_t name, value, end = 0x7FFFFFFFFFFFFFFF  # every length was checked before
+        cdef Py_ssize_t name, value, end = 0x7FFFFFFFFFFFFFFF  # `find_common_event` has checked the lengths
         while count:
             name = p
             value = variable_end(d, p, end)
-            p = value_end(d, value, end)
-            if text_start(d, value) != without:
-                name = text_start(d, name)
-                put_variable(&self.out, d + name, value - name)
+            p = simple_end(d, value, end)
+            if content_start(d, value) != without:
+                name = content_start(d, name)
+                put_text(&self.out, d + name, value - name)
                 self.put_value(d, value, p)
             count -= 1
         return 0
 
-    cdef int put_fields(self, const uint8_t* d, Event* event) except -1:
+    cdef int put_fields(self, const uint8_t* d, CommonEvent* event) except -1:
         cdef Py_ssize_t i, after, p = event.fields
         for i in range(event.field_count):
-            after = value_end(d, p, 0x7FFFFFFFFFFFFFFF)
+            after = simple_end(d, p, 0x7FFFFFFFFFFFFFFF)
             if d[p] != 0x40:
                 put_constant(&self.out, <bytes>FIELD_HEADS[i])
                 self.put_value(d, p, after)
@@ -303,7 +281,7 @@ cdef class AvroRecordWriter:
         union = self.other(PyBytes_FromStringAndSize(<const char*>d + p, after - p))
         if not isinstance(union, bytes):
             raise TypeError(f"`other` gave {type(union).__name__}, no bytes")
-        # And the rest of the record, for which room was there before.
+        # Also for the remainder of the record: the room reserved before is used up in part.
         reserve(&self.out, PyBytes_GET_SIZE(union) + self.message_end - after + RECORD_MORE)
         put_constant(&self.out, <bytes>union)
         return 0

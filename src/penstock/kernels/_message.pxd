@@ -1,40 +1,47 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""A usual delivered event, found and checked in C; shared by the compiled kernels that open events.
+"""Inline C functions that the compiled kernels share.
 
-    [delivery-annotations] message-annotations [properties] [application-properties] one data section
-
-The annotations begin as Penstock and Event Hubs write them; keys are symbols or strings; values are
-simple ones. `usual_event` is false for all else, which the pure twin looks at. What it accepts the
-pure twin accepts too, and after it every length inside the event may be believed.
+`d` is the first byte of the data; `p`, `end` and `stop` are positions in it. No function reads at
+or after its `end` or `stop`. A function that returns a position returns -1 where the bytes do not
+have the form that it knows; the caller then calls the pure-Python implementation.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-cdef extern from "Python.h":
-    int _PyBytes_Resize(PyObject** held, Py_ssize_t size) except -1
+cdef extern from *:
+    """
+    /* Bytes of a fixed-width value with its constructor (AMQP 1.0 section 1.6), else 0. */
+    static const unsigned char FIXED_WIDTH[256] = {
+        [0x40] = 1, [0x41] = 1, [0x42] = 1, [0x43] = 1, [0x44] = 1, [0x45] = 1,
+        [0x50] = 2, [0x51] = 2, [0x52] = 2, [0x53] = 2, [0x54] = 2, [0x55] = 2,
+        [0x60] = 3, [0x61] = 3, [0x70] = 5, [0x71] = 5, [0x72] = 5, [0x74] = 5,
+        [0x80] = 9, [0x81] = 9, [0x82] = 9, [0x83] = 9, [0x84] = 9, [0x94] = 17, [0x98] = 17,
+    };
+    """
+    const uint8_t FIXED_WIDTH[256]
 
 cdef enum:
-    PLACE_BYTES = 55  # epoch pair, and the sequence number's key and constructor
+    # Section codes (AMQP 1.0 section 3.2).
+    HEADER = 0x70
+    DELIVERY_ANNOTATIONS = 0x71
+    MESSAGE_ANNOTATIONS = 0x72
+    PROPERTIES = 0x73
+    APPLICATION_PROPERTIES = 0x74
+    DATA = 0x75
+    SEQUENCE = 0x76
+    VALUE = 0x77
+    FOOTER = 0x78
+    # Bytes of the annotations' names in `epoch_and_sequence`, `offset_name` and `enqueued_name`.
+    EPOCH_AND_SEQUENCE_BYTES = 55
     OFFSET_BYTES = 15
-    TIME_BYTES = 22
-    PAIRS_MAX = 255  # of one map; more is unusual
+    ENQUEUED_BYTES = 22
+    PAIRS_MAX = 255  # of one map in a common event
+    DECIMAL_BYTES_MAX = 20
 
 
-cdef struct Event:
-    int64_t sequence_number
-    int64_t enqueued_ms
-    Py_ssize_t offset, offset_size
-    Py_ssize_t key, key_size  # -1 where there is none
-    Py_ssize_t publisher, publisher_size
-    Py_ssize_t annotations, annotation_count  # pairs behind those of the place
-    Py_ssize_t fields, field_count, fields_set
-    Py_ssize_t properties, property_count  # pairs
-    Py_ssize_t body, body_size
+# --- numbers --------------------------------------------------------------------------------------
 
 
 cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
@@ -45,31 +52,53 @@ cdef inline uint64_t be64(const uint8_t* p) noexcept nogil:
     return (<uint64_t>be32(p) << 32) | be32(p + 4)
 
 
-cdef inline Py_ssize_t width_of(uint8_t code) noexcept nogil:
-    """Bytes of a fixed-width value with its constructor; 0 for all others."""
-    if code < 0x40:
-        return 0
-    if code <= 0x45:
-        return 1
-    if code < 0x50:
-        return 0
-    if code <= 0x55:
-        return 2
-    if code == 0x60 or code == 0x61:
-        return 3
-    if code == 0x70 or code == 0x71 or code == 0x72 or code == 0x74:
-        return 5
-    if 0x80 <= code <= 0x84:
-        return 9
-    return 17 if code == 0x94 or code == 0x98 else 0
+cdef inline void put32(uint8_t* p, uint32_t value) noexcept nogil:
+    p[0] = value >> 24
+    p[1] = (value >> 16) & 0xFF
+    p[2] = (value >> 8) & 0xFF
+    p[3] = value & 0xFF
 
 
-cdef inline bint is_ascii_text(const uint8_t* p, Py_ssize_t length) noexcept nogil:
-    cdef uint64_t word, high = (<uint64_t>0x80808080 << 32) | <uint64_t>0x80808080
+cdef inline void put64(uint8_t* p, uint64_t value) noexcept nogil:
+    put32(p, <uint32_t>(value >> 32))
+    put32(p + 4, <uint32_t>value)
+
+
+cdef inline Py_ssize_t put_decimal(uint8_t* out, uint64_t value) noexcept nogil:
+    """Write the decimal digits, at most DECIMAL_BYTES_MAX; return their number."""
+    cdef uint8_t digits[DECIMAL_BYTES_MAX]
+    cdef Py_ssize_t i = DECIMAL_BYTES_MAX
+    while True:
+        i -= 1
+        digits[i] = 0x30 + <uint8_t>(value % 10)
+        value //= 10
+        if value == 0:
+            break
+    memcpy(out, &digits[i], DECIMAL_BYTES_MAX - i)
+    return DECIMAL_BYTES_MAX - i
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+cdef inline bint is_string(uint8_t code) noexcept nogil:
+    return code == 0xA1 or code == 0xB1
+
+
+cdef inline bint is_symbol(uint8_t code) noexcept nogil:
+    return code == 0xA3 or code == 0xB3
+
+
+cdef inline bint is_text(uint8_t code) noexcept nogil:
+    return is_string(code) or is_symbol(code)
+
+
+cdef inline bint is_ascii(const uint8_t* p, Py_ssize_t length) noexcept nogil:
+    cdef uint64_t word, high_bits = (<uint64_t>0x80808080 << 32) | <uint64_t>0x80808080
     cdef Py_ssize_t i = 0
     while i + 8 <= length:
         memcpy(&word, p + i, 8)
-        if word & high:
+        if word & high_bits:
             return False
         i += 8
     while i < length:
@@ -80,10 +109,10 @@ cdef inline bint is_ascii_text(const uint8_t* p, Py_ssize_t length) noexcept nog
 
 
 cdef inline bint is_utf8(const uint8_t* p, Py_ssize_t length) noexcept nogil:
-    """As Python judges: no surrogates, no longer form than needed, nothing above U+10FFFF."""
+    """What Python's decoder accepts: no surrogates, no overlong form, nothing above U+10FFFF."""
     cdef Py_ssize_t i = 0, more
     cdef uint8_t low, high
-    if is_ascii_text(p, length):
+    if is_ascii(p, length):
         return True
     while i < length:
         if p[i] < 0x80:
@@ -118,7 +147,7 @@ cdef inline bint is_utf8(const uint8_t* p, Py_ssize_t length) noexcept nogil:
     return True
 
 
-cdef inline Py_ssize_t text_start(const uint8_t* d, Py_ssize_t p) noexcept nogil:
+cdef inline Py_ssize_t content_start(const uint8_t* d, Py_ssize_t p) noexcept nogil:
     """Where the content of the variable-width value at p begins."""
     return p + (5 if d[p] & 0x10 else 2)
 
@@ -126,7 +155,7 @@ cdef inline Py_ssize_t text_start(const uint8_t* d, Py_ssize_t p) noexcept nogil
 cdef inline Py_ssize_t variable_end(
     const uint8_t* d, Py_ssize_t p, Py_ssize_t stop
 ) noexcept nogil:
-    """Behind the variable-width value at p; -1 if it is cut off."""
+    """The end of the variable-width value, list or map at p, by its length; p is before stop."""
     cdef Py_ssize_t length
     if d[p] & 0x10:
         if stop - p < 5:
@@ -141,40 +170,109 @@ cdef inline Py_ssize_t variable_end(
     return p + length if length <= stop - p else -1
 
 
-cdef inline Py_ssize_t value_end(const uint8_t* d, Py_ssize_t p, Py_ssize_t stop) noexcept nogil:
-    """Behind the simple value at p, whose texts are checked; -1 for anything else."""
+cdef inline Py_ssize_t simple_end(const uint8_t* d, Py_ssize_t p, Py_ssize_t stop) noexcept nogil:
+    """The end of a valid value of fixed width, binary, string, symbol or boolean at p."""
     cdef Py_ssize_t after
     cdef uint8_t code
     if p >= stop:
         return -1
     code = d[p]
-    after = width_of(code)
+    after = FIXED_WIDTH[code]
     if after:
         return p + after if after <= stop - p else -1
     if code == 0x56:
         return p + 2 if stop - p >= 2 and d[p + 1] <= 1 else -1
-    if code != 0xA0 and code != 0xA1 and code != 0xA3:
-        if code != 0xB0 and code != 0xB1 and code != 0xB3:
-            return -1
+    if not is_text(code) and code != 0xA0 and code != 0xB0:
+        return -1
     after = variable_end(d, p, stop)
     if after < 0:
         return -1
-    p = text_start(d, p)
-    if code & 0x0F == 1 and not is_utf8(d + p, after - p):
+    p = content_start(d, p)
+    if is_string(code) and not is_utf8(d + p, after - p):
         return -1
-    if code & 0x0F == 3 and not is_ascii_text(d + p, after - p):
+    if is_symbol(code) and not is_ascii(d + p, after - p):
         return -1
     return after
 
 
-cdef inline bint is_text(uint8_t code) noexcept nogil:
-    return code == 0xA1 or code == 0xA3 or code == 0xB1 or code == 0xB3
+cdef inline Py_ssize_t variable_size(Py_ssize_t length) noexcept nogil:
+    """Bytes that `put_variable` writes."""
+    return length + (2 if length < 256 else 5)
 
 
-cdef inline Py_ssize_t open_pairs(
+cdef inline uint8_t* put_variable_head(
+    uint8_t* out, uint8_t code, Py_ssize_t length
+) noexcept nogil:
+    """Write constructor and length; `code` is the constructor for short values."""
+    if length < 256:
+        out[0] = code
+        out[1] = <uint8_t>length
+        return out + 2
+    out[0] = code | 0x10
+    put32(out + 1, <uint32_t>length)
+    return out + 5
+
+
+cdef inline uint8_t* put_variable(
+    uint8_t* out, uint8_t code, const void* content, Py_ssize_t length
+) noexcept nogil:
+    """Write a binary, string or symbol; return its end."""
+    out = put_variable_head(out, code, length)
+    memcpy(out, content, length)
+    return out + length
+
+
+# --- sections -------------------------------------------------------------------------------------
+
+
+cdef inline bint is_section(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, uint8_t code
+) noexcept nogil:
+    """Whether a canonical section `00 53 code` and at least one byte more are at p."""
+    return end - p >= 4 and d[p] == 0 and d[p + 1] == 0x53 and d[p + 2] == code
+
+
+cdef inline Py_ssize_t data_section_end(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, Py_ssize_t* content
+) noexcept nogil:
+    """The end of the canonical data section at p, and where its content begins."""
+    if not is_section(d, p, end, DATA) or (d[p + 3] != 0xA0 and d[p + 3] != 0xB0):
+        return -1
+    content[0] = content_start(d, p + 3)
+    return variable_end(d, p + 3, end)
+
+
+cdef inline uint8_t* put_section_code(uint8_t* out, uint8_t code) noexcept nogil:
+    out[0] = 0
+    out[1] = 0x53
+    out[2] = code
+    return out + 3
+
+
+cdef inline uint8_t* put_data_head(uint8_t* out, Py_ssize_t length) noexcept nogil:
+    """Write a data section up to its content, which has `length` bytes."""
+    return put_variable_head(put_section_code(out, DATA), 0xA0, length)
+
+
+cdef inline Py_ssize_t open_list(
     const uint8_t* d, Py_ssize_t p, Py_ssize_t end, Py_ssize_t* count, Py_ssize_t* stop
 ) noexcept nogil:
-    """The first key of the map at p, how many pairs it has and where it ends; -1 for none."""
+    """The first field, number of fields and end of the list0 or list8 at p."""
+    if p < end and d[p] == 0x45:
+        count[0] = 0
+        stop[0] = p + 1
+        return p + 1
+    if end - p < 3 or d[p] != 0xC0:
+        return -1
+    stop[0] = p + 2 + d[p + 1]
+    count[0] = d[p + 2]
+    return p + 3 if p + 3 <= stop[0] <= end else -1
+
+
+cdef inline Py_ssize_t open_map(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, Py_ssize_t* count, Py_ssize_t* stop
+) noexcept nogil:
+    """The first key, number of pairs (at most PAIRS_MAX) and end of the map at p."""
     if end - p >= 3 and d[p] == 0xC1:
         stop[0] = p + 2 + d[p + 1]
         count[0] = d[p + 2]
@@ -193,52 +291,67 @@ cdef inline Py_ssize_t open_pairs(
     return p
 
 
-cdef inline bint usual_pairs(
-    const uint8_t* d, Py_ssize_t p, Py_ssize_t stop, Py_ssize_t count
+cdef inline bint has_simple_pairs(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t stop, Py_ssize_t count, bint symbol_keys
 ) noexcept nogil:
-    """Simple values under keys that are texts, up to `stop` and no further."""
+    """Whether d[p:stop] is `count` pairs: a string, or a symbol if allowed, and a simple value."""
     while count:
-        if p >= stop or not is_text(d[p]):
+        if p >= stop or not (is_string(d[p]) or (symbol_keys and is_symbol(d[p]))):
             return False
-        p = value_end(d, p, stop)
+        p = simple_end(d, p, stop)
         if p < 0:
             return False
-        p = value_end(d, p, stop)
+        p = simple_end(d, p, stop)
         if p < 0:
             return False
         count -= 1
     return p == stop
 
 
-cdef inline bint usual_annotations(
-    const uint8_t* d, Py_ssize_t p, Py_ssize_t stop, Event* found
-) noexcept nogil:
-    """The pairs behind the place: as others, and the key and the publisher are strings."""
-    cdef Py_ssize_t i, name, size
-    if not usual_pairs(d, p, stop, found.annotation_count):
-        return False
-    for i in range(found.annotation_count):
-        name = text_start(d, p)
-        p = variable_end(d, p, stop)
-        size = p - name
-        if size >= 12 and not memcmp(d + name, <const char*>b"x-opt-", 6):
-            if size == 19 and not memcmp(d + name, <const char*>b"x-opt-partition-key", 19):
-                if found.key >= 0 or (d[p] != 0xA1 and d[p] != 0xB1):
-                    return False
-                found.key = text_start(d, p)
-                found.key_size = variable_end(d, p, stop) - found.key
-            elif size == 15 and not memcmp(d + name, <const char*>b"x-opt-publisher", 15):
-                if found.publisher >= 0 or (d[p] != 0xA1 and d[p] != 0xB1):
-                    return False
-                found.publisher = text_start(d, p)
-                found.publisher_size = variable_end(d, p, stop) - found.publisher
-            elif is_place(d + name, size):
-                return False  # a second one
-        p = value_end(d, p, stop)
-    return True
+cdef inline int fill_field_table(uint16_t* table, tuple fields) except -1:
+    """Set bit i of table[code] if field i of a list section may have the constructor `code`."""
+    cdef int i, code
+    for code in range(256):
+        table[code] = 0
+    for i, codes in enumerate(fields):
+        for code in codes:
+            table[code] |= <uint16_t>(1 << i)
+    return 0
 
 
-cdef inline bint is_place(const uint8_t* name, Py_ssize_t size) noexcept nogil:
+# --- common delivered events ----------------------------------------------------------------------
+#
+#     [delivery-annotations] message-annotations [properties] [application-properties] data
+#
+# The annotations begin with those of the service, as Penstock and Event Hubs write them; keys are
+# strings or symbols; values are those of `simple_end`. Nearly all events have this form.
+
+
+cdef struct CommonEvent:
+    int64_t sequence_number
+    int64_t enqueued_ms
+    Py_ssize_t offset, offset_size
+    Py_ssize_t key, key_size  # -1 and 0 without a partition key
+    Py_ssize_t publisher, publisher_size  # -1 and 0 without a publisher
+    Py_ssize_t annotations, annotation_count  # pairs after the service's
+    Py_ssize_t fields, field_count, fields_set  # of the properties section
+    Py_ssize_t properties, property_count  # pairs of the application properties
+    Py_ssize_t body, body_size
+
+
+cdef inline const char* epoch_and_sequence() noexcept nogil:
+    return b"\xa3\x1bx-opt-sequence-number-epoch\x54\xff\xa3\x15x-opt-sequence-number\x81"
+
+
+cdef inline const char* offset_name() noexcept nogil:
+    return b"\xa3\x0cx-opt-offset\xa1"
+
+
+cdef inline const char* enqueued_name() noexcept nogil:
+    return b"\xa3\x13x-opt-enqueued-time\x83"
+
+
+cdef inline bint is_service_annotation(const uint8_t* name, Py_ssize_t size) noexcept nogil:
     if size == 12:
         return not memcmp(name, <const char*>b"x-opt-offset", 12)
     if size == 19:
@@ -248,201 +361,150 @@ cdef inline bint is_place(const uint8_t* name, Py_ssize_t size) noexcept nogil:
     return size == 27 and not memcmp(name, <const char*>b"x-opt-sequence-number-epoch", 27)
 
 
-cdef inline Py_ssize_t usual_place(
-    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, Event* found
+cdef inline bint find_own_annotations(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t stop, CommonEvent* event
 ) noexcept nogil:
-    """Behind the message-annotations whose map is at p; -1 if they are unusual."""
+    """Check the pairs after the service's and find partition key and publisher, both strings."""
+    cdef Py_ssize_t i, name, size
+    if not has_simple_pairs(d, p, stop, event.annotation_count, True):
+        return False
+    for i in range(event.annotation_count):
+        name = content_start(d, p)
+        p = variable_end(d, p, stop)
+        size = p - name
+        if size >= 12 and not memcmp(d + name, <const char*>b"x-opt-", 6):
+            if size == 19 and not memcmp(d + name, <const char*>b"x-opt-partition-key", 19):
+                if event.key >= 0 or not is_string(d[p]):
+                    return False
+                event.key = content_start(d, p)
+                event.key_size = variable_end(d, p, stop) - event.key
+            elif size == 15 and not memcmp(d + name, <const char*>b"x-opt-publisher", 15):
+                if event.publisher >= 0 or not is_string(d[p]):
+                    return False
+                event.publisher = content_start(d, p)
+                event.publisher_size = variable_end(d, p, stop) - event.publisher
+            elif is_service_annotation(d + name, size):
+                return False  # a second one: the last would count
+        p = simple_end(d, p, stop)
+    return True
+
+
+cdef inline Py_ssize_t find_annotations(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, CommonEvent* event
+) noexcept nogil:
+    """The end of the message-annotations map at p, after finding what is in it."""
     cdef Py_ssize_t count, stop
-    p = open_pairs(d, p, end, &count, &stop)
-    if p < 0 or count < 4 or stop - p < PLACE_BYTES + 8 + OFFSET_BYTES + 1 + TIME_BYTES + 8:
+    p = open_map(d, p, end, &count, &stop)
+    if p < 0 or count < 4:
         return -1
-    if memcmp(
-        d + p,
-        <const char*>b"\xa3\x1bx-opt-sequence-number-epoch\x54\xff\xa3\x15x-opt-sequence-number\x81",
-        PLACE_BYTES,
-    ):
+    if stop - p < EPOCH_AND_SEQUENCE_BYTES + 8 + OFFSET_BYTES + 1 + ENQUEUED_BYTES + 8:
         return -1
-    p += PLACE_BYTES
-    found.sequence_number = <int64_t>be64(d + p)
+    if memcmp(d + p, epoch_and_sequence(), EPOCH_AND_SEQUENCE_BYTES):
+        return -1
+    p += EPOCH_AND_SEQUENCE_BYTES
+    event.sequence_number = <int64_t>be64(d + p)
     p += 8
-    if memcmp(d + p, <const char*>b"\xa3\x0cx-opt-offset\xa1", OFFSET_BYTES):
+    if memcmp(d + p, offset_name(), OFFSET_BYTES):
         return -1
     p += OFFSET_BYTES + 1
-    found.offset = p
-    found.offset_size = d[p - 1]
-    p += found.offset_size
-    if stop - p < TIME_BYTES + 8 or not is_ascii_text(d + found.offset, found.offset_size):
+    event.offset = p
+    event.offset_size = d[p - 1]
+    p += event.offset_size
+    if stop - p < ENQUEUED_BYTES + 8 or not is_ascii(d + event.offset, event.offset_size):
         return -1
-    if memcmp(d + p, <const char*>b"\xa3\x13x-opt-enqueued-time\x83", TIME_BYTES):
+    if memcmp(d + p, enqueued_name(), ENQUEUED_BYTES):
         return -1
-    p += TIME_BYTES
-    found.enqueued_ms = <int64_t>be64(d + p)
-    found.annotations = p + 8
-    found.annotation_count = count - 4
-    found.key = found.publisher = -1
-    found.key_size = found.publisher_size = 0
-    return stop if usual_annotations(d, p + 8, stop, found) else -1
+    p += ENQUEUED_BYTES
+    event.enqueued_ms = <int64_t>be64(d + p)
+    event.annotations = p + 8
+    event.annotation_count = count - 4
+    event.key = event.publisher = -1
+    event.key_size = event.publisher_size = 0
+    return stop if find_own_annotations(d, p + 8, stop, event) else -1
 
 
-cdef inline Py_ssize_t usual_fields(
-    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, Event* found
+cdef inline Py_ssize_t find_fields(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, CommonEvent* event
 ) noexcept nogil:
-    """Behind the list of AMQP's own properties at p; -1 if it is unusual."""
+    """The end of the properties list at p, after counting its fields."""
     cdef Py_ssize_t stop, i
-    if p < end and d[p] == 0x45:
-        return p + 1
-    if end - p < 3 or d[p] != 0xC0:
+    p = open_list(d, p, end, &event.field_count, &stop)
+    if p < 0 or event.field_count > 13:
         return -1
-    stop = p + 2 + d[p + 1]
-    found.field_count = d[p + 2]
-    if stop > end or stop < p + 3 or found.field_count > 13:
-        return -1
-    p += 3
-    found.fields = p
-    for i in range(found.field_count):
+    event.fields = p
+    for i in range(event.field_count):
         if p < stop and d[p] != 0x40:
-            found.fields_set += 1
-        p = value_end(d, p, stop)
+            event.fields_set += 1
+        p = simple_end(d, p, stop)
         if p < 0:
             return -1
     return stop if p == stop else -1
 
 
-cdef inline bint begins(
-    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, uint8_t code
+cdef inline bint find_common_event(
+    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, CommonEvent* event
 ) noexcept nogil:
-    return end - p >= 4 and d[p] == 0 and d[p + 1] == 0x53 and d[p + 2] == code
+    """Whether the message d[p:end] is a common event, and where its parts are.
 
-
-cdef inline bint usual_event(
-    const uint8_t* d, Py_ssize_t p, Py_ssize_t end, Event* found
-) noexcept nogil:
-    """Whether the message d[p:end] is a usual one, and where its parts are."""
+    If it is, every length in it has been checked, and the pure-Python implementation accepts it.
+    """
     cdef Py_ssize_t stop
-    found.fields = found.properties = -1
-    found.field_count = found.fields_set = found.property_count = 0
-    if begins(d, p, end, 0x71):
-        # Nobody opens these here, so their length is all that counts; that of a map8 or map32.
+    event.fields = event.properties = -1
+    event.field_count = event.fields_set = event.property_count = 0
+    if is_section(d, p, end, DELIVERY_ANNOTATIONS):
+        # The kernels skip these by their length, without checking the pairs.
         if d[p + 3] != 0xC1 and d[p + 3] != 0xD1:
             return False
         p = variable_end(d, p + 3, end)
         if p < 0:
             return False
-    if not begins(d, p, end, 0x72):
+    if not is_section(d, p, end, MESSAGE_ANNOTATIONS):
         return False
-    p = usual_place(d, p + 3, end, found)
+    p = find_annotations(d, p + 3, end, event)
     if p < 0:
         return False
-    if begins(d, p, end, 0x73):
-        p = usual_fields(d, p + 3, end, found)
+    if is_section(d, p, end, PROPERTIES):
+        p = find_fields(d, p + 3, end, event)
         if p < 0:
             return False
-    if begins(d, p, end, 0x74):
-        p = open_pairs(d, p + 3, end, &found.property_count, &stop)
-        if p < 0 or not usual_pairs(d, p, stop, found.property_count):
+    if is_section(d, p, end, APPLICATION_PROPERTIES):
+        p = open_map(d, p + 3, end, &event.property_count, &stop)
+        if p < 0 or not has_simple_pairs(d, p, stop, event.property_count, True):
             return False
-        found.properties = p
+        event.properties = p
         p = stop
-    if not begins(d, p, end, 0x75):
+    if data_section_end(d, p, end, &event.body) != end:
         return False
-    p += 3
-    if (d[p] != 0xA0 and d[p] != 0xB0) or variable_end(d, p, end) != end:
-        return False
-    found.body = text_start(d, p)
-    found.body_size = end - found.body
+    event.body_size = end - event.body
     return True
 
 
 # --- the bounds of messages -----------------------------------------------------------------------
 
 
-cdef inline int64_t* spans_of(object bounds, Py_ssize_t size, Py_ssize_t* count) except? NULL:
-    """The bounds as C numbers, to be freed; NULL when one lies outside of `size` bytes, or when
-    there is an odd number of them. A copy: whoever is called meanwhile may change the list."""
+cdef inline int64_t* copy_bounds(object bounds, Py_ssize_t size, Py_ssize_t* count) except? NULL:
+    """The bounds as C numbers, which the caller frees.
+
+    NULL without an error if one is outside of `size` bytes or their number is odd. This is a copy
+    because a callback of the caller could change the list during the loop over it.
+    """
     cdef list numbers = bounds if type(bounds) is list else list(bounds)
     cdef Py_ssize_t i, length = len(numbers)
-    cdef int64_t* places
+    cdef int64_t* copy
     count[0] = length
     if length & 1:
         return NULL
-    places = <int64_t*>malloc(8 * length + 8)
-    if places == NULL:
+    copy = <int64_t*>malloc(8 * length + 8)
+    if copy == NULL:
         raise MemoryError("the bounds of events")
     try:
         for i in range(length):
-            places[i] = numbers[i]
-            if places[i] < 0 or places[i] > size:
-                free(places)
+            # Converting a number can run Python code, which could shorten the list.
+            copy[i] = numbers[i] if i < len(numbers) else -1
+            if copy[i] < 0 or copy[i] > size:
+                free(copy)
                 return NULL
     except BaseException:
-        free(places)
+        free(copy)
         raise
-    return places
-
-
-# --- buffers that grow ----------------------------------------------------------------------------
-
-
-cdef struct Buffer:
-    PyObject* held  # bytes of `room`, given away when they are taken: nothing is copied then
-    uint8_t* data
-    Py_ssize_t used
-    Py_ssize_t room
-    Py_ssize_t usual  # how much it held when it was last taken
-
-
-cdef inline int reserve(Buffer* buffer, Py_ssize_t more) except -1:
-    """Room for so many bytes more. Raises MemoryError, and the buffer stays as it was."""
-    if buffer.room - buffer.used >= more:
-        return 0
-    return grow(buffer, more)
-
-
-cdef inline int grow(Buffer* buffer, Py_ssize_t more) except -1:
-    cdef Py_ssize_t room = buffer.used + more
-    cdef object fresh
-    room += room // 2 + 4096
-    if room < buffer.usual + buffer.usual // 8:
-        room = buffer.usual + buffer.usual // 8
-    fresh = PyBytes_FromStringAndSize(NULL, room)
-    if buffer.used:
-        memcpy(PyBytes_AS_STRING(fresh), buffer.data, buffer.used)
-    release(buffer, buffer.used)
-    Py_INCREF(fresh)
-    buffer.held = <PyObject*>fresh
-    buffer.data = <uint8_t*>PyBytes_AS_STRING(fresh)
-    buffer.room = room
-    return 0
-
-
-cdef inline void append(Buffer* buffer, const void* data, Py_ssize_t size) noexcept nogil:
-    """What there is room for."""
-    if size:
-        memcpy(buffer.data + buffer.used, data, size)
-        buffer.used += size
-
-
-cdef inline void release(Buffer* buffer, Py_ssize_t used) noexcept:
-    """Let go of the memory; `used` stays as told."""
-    if buffer.held != NULL:
-        Py_DECREF(<object>buffer.held)
-    buffer.held = NULL
-    buffer.data = NULL
-    buffer.used = used
-    buffer.room = 0
-
-
-cdef inline bytes taken_bytes(Buffer* buffer):
-    """What it holds; then it holds nothing."""
-    cdef PyObject* held = buffer.held
-    cdef Py_ssize_t used = buffer.used
-    cdef bytes taken
-    if held == NULL:
-        return b""
-    buffer.held = NULL
-    buffer.usual = used
-    release(buffer, 0)
-    _PyBytes_Resize(&held, used)
-    taken = <bytes>held
-    Py_DECREF(taken)  # the reference that the buffer had
-    return taken
+    return copy

@@ -1,44 +1,33 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The checks of `_pure/values.py` and `_pure/messages.py`, compiled: same results, same errors.
+"""The checks of `_pure/values.py` and `_pure/messages.py`, compiled.
 
-Every value of every message is checked here in C, whatever its shape, so that an unusual or hostile
-message costs the event loop little more than a usual one. The errors are built by the functions of
-the pure implementation, so both say the same.
+Every value of every message is checked here in C, whatever its form, so that an uncommon or hostile
+message costs the event loop little more than a common one. The functions of the pure-Python
+implementation build the errors, so both raise the same.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy
 
-from penstock.kernels._message cimport be32, be64, is_ascii_text, is_utf8, width_of
+from penstock.kernels._message cimport (
+    APPLICATION_PROPERTIES, DATA, DELIVERY_ANNOTATIONS, FIXED_WIDTH, FOOTER, HEADER,
+    MESSAGE_ANNOTATIONS, PROPERTIES, SEQUENCE, VALUE, be32, be64, content_start,
+    fill_field_table, free, is_ascii, is_string, is_symbol, is_utf8, malloc, memcmp, memcpy,
+    put_section_code, put_variable, uint8_t, uint16_t, uint64_t,
+)
 
 from penstock.kernels._pure import messages as _pure
 from penstock.kernels._pure import values as _values
 
 _BARE = _pure.BARE
 _EMPTY = _pure.EMPTY
-_SYMBOLIC = _pure.SYMBOLIC
-_NOT_CANONICAL = _pure.not_canonical
-_judge_annotations = _pure.judge_annotations
-_annotations_section = _pure.annotations_section
-_owned_pairs = _pure.service_annotations
 
 cdef frozenset _KNOWN = _pure.KNOWN
 cdef frozenset _OWNED = _pure.OWNED
 cdef bytes _KEY = _pure.KEY
 
 cdef enum:
-    HEADER = 0x70
-    DELIVERY_ANNOTATIONS = 0x71
-    MESSAGE_ANNOTATIONS = 0x72
-    PROPERTIES = 0x73
-    APPLICATION_PROPERTIES = 0x74
-    DATA = 0x75
-    SEQUENCE = 0x76
-    VALUE = 0x77
-    FOOTER = 0x78
-    # Kinds of keys that a map may have.
+    # The kinds of keys that a map may have.
+    PRIMITIVE_KEYS = 0
     FOOTER_KEYS = 1
     PROPERTY_KEYS = 2
     DELIVERY_ANNOTATION_KEYS = 3
@@ -52,33 +41,12 @@ cdef uint64_t KNOWN_LENGTHS = 0  # bit n: an annotation that the service knows h
 for _name in _KNOWN:
     KNOWN_LENGTHS |= <uint64_t>1 << <int>len(_name)
 
-# Bit i: the constructor may stand in field i of that list.
 cdef uint16_t HEADER_FIELDS[256]
 cdef uint16_t PROPERTIES_FIELDS[256]
-
-
-cdef int fill_fields(uint16_t* table, tuple fields) except -1:
-    cdef int i, code
-    for code in range(256):
-        table[code] = 0
-    for i, codes in enumerate(fields):
-        for code in codes:
-            table[code] |= <uint16_t>(1 << i)
-    return 0
-
-
-fill_fields(HEADER_FIELDS, _pure.HEADER_CONSTRUCTORS)
-fill_fields(PROPERTIES_FIELDS, _pure.PROPERTIES_CONSTRUCTORS)
+fill_field_table(HEADER_FIELDS, _pure.HEADER_CONSTRUCTORS)
+fill_field_table(PROPERTIES_FIELDS, _pure.PROPERTIES_CONSTRUCTORS)
 
 # --- values -------------------------------------------------------------------------------------
-
-
-cdef inline bint is_string(uint8_t code) noexcept nogil:
-    return code == 0xA1 or code == 0xB1
-
-
-cdef inline bint is_symbol(uint8_t code) noexcept nogil:
-    return code == 0xA3 or code == 0xB3
 
 
 cdef inline bint is_ulong(uint8_t code) noexcept nogil:
@@ -87,24 +55,29 @@ cdef inline bint is_ulong(uint8_t code) noexcept nogil:
 
 cdef inline bint has_body(uint8_t code) noexcept nogil:
     """Whether a constructor exists whose values have no fixed width."""
-    if code == 0x00 or code == 0x56 or code == 0x73:
-        return True
     if code & 0xE0 == 0xA0:  # binary, string, symbol
         return code & 0x0F == 0 or code & 0x0F == 1 or code & 0x0F == 3
     if code & 0xE0 == 0xC0:  # list, map
         return code & 0x0F == 0 or code & 0x0F == 1
-    return code == 0xE0 or code == 0xF0
+    return code == 0xE0 or code == 0xF0 or code == 0x00 or code == 0x56 or code == 0x73
+
+
+cdef inline Py_ssize_t check_end(Py_ssize_t p, Py_ssize_t stop) except -1:
+    """The elements of a list, map or array must end where its size says."""
+    if p != stop:
+        raise _values.overrun(p, p, stop)
+    return stop
 
 
 cdef Py_ssize_t check_value(
     bytes data, Py_ssize_t p, Py_ssize_t end, int depth, Py_ssize_t* budget
 ) except -1:
-    """Where the value at p ends, never beyond `end`."""
+    """The end of the value at p, at most `end`."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t width
     if p >= end:
         raise _values.missing_value(p)
-    width = width_of(d[p])
+    width = FIXED_WIDTH[d[p]]
     if width == 0:
         return check_body(data, d[p], p + 1, end, depth, budget)
     if p + width > end:
@@ -115,7 +88,7 @@ cdef Py_ssize_t check_value(
 cdef Py_ssize_t check_body(
     bytes data, uint8_t code, Py_ssize_t p, Py_ssize_t end, int depth, Py_ssize_t* budget
 ) except -1:
-    """A value without fixed width whose constructor stands apart, as in an array."""
+    """The end of a value whose constructor `code` is not directly before p, as in an array."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     if not has_body(code):
         raise _values.unknown_constructor(code, p)
@@ -139,9 +112,7 @@ cdef Py_ssize_t check_body(
     return check_value(data, p, end, depth + 1, budget)
 
 
-cdef Py_ssize_t check_variable(
-    bytes data, uint8_t code, Py_ssize_t p, Py_ssize_t end
-) except -1:
+cdef Py_ssize_t check_variable(bytes data, uint8_t code, Py_ssize_t p, Py_ssize_t end) except -1:
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t head = 4 if code & 0x10 else 1, stop
     if p + head > end:
@@ -150,16 +121,16 @@ cdef Py_ssize_t check_variable(
     if stop > end:
         raise _values.overrun(p, stop, end)
     p += head
-    if code & 0x0F and not is_ascii_text(d + p, stop - p):
+    if code & 0x0F and not is_ascii(d + p, stop - p):
         if code & 0x0F == 3:
             raise _values.symbol_not_ascii(p)
         if not is_utf8(d + p, stop - p):
-            _values.check_text(data, code, p, stop)  # raises; it names the byte
+            _values.check_text(data, code, p, stop)  # raises, with the position
     return stop
 
 
 cdef Py_ssize_t check_descriptor(bytes data, Py_ssize_t p, Py_ssize_t end) except -1:
-    """Where a descriptor ends: a ulong or a symbol (AMQP 1.2)."""
+    """The end of a descriptor, a ulong or a symbol (AMQP 1.0 section 1.2)."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t none = 0
     if p >= end or not (is_ulong(d[p]) or is_symbol(d[p])):
@@ -168,15 +139,10 @@ cdef Py_ssize_t check_descriptor(bytes data, Py_ssize_t p, Py_ssize_t end) excep
 
 
 cdef Py_ssize_t open_compound(
-    bytes data,
-    uint8_t code,
-    Py_ssize_t p,
-    Py_ssize_t end,
-    Py_ssize_t* budget,
-    Py_ssize_t* count,
-    Py_ssize_t* stop,
+    bytes data, uint8_t code, Py_ssize_t p, Py_ssize_t end,
+    Py_ssize_t* budget, Py_ssize_t* count, Py_ssize_t* stop,
 ) except -1:
-    """The first element of a list, map or array; p is behind the constructor."""
+    """The first element of a list, map or array; p is after the constructor."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t first = p + (8 if code & 0x10 else 2)
     if first > end:
@@ -205,9 +171,7 @@ cdef Py_ssize_t check_elements(
     while count:
         p = check_value(data, p, stop, depth, budget)
         count -= 1
-    if p != stop:
-        raise _values.overrun(p, p, stop)
-    return stop
+    return check_end(p, stop)
 
 
 cdef Py_ssize_t check_compound(
@@ -218,24 +182,35 @@ cdef Py_ssize_t check_compound(
         raise _values.too_deep(p)
     p = open_compound(data, code, p, end, budget, &count, &stop)
     if code == 0xC1 or code == 0xD1:
-        return check_pairs(data, p, count, stop, depth + 1, budget)
+        return check_pairs(data, p, count, stop, depth + 1, budget, PRIMITIVE_KEYS)
     return check_elements(data, p, count, stop, depth + 1, budget)
 
 
+cdef inline int check_key(int keys, uint8_t code, Py_ssize_t p) except -1:
+    if keys == PRIMITIVE_KEYS:
+        if code == 0x00 or code == 0x45 or code >= 0xC0:
+            raise _values.compound_key(code, p)
+    elif is_string(code):
+        if keys == DELIVERY_ANNOTATION_KEYS:
+            raise _pure.bad_map_key(code, p)
+    elif keys == PROPERTY_KEYS or not (is_symbol(code) or is_ulong(code)):
+        raise _pure.bad_map_key(code, p)
+    return 0
+
+
 cdef Py_ssize_t check_pairs(
-    bytes data, Py_ssize_t p, Py_ssize_t count, Py_ssize_t stop, int depth, Py_ssize_t* budget
+    bytes data, Py_ssize_t p, Py_ssize_t count, Py_ssize_t stop,
+    int depth, Py_ssize_t* budget, int keys,
 ) except -1:
-    """Like `check_elements`, for a map, whose keys are of primitive types."""
+    """Like `check_elements`, for a map whose keys are of the kind `keys`."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     while count:
-        if p < stop and (d[p] == 0x00 or d[p] == 0x45 or d[p] >= 0xC0):
-            raise _values.compound_key(d[p], p)
+        if p < stop:
+            check_key(keys, d[p], p)
         p = check_value(data, p, stop, depth, budget)
         p = check_value(data, p, stop, depth, budget)
         count -= 2
-    if p != stop:
-        raise _values.overrun(p, p, stop)
-    return stop
+    return check_end(p, stop)
 
 
 cdef Py_ssize_t check_array(
@@ -247,14 +222,14 @@ cdef Py_ssize_t check_array(
         raise _values.too_deep(p)
     p = open_compound(data, code, p, end, budget, &count, &stop)
     if p == stop and count == 0:
-        return stop  # .NET leaves out the constructor of an empty array
+        return stop  # .NET omits the constructor of an empty array
     if p < stop and d[p] == 0x00:
         p = check_descriptor(data, p + 1, stop)
     if p >= stop or d[p] == 0x00:
         raise _values.missing_element_constructor(p)
     code = d[p]
     p += 1
-    width = width_of(code)
+    width = FIXED_WIDTH[code]
     if width == 0 and not has_body(code):
         raise _values.unknown_constructor(code, p)
     if width:
@@ -265,21 +240,15 @@ cdef Py_ssize_t check_array(
         while count:
             p = check_body(data, code, p, stop, depth + 1, budget)
             count -= 1
-    if p != stop:
-        raise _values.overrun(p, p, stop)
-    return stop
+    return check_end(p, stop)
 
 
 # --- sections -----------------------------------------------------------------------------------
 
 
 cdef Py_ssize_t open_map(
-    bytes data,
-    Py_ssize_t p,
-    Py_ssize_t end,
-    Py_ssize_t* budget,
-    Py_ssize_t* count,
-    Py_ssize_t* stop,
+    bytes data, Py_ssize_t p, Py_ssize_t end,
+    Py_ssize_t* budget, Py_ssize_t* count, Py_ssize_t* stop,
 ) except -1:
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     if p >= end or (d[p] != 0xC1 and d[p] != 0xD1):
@@ -288,12 +257,8 @@ cdef Py_ssize_t open_map(
 
 
 cdef Py_ssize_t open_list(
-    bytes data,
-    Py_ssize_t p,
-    Py_ssize_t end,
-    Py_ssize_t* budget,
-    Py_ssize_t* count,
-    Py_ssize_t* stop,
+    bytes data, Py_ssize_t p, Py_ssize_t end,
+    Py_ssize_t* budget, Py_ssize_t* count, Py_ssize_t* stop,
 ) except -1:
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     if p < end and d[p] == 0x45:
@@ -308,33 +273,14 @@ cdef Py_ssize_t open_list(
 cdef Py_ssize_t check_keyed_map(
     bytes data, Py_ssize_t p, Py_ssize_t end, Py_ssize_t* budget, int keys
 ) except -1:
-    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t count, stop
     p = open_map(data, p, end, budget, &count, &stop)
-    while count:
-        if p >= stop:
-            raise _values.missing_value(p)
-        if is_string(d[p]):
-            if keys == DELIVERY_ANNOTATION_KEYS:
-                raise _pure.bad_map_key(d[p], p)
-        elif keys == PROPERTY_KEYS or not (is_symbol(d[p]) or is_ulong(d[p])):
-            raise _pure.bad_map_key(d[p], p)
-        p = check_value(data, p, stop, 2, budget)
-        p = check_value(data, p, stop, 2, budget)
-        count -= 2
-    if p != stop:
-        raise _values.overrun(p, p, stop)
-    return stop
+    return check_pairs(data, p, count, stop, 2, budget, keys)
 
 
 cdef Py_ssize_t check_fields(
-    bytes data,
-    Py_ssize_t p,
-    Py_ssize_t end,
-    Py_ssize_t* budget,
-    int section,
-    const uint16_t* allowed,
-    int fields_max,
+    bytes data, Py_ssize_t p, Py_ssize_t end,
+    Py_ssize_t* budget, int section, const uint16_t* allowed, int fields_max,
 ) except -1:
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t count, stop, after, start = p
@@ -347,15 +293,13 @@ cdef Py_ssize_t check_fields(
         if not allowed[d[p]] >> i & 1:
             raise _pure.wrong_field_type(section, i, d[p], p)
         p = after
-    if p != stop:
-        raise _values.overrun(p, p, stop)
-    return stop
+    return check_end(p, stop)
 
 
 cdef Py_ssize_t check_section_value(
     bytes data, int code, Py_ssize_t p, Py_ssize_t end, Py_ssize_t* budget
 ) except -1:
-    """Any section but the message-annotations, which are read as well."""
+    """The end of the value of any section except message-annotations."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t count, stop
     if code == HEADER:
@@ -381,10 +325,19 @@ cdef Py_ssize_t check_section_value(
     return check_value(data, p, end, 1, budget)
 
 
-cdef object annotations_of(
+cdef inline bytes copy_known_name(const uint8_t* name, Py_ssize_t size):
+    """The annotation's name if it means something to the service, else None."""
+    cdef bytes text
+    if not 0 < size < 64 or not KNOWN_LENGTHS >> size & 1:
+        return None
+    text = PyBytes_FromStringAndSize(<const char*>name, size)
+    return text if text in _KNOWN else None
+
+
+cdef object read_annotations_map(
     bytes data, Py_ssize_t p, Py_ssize_t end, Py_ssize_t* budget, Py_ssize_t* stop
 ):
-    """What the message-annotations at p say, and where they end."""
+    """The `Annotations` of the message-annotations map at p, and its end."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t before = budget[0], count, name, value
     cdef bint canonical = True
@@ -399,24 +352,20 @@ cdef object annotations_of(
         value = check_value(data, p, stop[0], 2, budget)
         if is_string(d[p]):
             canonical = False
-        name = p + (5 if d[p] & 0x10 else 2)
+        name = content_start(d, p)
         p = check_value(data, value, stop[0], 2, budget)
-        if 0 < value - name < 64 and KNOWN_LENGTHS >> (value - name) & 1:
-            text = PyBytes_FromStringAndSize(<const char*>d + name, value - name)
-            if text in _KNOWN:
-                if text in known:
-                    raise _pure.second_annotation(text, value)
-                known[text] = (value, p)
+        text = copy_known_name(d + name, value - name)
+        if text is not None:
+            if text in known:
+                raise _pure.second_annotation(text, value)
+            known[text] = (value, p)
         count -= 2
-    if p != stop[0]:
-        raise _values.overrun(p, p, stop[0])
-    return _judge_annotations(data, known, canonical, before - budget[0])
+    check_end(p, stop[0])
+    return _pure.judge_annotations(data, known, canonical, before - budget[0])
 
 
-cdef Py_ssize_t section_code(
-    bytes data, Py_ssize_t p, Py_ssize_t end, int* code
-) except -1:
-    """The section's code in whatever form the client wrote it, and where its value starts."""
+cdef Py_ssize_t section_code(bytes data, Py_ssize_t p, Py_ssize_t end, int* code) except -1:
+    """Set the section's code, in any form of its descriptor; return where its value starts."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t stop
     cdef uint64_t number
@@ -428,25 +377,19 @@ cdef Py_ssize_t section_code(
     elif d[p + 1] == 0x80:
         number = be64(d + p + 2)
     else:
-        number = _SYMBOLIC.get(data[p + (6 if d[p + 1] == 0xB3 else 3) : stop], 0)
+        number = _pure.SYMBOLIC.get(data[content_start(d, p + 1) : stop], 0)
     if number < HEADER or number > FOOTER:
         raise _pure.unknown_section(number, p)
     code[0] = <int>number
     return stop
 
 
-cdef inline bint is_body(int code) noexcept nogil:
-    return code == DATA or code == SEQUENCE or code == VALUE
-
-
 cdef inline bint is_in_order(int before, int code) noexcept nogil:
-    """Whether a section may stand behind another one in a canonical message."""
-    if code < HEADER or code > FOOTER:
+    """Whether a section may follow another one in a canonical message."""
+    if code < HEADER or code > FOOTER or code < before:
         return False
     if code == before:
         return code == DATA or code == SEQUENCE
-    if code < before:
-        return False
     return not ((code == SEQUENCE or code == VALUE) and (before == DATA or before == SEQUENCE))
 
 
@@ -458,10 +401,9 @@ cdef struct Section:
 cdef Py_ssize_t read_sections(
     bytes data, Py_ssize_t p, Py_ssize_t end, Section* sections, list annotations
 ) except -1:
-    """Check all sections in the order in which the client wrote them; how many there are.
+    """Check all sections in the order in which the client wrote them; return their number.
 
-    They are noted in `sections` unless that is NULL, and what the annotations say is appended to
-    `annotations`.
+    Writes them to `sections` unless that is NULL, and appends the `Annotations` to `annotations`.
     """
     cdef Py_ssize_t budget = ELEMENTS_MAX, count = 0, first, stop
     cdef int code = 0, codes = 0, bodies = 1 << 5 | 1 << 6 | 1 << 7, bit
@@ -470,24 +412,22 @@ cdef Py_ssize_t read_sections(
         bit = 1 << (code - HEADER)
         if codes & bit and code != DATA and code != SEQUENCE:
             raise _pure.second_section(code, p)
-        if is_body(code) and codes & bodies & ~bit:
+        if DATA <= code <= VALUE and codes & bodies & ~bit:
             raise _pure.second_body(code, p)
         codes |= bit
         if code == MESSAGE_ANNOTATIONS:
-            annotations.append(annotations_of(data, first, end, &budget, &stop))
+            annotations.append(read_annotations_map(data, first, end, &budget, &stop))
         else:
             stop = check_section_value(data, code, first, end, &budget)
         if sections != NULL:
-            sections[count].code = code
-            sections[count].first = first
-            sections[count].stop = stop
+            sections[count] = Section(code, first, stop)
         count += 1
         p = stop
     return count
 
 
 def inspect_message(bytes data not None, Py_ssize_t start, Py_ssize_t end, seen):
-    """Check a whole message; see the pure implementation."""
+    """Check a whole message; see the pure-Python implementation."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t budget = ELEMENTS_MAX, p = start, stop
     cdef int code = 0, before = 0
@@ -507,7 +447,7 @@ def inspect_message(bytes data not None, Py_ssize_t start, Py_ssize_t end, seen)
                 annotations = seen.annotations
                 budget -= <Py_ssize_t>annotations.elements
             else:
-                annotations = annotations_of(data, p + 3, end, &budget, &stop)
+                annotations = read_annotations_map(data, p + 3, end, &budget, &stop)
                 if annotations.producer is None and annotations.elements <= SEEN_ELEMENTS_MAX:
                     seen.section = PyBytes_FromStringAndSize(<const char*>d + p, stop - p)
                     seen.annotations = annotations
@@ -519,14 +459,14 @@ def inspect_message(bytes data not None, Py_ssize_t start, Py_ssize_t end, seen)
 
 
 cdef object inspect_any(bytes data, Py_ssize_t start, Py_ssize_t end):
-    """Check a message whose sections stand in another order or have other descriptors."""
+    """Check a message whose sections have another order or other descriptors."""
     cdef list annotations = []
     read_sections(data, start, end, NULL, annotations)
-    return _NOT_CANONICAL(annotations[0] if annotations else _BARE)
+    return _pure.not_canonical(annotations[0] if annotations else _BARE)
 
 
 def read_section_code(bytes data not None, Py_ssize_t position, Py_ssize_t end):
-    """The section's code, and where its value starts; see the pure implementation."""
+    """The section's code, and where its value starts; see the pure-Python implementation."""
     cdef int code = 0
     check_bounds(data, position, end)
     position = section_code(data, position, end, &code)
@@ -536,12 +476,12 @@ def read_section_code(bytes data not None, Py_ssize_t position, Py_ssize_t end):
 def check_section(
     bytes data not None, int code, Py_ssize_t position, Py_ssize_t end, list budget not None
 ):
-    """Where the section's value ends that starts at `position`; see the pure implementation."""
+    """The end of the section's value at `position`; see the pure-Python implementation."""
     cdef Py_ssize_t left = budget[0], stop
     check_bounds(data, position, end)
     try:
         if code == MESSAGE_ANNOTATIONS:
-            annotations_of(data, position, end, &left, &stop)
+            read_annotations_map(data, position, end, &left, &stop)
         else:
             stop = check_section_value(data, code, position, end, &left)
     finally:
@@ -552,19 +492,19 @@ def check_section(
 def read_annotations(
     bytes data not None, Py_ssize_t position, Py_ssize_t end, list budget not None
 ):
-    """Where the message-annotations end, and what they say; see the pure implementation."""
+    """Where the message-annotations end, and what they say; see the pure-Python implementation."""
     cdef Py_ssize_t left = budget[0], stop = 0
     cdef object annotations
     check_bounds(data, position, end)
     try:
-        annotations = annotations_of(data, position, end, &left, &stop)
+        annotations = read_annotations_map(data, position, end, &left, &stop)
     finally:
         budget[0] = left
     return stop, annotations
 
 
 cdef int check_bounds(bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
-    """The callers' own numbers: nothing below looks at the length of `data` again."""
+    """Check the caller's positions: the functions above do not compare `end` with the data."""
     if start < 0 or end > PyBytes_GET_SIZE(data):
         raise ValueError(f"bytes {start} to {end} of {PyBytes_GET_SIZE(data)}")
     return 0
@@ -574,30 +514,29 @@ cdef int check_bounds(bytes data, Py_ssize_t start, Py_ssize_t end) except -1:
 
 
 def rewrite_message(bytes data not None, Py_ssize_t start, Py_ssize_t end, key, publisher):
-    """The canonical form of a message; see the pure implementation."""
+    """The canonical form of a message; see the pure-Python implementation."""
     cdef Py_ssize_t count, sections_max, i, total = 0, own_count = 0
-    cdef int code
     cdef Section* sections
     cdef object annotations_count, pairs
     cdef bytes own, section = b"", written
     check_bounds(data, start, end)
-    # A section has at least four bytes, and only body sections can be many.
+    # A section has at least four bytes, and only body sections can be repeated.
     sections_max = min((end - start) // 4 if end > start else 0, ELEMENTS_MAX + 16) + 1
     sections = <Section*>malloc(sections_max * sizeof(Section))
     if sections == NULL:
         raise MemoryError("the sections of a message")
     try:
         count = read_sections(data, start, end, sections, [])
-        annotations_count, pairs = _owned_pairs(key, publisher)
+        annotations_count, pairs = _pure.service_annotations(key, publisher)
         for i in range(count):
             if sections[i].code == MESSAGE_ANNOTATIONS:
-                own = own_pairs(data, sections[i], key is None, &own_count)
+                own = copy_own_pairs(data, sections[i], key is None, &own_count)
                 annotations_count += own_count
                 pairs += own
             else:
                 total += 3 + sections[i].stop - sections[i].first
         if annotations_count or not total:
-            section = _annotations_section(annotations_count, pairs)
+            section = _pure.annotations_section(annotations_count, pairs)
         written = PyBytes_FromStringAndSize(NULL, total + PyBytes_GET_SIZE(section))
         put_sections(<uint8_t*>PyBytes_AS_STRING(written), data, sections, count, section)
     finally:
@@ -608,7 +547,7 @@ def rewrite_message(bytes data not None, Py_ssize_t start, Py_ssize_t end, key, 
 cdef void put_sections(
     uint8_t* out, bytes data, const Section* sections, Py_ssize_t count, bytes annotations
 ) noexcept:
-    """Write all sections in the order of their codes, `annotations` in its place."""
+    """Write all sections in the order of their codes; `annotations` is a whole section."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t i, size
     cdef int code
@@ -620,14 +559,12 @@ cdef void put_sections(
         for i in range(count):
             if sections[i].code == code:
                 size = sections[i].stop - sections[i].first
-                out[0] = 0
-                out[1] = 0x53
-                out[2] = <uint8_t>code
-                memcpy(out + 3, d + sections[i].first, size)
-                out += 3 + size
+                out = put_section_code(out, <uint8_t>code)
+                memcpy(out, d + sections[i].first, size)
+                out += size
 
 
-cdef bytes own_pairs(bytes data, Section section, bint keep_key, Py_ssize_t* kept):
+cdef bytes copy_own_pairs(bytes data, Section section, bint keep_key, Py_ssize_t* copied):
     """The client's own annotations without the service's, string keys written as symbols."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t budget = ELEMENTS_MAX, count, stop, p, name, value, after, size
@@ -635,47 +572,27 @@ cdef bytes own_pairs(bytes data, Section section, bint keep_key, Py_ssize_t* kep
     cdef bytes text
     cdef bytes pairs = PyBytes_FromStringAndSize(NULL, section.stop - section.first)
     cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(pairs)
-    cdef uint8_t* out = begin  # a symbol is never longer than the string that it was
+    cdef uint8_t* out = begin  # a symbol is as long as the string that it replaces
     p = open_map(data, section.first, section.stop, &budget, &count, &stop)
-    kept[0] = 0
+    copied[0] = 0
     while count:
         value = check_value(data, p, stop, 2, &budget)
         after = check_value(data, value, stop, 2, &budget)
-        name = p + (5 if d[p] & 0x10 else 2)
+        name = content_start(d, p)
         size = value - name
-        keep = True
-        if 0 < size < 64 and KNOWN_LENGTHS >> size & 1:
-            text = PyBytes_FromStringAndSize(<const char*>d + name, size)
-            keep = text not in _OWNED
-            if text == _KEY:
-                keep = keep_key and is_string(d[value])
+        text = copy_known_name(d + name, size)
+        keep = text is None or text not in _OWNED
+        if text == _KEY:
+            keep = keep_key and is_string(d[value])
         if keep:
             if is_string(d[p]):
-                if not is_ascii_text(d + name, size):
+                if not is_ascii(d + name, size):
                     raise _values.symbol_not_ascii(name)
-                out = put_symbol(out, d + name, size)
-                memcpy(out, d + value, after - value)
-                out += after - value
-            else:
-                memcpy(out, d + p, after - p)
-                out += after - p
-            kept[0] += 2
+                out = put_variable(out, 0xA3, d + name, size)
+                p = value
+            memcpy(out, d + p, after - p)
+            out += after - p
+            copied[0] += 2
         count -= 2
         p = after
     return pairs[: out - begin]
-
-
-cdef uint8_t* put_symbol(uint8_t* out, const uint8_t* name, Py_ssize_t size) noexcept nogil:
-    if size <= 0xFF:
-        out[0] = 0xA3
-        out[1] = <uint8_t>size
-        out += 2
-    else:
-        out[0] = 0xB3
-        out[1] = (size >> 24) & 0xFF
-        out[2] = (size >> 16) & 0xFF
-        out[3] = (size >> 8) & 0xFF
-        out[4] = size & 0xFF
-        out += 5
-    memcpy(out, name, size)
-    return out + size

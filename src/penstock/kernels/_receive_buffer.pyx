@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`ReceiveBuffer`, compiled: the socket writes into what will be the bytes, which then are not copied."""
+"""`ReceiveBuffer`, compiled: the socket writes into the memory of the bytes that are taken."""
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -10,17 +10,17 @@ from libc.string cimport memcpy
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** text, Py_ssize_t size) except -1
 
-# A read that fills less than this part of the memory is copied out of it, and the memory stays for
-# the next one: small reads would cost an allocation of the largest each.
+# A read that fills less than 1 / WELL_FILLED of the memory is copied, and the next read uses the
+# memory again: otherwise each small read would cost an allocation of the largest size.
 cdef enum:
     WELL_FILLED = 4
 
 
 cdef class ReceiveBuffer:
-    """See the pure twin."""
+    """See the pure-Python implementation."""
 
     cdef Py_ssize_t size, kept, room_size
-    cdef PyObject* held  # bytes that nobody else has seen
+    cdef PyObject* held  # bytes object that no Python code has seen
 
     def __cinit__(self, Py_ssize_t size):
         if size < 1:
@@ -30,21 +30,21 @@ cdef class ReceiveBuffer:
         self.held = NULL
 
     def __dealloc__(self):
-        self.let_go()
+        self.free_memory()
 
-    cdef void let_go(self) noexcept:
+    cdef void free_memory(self) noexcept:
         if self.held != NULL:
             Py_DECREF(<object>self.held)
         self.held = NULL
         self.room_size = 0
 
     def room(self, bytes front not None):
-        """Where the next read goes; see the pure twin."""
+        """A view for the next read; see the pure-Python implementation."""
         cdef Py_ssize_t kept = PyBytes_GET_SIZE(front)
         cdef bytes fresh
         if self.room_size < kept + self.size:
             fresh = PyBytes_FromStringAndSize(NULL, kept + self.size)
-            self.let_go()
+            self.free_memory()
             Py_INCREF(fresh)
             self.held = <PyObject*>fresh
             self.room_size = kept + self.size
@@ -59,8 +59,8 @@ cdef class ReceiveBuffer:
         PyBuffer_FillInfo(view, self, start, self.size, 0, flags)
 
     def take(self, Py_ssize_t count):
-        """What is there now; see the pure twin."""
-        cdef Py_ssize_t all_of_it = self.kept + count
+        """The front and the bytes read; see the pure-Python implementation."""
+        cdef Py_ssize_t size = self.kept + count
         cdef PyObject* held = self.held
         cdef bytes taken
         if count < 0 or count > self.size:
@@ -68,11 +68,11 @@ cdef class ReceiveBuffer:
         self.kept = 0
         if held == NULL:
             return b""
-        if all_of_it < self.room_size // WELL_FILLED:
-            return PyBytes_FromStringAndSize(PyBytes_AS_STRING(<object>held), all_of_it)
+        if size < self.room_size // WELL_FILLED:
+            return PyBytes_FromStringAndSize(PyBytes_AS_STRING(<object>held), size)
         self.held = NULL
         self.room_size = 0
-        _PyBytes_Resize(&held, all_of_it)
+        _PyBytes_Resize(&held, size)
         taken = <bytes>held
-        Py_DECREF(taken)  # the reference that the intake had
+        Py_DECREF(taken)  # the reference of this object
         return taken

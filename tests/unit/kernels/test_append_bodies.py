@@ -15,7 +15,7 @@ from penstock.kernels._pure import producer_batch as pure
 
 STAMPED = annotations_section(None, stamped=True)
 NUMBER_AT = len(STAMPED) - 4
-TWINS = [kernels.append_bodies, pure.append_bodies]
+IMPLEMENTATIONS = [kernels.append_bodies, pure.append_bodies]
 
 
 def column(bodies: list[bytes]) -> tuple[bytes, bytes]:
@@ -26,7 +26,7 @@ def column(bodies: list[bytes]) -> tuple[bytes, bytes]:
     return b"".join(bodies), struct.pack(f"<{len(ends)}i", *ends)
 
 
-@pytest.mark.parametrize("append_bodies", TWINS, ids=["served", "pure"])
+@pytest.mark.parametrize("append_bodies", IMPLEMENTATIONS, ids=["served", "pure"])
 @given(
     bodies=st.lists(st.binary(max_size=600), max_size=12),
     size_max=st.integers(0, 6000),
@@ -66,7 +66,7 @@ def test_rows_are_the_events_that_append_event_makes(
     assert len(starts) == stored
 
 
-@pytest.mark.parametrize("append_bodies", TWINS, ids=["served", "pure"])
+@pytest.mark.parametrize("append_bodies", IMPLEMENTATIONS, ids=["served", "pure"])
 @pytest.mark.parametrize(
     ("chunk", "ends", "rows", "number_at"),
     [

@@ -44,9 +44,9 @@ def appended(
 ) -> bytes | None:
     out = bytearray(before)
     done = append_event(out, annotations, fields, properties, body)
-    twin = bytearray(before)
-    assert pure.append_event(twin, annotations, fields, properties, body) is done
-    assert out == twin
+    expected = bytearray(before)
+    assert pure.append_event(expected, annotations, fields, properties, body) is done
+    assert out == expected
     if not done:
         assert out == before
         return None

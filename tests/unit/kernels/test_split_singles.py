@@ -166,6 +166,13 @@ def test_publication_is_closed_when_it_holds_as_many_events_as_a_batch_may() -> 
     assert max(part.count for part in parts) <= 65_536
 
 
+def test_small_messages_count_as_more_so_that_a_publication_has_few_enough_events() -> None:
+    data = raw("00 53 75 a0 01", b"x") * 60_000
+    bounds = [position for start in range(0, len(data), 6) for position in (start, start + 6)]
+    counts = [publication.count for publication in split_singles(data, bounds)]
+    assert counts == [47_663, 12_337]  # 1 MB, each message counting 16 bytes more than it has
+
+
 def test_bounds_outside_the_data_are_refused() -> None:
     for bounds in ([0, 11], [-1, 5]):
         with pytest.raises(KernelError, match="bounds"):

@@ -1,4 +1,4 @@
-"""Batches of idempotent producers: the compiled twin compares bytes where the pure one decodes."""
+"""Batches of idempotent producers: the compiled kernel compares bytes, the pure one decodes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_another_producer_or_no_stamp_in_between_ends_the_run() -> None:
     assert (found.count, found.producer) == (7, None)
 
 
-def test_twins_agree_on_every_damaged_byte() -> None:
+def test_implementations_agree_on_every_damaged_byte() -> None:
     made = batch(4, keys=["a", None])
     data = made.payload()
     chance = random.Random(11)

@@ -232,9 +232,9 @@ def _unusual_shapes() -> dict[str, bytes]:
 @pytest.mark.parametrize("is_valid", [True, False])
 @pytest.mark.parametrize("name", list(_unusual_shapes()))
 def test_compiled_check_of_an_unusual_shape_runs_no_python_for_each_element(
-    name: str, is_valid: bool, twin: str
+    name: str, is_valid: bool, implementation: str
 ) -> None:
-    if twin == "pure":
+    if implementation == "pure":
         pytest.skip("the compiled implementation is meant")
     message = _unusual_shapes()[name] + (b"" if is_valid else b"\x00\x53\x99\x40")
     calls = 0

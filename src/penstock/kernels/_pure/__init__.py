@@ -1,1 +1,1 @@
-"""The kernels in plain Python: the specification, and what runs where nothing is compiled."""
+"""The kernels in pure Python: their specification, used where none are compiled."""

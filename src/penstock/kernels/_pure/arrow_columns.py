@@ -1,7 +1,7 @@
-"""From delivered messages to columns as Arrow keeps them: buffers, and no object per event.
+"""From delivered messages to the buffers of Arrow columns.
 
-Numbers are little endian. A column of texts is one buffer of bytes and where each ends; a column of
-maps is where each ends in one column of names and one of values.
+Numbers are little endian. A column of texts is a buffer of bytes and the end of each text in it; a
+column of maps is the end of each map in a column of names and a column of values.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class ArrowColumns(msgspec.Struct, frozen=True):
 
 
 class ArrowColumnBuilder:
-    """Adds delivered messages up until they are taken.
+    """Collects delivered messages as columns until `take`.
 
-    `other` gives the text of an encoded AMQP value that is none of null, boolean, integer, finite
-    double, string and symbol; with `json` its JSON text, else its plain text. Without `properties`
-    or `system` those maps stay empty.
+    `other` returns the text of an encoded AMQP value that is not null, boolean, integer, finite
+    double, string or symbol: with `json` its JSON text, else its plain text. Without `properties`
+    or `system` these maps are empty.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class ArrowColumnBuilder:
     def add(self, data: bytes, bounds: list[int]) -> None:
         """Add the messages data[bounds[2 * i]:bounds[2 * i + 1]].
 
-        Raises KernelError as `decode_events`, also when a column would become too large: those
-        before that message are there, it and the rest are not.
+        Raises KernelError like `decode_events`, and when a column would become too large. The
+        messages before the one that caused the error have been added.
         """
         for start, end in message_bounds(data, bounds):
             self._add(open_event(data, start, end))
 
     def take(self) -> ArrowColumns:
-        """Everything since the last time."""
+        """Return all rows and remove them."""
         taken = ArrowColumns(
             self.rows,
             _int64(self._numbers),
@@ -137,7 +137,7 @@ class ArrowColumnBuilder:
         self._properties, self._system = _MapColumnBuilder(), _MapColumnBuilder()
 
     def _add(self, event: DecodedEvent) -> None:
-        """All of it is made before any of it is added."""
+        """Add one row, or none if an error is raised: everything is built and checked first."""
         body = event.body
         if event.value is not None:
             body = self._other(event.value).encode()
@@ -157,7 +157,7 @@ class ArrowColumnBuilder:
             size = sum(len(value or b"") for _, value in pairs)
             self._check_room(maps_of.values, size, len(pairs))
         self._numbers.append(event.sequence_number)
-        # A time that no calendar has stays at the end of all times.
+        # Times outside of int64 microseconds become the earliest or the latest one.
         self._times.append(max(-_US_MAX - 1, min(event.enqueued_ms * 1000, _US_MAX)))
         for texts_of, text in texts:
             texts_of.add(text)
@@ -191,12 +191,12 @@ class ArrowColumnBuilder:
 
 
 def quote_json(text: bytes) -> bytes:
-    """As JSON writes it."""
+    """The UTF-8 text as a JSON string."""
     return _json.dumps(text.decode(), ensure_ascii=False).encode()
 
 
 class _TextColumnBuilder:
-    """A column of texts as it grows."""
+    """A column of texts while it grows."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -225,7 +225,7 @@ class _TextColumnBuilder:
 
 
 class _MapColumnBuilder:
-    """A column of maps as it grows."""
+    """A column of maps while it grows."""
 
     def __init__(self) -> None:
         self.names = _TextColumnBuilder()

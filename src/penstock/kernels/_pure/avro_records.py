@@ -37,10 +37,10 @@ _BINARIES = bytes((BINARY8, BINARY32))
 
 
 class AvroRecordWriter:
-    """Adds delivered messages up until they are taken as the bytes of a block.
+    """Collects delivered messages as the records of an Avro block until `take`.
 
-    `other` gives the encoded union value (branch and value) of an encoded AMQP value that is none
-    of null, boolean, integer, double, string, symbol and binary.
+    `other` returns the encoded union value (branch and value) of an encoded AMQP value that is not
+    null, boolean, integer, double, string, symbol or binary.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class AvroRecordWriter:
     def add(self, data: bytes, bounds: list[int]) -> None:
         """Add the messages data[bounds[2 * i]:bounds[2 * i + 1]].
 
-        Raises KernelError as `decode_events`, also when the block would become too large: those
-        before that message are there, it and the rest are not.
+        Raises KernelError like `decode_events`, and when the block would become too large. The
+        messages before the one that caused the error have been added.
         """
         for start, end in message_bounds(data, bounds):
             record = self._record(open_event(data, start, end))
@@ -83,7 +83,7 @@ class AvroRecordWriter:
             self._rows += 1
 
     def take(self) -> bytes:
-        """Everything since the last time."""
+        """Return all records and remove them."""
         taken = bytes(self._out)
         self._out.clear()
         self._rows = 0
@@ -145,7 +145,9 @@ class AvroRecordWriter:
 
 def encode_long(number: int) -> bytes:
     """
-    >>> long(-1), long(64)
+    Zigzag encoding, in groups of seven bits.
+
+    >>> encode_long(-1), encode_long(64)
     (b'\\x01', b'\\x80\\x01')
     """
     rest = (number << 1) ^ (number >> 63)
@@ -166,7 +168,7 @@ def _encode_map(pairs: list[bytes]) -> bytes:
 
 
 def _text_of_union(union: bytes) -> bytes:
-    """A body is bytes: a number becomes its text."""
+    """The value as the bytes of a body; a number becomes its text."""
     if union[:1] == _DOUBLE:
         return repr(struct.unpack_from("<d", union, 1)[0]).encode()
     number, place = 0, 0
@@ -200,7 +202,7 @@ def _iso_time(milliseconds: int) -> bytes:
 
 
 def _calendar(seconds: int) -> datetime | None:
-    """None for a time that Python's calendar does not have."""
+    """None for a time outside of the range of datetime."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

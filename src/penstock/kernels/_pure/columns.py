@@ -1,7 +1,7 @@
-"""From delivered messages to columns, the client's half.
+"""From delivered messages to columns, for clients.
 
-Sections are found by their lengths; only the message-annotations are opened. What lies inside
-`properties`, `system` and `message_properties` is decoded, and checked, by whoever opens it.
+Sections are found by their lengths; only the message-annotations are decoded. The caller decodes,
+and thereby checks, the content of `properties`, `system` and `message_properties`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def decode_events(data: bytes, bounds: list[int]) -> Columns:
 
 
 def _decode_event(data: bytes, start: int, end: int, columns: Columns) -> int:
-    """Append one event to the columns; the kind of its body."""
+    """Append one event to the columns; return the kind of its body."""
     place: _Place | None = None
     system = properties = message_properties = b""
     bodies: list[bytes] = []
@@ -154,7 +154,7 @@ def _decode_event(data: bytes, start: int, end: int, columns: Columns) -> int:
 
 
 def _value_end(data: bytes, code: int, first: int, end: int) -> int:
-    """Where the section's value ends, by its own length alone."""
+    """The end of the section's value, by its length."""
     form = data[first]
     if form not in _FORMS.get(code, b""):
         raise KernelError(f"no section, or one of the wrong type 0x{form:02x}, at byte {first}")
@@ -180,7 +180,7 @@ def _body_bytes(data: bytes, code: int, position: int, first: int, stop: int) ->
 
 
 def _usual_place(system: bytes) -> _Place | None:
-    """Read the annotations as Penstock and Event Hubs write them, at fixed places.
+    """Read annotations at fixed positions, as Penstock and Event Hubs write them; else None.
 
     c1 <size> <count> <epoch pair> <sequence number> <offset> <enqueued time> [<partition key>] …
     """

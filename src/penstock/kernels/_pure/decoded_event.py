@@ -1,6 +1,6 @@
-"""A delivered message, opened: what the writers of columns and of Avro records need of it.
+"""One delivered message, decoded for the writers of Arrow columns and Avro records.
 
-Where `columns` leaves the sections closed, here every pair of them is found and checked.
+`columns` returns sections as bytes; this module finds and checks every pair in them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.kernels._pure.values import (
 Pairs = list[tuple[bytes, bytes]]
 """Names as text, and encoded values."""
 
-# What every event has: it stands in columns of its own.
+# Annotations of every event, which have columns of their own.
 PLACE = frozenset(
     (
         b"x-opt-sequence-number",
@@ -76,8 +76,8 @@ _PACK_LIST32 = struct.Struct(">BII").pack
 
 
 class DecodedEvent(msgspec.Struct, frozen=True):
-    """One event. `body` is None where there is none; `value` is, instead of it, the encoded value
-    of a body that is neither data, string nor binary."""
+    """One event. A body that is not data, string or binary is in `value`, encoded; `body` is None
+    then and in an event without body."""
 
     sequence_number: int
     enqueued_ms: int
@@ -92,7 +92,7 @@ class DecodedEvent(msgspec.Struct, frozen=True):
 
 
 def open_event(data: bytes, start: int, end: int) -> DecodedEvent:
-    """Raises KernelError; see `decode_events`, which goes first."""
+    """Decode the message data[start:end]. Raises KernelError like `decode_events`."""
     columns = decode_events(data, [start, end])
     try:
         annotations = _split_map(columns.system[0])
@@ -124,12 +124,12 @@ def message_bounds(data: bytes, bounds: list[int]) -> list[tuple[int, int]]:
 
 
 def decode_text(value: bytes) -> bytes:
-    """What stands in an encoded string, symbol or binary."""
+    """The content of an encoded string, symbol or binary."""
     return value[5 if value[0] & 0x10 else 2 :]
 
 
 def decode_integer(value: bytes) -> int | None:
-    """The number that an encoded integer is; None for another value, also for a timestamp."""
+    """The value of an encoded integer; None for any other value, also for a timestamp."""
     if value[0] in _ZEROS:
         return 0
     form = _INTEGERS.get(value[0])

@@ -1,9 +1,9 @@
-"""The usual message, checked without a call per section: the shape that most clients send.
+"""The common message form, checked without a call per section. Most clients send it.
 
     [header] [message-annotations as in the event before] [properties] [application-properties] data
 
-It never judges: for whatever is not of that shape the answer is None, and the general check in
-`messages` decides. Both must agree on what they accept, which the tests compare.
+It rejects nothing: for any other form it returns None, and the general check in `messages` decides.
+What it accepts the general check accepts too; the tests compare both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.kernels._pure.messages import (
 )
 from penstock.kernels._pure.values import BOOLEAN, STRING8, SYMBOL8, WIDTH, check_text
 
-# Descriptor and constructor of a section as one number; the sections stand in this order.
+# Descriptor and constructor of a section as one number, in the order of the sections.
 _HEADER0, _HEADER8, _HEADER_LAST = 0x00537045, 0x005370C0, 0x005370FF
 _ANNOTATIONS, _ANNOTATIONS_LAST = 0x00537200, 0x005372FF
 _PROPERTIES0, _PROPERTIES8 = 0x00537345, 0x005373C0
@@ -33,10 +33,10 @@ _U32 = struct.Struct(">I").unpack_from
 def inspect_common_message(
     data: bytes, start: int, end: int, seen: AnnotationsCache
 ) -> Annotations | None:
-    """What the annotations of a usual message say; None if it has to be looked at closely.
+    """The annotations of a message of the common form; None for any other.
 
-    May raise IndexError, struct.error or KernelError, which is no answer either: it reads beyond
-    the message's end, so an error would be about other bytes.
+    Errors (IndexError, struct.error, KernelError) mean the same as None: the function may read
+    after the message's end, so the cause may be other bytes.
     """
     annotations = BARE
     position = start
@@ -70,9 +70,9 @@ def inspect_common_message(
 def _after_fields(
     data: bytes, position: int, head: int, list0: int, list8: int, fields: tuple[bytes, ...]
 ) -> int:
-    """Where a list0 or list8 of nulls, numbers and short texts ends, each of its field's type.
+    """The end of a list0 or list8 of nulls, numbers and short texts, each of its field's type.
 
-    The end of the whole data if it is none: no section can start there.
+    For any other value the end of the whole data, where no section can start.
     """
     if head == list0:
         return position + 4
@@ -110,7 +110,7 @@ def _after_fields(
 
 
 def _after_application_properties(data: bytes, position: int) -> int:
-    """Where a map8 of short strings and simple values ends; else the whole data's end."""
+    """The end of a map8 of short strings and simple values; else the end of the whole data."""
     stop = position + 1 + data[position]
     count = data[position + 1]
     position += 2

@@ -1,9 +1,9 @@
-"""From an event to its bytes in a batch, the producer's half.
+"""From events to the bytes of a batch, for producers.
 
     00 53 75 <binary:  <annotations> <fields> [00 53 74 <map>] 00 53 75 <binary: body> >
 
-Only what events usually hold is encoded here: properties whose keys are str and whose values are
-None, bool, int, float, str or bytes, and no subclass of those. All else is the caller's.
+Properties are encoded here if their keys are str and their values None, bool, int, float, str or
+bytes, and not of a subclass. The caller encodes all other events itself.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ def append_event(
     properties: dict[str, object] | None,
     body: bytes,
 ) -> bool:
-    """Append one event to a batch as a data section. False, and nothing appended, for one that is
-    unusual. `annotations` and `fields` are whole encoded sections, or empty."""
+    """Append one event to a batch as a data section.
+
+    `annotations` and `fields` are whole encoded sections, or empty. Returns False, and appends
+    nothing, for properties of other types or an event that is too large.
+    """
     if len(annotations) + len(fields) + len(body) > EVENT_BYTES_MAX:
         return False
     parts = [annotations, fields]
@@ -62,10 +65,13 @@ def append_bodies(
     *,
     size_max: int,
 ) -> list[int]:
-    """Append rows of an Arrow column of bodies as events, from `first` to before `stop`, until one
-    has no room in `size_max`; where the appended ones' messages start. `ends` are the column's
-    int32 offsets, little endian. Each event has `annotations`, with its number, an AMQP int that
-    begins at `number`, at `number_at` of them; below 0 they have none. Raises KernelError."""
+    """Append rows `first` to `stop` - 1 of an Arrow column of bodies as events.
+
+    `data` and `ends` are the column's bytes and int32 offsets, little endian. Each event gets
+    `annotations`; if `number_at` is not negative, its number is written there as an AMQP int, the
+    first one being `number`. Stops before `out` would have more than `size_max` bytes. Returns
+    where the appended messages start in `out`. Raises KernelError for offsets that are not valid.
+    """
     if len(ends) % 4:
         raise KernelError(f"{len(ends)} bytes of offsets: four each are needed")
     offsets = memoryview(ends).cast("B").cast("i")
@@ -110,7 +116,7 @@ def _encode_map(properties: dict[str, object]) -> bytes | None:
 
 
 def _append(out: bytearray, value: object) -> bool:
-    """In the smallest encoding (AMQP 1.6)."""
+    """Append the smallest encoding (AMQP 1.0 section 1.6); False for a value of another type."""
     kind = type(value)
     if kind is str:
         assert isinstance(value, str)

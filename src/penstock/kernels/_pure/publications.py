@@ -1,7 +1,7 @@
-"""From transfers to publications: every event checked, made canonical, ready to be stored.
+"""From transfers to publications: check every event and bring it into canonical form.
 
-What most clients send is canonical already. Then a batch is one slice of the bytes that came in:
-nothing is built per event. Everything else takes the general path behind the fast one.
+Most clients send canonical messages. A batch of these is one slice of the bytes that arrived, and
+nothing is built per event. The general path handles everything else.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from penstock.kernels._pure.messages import (
 from penstock.kernels._pure.values import BINARY8, BINARY32, ELEMENTS_MAX, KernelError, KeyConflict
 
 _EVENTS_MAX = 65_536
-_BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, after every event was made canonical
+_BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, all events in canonical form
 _SINGLES_BYTES = 1024 * 1024  # a coalesced publication is closed once it is this long
-_SINGLE_BYTES_MIN = _SINGLES_BYTES // _EVENTS_MAX  # an event counts as more, so that these fit
+_SINGLE_BYTES_MIN = _SINGLES_BYTES // _EVENTS_MAX  # added to each, so that at most _EVENTS_MAX fit
 
 # A data section: 00 53 75 a0 <len u8> or 00 53 75 b0 <len u32>.
 _DATA8 = 0x005375A0
@@ -62,7 +62,7 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
 
 
 class RefusedEvent(msgspec.Struct, frozen=True):
-    """Messages that cannot be taken, in the place where they stood."""
+    """Malformed messages, at their position among the publications."""
 
     count: int
     error: KernelError
@@ -108,10 +108,11 @@ def split_singles(
     publisher: str | None = None,
     messages: MessageFunctions = pure_messages,
 ) -> list[Publication | RefusedEvent]:
-    """Coalesce ordinary messages, data[bounds[2 * i]:bounds[2 * i + 1]], of one socket read.
+    """Combine the single messages data[bounds[2 * i]:bounds[2 * i + 1]] of one socket read.
 
-    Neighbours with the same partition key and consecutive producer numbers share a publication. A
-    malformed message becomes a Refusal in its place. Order is kept and the counts add up.
+    Consecutive messages with the same partition key and consecutive producer numbers share a
+    publication. A malformed message becomes a RefusedEvent. The order of messages is preserved, and
+    the counts add up to their number.
     """
     if bounds and not 0 <= min(bounds) <= max(bounds) <= len(data):
         raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
@@ -143,8 +144,30 @@ def split_singles(
     return split
 
 
+def count_metered_events(sections: bytes, step: int) -> int:
+    """Count one for each `step` bytes that an event has begun, at least one per event.
+
+    `sections` is a stored batch (penstock.model.events). Raises KernelError if it is damaged.
+    """
+    steps = position = 0
+    end = len(sections)
+    while position < end:
+        left = end - position
+        if left >= 5 and sections[position + 3] == BINARY8:
+            size, head = sections[position + 4], 5
+        elif left >= 8 and sections[position + 3] == BINARY32:
+            size, head = int.from_bytes(sections[position + 4 : position + 8], "big"), 8
+        else:
+            raise KernelError(f"the stored event at byte {position} is damaged")
+        if head + size > left:
+            raise KernelError(f"the stored event at byte {position} ends beyond byte {end}")
+        position += head + size
+        steps += 1 if size <= step else -(-size // step)
+    return steps
+
+
 class _CanonicalForm:
-    """What the service writes into each event: the batch's partition key, the publisher."""
+    """The partition key and the publisher that every stored event of a publication must carry."""
 
     __slots__ = ("_new", "_old", "key", "messages", "publisher", "section")
 
@@ -153,7 +176,8 @@ class _CanonicalForm:
         self.publisher = publisher
         self.messages = messages
         self.section = annotations_section(*service_annotations(key, publisher))
-        self._old = self._new = b""  # annotations, often the same in event after event
+        # The annotations of the last event and what replaces them: most events have the same.
+        self._old = self._new = b""
 
     @classmethod
     def of_batch(
@@ -174,7 +198,7 @@ class _CanonicalForm:
         )
 
     def apply(self, data: bytes, start: int, end: int, annotations: Annotations) -> bytes:
-        """The message as it is stored instead."""
+        """The message rewritten for the log. Raises KeyConflict."""
         if self.publisher is not None and annotations.key not in (None, self.publisher):
             raise KeyConflict(
                 f"the event at byte {start} has another partition key than its publisher's name"
@@ -194,7 +218,7 @@ class _CanonicalForm:
 
 
 class _CoalescedSingles:
-    """The publication that singles are being added to."""
+    """The publication to which single messages are being added."""
 
     __slots__ = ("count", "key", "last", "parts", "producer", "size")
 
@@ -204,7 +228,7 @@ class _CoalescedSingles:
         self.size = 0
         self.key: str | None = None
         self.producer: _Run = None
-        self.last: Annotations | None = None  # such as came last need no admission
+        self.last: Annotations | None = None  # of the last message: an equal one needs no `admit`
 
     def admit(
         self, key: str | None, annotations: Annotations, split: list[Publication | RefusedEvent]
@@ -250,7 +274,7 @@ def _inspect_single(
 def _inspect(
     data: bytes, start: int, end: int, seen: AnnotationsCache, messages: MessageFunctions
 ) -> Annotations:
-    if messages is pure_messages:  # the compiled check needs no shortcut
+    if messages is pure_messages:  # the compiled check needs no fast path
         with contextlib.suppress(IndexError, struct.error, KernelError):
             annotations = inspect_common_message(data, start, end, seen)
             if annotations is not None:
@@ -261,7 +285,7 @@ def _inspect(
 def leading_envelope(
     data: bytes, start: int, end: int, messages: MessageFunctions
 ) -> tuple[Annotations, int]:
-    """The envelope as far as it stands before the first event, and where that starts."""
+    """The annotations of the envelope sections before the first event, and where that starts."""
     annotations = BARE
     budget = [ELEMENTS_MAX]
     codes: set[int] = set()
@@ -279,7 +303,7 @@ def leading_envelope(
 
 
 def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> Publication | None:
-    """The whole batch as one slice, if there is nothing but events and all can stay as they are."""
+    """The batch as one slice if it consists of events that can be stored as they are, else None."""
     position, count = first, 0
     if wanted.key is None:
         position, count = _plain_events(data, first, end)
@@ -313,7 +337,7 @@ def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> P
 
 
 def _plain_events(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """How far, and how many, events follow that are nothing but one data section each."""
+    """The end and number of the leading events that consist of one data section each."""
     count = 0
     last8, last32 = end - 10, end - 16
     while position <= last8:
@@ -338,8 +362,8 @@ def _outer(
 ) -> tuple[Annotations, list[int]]:
     """The envelope's annotations, and three numbers for each event.
 
-    They are where its data section starts (-1 if that is not in canonical form), and where the
-    message in it starts and ends. Envelope sections may stand anywhere around the events.
+    The numbers are where its data section starts (-1 if that is not in canonical form), and where
+    the message in it starts and ends. Envelope sections may be anywhere around them.
     """
     annotations = BARE
     budget = [ELEMENTS_MAX]
@@ -384,7 +408,7 @@ def _check_envelope_code(code: int, codes: set[int]) -> None:
 def _assemble(
     data: bytes, events: list[int], wanted: _CanonicalForm, bytes_max: int
 ) -> Publication:
-    """Check each event, make it canonical where it is not, and join them."""
+    """Check each event, rewrite those that are not canonical, and join all."""
     seen = AnnotationsCache()
     sections = _SectionWriter(data, bytes_max)
     key = wanted.key
@@ -407,26 +431,26 @@ def _assemble(
 
 
 class _SectionWriter:
-    """A run of data sections, built of slices of `data` that are as long as possible."""
+    """Builds consecutive data sections from slices of `data` that are as long as possible."""
 
-    __slots__ = ("_bytes_max", "_data", "_kept", "_parts", "_reached", "_size")
+    __slots__ = ("_bytes_max", "_data", "_parts", "_pending", "_reached", "_size")
 
     def __init__(self, data: bytes, bytes_max: int) -> None:
         self._data = data
         self._bytes_max = bytes_max
         self._parts: list[bytes] = []
         self._size = 0
-        self._kept = self._reached = 0  # data[kept:reached] is still to be copied
+        self._pending = self._reached = 0  # data[_pending:_reached] has not been copied yet
 
     def keep(self, start: int, stop: int) -> None:
         """Add a data section of `data` as it is."""
         if start != self._reached:
             self._flush()
-            self._kept = start
+            self._pending = start
         self._reached = stop
 
     def put(self, message: bytes) -> None:
-        """Add a message that was written anew."""
+        """Add a rewritten message."""
         self._flush()
         self._parts += _data_head(len(message)), message
         self._grow(len(message) + 8)
@@ -436,13 +460,13 @@ class _SectionWriter:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def _flush(self) -> None:
-        if self._kept < self._reached:
-            self._parts.append(self._data[self._kept : self._reached])
-            self._grow(self._reached - self._kept)
-        self._kept = self._reached
+        if self._pending < self._reached:
+            self._parts.append(self._data[self._pending : self._reached])
+            self._grow(self._reached - self._pending)
+        self._pending = self._reached
 
     def _grow(self, length: int) -> None:
-        # A few bytes of event may become hundreds (publisher, key): bounded before they are many.
+        # Publisher and key can turn a few bytes into hundreds: check before the parts are joined.
         self._size += length
         if self._size > self._bytes_max:
             raise KernelError(f"the batch exceeds {self._bytes_max} bytes in canonical form")
@@ -459,7 +483,7 @@ def _begin_run(stamp: _Stamp) -> _Run:
 
 
 def _extend_run(run: _Run, stamp: _Stamp) -> _Run:
-    """The run with one more event, None if that is not the next one of the same producer."""
+    """The run with one more event; None if that is not the producer's next number."""
     if run is None or stamp is None or run[:2] != stamp[:2]:
         return None
     following = 0 if run[3] == _NUMBER_MAX else run[3] + 1

@@ -1,17 +1,17 @@
-"""`Intake`, the specification: memory that a socket fills, and what then came out of it."""
+"""`ReceiveBuffer`: memory that a socket fills."""
 
 from __future__ import annotations
 
 
 class ReceiveBuffer:
-    """A socket's reads, each behind what was left over from the one before.
+    """The reads of a socket, each after what remained unparsed of the read before.
 
-    `room` gives the memory for a read, `take` what is there when so much was read. The view that
-    `room` gave is not written to after that.
+    For each read, call `room`, let the socket fill the view, then call `take`. The caller must not
+    write to the view afterwards: compiled, `take` returns that memory.
     """
 
     def __init__(self, size: int) -> None:
-        """`size`: of the largest read."""
+        """`size` is the largest number of bytes of one read."""
         if size < 1:
             raise ValueError(f"an intake of {size} bytes: it has at least one")
         self._size = size
@@ -19,12 +19,12 @@ class ReceiveBuffer:
         self._memory = bytearray(size)
 
     def room(self, front: bytes) -> memoryview:
-        """Where the next read goes; `front` will stand before it."""
+        """A view for the next read; `take` returns `front` before the bytes read."""
         self._front = front
         return memoryview(self._memory)
 
     def take(self, count: int) -> bytes:
-        """The front and the `count` bytes read behind it."""
+        """The `front` of the last `room` and the `count` bytes that were read."""
         if not 0 <= count <= self._size:
             raise ValueError(f"{count} bytes of an intake of {self._size}")
         front, self._front = self._front, b""

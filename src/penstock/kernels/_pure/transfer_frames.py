@@ -1,4 +1,4 @@
-"""From stored events to transfer frames: the delivery's hot path.
+"""From stored events to transfer frames, for delivery.
 
 One event is one settled delivery. What a reader gets (protocol.md 5.4, 13):
 
@@ -9,7 +9,7 @@ One event is one settled delivery. What a reader gets (protocol.md 5.4, 13):
     00 53 72 c1 <size> <count>  <four pairs>  <the sender's own pairs>
     <the other stored sections as they are, without the header>
 
-The stored bytes were checked when they came in; here only what is walked is checked again.
+The stored bytes were checked at ingest; only the lengths that are read here are checked again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEAD8 = struct.Struct(">IBHB").unpack_from
 _HEAD32 = struct.Struct(">IHB").unpack_from
 _U32 = struct.Struct(">I").unpack_from
 
-# Behind the delivery-id: tag, format, settled, more, rcv-settle-mode, state, resume, aborted,
+# After the delivery-id: tag, format, settled, more, rcv-settle-mode, state, resume, aborted,
 # batchable.
 _LAST = b"\xa0\x00\x43\x41\x42\x40\x40\x40\x40\x41"
 _MORE = b"\xa0\x00\x43\x41\x41\x40\x40\x40\x40\x41"
@@ -107,7 +107,7 @@ def frame_events(
 
 
 class StoredEvents(Protocol):
-    """A stored batch, as far as framing goes."""
+    """What framing needs of a stored batch. All are plain attributes."""
 
     @property
     def first_sequence(self) -> int: ...
@@ -135,11 +135,13 @@ def frame_run(
     sequence: int,
     runtime: bytes,
 ) -> FramedDeliveries:
-    """The same over several stored batches: the first from the event `sequence` at `position` on,
-    those behind it whole. The position that is told is in the batch of the last event; where one
-    has fewer events than it says, the run ends with it.
+    """Frame events of several stored batches like `frame_events`.
 
-    Raises KernelError where any batch that is reached is damaged: the first alone may still go.
+    The first batch is framed from the event `sequence` at `position` on, the others from their
+    beginning. The returned position is in the batch of the last event. A batch with fewer events
+    than its `count` ends the run.
+
+    Raises KernelError if any batch that is reached is damaged, although the first may be intact.
     """
     parts: list[bytes] = []
     events = frames = size = 0
@@ -175,7 +177,7 @@ def frame_run(
 
 
 class _FrameLink:
-    """What is the same in all frames of one call."""
+    """What all frames of one call have in common."""
 
     __slots__ = ("enqueued", "frame_bytes_max", "head", "middle", "overhead", "room", "runtime")
 
@@ -286,7 +288,7 @@ def _own_annotations(sections: bytes, first: int, stop: int) -> tuple[int, int, 
     delivery-annotations, or more annotations than fit into a map8 together with the service's.
     """
     if sections[first + 2] == HEADER:
-        # Many clients write an empty or short one: it is dropped.
+        # Many clients write an empty or short header. Readers do not get it.
         if sections[first + 3] == LIST0:
             first += 4
         elif sections[first + 3] == LIST8:

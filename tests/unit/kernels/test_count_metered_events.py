@@ -1,4 +1,4 @@
-"""Steps of 64 KB that stored events take, whatever stands in their bodies."""
+"""Metered events: one for each 64 KB that a stored event has begun, whatever its body is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels import KernelError, count_metered_events
-from penstock.kernels._pure import steps as pure
+from penstock.kernels._pure import publications as pure
 
 KB = 1024
 STEP = 64 * KB
@@ -68,7 +68,7 @@ def test_other_codes_are_damage() -> None:
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 400), max_size=5))
-def test_twins_agree_on_any_bytes(tail: bytes, sizes: list[int]) -> None:
+def test_implementations_agree_on_any_bytes(tail: bytes, sizes: list[int]) -> None:
     sections = b"".join(map(section, sizes)) + tail
     try:
         expected = pure.count_metered_events(sections, 100)

@@ -1,4 +1,4 @@
-"""Twins of the kernels that gather rows, on the same inputs: same columns, records, sizes, errors.
+"""Both implementations of the row kernels on the same inputs: same columns, records, errors.
 
 Inputs are hand-made events with random damage, the same in every run.
 """
@@ -161,8 +161,8 @@ def union_of(encoded: bytes) -> bytes:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def twin() -> None:
-    """Both are compared here: once is enough."""
+def implementation() -> None:
+    """The tests compare both implementations, so one run is enough."""
 
 
 @pytest.fixture(scope="module")
@@ -181,9 +181,9 @@ def compiled() -> Callable[[str], ModuleType]:
 @pytest.mark.slow
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_gather_alike(compiled: Callable[[str], ModuleType], cases: int) -> None:
+def test_both_build_the_same_columns(compiled: Callable[[str], ModuleType], cases: int) -> None:
     rng = random.Random(4)
-    twins: dict[tuple[tuple[str, object], ...], tuple[Any, Any]] = {}
+    builders: dict[tuple[tuple[str, object], ...], tuple[Any, Any]] = {}
     for _ in range(cases):
         data, bounds = run_of_events(rng)
         options = {
@@ -192,11 +192,11 @@ def test_twins_gather_alike(compiled: Callable[[str], ModuleType], cases: int) -
             "json": rng.random() < 0.5,
             "buffer_bytes_max": rng.choice((0, 30, 300, 2**31 - 1, 2**31 - 1, 2**31 - 1)),
         }
-        pair = twins.get(tuple(options.items()))
+        pair = builders.get(tuple(options.items()))
         if pair is None:
-            pair = twins[tuple(options.items())] = (
+            pair = builders[tuple(options.items())] = (
                 arrow_columns.ArrowColumnBuilder(text_of, **options),  # type: ignore[arg-type] # mixed values
-                compiled("_arrow_columns").Gatherer(text_of, **options),
+                compiled("_arrow_columns").ArrowColumnBuilder(text_of, **options),
             )
         expected = outcome(pair[0], data, bounds)
         assert outcome(pair[1], data, bounds) == expected, (data, bounds, options)
@@ -205,7 +205,7 @@ def test_twins_gather_alike(compiled: Callable[[str], ModuleType], cases: int) -
 @pytest.mark.slow
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_write_avro_alike(compiled: Callable[[str], ModuleType], cases: int) -> None:
+def test_both_write_the_same_records(compiled: Callable[[str], ModuleType], cases: int) -> None:
     rng = random.Random(5)
     for _ in range(cases):
         data, bounds = run_of_events(rng)
@@ -214,7 +214,9 @@ def test_twins_write_avro_alike(compiled: Callable[[str], ModuleType], cases: in
             "block_bytes_max": rng.choice((0, 300, 2**31 - 1, 2**31 - 1)),
         }
         expected = outcome(avro_records.AvroRecordWriter(union_of, **options), data, bounds)  # type: ignore[arg-type] # mixed values
-        given = outcome(compiled("_avro_records").AvroRows(union_of, **options), data, bounds)
+        given = outcome(
+            compiled("_avro_records").AvroRecordWriter(union_of, **options), data, bounds
+        )
         assert given == expected, (data, bounds, options)
 
 

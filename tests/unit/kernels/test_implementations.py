@@ -1,4 +1,4 @@
-"""Twins of the kernels on the same inputs: same results, same errors, same words.
+"""Both implementations of the kernels on the same inputs: same results, same error texts.
 
 Inputs are hand-made messages with random damage, the same in every run.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import Callable
-from types import ModuleType
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,8 +127,8 @@ def stored_run(rng: random.Random, contents: tuple[bytes, ...]) -> list[StoredBa
 
 
 @pytest.fixture(autouse=True, scope="module")
-def twin() -> None:
-    """Both are compared here: once is enough."""
+def implementation() -> None:
+    """The tests compare both implementations, so one run is enough."""
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +138,21 @@ def cases(sized: Sized) -> int:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> ModuleType:
+def compiled() -> SimpleNamespace:
+    """The compiled kernels, whatever their module."""
     if importlib.util.find_spec("penstock.kernels._publications") is None:
         pytest.skip("no compiled kernels were built here")
-    return importlib.import_module("penstock.kernels._publications")
+    modules = ("_columns", "_publications", "_transfer_frames")
+    kernels: dict[str, object] = {}
+    for module in modules:
+        kernels |= vars(importlib.import_module(f"penstock.kernels.{module}"))
+    return SimpleNamespace(**kernels)
 
 
 @pytest.mark.slow
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_split_alike(compiled: ModuleType, cases: int) -> None:
+def test_both_split_alike(compiled: SimpleNamespace, cases: int) -> None:
     rng = random.Random(1)
     for _ in range(cases):
         messages = rng.choices(MESSAGES, k=rng.randint(1, 4))
@@ -173,7 +178,7 @@ def test_twins_split_alike(compiled: ModuleType, cases: int) -> None:
 @pytest.mark.slow
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_deliver_alike(compiled: ModuleType, cases: int) -> None:
+def test_both_deliver_alike(compiled: SimpleNamespace, cases: int) -> None:
     compiled_scan = importlib.import_module("penstock.amqp._transfer_scanner")
     rng = random.Random(2)
     for _ in range(cases):
@@ -216,7 +221,7 @@ def test_twins_deliver_alike(compiled: ModuleType, cases: int) -> None:
 @pytest.mark.slow
 @pytest.mark.sized("faults")
 @pytest.mark.timeout(7200)
-def test_twins_decode_alike(compiled: ModuleType, cases: int) -> None:
+def test_both_decode_alike(compiled: SimpleNamespace, cases: int) -> None:
     place = raw(
         "a3 1b", b"x-opt-sequence-number-epoch", "54 ff",
         "a3 15", b"x-opt-sequence-number", "81 00 00 00 00 00 00 00 07",
