@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from penstock.cli.app import app
-from penstock.cli.help import walk
+from penstock.cli.help import walk_commands
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "penstock"
 DOCSTRINGS, HELP_TEXTS, LOG_LINES = 20, 10, 10
@@ -49,7 +49,7 @@ def log_lines() -> Iterator[Text]:
 def help_texts() -> Iterator[Text]:
     root: Any = typer.main.get_command(app)
     context = typer.Context(root, info_name="penstock")
-    for path, command, below in walk(root, context):
+    for path, command, below in walk_commands(root, context):
         if command.help:
             yield path, command.help
         for parameter in command.get_params(below):
