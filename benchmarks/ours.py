@@ -31,8 +31,11 @@ class Penstock:
 
     kinds: tuple[int, ...] = (100, 1)
 
-    def __init__(self, data: Path, *, flush: str = "disk") -> None:
-        self.name = "Penstock" if flush == "disk" else "Penstock, no fsync"
+    def __init__(
+        self, data: Path, *, flush: str = "disk", executable: Path = PENSTOCK, name: str = ""
+    ) -> None:
+        self.name = name or ("Penstock" if flush == "disk" else "Penstock, no fsync")
+        self._executable = executable
         self.acknowledges = _ACKNOWLEDGES[flush]
         self.data = data
         self._flush = flush
@@ -51,7 +54,7 @@ class Penstock:
         assert self._broker is None
         ports = [f"--{door}-port=0" for door in ("amqp", "amqps", "https", "admin")]
         command: list[str | Path] = [
-            PENSTOCK,
+            self._executable,
             "serve",
             "--json",
             f"--data={self.data}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ class Row:
 
     def note(self, name: str, value: float) -> None:
         self._figures.setdefault(name, []).append(value)
+
+    def values(self, name: str) -> list[float]:
+        return self._figures[name]
 
     def median(self, name: str) -> float | None:
         values = self._figures.get(name)
@@ -74,7 +78,11 @@ class Results:
         for name, value in found.items():
             self._ceilings.setdefault(name, []).append(value)
 
-    def row(self, workload: str, subject: str, *, size: int) -> Row:
+    @property
+    def rows(self) -> Iterable[Row]:
+        return self._rows.values()
+
+    def row(self, workload: str, subject: str, *, size: int = 0) -> Row:
         key = (workload, subject)
         if key not in self._rows:
             self._rows[key] = Row(workload, subject, size=size)

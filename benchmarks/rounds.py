@@ -86,7 +86,7 @@ def publish_and_deliver(
                         continue
                     tell(f"round {number + 1} of {rounds}: {subject.name}, {label(size)}")
                     try:
-                        _one(subject, size, results, seconds)
+                        measure_once(subject, size, results, seconds)
                     except (RuntimeError, OSError, TimeoutError) as error:
                         if subject is found[0]:
                             raise
@@ -96,7 +96,8 @@ def publish_and_deliver(
                         )
 
 
-def _one(subject: Subject, size: int, results: Results, seconds: float) -> None:
+def measure_once(subject: Subject, size: int, results: Results, seconds: float) -> None:
+    """Publish batches and single events into an empty log, then read the batches back."""
     subject.broker.resume()
     subject.fresh()
     time.sleep(_SETTLE_S)
@@ -107,6 +108,7 @@ def _one(subject: Subject, size: int, results: Results, seconds: float) -> None:
         with measured(subject.broker) as cpu_s:
             result = checked(run(subject.publish(size, batch, seconds=seconds)), subject.name)
             row.add(result, broker_cpu_s=cpu_s())
+            row.note("memory_mb", subject.broker.rss_kb() / 1024)
         stored = stored or result
     assert stored is not None
     deliver = results.row(f"deliver {label(size)}", subject.name, size=size)
@@ -114,6 +116,7 @@ def _one(subject: Subject, size: int, results: Results, seconds: float) -> None:
         events = min(stored.events, _DELIVER_EVENTS_MAX[size])
         read = checked(run(subject.deliver(size, events=events)), subject.name)
         deliver.add(read, broker_cpu_s=cpu_s())
+        deliver.note("memory_mb", subject.broker.rss_kb() / 1024)
 
 
 def checked(result: LoadResult, name: str) -> LoadResult:

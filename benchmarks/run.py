@@ -21,6 +21,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks import (  # noqa: E402 - the path comes first
+    against,
     alone,
     hostile,
     idle,
@@ -40,6 +41,8 @@ HOSTILE = "hostile"  # five minutes, with a bar of its own: only when asked for
 
 def main() -> None:
     given = _arguments()
+    if given.against is not None:
+        sys.exit(_compare_builds(given))
     if HOSTILE in given.parts:
         pin_generator()
         hostile.bar(rounds=given.rounds, directory=given.directory)
@@ -55,10 +58,9 @@ def main() -> None:
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
     }
     pin_generator()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(dir=given.directory, prefix="penstock-bench-") as place,
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        _progress() as progress,
     ):
         task = progress.add_task("the machine's ceilings")
 
@@ -72,6 +74,30 @@ def main() -> None:
     if given.json is not None:
         results.write(given.json)
     Report(results.as_dict()).show(console)
+
+
+def _compare_builds(given: argparse.Namespace) -> int:
+    pin_generator()
+    with (
+        tempfile.TemporaryDirectory(dir=given.directory, prefix="penstock-bench-") as place,
+        _progress() as progress,
+    ):
+        task = progress.add_task("")
+        comparisons = against.compare_builds(
+            given.against,
+            Path(place),
+            repository=ROOT,
+            count=max(given.rounds, against.ROUNDS_MIN),
+            seconds=given.seconds,
+            tell=lambda text: progress.update(task, description=text),
+        )
+    wide_console().print(against.to_table(comparisons, given.against))
+    return against.exit_code(comparisons)
+
+
+def _progress() -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _measure(given: argparse.Namespace, place: Path, results: Results, tell: Tell) -> None:
@@ -110,6 +136,7 @@ def _arguments() -> argparse.Namespace:
     add("--idle", type=int, help="idle connections [2000, quick: 400]")
     add("--no-peers", action="store_true", help="Penstock alone")
     add("--part", dest="parts", action="append", choices=(*PARTS, HOSTILE), help="only these [all]")
+    add("--against", metavar="REF", help="compare this build with the build of this commit")
     add("--json", type=Path, help="also write the results here")
     add("--directory", type=Path, help="on which disk [the temporary directory's]")
     given = parser.parse_args()
