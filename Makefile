@@ -50,10 +50,10 @@ test-full: setup
 	@tools/test_full.sh $(ARGS)
 
 bench: setup
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python -m benchmarks.run $(ARGS)
 
 bench-spark: setup
-	$(BIN)/python -m benchmarks.spark $(ARGS)
+	$(BIN)/python -m benchmarks.scenarios.spark $(ARGS)
 
 asan: setup
 	@tools/asan.sh $(ARGS)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from benchmarks import ours, rounds
-from benchmarks.results import Results
-from benchmarks.rounds import Tell
+from benchmarks.report.results import Results
+from benchmarks.scenarios.comparison import SIZES, Tell, label, measure_once
+from benchmarks.systems.penstock import Penstock
 from rich.table import Table
 
 ROUNDS_MIN = 7
@@ -77,10 +77,10 @@ def compare_builds(
     tell(f"build {reference}")
     executable = build(repository, reference)
     tell(f"{reference} against itself")
-    again = ours.Penstock(place / "again", executable=executable, name="again")
-    base = ours.Penstock(place / "base", executable=executable, name="base")
+    again = Penstock(place / "again", executable=executable, name="again")
+    base = Penstock(place / "base", executable=executable, name="base")
     noise = measure_ratios(base, again, place, count=count, seconds=seconds, tell=tell)
-    this = ours.Penstock(place / "this", name="this build")
+    this = Penstock(place / "this", name="this build")
     ratios = measure_ratios(base, this, place, count=count, seconds=seconds, tell=tell)
     return judge(noise, ratios)
 
@@ -104,8 +104,8 @@ def _git(repository: Path, *arguments: str) -> bytes:
 
 
 def measure_ratios(
-    base: ours.Penstock,
-    other: ours.Penstock,
+    base: Penstock,
+    other: Penstock,
     place: Path,
     *,
     count: int,
@@ -119,10 +119,10 @@ def measure_ratios(
             system.start()
             system.broker.pause()
         for number in range(count):
-            for size in rounds.SIZES:
+            for size in SIZES:
                 for system in (base, other) if number % 2 == 0 else (other, base):
-                    tell(f"round {number + 1} of {count}: {system.name}, {rounds.label(size)}")
-                    rounds.measure_once(system, size, results, seconds)
+                    tell(f"round {number + 1} of {count}: {system.name}, {label(size)}")
+                    measure_once(system, size, results, seconds)
     finally:
         base.close()
         other.close()

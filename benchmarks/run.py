@@ -13,28 +13,24 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import against
+from benchmarks.report import machine
+from benchmarks.report.report import Report, wide_console
+from benchmarks.report.results import Results
+from benchmarks.scenarios import (
+    comparison,
+    hostile_clients,
+    idle_connections,
+    large_log,
+    penstock_only,
+    stalls,
+)
+from benchmarks.scenarios.comparison import Tell
+from benchmarks.systems.process import pin_generator
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks import (  # noqa: E402 - the path comes first
-    against,
-    alone,
-    hostile,
-    idle,
-    large,
-    machine,
-    rounds,
-    stalls,
-)
-from benchmarks.process import pin_generator  # noqa: E402
-from benchmarks.report import Report, wide_console  # noqa: E402
-from benchmarks.results import Results  # noqa: E402
-from benchmarks.rounds import Tell  # noqa: E402
-
 PARTS = ("rounds", "latency", "connections", "slow", "large", "idle", "stalls")
 HOSTILE = "hostile"  # five minutes, with a bar of its own: only when asked for
 
@@ -45,7 +41,7 @@ def main() -> None:
         sys.exit(_compare_builds(given))
     if HOSTILE in given.parts:
         pin_generator()
-        hostile.bar(rounds=given.rounds, directory=given.directory)
+        hostile_clients.bar(rounds=given.rounds, directory=given.directory)
         given.parts.remove(HOSTILE)
         if not given.parts:
             return
@@ -104,23 +100,23 @@ def _measure(given: argparse.Namespace, place: Path, results: Results, tell: Tel
     count, seconds = given.rounds, given.seconds
     few = min(count, 3)  # where nobody is compared
     if "rounds" in given.parts:
-        rounds.publish_and_deliver(
+        comparison.publish_and_deliver(
             place, results, rounds=count, seconds=seconds, peers=not given.no_peers, tell=tell
         )
     if "latency" in given.parts:
         longer = max(seconds, 2.0) if not given.quick else 1.0
-        alone.latency(place, results, rounds=few, seconds=longer, tell=tell)
+        penstock_only.latency(place, results, rounds=few, seconds=longer, tell=tell)
     if "connections" in given.parts:
-        counts = (64,) if given.quick else alone.CONNECTIONS
-        alone.many_connections(
+        counts = (64,) if given.quick else penstock_only.CONNECTIONS
+        penstock_only.many_connections(
             place, results, rounds=few, seconds=seconds, tell=tell, counts=counts
         )
     if "slow" in given.parts:
-        alone.slow_reader(place, results, rounds=few, seconds=seconds, tell=tell)
+        penstock_only.slow_reader(place, results, rounds=few, seconds=seconds, tell=tell)
     if "large" in given.parts:
-        large.large_log(place, results, log_gb=given.log_gb, tell=tell, starts=few)
+        large_log.large_log(place, results, log_gb=given.log_gb, tell=tell, starts=few)
     if "idle" in given.parts:
-        idle.idle_connections(place, results, count=given.idle, tell=tell)
+        idle_connections.idle_connections(place, results, count=given.idle, tell=tell)
     if "stalls" in given.parts:
         hubs, connections = (200, 300) if given.quick else (stalls.HUBS, stalls.CONNECTIONS)
         stalls.event_loop_stalls(place, results, hubs=hubs, connections=connections, tell=tell)

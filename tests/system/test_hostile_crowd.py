@@ -1,7 +1,7 @@
 """Sixty-four connections that misbehave at once, each in a way of its own, beside a client that
 does not: whatever that one was told is stored can be read, and memory stays what it was.
 
-`benchmarks/hostile.py` measures what they cost it; no time is asserted here.
+`benchmarks/scenarios/hostile_clients.py` measures what they cost it; no time is asserted here.
 """
 
 from __future__ import annotations

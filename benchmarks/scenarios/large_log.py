@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.machine import MB, drop_page_cache
-from benchmarks.ours import BATCHES_IN_FLIGHT, HUB, Penstock
-from benchmarks.process import measured
-from benchmarks.results import Results
-from benchmarks.rounds import Tell, checked
-from benchmarks.subject import run
+from benchmarks.report.machine import MB, drop_page_cache
+from benchmarks.report.results import Results
+from benchmarks.scenarios.comparison import Tell, checked
+from benchmarks.systems.base import run
+from benchmarks.systems.penstock import BATCHES_IN_FLIGHT, HUB, Penstock
+from benchmarks.systems.process import measured
 
 from penstock.client.load.measurements import LoadResult
 from penstock.client.load.producer import LoadProfile, publish, receive

@@ -1,4 +1,4 @@
-"""How fast the log is beside the disk it stands on: `python benchmarks/micro_log.py [--quick]`.
+"""How fast the log is beside the disk it stands on: `python -m benchmarks.micro.log [--quick]`.
 
 Every figure is taken on this machine in this run; compare ratios, not figures of two machines.
 Batches are 100 events of 100 bytes, as the SDKs send them: 10.5 KB.

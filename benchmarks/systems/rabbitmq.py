@@ -14,14 +14,14 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.process import Broker, free_port, wait_for_port
-from benchmarks.rabbit_stream import (
+from benchmarks.systems.base import Absent, run
+from benchmarks.systems.process import Broker, free_port, wait_for_port
+from benchmarks.systems.rabbitmq_stream import (
     StreamConnection,
     StreamPublisher,
     StreamReader,
     make_stream,
 )
-from benchmarks.subject import Absent, run
 
 from penstock.amqp.events import Event, SaslMechanismsReceived
 from penstock.amqp.link import LinkRole

@@ -6,11 +6,11 @@ import asyncio
 import resource
 from pathlib import Path
 
-from benchmarks.ours import HUB, Penstock
-from benchmarks.process import FILES_MAX
-from benchmarks.results import Results
-from benchmarks.rounds import Tell
-from benchmarks.subject import run
+from benchmarks.report.results import Results
+from benchmarks.scenarios.comparison import Tell
+from benchmarks.systems.base import run
+from benchmarks.systems.penstock import HUB, Penstock
+from benchmarks.systems.process import FILES_MAX
 
 from penstock.client.connection import Connection, connect
 from penstock.model.connection_string import Endpoint

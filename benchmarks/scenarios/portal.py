@@ -1,6 +1,6 @@
 """What open tabs of the portal take from a publisher: the same run, with tabs and without.
 
-    python benchmarks/portal.py [--tabs 10] [--rounds 4] [--seconds 5]
+    python -m benchmarks.scenarios.portal [--tabs 10] [--rounds 4] [--seconds 5]
 
 Two numbers, because a busy machine blurs the first: the rate of `penstock bench send` in turns with
 and without tabs, and the processor time that the broker itself spends on tabs while nobody

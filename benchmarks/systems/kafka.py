@@ -18,8 +18,8 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from pathlib import Path
 
-from benchmarks.process import Broker, free_port, wait_for_port
-from benchmarks.subject import Absent, run
+from benchmarks.systems.base import Absent, run
+from benchmarks.systems.process import Broker, free_port, wait_for_port
 from crc32c import crc32c
 
 from penstock.client.load.measurements import LoadResult

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from benchmarks.process import BROKER_CORE, GENERATOR_CORE
+from benchmarks.systems.process import BROKER_CORE, GENERATOR_CORE
 
 KB, MB = 1024, 1024 * 1024
 _LOOPBACK_BYTES = 256 * MB

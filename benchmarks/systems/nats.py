@@ -15,8 +15,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.process import Broker, free_port, wait_for_port
-from benchmarks.subject import Absent, run
+from benchmarks.systems.base import Absent, run
+from benchmarks.systems.process import Broker, free_port, wait_for_port
 
 from penstock.client.load.measurements import LoadResult
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.process import Broker
+from benchmarks.systems.process import Broker
 
 from penstock.client import Endpoint, parse_connection_string
 from penstock.client.load.measurements import LoadResult
@@ -59,7 +59,7 @@ class Penstock:
             "--json",
             f"--data={self.data}",
             "--log-level=warning",
-            "--no-portal",  # benchmarks/portal.py measures what that takes
+            "--no-portal",  # benchmarks/scenarios/portal.py measures what that takes
         ]
         started_s = time.perf_counter()
         self._broker = Broker(

@@ -1,6 +1,6 @@
 """Ranges as a task of Spark reads them: the broker on one core, the reader on the other.
 
-    .venv/bin/python -m benchmarks.ranges [EVENTS] [ROUNDS]
+    .venv/bin/python -m benchmarks.scenarios.ranges [EVENTS] [ROUNDS]
 
 Each figure is the median of the rounds: events a second, and events per second of the reader's CPU,
 which is what other work on the same machine leaves of it.
@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.ours import HUB, Penstock
-from benchmarks.process import pin_generator
+from benchmarks.systems.penstock import HUB, Penstock
+from benchmarks.systems.process import pin_generator
 
 from penstock.client.ranges import HubReader, MessageChunk, RangeSettings, read_chunks
 from penstock.client.values import avro_value, json_text

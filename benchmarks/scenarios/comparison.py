@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import kafka, machine, nats, ours, rabbitmq
-from benchmarks.process import measured
-from benchmarks.results import Results
-from benchmarks.subject import Absent, Subject, run
+from benchmarks.report import machine
+from benchmarks.report.results import Results
+from benchmarks.systems import kafka, nats, rabbitmq
+from benchmarks.systems.base import Absent, Subject, run
+from benchmarks.systems.penstock import Penstock
+from benchmarks.systems.process import measured
 
 from penstock.client.load.measurements import LoadResult
 
@@ -35,7 +37,7 @@ def subjects(place: Path, results: Results, *, peers: bool, tell: Tell) -> Itera
     found: list[Subject] = []
     try:
         tell("Penstock starts")
-        penstock = ours.Penstock(place / "penstock")
+        penstock = Penstock(place / "penstock")
         penstock.start()
         penstock.broker.pause()
         found.append(penstock)

@@ -1,8 +1,8 @@
 """Capture: the Avro encoder by itself, and whether a service that captures keeps up with ingress.
 
-    python -m benchmarks.capture encoder
-    python -m benchmarks.capture ingress --rate 40 --seconds 180
-    python -m benchmarks.capture idle --interval 60
+    python -m benchmarks.scenarios.capture encoder
+    python -m benchmarks.scenarios.capture ingress --rate 40 --seconds 180
+    python -m benchmarks.scenarios.capture idle --interval 60
 
 `ingress` runs broker, load and Spark together on this machine: 1 KB events at so many MB/s, codec
 deflate, 4 partitions; it prints the backlog every few seconds. It goes up and down with the open
@@ -18,23 +18,19 @@ import os
 import random
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from penstock.capture.container import BLOCK_BYTES, deflate
+from penstock.client.ranges import RangeSettings, read_chunks
+from penstock.client.values import avro_value
+from penstock.kernels import AvroRecordWriter
+from penstock.management.client import ManagementClient
 
-from penstock.capture.container import BLOCK_BYTES, deflate  # noqa: E402 - the path comes first
-from penstock.client.ranges import RangeSettings, read_chunks  # noqa: E402
-from penstock.client.values import avro_value  # noqa: E402
-from penstock.kernels import AvroRecordWriter  # noqa: E402
-from penstock.management.client import ManagementClient  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 PENSTOCK = ROOT / ".venv" / "bin" / "penstock"
 KB, MB = 1024, 1024 * 1024
 HUB = "events"

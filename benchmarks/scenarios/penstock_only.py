@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from benchmarks.ours import BATCHES_IN_FLIGHT, HUB, PARTITIONS, SINGLES_IN_FLIGHT, Penstock
-from benchmarks.process import measured
-from benchmarks.results import Results
-from benchmarks.rounds import BATCH, Tell, checked, label
-from benchmarks.subject import run
+from benchmarks.report.results import Results
+from benchmarks.scenarios.comparison import BATCH, Tell, checked, label
+from benchmarks.systems.base import run
+from benchmarks.systems.penstock import (
+    BATCHES_IN_FLIGHT,
+    HUB,
+    PARTITIONS,
+    SINGLES_IN_FLIGHT,
+    Penstock,
+)
+from benchmarks.systems.process import measured
 
 from penstock.client.connection import Connection
 from penstock.client.load.measurements import LoadResult

@@ -1,4 +1,4 @@
-"""What one CPU second buys in each kernel: `python benchmarks/micro_kernels.py [seconds]`.
+"""What one CPU second buys in each kernel: `python -m benchmarks.micro.kernels [seconds]`.
 
 Events per CPU second (user + system time of this process), median of five, so that neighbours on
 the machine disturb little. The bytes are laid out as the official Python SDK lays them out.

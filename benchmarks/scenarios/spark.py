@@ -1,7 +1,7 @@
 """Spark through the format `eventhubs`: batch and streaming reads, and the sink, on this machine.
 
-    python -m benchmarks.spark                     everything, medians of 5
-    python -m benchmarks.spark --rounds 1 --scale 0.2     a look
+    python -m benchmarks.scenarios.spark                     everything, medians of 5
+    python -m benchmarks.scenarios.spark --rounds 1 --scale 0.2     a look
 
 Broker, Spark (local[2]) and client share the same cores. Reads go to `noop` with all nine columns
 from a hub of 4 partitions. Beside them, in the same run and in turn, a source that yields one ready
@@ -26,14 +26,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from penstock.client import EventData, EventHubProducerClient
+from penstock.spark import session
+from penstock.spark.eventhubs.options import EventHubsOptions
 
-from penstock.client import EventData, EventHubProducerClient  # noqa: E402 - the path comes first
-from penstock.spark import session  # noqa: E402
-from penstock.spark.eventhubs.options import EventHubsOptions  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 PENSTOCK = ROOT / ".venv" / "bin" / "penstock"
 PARTITIONS = 4
 KB = 1024

@@ -1,26 +1,21 @@
 """Results as a table for the terminal, a page for the docs, a chart.
 
-`python benchmarks/report.py results.json` prints the table; with `--docs` it also puts the figures
-between the marks in docs/benchmarks.md and draws docs/benchmarks.svg.
+`python -m benchmarks.report.report results.json` prints the table. With `--docs` it also
+writes the figures between the marks in docs/benchmarks.md and draws docs/benchmarks.svg.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report.chart import draw, shown_rate, shown_ratio
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.chart import draw, shown_rate, shown_ratio  # noqa: E402 - the path comes first
-
+ROOT = Path(__file__).resolve().parents[2]
 OURS = "Penstock"
 PAGE, CHART = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"
 _COLUMNS = 150

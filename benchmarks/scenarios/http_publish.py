@@ -1,7 +1,7 @@
 """HTTPS publishing, durable: requests per second over kept-alive TLS connections.
 
-    benchmarks/http_publish.py                      1 KB a request, 32 connections
-    benchmarks/http_publish.py --batch 200          JSON batches of 200 such events
+    python -m benchmarks.scenarios.http_publish                      1 KB a request, 32 connections
+    python -m benchmarks.scenarios.http_publish --batch 200          JSON batches of 200 such events
 
 The broker runs as a user runs it, on one core; this generator, which speaks just enough HTTP, on
 another where there is one. Every answer is checked; only 201 counts.

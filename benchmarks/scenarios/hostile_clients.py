@@ -1,8 +1,8 @@
 """An honest client's acknowledgements alone, and beside unauthenticated peers that misbehave.
 
     make bench ARGS="--part hostile"             the bar: 500 connections, 30 s, median of 5 runs
-    benchmarks/hostile.py --each --rounds 1      each kind by itself
-    benchmarks/hostile.py --kinds flows,links    any kinds, also with a token
+    python -m benchmarks.scenarios.hostile_clients --each --rounds 1    each kind by itself
+    python -m benchmarks.scenarios.hostile_clients --kinds flows,links  only these kinds
 
 The broker runs as a user runs it, on one core. The client and the peers, which come from 127.0.0.2
 and run at nice 19, share another. The peers send as fast as the broker reads, and reconnect when
@@ -24,21 +24,17 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.misbehaving import (  # noqa: E402 - the path comes first
+from benchmarks.scenarios.hostile_input import (
     KINDS,
     UNAUTHENTICATED,
     Target,
     misbehave,
 )
-from benchmarks.ours import HUB, Penstock  # noqa: E402
-from benchmarks.process import pin_generator  # noqa: E402
-from benchmarks.subject import run  # noqa: E402
+from benchmarks.systems.base import run
+from benchmarks.systems.penstock import HUB, Penstock
+from benchmarks.systems.process import pin_generator
 
-from penstock.client.load.producer import LoadProfile, publish  # noqa: E402
+from penstock.client.load.producer import LoadProfile, publish
 
 CONNECTIONS = 500
 SECONDS = 30.0

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Protocol, TypeVar
 
-from benchmarks.process import Broker
+from benchmarks.systems.process import Broker
 
 from penstock.client.load.measurements import LoadResult
 

@@ -1,8 +1,8 @@
 """`penstock.client` beside the official azure-eventhub (asyncio), in one run on one machine.
 
-    benchmarks/client.py                    three rounds of each
-    benchmarks/client.py --quick            one short round, to look
-    benchmarks/client.py --flush os         the broker does not wait for the disk
+    python -m benchmarks.scenarios.client                    three rounds of each
+    python -m benchmarks.scenarios.client --quick            one short round, to look
+    python -m benchmarks.scenarios.client --flush os         the broker does not wait for the disk
 
 The broker runs as a user runs it, on one core; all clients on another, one after the other, in this
 process and on one event loop (uvloop). Both send 1 KB events in batches as large as the service
@@ -28,14 +28,9 @@ from pathlib import Path
 
 import msgspec
 import uvloop
+from benchmarks.systems.process import Broker, pin_generator
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.process import Broker, pin_generator  # noqa: E402 - the path comes first
-
-from penstock.client import (  # noqa: E402
+from penstock.client import (
     EventData,
     EventHubBufferedProducerClient,
     EventHubConsumerClient,

@@ -1,6 +1,6 @@
 """What throttle, meter and metrics cost: one service with and without them, in turns, in one run.
 
-    python benchmarks/metering.py [--seconds 12]
+    python -m benchmarks.scenarios.metering [--seconds 12]
 
 The service is `penstock serve` with a switch (`--switched`, for this script alone): on SIGUSR1 they
 are cut out, on the next one they are back. It is thrown thirty times a second while one workload
@@ -25,27 +25,24 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from benchmarks.scenarios.comparison import checked
+from benchmarks.systems.penstock import BATCHES_IN_FLIGHT, HUB, SINGLES_IN_FLIGHT, Penstock
+from benchmarks.systems.process import pin_generator
 
-from benchmarks import ours  # noqa: E402 - the path comes first
-from benchmarks.process import pin_generator  # noqa: E402
-from benchmarks.rounds import checked  # noqa: E402
+from penstock.broker import Broker, HubRuntime, Reader
+from penstock.catalog.memory import MemoryCatalog
+from penstock.client.load import producer as generator
+from penstock.client.load.measurements import LoadResult
+from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.log.api import AppendDone, PartitionLog
+from penstock.log.memory import MemoryLogStore
+from penstock.model import limits
+from penstock.model.clock import SystemClock
+from penstock.model.entities import Hub, Namespace
+from penstock.model.events import EventBatch, Receipt
+from penstock.model.names import HubName, NamespaceName
 
-from penstock.broker import Broker, HubRuntime, Reader  # noqa: E402
-from penstock.catalog.memory import MemoryCatalog  # noqa: E402
-from penstock.client.load import producer as generator  # noqa: E402
-from penstock.client.load.measurements import LoadResult  # noqa: E402
-from penstock.client.load.producer import LoadProfile, publish, receive  # noqa: E402
-from penstock.log.api import AppendDone, PartitionLog  # noqa: E402
-from penstock.log.memory import MemoryLogStore  # noqa: E402
-from penstock.model import limits  # noqa: E402
-from penstock.model.clock import SystemClock  # noqa: E402
-from penstock.model.entities import Hub, Namespace  # noqa: E402
-from penstock.model.events import EventBatch, Receipt  # noqa: E402
-from penstock.model.names import HubName, NamespaceName  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ((100, 1), (100, 100), (1000, 100))  # bytes, events in a publication
 _TURN_S = 0.033
 _NAMESPACE = NamespaceName("benchmark")
@@ -117,21 +114,20 @@ def _cpu_ns(pid: int) -> int:
 
 def _compare(place: Path, seconds: float) -> None:
     program = place / "penstock-switched"
-    script = Path(__file__).resolve()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {script} --switched "$@"\n')
+    this = f"{sys.executable} -m benchmarks.scenarios.metering"
+    program.write_text(f'#!/bin/sh\ncd {ROOT} && exec {this} --switched "$@"\n')
     program.chmod(0o755)
-    ours.PENSTOCK = program
     generator._REPORT_S = _TURN_S
-    penstock = ours.Penstock(place / "data", flush="os")  # the disk is not what is measured
+    penstock = Penstock(place / "data", flush="os", executable=program)  # the disk is not measured
     try:
         penstock.fresh()
         for number, (size, batch) in enumerate(WORKLOADS):
             load = LoadProfile(
-                hub=ours.HUB,
+                hub=HUB,
                 partition=str(number),
                 size=size,
                 batch=batch,
-                in_flight=ours.SINGLES_IN_FLIGHT if batch == 1 else ours.BATCHES_IN_FLIGHT,
+                in_flight=SINGLES_IN_FLIGHT if batch == 1 else BATCHES_IN_FLIGHT,
                 duration_s=seconds,
             )
             endpoint = penstock.endpoint
@@ -143,7 +139,7 @@ def _compare(place: Path, seconds: float) -> None:
         turns = Turns(penstock.broker.process.pid)
         reading = receive(
             penstock.endpoint,
-            ours.HUB,
+            HUB,
             partitions=["1"],
             duration_s=seconds,
             tls=None,

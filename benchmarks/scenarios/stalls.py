@@ -20,22 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from benchmarks.report.results import Results
+from benchmarks.scenarios.comparison import Tell
+from benchmarks.systems.base import run
+from benchmarks.systems.process import BROKER_CORE, FILES_MAX
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.process import BROKER_CORE, FILES_MAX  # noqa: E402 - the path comes first
-from benchmarks.results import Results  # noqa: E402
-from benchmarks.rounds import Tell  # noqa: E402
-from benchmarks.subject import run  # noqa: E402
-
-from penstock.catalog.api import Catalog  # noqa: E402
-from penstock.client import parse_connection_string  # noqa: E402
-from penstock.client.connection import Connection, connect  # noqa: E402
-from penstock.model.connection_string import Endpoint  # noqa: E402
-from penstock.model.entities import ConsumerGroup, Hub  # noqa: E402
-from penstock.model.names import GroupName, HubName  # noqa: E402
+from penstock.catalog.api import Catalog
+from penstock.client import parse_connection_string
+from penstock.client.connection import Connection, connect
+from penstock.model.connection_string import Endpoint
+from penstock.model.entities import ConsumerGroup, Hub
+from penstock.model.names import GroupName, HubName
 
 BAR_MS = 50.0
 HUBS, CONNECTIONS = 2_000, 3_000
