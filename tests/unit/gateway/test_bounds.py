@@ -397,7 +397,7 @@ def test_bug_in_a_timer(
     world: World, peer: Peer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = peer.receiver(0)
-    monkeypatch.setattr(app_of(peer, link), "rest", boom)
+    monkeypatch.setattr(app_of(peer, link), "release_memory", boom)
     world.loop.advance(20_000)
     crashed(world, peer, caplog)
 
