@@ -7,6 +7,7 @@ is rewritten (CONTRIBUTING.md).
 from __future__ import annotations
 
 import ast
+import functools
 import random
 import sys
 from collections.abc import Iterator
@@ -63,20 +64,30 @@ def _modules() -> Iterator[tuple[str, ast.Module]]:
         yield str(path.relative_to(SOURCE)), ast.parse(path.read_text())
 
 
-def main() -> None:
-    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    chance = random.Random(seed)
-    for title, texts, count in (
+@functools.cache
+def all_texts() -> list[tuple[str, list[Text], int]]:
+    """Title, texts and number of texts of each part of a sample."""
+    parts = (
         ("Docstrings", docstrings(), DOCSTRINGS),
         ("Help texts", help_texts(), HELP_TEXTS),
         ("Log lines", log_lines(), LOG_LINES),
-    ):
-        print(f"## {title}\n")
-        places = {text: where for where, text in texts}  # each text once
-        for text, where in chance.sample(sorted(places.items()), count):
+    )
+    return [
+        (title, sorted({text: where for where, text in texts}.items()), count)  # each text once
+        for title, texts, count in parts
+    ]
+
+
+def sample(seed: int) -> str:
+    chance = random.Random(seed)
+    lines = []
+    for title, texts, count in all_texts():
+        lines.append(f"## {title}\n")
+        for text, where in chance.sample(texts, count):
             indented = "\n    ".join(text.splitlines())
-            print(f"- {where}\n    {indented}\n")
+            lines.append(f"- {where}\n    {indented}\n")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    print(sample(int(sys.argv[1]) if len(sys.argv) > 1 else 1))

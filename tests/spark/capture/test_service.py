@@ -341,6 +341,7 @@ def _next_second() -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.full("spark")  # unit/management/test_captures.py has the states
 def test_storage_that_is_away_is_told_waited_for_and_caught_up_with(
     captured: Captured, tls_azurite: TlsAzurite
 ) -> None:

@@ -145,8 +145,9 @@ def test_broker_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monkey
         silent = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
     silent.close()
     gc.collect()
-    assert set(threading.enumerate()) == threads
-    assert _descriptors() == descriptors
+    # Threads and descriptors of an earlier test may end meanwhile.
+    assert set(threading.enumerate()) <= threads
+    assert _descriptors() <= descriptors
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,8 +158,8 @@ def _descriptors() -> int:
 async def test_async_block_leaves_no_thread() -> None:
     threads = set(threading.enumerate())
     async with broker():
-        assert set(threading.enumerate()) > threads
-    assert set(threading.enumerate()) == threads
+        assert set(threading.enumerate()) - threads
+    assert set(threading.enumerate()) <= threads
 
 
 async def test_cancelled_start_leaves_no_thread() -> None:
