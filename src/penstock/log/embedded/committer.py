@@ -61,12 +61,42 @@ class Committed(Protocol):
         ...
 
 
+class Job:
+    """Work for a helper thread, or for the caller that takes it back before a helper begins it."""
+
+    __slots__ = ("_chore", "future")
+
+    def __init__(self, chore: Chore) -> None:
+        self.future: Future[object] = Future()  # done when the work has ended
+        self._chore: Chore | None = chore
+
+    def run(self) -> None:
+        """Run the work, unless it was taken back. An error is logged."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        assert self._chore is not None
+        try:
+            self._chore()
+        except BaseException:
+            _logger.exception("A job of a flush helper failed.")
+        self.future.set_result(None)
+
+    def take_back(self) -> Chore | None:
+        """The work, for the caller to run; None if a helper has begun it. The job no longer holds
+        it: a busy helper may find the job in its queue much later, and a round's payloads must not
+        wait for that."""
+        if not self.future.cancel():
+            return None
+        chore, self._chore = self._chore, None
+        return chore
+
+
 class HelperThreads:
     """A fixed number of threads, all started at construction."""
 
     def __init__(self, count: int) -> None:
         """Goes on with fewer threads, or none, where the system refuses to start more."""
-        self._jobs: SimpleQueue[tuple[Future[object], Chore] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         for number in range(count):
             thread = threading.Thread(
@@ -83,30 +113,32 @@ class HelperThreads:
                 return
             self._threads.append(thread)
 
-    def submit(self, job: Chore) -> Future[object]:
-        """Any thread. The future can be canceled until a helper begins the job; without helpers the
-        caller runs it here."""
-        future: Future[object] = Future()
+    def submit(self, chore: Chore) -> Job:
+        """Any thread. Without helpers the caller runs it here."""
+        job = Job(chore)
         if self._threads:
-            self._jobs.put((future, job))
+            self._jobs.put(job)
         else:
-            _run_job(future, job)
-        return future
+            job.run()
+        return job
 
-    def run_all(self, jobs: Sequence[Chore]) -> None:
-        """Run all jobs, side by side where helpers are free, and return when all have ended.
+    def run_all(self, chores: Sequence[Chore]) -> None:
+        """Run all chores, side by side where helpers are free, and return when all have ended.
 
-        The jobs must not raise. The caller runs the first one and every job that no helper has
-        begun by then, so this ends also when no helper is left.
+        They must not raise. The caller runs the first one and every other that no helper has begun
+        by then, so this ends also when no helper is left.
         """
-        futures = [(self.submit(job), job) for job in jobs[1:]]
-        jobs[0]()
-        for future, job in futures:
-            if future.cancel():
-                job()
-        for future, _ in futures:
-            if not future.cancelled():
-                future.exception()  # waits
+        jobs = [self.submit(chore) for chore in chores[1:]]
+        chores[0]()
+        begun: list[Job] = []
+        for job in jobs:
+            chore = job.take_back()
+            if chore is None:
+                begun.append(job)
+            else:
+                chore()
+        for job in begun:
+            job.future.exception()  # waits
 
     def close(self) -> None:
         """Wait for all jobs that were submitted."""
@@ -116,9 +148,9 @@ class HelperThreads:
             thread.join()
 
     def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            _run_job(*item)
-            del item  # the job holds a round's payloads
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            del job  # it holds a round's payloads
 
 
 class Committer:
@@ -312,16 +344,6 @@ class Committer:
             failed = Outcome([], None, [], pending, error=error, is_final=True)
             self._news.append(partial(partition.settle, failed))
         self._wake_owner()
-
-
-def _run_job(future: Future[object], job: Chore) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        job()
-    except BaseException:
-        _logger.exception("A job of a flush helper failed.")
-    future.set_result(None)
 
 
 def _guarded(act: Callable[[], object]) -> None:
