@@ -174,7 +174,7 @@ SEGMENT_BYTES = 64 * MB
 BATCH_EVENTS_MAX = 65_536
 RECORD_PAYLOAD_BYTES_MAX = 4 * MB  # a publication after it was made canonical, or coalesced singles
 TAIL_CACHE_BYTES = 4 * MB  # committed records of one partition kept in memory for live readers
-TAIL_CACHE_AGE_MS = 60_000  # older ones are read from the disk: a quiet partition holds nothing
+TAIL_CACHE_AGE_MS = 10_000  # older ones are read from the disk: a quiet partition holds nothing
 READ_CHUNK_BYTES = 1 * MB
 
 assert PUBLICATION_BYTES_STANDARD <= PUBLICATION_BYTES_DEDICATED < RECORD_PAYLOAD_BYTES_MAX
