@@ -182,7 +182,7 @@ CLIENT_MESSAGE_BYTES_MAX = 1 * MB  # where the service announces no limit (proto
 
 # --- Reading ------------------------------------------------------------------------------------
 TAIL_CACHE_BYTES = 4 * MB  # committed records of one partition kept in memory for live readers
-TAIL_CACHE_AGE_MS = 60_000  # older ones are read from the disk: a quiet partition holds nothing
+TAIL_CACHE_AGE_MS = 10_000  # older ones are read from the disk: a quiet partition holds nothing
 READ_CHUNK_BYTES = 1 * MB
 
 # To raise the limit of a publication, first raise RECORD_PAYLOAD_BYTES_MAX and the kernels' limits.

@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 # New objects before a young collection, and young collections before a middle one.
-_THRESHOLDS = (3_000, 1, 1_000_000)  # the oldest generation: only by `_collect_old`
+_THRESHOLDS = (1_000, 1, 1_000_000)  # the oldest generation: only by `_collect_old`
 OLD_OBJECTS_MAX = 6_000  # survivors of middle collections that are not frozen yet
 _OLD = 2
 _FROZEN_OBJECTS_MIN = 500_000  # 2,000 open hubs and 3,000 connections have about as many

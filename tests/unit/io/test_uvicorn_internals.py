@@ -27,7 +27,8 @@ METHODS: dict[type, str] = {
 }
 ATTRIBUTES: dict[type, str] = {
     HttpToolsProtocol: "app_state loop connections scope headers parser pipeline cycle transport",
-    RequestResponseCycle: "response_started response_complete keep_alive disconnected message_event",
+    RequestResponseCycle: "response_started response_complete keep_alive disconnected"
+    " message_event",
     ServerState: "connections tasks",
     WebSocketsSansIOProtocol: "app_state loop transport close_timeout queue read_paused close_sent"
     " frames curr_msg_data_type conn writable",

@@ -67,12 +67,42 @@ class CommittedPartition(Protocol):
         ...
 
 
+class Job:
+    """A task for a helper thread, or for the caller if it takes the task back in time."""
+
+    __slots__ = ("_task", "future")
+
+    def __init__(self, task: Task) -> None:
+        self.future: Future[object] = Future()  # done when the task has ended
+        self._task: Task | None = task
+
+    def run(self) -> None:
+        """Run the task, unless it was taken back. An error is logged."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        assert self._task is not None
+        try:
+            self._task()
+        except BaseException:
+            _logger.exception("flush helper job failed")
+        self.future.set_result(None)
+
+    def take_back(self) -> Task | None:
+        """The task, for the caller to run; None if a helper has begun it. The job no longer holds
+        it: a busy helper may find the job in its queue much later, and a round's payloads must not
+        wait for that."""
+        if not self.future.cancel():
+            return None
+        task, self._task = self._task, None
+        return task
+
+
 class HelperThreads:
     """A fixed number of threads, all started at construction."""
 
     def __init__(self, count: int) -> None:
         """Continues with fewer threads, or none, if the system refuses to start more."""
-        self._jobs: SimpleQueue[tuple[Future[object], Task] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         for number in range(count):
             thread = threading.Thread(
@@ -91,30 +121,32 @@ class HelperThreads:
                 return
             self._threads.append(thread)
 
-    def submit(self, job: Task) -> Future[object]:
-        """Any thread. The future can be canceled until a helper begins the job. Without helpers the
-        caller's thread runs the job here."""
-        future: Future[object] = Future()
+    def submit(self, task: Task) -> Job:
+        """Any thread. Without helpers the caller's thread runs the task here."""
+        job = Job(task)
         if self._threads:
-            self._jobs.put((future, job))
+            self._jobs.put(job)
         else:
-            _run_job(future, job)
-        return future
+            job.run()
+        return job
 
-    def run_all(self, jobs: Sequence[Task]) -> None:
-        """Run all jobs, in parallel where helpers are free; return when all have ended.
+    def run_all(self, tasks: Sequence[Task]) -> None:
+        """Run all tasks, in parallel where helpers are free; return when all have ended.
 
-        The jobs must not raise. The caller runs the first one and every job that no helper has
+        The tasks must not raise. The caller runs the first one and every task that no helper has
         begun by then, so this returns even if no helper is left.
         """
-        futures = [(self.submit(job), job) for job in jobs[1:]]
-        jobs[0]()
-        for future, job in futures:
-            if future.cancel():
-                job()
-        for future, _ in futures:
-            if not future.cancelled():
-                future.exception()  # waits
+        jobs = [self.submit(task) for task in tasks[1:]]
+        tasks[0]()
+        begun: list[Job] = []
+        for job in jobs:
+            task = job.take_back()
+            if task is None:
+                begun.append(job)
+            else:
+                task()
+        for job in begun:
+            job.future.exception()  # waits
 
     def close(self) -> None:
         """Wait for all submitted jobs, then end the threads."""
@@ -124,9 +156,9 @@ class HelperThreads:
             thread.join()
 
     def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            _run_job(*item)
-            del item  # the job holds a round's payloads
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            del job  # it holds a round's payloads
 
 
 class Committer:
@@ -340,16 +372,6 @@ class Committer:
             outcome = WriteOutcome([], None, [], pending, error=error, is_final=True)
             self._owner_callbacks.append(partial(partition.apply_outcome, outcome))
         self._wake_owner()
-
-
-def _run_job(future: Future[object], job: Task) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        job()
-    except BaseException:
-        _logger.exception("flush helper job failed")
-    future.set_result(None)
 
 
 def _run_guarded(task: Task) -> None:

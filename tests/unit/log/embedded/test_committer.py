@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -249,15 +250,39 @@ def test_jobs_that_no_helper_has_begun_are_run_by_the_caller() -> None:
     assert ran == [1, 2, 3]
 
 
+def test_payloads_do_not_wait_for_a_busy_helper() -> None:
+    """On a busy machine, helpers found jobs that the caller had run, with all payloads, later."""
+    helpers = HelperThreads(1)
+    is_blocked, may_go = threading.Event(), threading.Event()
+
+    def block() -> None:
+        is_blocked.set()
+        assert may_go.wait(DEADLINE_S)
+
+    class Payload:
+        def write(self) -> None:
+            pass
+
+    helpers.submit(block)
+    assert is_blocked.wait(DEADLINE_S)
+    payloads = [Payload() for _ in range(3)]
+    references = [weakref.ref(payload) for payload in payloads]
+    helpers.run_all([payload.write for payload in payloads])
+    payloads.clear()
+    assert [reference() for reference in references] == [None] * 3
+    may_go.set()
+    helpers.close()
+
+
 def test_job_that_raises_ends_no_helper() -> None:
     helpers = HelperThreads(1)
 
     def fail() -> None:
         raise SystemExit
 
-    helpers.submit(fail).result(DEADLINE_S)
+    helpers.submit(fail).future.result(DEADLINE_S)
     ran: list[int] = []
-    helpers.submit(lambda: ran.append(1)).result(DEADLINE_S)
+    helpers.submit(lambda: ran.append(1)).future.result(DEADLINE_S)
     assert ran == [1]
     helpers.close()
 
