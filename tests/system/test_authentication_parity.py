@@ -291,7 +291,7 @@ class World:
                 guard=guard,
             )
         )
-        self.catalog.subscribe(lambda change: self._amqp.rejudge())
+        self.catalog.subscribe(lambda change: self._amqp.revalidate_grants())
         publishing = PublishEndpoint(
             broker=self.broker,
             catalog=self.catalog,

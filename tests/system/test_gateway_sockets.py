@@ -36,7 +36,7 @@ from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER
 from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import DataBody, Message, decode_message, encode_message
 from penstock.amqp.performatives import Accepted, Source, Target
-from penstock.gateway.amqp.context import Deadlines
+from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.model.connection_string import Endpoint, parse_connection_string
 from penstock.service import wiring
 from penstock.service.config.settings import Settings

@@ -13,6 +13,7 @@ from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import FetchResult, OnEnd, OnReady, Reader, ReadState
 from penstock.broker.reader_registry import ReaderIdentity
+from penstock.broker.round_queue import RoundQueue
 from penstock.broker.senders import SenderLink
 from penstock.broker.throttle import IngressCounts, Throttle
 
@@ -32,6 +33,7 @@ __all__ = [
     "Reader",
     "ReaderIdentity",
     "ReaderView",
+    "RoundQueue",
     "SenderLink",
     "Throttle",
 ]

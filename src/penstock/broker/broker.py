@@ -8,6 +8,7 @@ from penstock.broker import error_messages
 from penstock.broker.accounts import Accounts
 from penstock.broker.egress import Later
 from penstock.broker.hub import HubRuntime, ReaderView
+from penstock.broker.round_queue import RoundQueue, RunSoon
 from penstock.broker.throttle import IngressCounts
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.log.api import LogStore
@@ -31,15 +32,18 @@ class Broker:
         *,
         producer_ids: Callable[[], int],
         later: Later | None = None,
+        run_soon: RunSoon | None = None,
         new_hub: Callable[..., HubRuntime] = HubRuntime,
     ) -> None:
-        """`later` wakes readers that wait for egress units; without it none is slowed. `new_hub`
-        has the signature of HubRuntime: penstock.testing substitutes its own."""
+        """`later` wakes readers that wait for egress units; without it none is slowed. `run_soon`
+        runs the RoundQueue. `new_hub` has the signature of HubRuntime: penstock.testing substitutes
+        its own."""
         self._catalog = catalog
         self._logs = logs
         self._clock = clock
         self._producer_ids = producer_ids
         self._new_hub = new_hub
+        self.rounds = RoundQueue(run_soon)
         self._runtimes: dict[str, HubRuntime] = {}  # by hub id
         self.accounts = Accounts(clock, later=later)
         self.accounts.follow(catalog.namespaces())
@@ -70,6 +74,7 @@ class Broker:
                 clock=self._clock,
                 account=self.accounts.of(parent),
                 producer_ids=self._producer_ids,
+                rounds=self.rounds,
             )
             self._runtimes[entity.id] = runtime
             self._hub_ids.add(entity.id)

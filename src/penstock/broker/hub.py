@@ -13,6 +13,7 @@ from penstock.broker.counters import HubCounters
 from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.reader_registry import ReaderIdentity, ReaderRegistry
+from penstock.broker.round_queue import RoundQueue
 from penstock.broker.senders import SenderLink, SenderRegistry
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
@@ -94,6 +95,7 @@ class HubRuntime:
         clock: Clock,
         account: Account,
         producer_ids: Callable[[], int],
+        rounds: RoundQueue,
     ) -> None:
         # As the catalog has them now: `update_entity` replaces both together.
         self.namespace = namespace
@@ -106,6 +108,7 @@ class HubRuntime:
         self._now_ms = clock.now_ms
         self._finish = HubRuntime._on_append_done  # unbound: binding it per publication costs more
         self._producer_ids = producer_ids
+        self._rounds = rounds
         self._account = account
         self._meter = account.meter
         self.counters = HubCounters()
@@ -212,7 +215,7 @@ class HubRuntime:
         """
         if publisher is not None:
             self.check_publisher(publisher)
-        done = partial(self._finish, self, batch, size_bytes, done)
+        done = partial(self._finish, self, batch, size_bytes, partial(self._rounds.complete, done))
         if partition is None:
             partition_key = batch.partition_key
             if partition_key is None:
@@ -263,7 +266,9 @@ class HubRuntime:
                 done = partial(self._finish, self, batch, size_bytes, done)
                 self._append(runtime, batch, size_bytes, done, link)
 
-            runtime.producers = IdempotentProducers(runtime.log, append, self._producer_ids)
+            runtime.producers = IdempotentProducers(
+                runtime.log, append, self._producer_ids, self._rounds
+            )
         return runtime.producers.attach(
             producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
         )
@@ -406,6 +411,7 @@ class HubRuntime:
             on_end=on_end,
             on_ready=on_ready,
             on_close=self._release_reader,
+            rounds=self._rounds,
             egress=self._account.egress if is_metered else None,
         )
         registry = runtime.registries.setdefault(fold_name(group_name), ReaderRegistry())

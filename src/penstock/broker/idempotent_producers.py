@@ -21,6 +21,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from penstock.broker.reader import OnEnd
+from penstock.broker.round_queue import RoundQueue
 from penstock.log.api import AppendDone, PartitionLog
 from penstock.model import limits
 from penstock.model.errors import (
@@ -97,9 +98,9 @@ class ProducerLink:
         self._ended: PenstockError | None = None
 
     def publish(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
-        """Append the batch, or acknowledge a duplicate: `done` then gets ALREADY_STORED, before
-        this returns if the stored copy is durable. Raises ArgumentError if the stamp does not match
-        the link, OutOfOrderSequence for a gap, ProducerEpochStolen, ServerBusy."""
+        """Append the batch, or acknowledge a duplicate: `done` then gets ALREADY_STORED. Raises
+        ArgumentError if the stamp does not match the link, OutOfOrderSequence for a gap,
+        ProducerEpochStolen, ServerBusy."""
         if self._ended is not None:
             # A new exception each time: one that is raised again keeps its old traceback.
             raise type(self._ended)(*self._ended.args)
@@ -178,10 +179,17 @@ class _PendingBatch:
 class IdempotentProducers:
     """The idempotent producers of one partition."""
 
-    def __init__(self, log: PartitionLog, append: Append, producer_ids: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        log: PartitionLog,
+        append: Append,
+        producer_ids: Callable[[], int],
+        rounds: RoundQueue,
+    ) -> None:
         self._log = log
         self._append = append
         self._producer_ids = producer_ids
+        self._rounds = rounds
         # By producer id: at most one link each, the one with the highest epoch.
         self._links: dict[int, ProducerLink] = {}
         # By producer id, oldest first. The log completes appends in order, so the last entry of a
@@ -277,14 +285,16 @@ class IdempotentProducers:
         pending = _PendingBatch()
 
         def on_append_done(outcome: Receipt | PenstockError) -> None:
+            # On the log's call stack, before the next append: only `done` waits for the queue.
             self._remove_pending(link.id, pending)
             if isinstance(outcome, PenstockError):
                 self._mark_lost(link.id, stamp.first_sequence)
             else:
                 link.sequence = stamp.last_sequence
-            done(outcome)
+            self._rounds.complete(done, outcome)
+            repeated = outcome if isinstance(outcome, PenstockError) else ALREADY_STORED
             for duplicate_done in pending.duplicates:
-                duplicate_done(outcome if isinstance(outcome, PenstockError) else ALREADY_STORED)
+                self._rounds.complete(duplicate_done, repeated)
 
         self._append(batch, size_bytes, on_append_done, link)
         if self._lost.get(link.id) == stamp.first_sequence:
@@ -298,7 +308,7 @@ class IdempotentProducers:
         if in_flight:
             in_flight[-1].duplicates.append(done)
         else:
-            done(ALREADY_STORED)
+            self._rounds.complete(done, ALREADY_STORED)
 
     def _remove_pending(self, producer_id: int, pending: _PendingBatch) -> None:
         in_flight = self._in_flight[producer_id]

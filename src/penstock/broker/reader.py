@@ -20,6 +20,7 @@ import msgspec
 
 from penstock.broker.egress import EgressLimiter
 from penstock.broker.reader_registry import ReaderIdentity
+from penstock.broker.round_queue import RoundQueue
 from penstock.log.api import PartitionLog, PartitionStatus, Unsubscribe
 from penstock.model import limits
 from penstock.model.errors import PenstockError
@@ -73,6 +74,7 @@ class Reader:
         "_on_close",
         "_on_end",
         "_on_ready",
+        "_rounds",
         "_start",
         "_unsubscribe",
         "_waiting",
@@ -95,6 +97,7 @@ class Reader:
         on_end: OnEnd,
         on_ready: OnReady,
         on_close: Callable[[Reader], None],
+        rounds: RoundQueue,
         egress: EgressLimiter | None = None,
     ) -> None:
         """With `egress` None the reader is neither slowed nor counted (reads of the service)."""
@@ -108,6 +111,7 @@ class Reader:
         self._on_end = on_end
         self._on_ready = on_ready
         self._on_close = on_close
+        self._rounds = rounds
         self._egress = egress
         self._start: Position | None = start  # not yet located; then None
         # The current batch is `_ahead[_ahead_next - 1]`; None unless READY.
@@ -175,7 +179,7 @@ class Reader:
         return egress.allowance(self, bytes_max)
 
     def resume(self) -> None:
-        """Egress units are available again (`EgressWaiter`)."""
+        """Events were committed, or egress units are available again (`EgressWaiter`)."""
         if not self._closed:
             self._on_ready()
 
@@ -306,9 +310,10 @@ class Reader:
         self._waiting = True
 
     def _on_commit(self) -> None:
+        """The log applies a commit round: mark the reader ready. It runs after the log returned."""
         if self._waiting:
             self._waiting = False
-            self._on_ready()
+            self._rounds.deliver(self.resume)
 
 
 def _prefix(batches: list[StoredBatch], bytes_max: int) -> list[StoredBatch]:

@@ -1,86 +1,87 @@
-"""Whether a connection's socket is read: memory is bounded by not listening for a while."""
+"""When a connection's socket is not read: memory is bounded by making the peer wait."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from enum import IntEnum
 
-from penstock.gateway.amqp.context import PendingBytes
+from penstock.gateway.transport import Transport
 from penstock.model import limits
 
 
-class PausableTransport(Protocol):
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
+class PauseReason(IntEnum):
+    DISK = 0  # too many received bytes wait for the disk
+    PEER = 1  # the peer does not read what we write, so answers would accumulate
+    WORK = 2  # the connection waits for its turn in the work queue
+    ATTACH = 3  # deliveries arrived on a link whose attach is not decided
+    SHUTDOWN = 4  # the service stops; what was received is still acknowledged
+
+
+class PendingBytes:
+    """Bytes of all connections that wait for the disk. One slow disk must not fill the memory, and
+    a stopping service waits until none are left."""
+
+    def __init__(self, limit: int = limits.UNSETTLED_BYTES_MAX) -> None:
+        self.limit = limit
+        self.total = 0
+        self.nothing = asyncio.Event()
+        self.nothing.set()
+
+    @property
+    def is_full(self) -> bool:
+        return self.total > self.limit
+
+    def add(self, size: int) -> None:
+        self.total += size
+        self.nothing.clear()
+
+    def remove(self, size: int) -> None:
+        self.total -= size
+        assert self.total >= 0
+        if self.total == 0:
+            self.nothing.set()
 
 
 class ReadBackpressure:
-    """Reading pauses while too much of this peer waits for the disk, while the peer does not take
-    our answers (they would pile up), while it waits for its turn in the work queue, and
-    once the service stops."""
+    """Invariant: until `end`, the socket is read if and only if `reasons` is empty."""
 
-    def __init__(self, transport: PausableTransport, held: PendingBytes) -> None:
+    def __init__(self, transport: Transport, pending: PendingBytes) -> None:
         self.bytes = 0  # of this connection, waiting for the disk
+        self.reasons: set[PauseReason] = set()
         self._transport = transport
-        self._held = held
-        self._is_full = False
-        self._is_unheard = False
-        self._is_waiting = False
-        self._is_stopped = False
-        self._is_over = False
-        self._paused = False
+        self._pending = pending
+        self._is_ended = False
 
     def hold(self, size: int) -> None:
-        """Bytes that wait for the disk from now on."""
+        """These bytes wait for the disk from now on."""
         self.bytes += size
-        self._held.add(size)
-        if self._held.is_full or self.bytes > limits.UNSETTLED_BYTES_PER_CONNECTION_MAX:
-            self._is_full = True
-            self._apply()
+        self._pending.add(size)
+        if self._pending.is_full or self.bytes > limits.UNSETTLED_BYTES_PER_CONNECTION_MAX:
+            self.pause(PauseReason.DISK)
 
     def release(self, size: int) -> None:
-        """They are on disk, or never will be. Half the limit must be free before reading goes on,
-        so that it does not stop and go with every publication."""
+        """They are on disk, or never will be. Half the limit must be free before reading continues,
+        so that it does not stop and start with every publication."""
         self.bytes -= size
         assert self.bytes >= 0
-        self._held.remove(size)
-        if self._is_full and self.bytes * 2 <= limits.UNSETTLED_BYTES_PER_CONNECTION_MAX:
-            self._is_full = False
-            self._apply()
+        self._pending.remove(size)
+        if self.bytes * 2 <= limits.UNSETTLED_BYTES_PER_CONNECTION_MAX:
+            self.resume(PauseReason.DISK)
 
-    def peer_stopped_reading(self) -> None:
-        self._is_unheard = True
-        self._apply()
+    def pause(self, reason: PauseReason) -> None:
+        if not self.reasons and not self._is_ended:
+            self._transport.pause_reading()
+        self.reasons.add(reason)
 
-    def peer_reads_again(self) -> None:
-        self._is_unheard = False
-        self._apply()
-
-    def pause_for_work(self) -> None:
-        self._is_waiting = True
-        self._apply()
-
-    def resume_work(self) -> None:
-        self._is_waiting = False
-        self._apply()
-
-    def stop(self) -> None:
-        """Nothing new is taken; what was taken is still acknowledged."""
-        self._is_stopped = True
-        self._apply()
+    def resume(self, reason: PauseReason) -> None:
+        if reason in self.reasons:
+            self.reasons.remove(reason)
+            if not self.reasons and not self._is_ended:
+                self._transport.resume_reading()
 
     def end(self) -> None:
-        """Our close is out: the peer's own is awaited, anything else is thrown away unread."""
-        self._is_over = True
-        self._apply()
-
-    def _apply(self) -> None:
-        wanted = not self._is_over and (
-            self._is_full or self._is_unheard or self._is_waiting or self._is_stopped
-        )
-        if wanted == self._paused:
-            return
-        self._paused = wanted
-        if wanted:
-            self._transport.pause_reading()
-        else:
+        """Our close was sent: read whatever the reasons. The engine discards everything but the
+        peer's close."""
+        if self.reasons and not self._is_ended:
             self._transport.resume_reading()
+        self._is_ended = True

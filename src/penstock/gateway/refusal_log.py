@@ -3,9 +3,9 @@
     refused operation=attach condition=amqp:not-found hub=nope group=$default policy=Root
         peer=192.0.2.7:50123 id=6f1c..._G0 text="The messaging entity ... could not be found."
 
-`id` is the TrackingId in the error that the client shows. A client that is refused again and again
-must not fill the disk, nor hide the refusals of others: each address has a number of lines in a
-minute, and so have all addresses together.
+`id` is the TrackingId in the error that the client shows. A client that is refused repeatedly must
+not fill the disk or hide the refusals of others, so the lines per minute are limited per address
+and in total.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENTITY_WORDS = {
 
 
 class _Count:
-    """Lines of one address, or of all, in the current minute."""
+    """Lines of one address, or of all addresses, in the current minute."""
 
     __slots__ = ("left_out", "since_ms", "written")
 
@@ -44,7 +44,7 @@ class _Count:
         self.left_out = 0
 
     def take(self, lines_max: int, now_ms: int) -> int | None:
-        """The number of lines left out before this one; None when this one is left out too."""
+        """The number of lines left out before this one; None if this one is left out too."""
         left_out = 0
         if now_ms - self.since_ms >= PERIOD_MS:
             left_out = self.left_out
@@ -76,8 +76,8 @@ class RefusalLog:
         path: Sequence[str] = (),
         **details: object,
     ) -> None:
-        """Log the refusal. `address` is what connections of one client have in common; `path` are
-        the segments of the entity that was asked for. What a peer wrote is escaped and cut."""
+        """Log the refusal. `address` identifies the client for the limit; `path` has the segments
+        of the requested entity. Text of the peer is escaped and shortened."""
         now_ms = self._monotonic_ms()
         left_out = self._count(address, now_ms).take(LINES_PER_ADDRESS_MAX, now_ms)
         if left_out is None:
@@ -100,7 +100,7 @@ class RefusalLog:
             fields["left_out_of_all"] = others_left_out
         text = _quoted(names.quote_text(str(error), most=_TEXT_MAX))
         line = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
-        # The filter for repeated warnings lets it pass: it is bounded here, by address.
+        # Tells the filter for repeated warnings to let it pass: it is limited here.
         log.warning("refused %s text=%s", line, text, extra={"is_bounded": True})
 
     def _count(self, address: str, now_ms: int) -> _Count:
@@ -126,7 +126,7 @@ def _entity_fields(path: Sequence[str]) -> dict[str, str]:
 
 
 def _value(value: object) -> str:
-    """`-` for what is not known; quoted where it would not be one word."""
+    """`-` for an empty value; quoted if it is not one word."""
     text = names.quote_text(str(value), most=_VALUE_MAX)
     if not text:
         return "-"

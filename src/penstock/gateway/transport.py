@@ -1,37 +1,55 @@
-"""Closing a TLS connection whose peer may go on sending.
+"""What a gateway needs of a socket, and closing a TLS socket whose peer may continue to send.
 
-asyncio and uvloop read and decrypt whatever comes until the peer has said goodbye as well, for up
-to half a minute: right for a client, but a stranger could keep the loop busy with a connection that
-is over. What was written to a stranger is given a moment to arrive; nothing of it is read.
+asyncio and uvloop read and decrypt what arrives until the peer has closed as well, for up to half a
+minute. An unauthenticated peer could keep the event loop busy with a connection that is over. So
+for such a peer nothing more is read, and what was written has a short time to arrive.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.gateway.guard import ConnectionSlot
 
-_MOMENT_S = 0.5
+_DRAIN_S = 0.5
+
+
+class Transport(Protocol):
+    """TCP, TLS and WebSockets provide it. `close` writes what is queued first, however long the
+    peer takes; `abort` does not."""
+
+    peer: str
+
+    def is_closing(self) -> bool: ...
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
 
 
 class ClosingTransport:
-    """A transport that closes as said above; otherwise the one that it is made of."""
+    """Wraps a transport of asyncio or uvloop; only closing differs."""
 
     def __init__(
         self, inner: asyncio.Transport, slot: ConnectionSlot | None, loop: asyncio.AbstractEventLoop
     ) -> None:
+        self.peer = _format_peer(inner.get_extra_info("peername"))
         self._inner = inner
         self._slot = slot
         self._loop = loop
-        self._is_dismissed = False
-        self.write = inner.write  # the way that is taken most
+        self._is_closing = False
+        self.write = inner.write  # called most often, so without another call in between
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def abort(self) -> None:
+        self._inner.abort()
+
     def is_closing(self) -> bool:
-        return self._is_dismissed or self._inner.is_closing()
+        return self._is_closing or self._inner.is_closing()
 
     def pause_reading(self) -> None:
         if not self.is_closing():
@@ -42,12 +60,12 @@ class ClosingTransport:
             self._inner.resume_reading()
 
     def forget(self) -> None:
-        """The connection is lost. A transport that is kept keeps its buffers (256 KB under TLS),
-        and its protocol, which keeps it: who comes and goes would fill the memory until somebody
-        collects the cycles."""
-        self._is_dismissed = True
-        self._inner = _GONE
-        self.write = _GONE.write
+        """The connection is lost: drop the inner transport. It keeps its buffers (256 KB under TLS)
+        and its protocol, which refers to this object; connections that come and go would fill the
+        memory until the garbage collector runs."""
+        self._is_closing = True
+        self._inner = _CLOSED
+        self.write = _CLOSED.write
 
     def close(self) -> None:
         slot, inner = self._slot, self._inner
@@ -55,13 +73,13 @@ class ClosingTransport:
         if slot is None or not slot.is_suspect or not is_tls:
             inner.close()
         elif not self.is_closing():
-            self._is_dismissed = True
+            self._is_closing = True
             inner.pause_reading()
-            self._loop.call_later(_MOMENT_S, inner.abort)
+            self._loop.call_later(_DRAIN_S, inner.abort)
 
 
 class _ClosedTransport(asyncio.Transport):
-    """What is left of a transport."""
+    """Replaces a transport whose connection is lost."""
 
     def is_closing(self) -> bool:
         return True
@@ -73,4 +91,11 @@ class _ClosedTransport(asyncio.Transport):
     def write(self, data: object) -> None: ...
 
 
-_GONE = _ClosedTransport()
+_CLOSED = _ClosedTransport()
+
+
+def _format_peer(peername: object) -> str:
+    if isinstance(peername, tuple) and len(peername) >= 2:
+        host = f"[{peername[0]}]" if ":" in str(peername[0]) else peername[0]
+        return f"{host}:{peername[1]}"
+    return "-"

@@ -81,7 +81,9 @@ class PartitionLog(Protocol):
         ...
 
     def subscribe(self, on_commit: Callable[[], None]) -> Unsubscribe:
-        """Call `on_commit` after each commit that made more events readable."""
+        """Call `on_commit` after each commit that made more events readable. It runs while the log
+        applies the round, after the round's `done` callbacks: it must only note that there is work,
+        not read the log (see broker/round_queue.py)."""
         ...
 
     def producer(self, producer_id: int) -> ProducerStamp | None:

@@ -127,19 +127,21 @@ class GatewayConnections:
 
 def _view(connection: AmqpConnection, now_ms: int) -> ConnectionView:
     opened = connection.engine.open
-    hub_links = [app for app in connection.apps.values() if isinstance(app, EntityLinkHandler)]
+    hub_links = [
+        app for app in connection.links.handlers.values() if isinstance(app, EntityLinkHandler)
+    ]
     return ConnectionView(
         id=connection.id,
         peer=connection.transport.peer,
-        namespace=connection.namespace,
+        namespace=connection.links.namespace,
         container_id="" if opened is None else names.quote_text(opened.container_id),
         user_agent="" if opened is None else _user_agent(opened.properties or {}),
         opened_ms=connection.opened_ms,
         age_seconds=max(0, now_ms - connection.opened_ms) / 1000,
-        links=len(connection.apps),
+        links=len(connection.links.handlers),
         hub_links=[_link(app) for app in hub_links[:_LINKS_SHOWN]],
-        events_in=connection.events_in,
-        events_out=connection.events_out,
+        events_in=connection.links.events_in,
+        events_out=connection.links.events_out,
         bytes_in=connection.input.bytes,
         bytes_out=connection.bytes_out,
     )
@@ -170,9 +172,9 @@ def hubs_of_connections(door: AmqpServer) -> Iterator[tuple[str, list[str]]]:
     """The namespace of each connection, and the hubs that it has links to. Each is looked at when
     the caller comes to it; those opened after the first are not seen."""
     for connection in list(door.connections):
-        apps = connection.apps.values()
+        apps = connection.links.handlers.values()
         hubs = [app.address.hub for app in apps if isinstance(app, EntityLinkHandler)]
-        yield connection.namespace, hubs
+        yield connection.links.namespace, hubs
 
 
 class ServiceTokens:

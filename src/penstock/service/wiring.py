@@ -25,7 +25,8 @@ from penstock.catalog.metric_store import SqliteMetricStore
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.checkpoints.server_store import ServerCheckpointStore
-from penstock.gateway.amqp.context import AmqpContext, Deadlines
+from penstock.gateway.amqp.context import AmqpContext
+from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.amqp.websocket import PATHS, WebSocketEndpoint
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
@@ -201,6 +202,7 @@ class Penstock:
             self.clock,
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
             later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
+            run_soon=loop.call_soon,
             new_hub=hubs_with_name_files(data.path / "log"),
         )
         await self._meter(broker, catalog, data, loop)
@@ -309,7 +311,9 @@ class Penstock:
         self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
         self._stack.push_async_callback(admin.close, grace_s=_GRACE_S)
         self._stack.callback(
-            catalog.subscribe(lambda change: door.rejudge() if change.affects_links else None)
+            catalog.subscribe(
+                lambda change: door.revalidate_grants() if change.affects_links else None
+            )
         )
         amqp_port = None
         if settings.amqp_port is not None:

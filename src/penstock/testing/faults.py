@@ -12,6 +12,7 @@ from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.gateway.amqp.publish_link import PublishLink
 from penstock.gateway.amqp.read_link import ReadLink
 from penstock.gateway.amqp.server import AmqpServer
+from penstock.gateway.backpressure import PauseReason
 from penstock.testing.fault_board import (
     CountingFault,
     FaultBoard,
@@ -72,7 +73,7 @@ class Faults:
 
         def end(connection: AmqpConnection, link: Link) -> None:
             error = error_for_condition(condition, _TEXT)
-            connection.run_turn(partial(connection.detach, link, error))
+            connection.turns.run(partial(connection.links.detach, link, error))
 
         return self._arm_counting(FaultKind.DETACH, after, times, hub, side, end)
 
@@ -90,7 +91,7 @@ class Faults:
         sends it again makes a duplicate."""
 
         def cut(connection: AmqpConnection, link: Link) -> None:
-            connection.intake.stop()
+            connection.backpressure.pause(PauseReason.SHUTDOWN)
             connection.hang_up()
 
         return self._arm_counting(
@@ -180,7 +181,7 @@ class Faults:
         assert self._rejudge is not None
         before = list(self._entity_links())
         for connection in self._door.connections:
-            connection.grants = ConnectionGrants()
+            connection.links.grants = ConnectionGrants()
         self._rejudge()
         left = sum(1 for _ in self._entity_links())
         fault.strike(len(before) - left)
@@ -188,7 +189,7 @@ class Faults:
     def _entity_links(self) -> Iterator[tuple[AmqpConnection, Link, EntityLinkHandler]]:
         assert self._door is not None
         for connection in list(self._door.connections):
-            for link, app in list(connection.apps.items()):
+            for link, app in list(connection.links.handlers.items()):
                 if isinstance(app, EntityLinkHandler):
                     yield connection, link, app
 

@@ -96,6 +96,7 @@ class InProcessService:
             options.clock,
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
             later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
+            run_soon=loop.call_soon,
             new_hub=partial(FaultyHub, board=self._board, loop=loop),
         )
         self._stack.callback(broker.close)
@@ -208,7 +209,7 @@ class InProcessService:
         """Links whose tokens ran out or whose policies changed end now. No new token is shown in
         that, so none is refused."""
         with self._authorities.without_faults():
-            self.door.rejudge()
+            self.door.revalidate_grants()
 
     # --- looking inside -------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from penstock.broker.idempotent_producers import (
     SequenceCheck,
     check_sequence,
 )
+from penstock.broker.round_queue import RoundQueue
 from penstock.log.api import AppendDone
 from penstock.model.errors import (
     ArgumentError,
@@ -126,7 +127,7 @@ def test_duplicate_waits_for_its_own_first_copy_among_several(
         log.append(batch, now_ms=0, done=lambda outcome: None)
         commits.append(done)
 
-    producers = IdempotentProducers(log, append, world.producer_ids.__next__)
+    producers = IdempotentProducers(log, append, world.producer_ids.__next__, RoundQueue())
     link = producers.attach(producer_id=None, epoch=None, sequence=None, on_end=lambda error: None)
     send(world, link, 1)
     send(world, link, 2)
@@ -344,7 +345,7 @@ def failing_link(world: World, log: ScriptedLog) -> tuple[IdempotentProducers, P
     def append(batch: EventBatch, size: int, done: AppendDone, link: ProducerLink) -> None:
         log.append(batch, now_ms=world.clock.now_ms(), done=done)
 
-    producers = IdempotentProducers(log, append, world.producer_ids.__next__)
+    producers = IdempotentProducers(log, append, world.producer_ids.__next__, RoundQueue())
     link = producers.attach(producer_id=None, epoch=None, sequence=None, on_end=lambda error: None)
     return producers, link
 

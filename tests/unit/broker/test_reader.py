@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import Reader, ReaderIdentity, ReadState
+from penstock.broker import Reader, ReaderIdentity, ReadState, RoundQueue
 from penstock.model.errors import ArgumentError, LinkStolen, QuotaExceeded
 from penstock.model.limits import KB, MB, READ_CHUNK_BYTES
 from penstock.model.names import DEFAULT_GROUP
@@ -30,6 +30,7 @@ def reader_of(log: ScriptedLog, probe: Probe, position: Position = EARLIEST) -> 
         on_end=probe.on_end,
         on_ready=probe.on_ready,
         on_close=lambda reader: None,
+        rounds=RoundQueue(),
     )
     return probe
 

@@ -47,10 +47,12 @@ from penstock.amqp.session import Session
 from penstock.amqp.types import Described, Symbol
 from penstock.auth import Authority, sign
 from penstock.broker import Broker
+from penstock.catalog.api import CatalogChange
 from penstock.catalog.memory import MemoryCatalog
 from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import Guard
+from penstock.log.append import Wake
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import AuthorizationRule, Hub, Namespace, Right, Secret
@@ -158,7 +160,7 @@ class HandLoop:
 
 
 class Socket:
-    """The driver's Transport; what was written waits in `sent`."""
+    """A Transport; what was written waits in `sent`."""
 
     def __init__(self) -> None:
         self.peer = "192.0.2.1:50000"
@@ -167,6 +169,9 @@ class Socket:
         self.is_closed = False
         self.is_aborted = False
         self.is_reading = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed
@@ -472,17 +477,23 @@ def body_of(payload: bytes) -> bytes:
 class World:
     """One namespace, one hub of two partitions, its broker over memory, and the AMQP door."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_logs: Callable[[Wake], Any] = MemoryLogStore) -> None:
         self.clock = ManualClock()
         self.loop = HandLoop(self.clock)
         self.catalog = MemoryCatalog()
-        self.logs = MemoryLogStore(self.loop.call_soon)
+        self.logs = new_logs(self.loop.call_soon)
         self.put_namespace()
         self.put_hub(HUB)
         for name, rights in ((ROOT, Right.ALL), ("sender", Right.SEND), ("listener", Right.LISTEN)):
             self.put_rule(name, rights, _KEYS[name])
         producers, ids = itertools.count(1000), itertools.count(1)
-        self.broker = Broker(self.catalog, self.logs, self.clock, producer_ids=producers.__next__)
+        self.broker = Broker(
+            self.catalog,
+            self.logs,
+            self.clock,
+            producer_ids=producers.__next__,
+            run_soon=self.loop.call_soon,
+        )
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         self.context = AmqpContext(
             broker=self.broker,
@@ -494,7 +505,11 @@ class World:
             guard=Guard(loop, clock=self.clock),
         )
         self.door = AmqpServer(self.context)
-        self.catalog.subscribe(lambda change: self.door.rejudge() if change.affects_links else None)
+        self.catalog.subscribe(self._on_change)
+
+    def _on_change(self, change: CatalogChange) -> None:
+        if change.affects_links:
+            self.door.revalidate_grants()
 
     # --- what exists
 

@@ -157,14 +157,14 @@ def test_sender_attaches_by_every_spelling(peer: Peer, address: str) -> None:
 
 def refused(peer: Peer, address: str | None, role: LinkRole, **fields: Any) -> tuple[str, str]:
     """Condition and text, without the tracking; the shape on the wire is checked (E14, E15)."""
-    before, links = len(peer.heard), list(peer.connection.apps)
+    before, links = len(peer.heard), list(peer.connection.links.handlers)
     error = peer.refusal(address, role, **fields)
     attach, detach = (sent.body for sent in peer.heard[before:])
     assert isinstance(attach, Attach)
     assert (attach.source, attach.target) == (None, None)
     assert isinstance(detach, Detach)
     assert detach.closed
-    assert list(peer.connection.apps) == links
+    assert list(peer.connection.links.handlers) == links
     return error.condition, plain(error.description)
 
 
@@ -490,7 +490,7 @@ def test_begin_after_a_refused_reader_costs_no_other_link_of_the_connection(peer
         assert detach.error is not None
         assert detach.error.condition == "amqp:link:stolen"
     assert peer.said(Close) == []
-    assert owner.name in {link.name for link in peer.connection.apps}
+    assert owner.name in {link.name for link in peer.connection.links.handlers}
 
 
 def test_refused_entity_is_named_in_the_tracker(peer: Peer) -> None:
@@ -529,7 +529,7 @@ def test_links_that_come_and_go_in_one_read_leave_nothing_behind(world: World, p
     peer.session.end()
     peer.run()
     assert world.broker.readers() == []
-    assert peer.connection.apps == {}
+    assert peer.connection.links.handlers == {}
 
 
 def test_capture_s_own_group_is_there_for_managers_of_captured_hubs(world: World) -> None:

@@ -122,7 +122,7 @@ def test_settled_publications_are_held_back_as_well(
 
 
 def test_all_connections_together_are_bounded(world: World, peer: Peer) -> None:
-    world.context.held.limit = 3000
+    world.context.pending_bytes.limit = 3000
     other = world.peer().authorised()
     links = [each.sender("eh1/Partitions/0") for each in (peer, other)]
     for each, link in zip((peer, other), links, strict=True):
@@ -132,8 +132,8 @@ def test_all_connections_together_are_bounded(world: World, peer: Peer) -> None:
     assert not other.socket.is_reading
     world.loop.settle()
     assert other.socket.is_reading
-    assert world.context.held.total == 0
-    assert world.context.held.nothing.is_set()
+    assert world.context.pending_bytes.total == 0
+    assert world.context.pending_bytes.nothing.is_set()
 
 
 def test_peer_that_does_not_read_our_answers_is_not_read_either(world: World, peer: Peer) -> None:
@@ -227,7 +227,7 @@ def test_replies_that_nobody_takes_end_the_connection(world: World) -> None:
     assert peer.close_error is not None
     assert peer.close_error.condition == "amqp:resource-limit-exceeded"
     assert "100 replies wait" in str(peer.close_error.description)
-    assert peer.connection.reply_bytes == 0
+    assert peer.connection.links.reply_bytes == 0
 
 
 def test_replies_are_bounded_in_bytes_over_all_links(world: World) -> None:
@@ -241,7 +241,7 @@ def test_replies_are_bounded_in_bytes_over_all_links(world: World) -> None:
         for _ in range(10):
             if peer.close_error is None:
                 peer.publish(sender, request(b"i" * 50_000))
-                assert peer.connection.reply_bytes <= limits.MB
+                assert peer.connection.links.reply_bytes <= limits.MB
     assert peer.close_error is not None
     assert peer.close_error.condition == "amqp:resource-limit-exceeded"
 
@@ -250,10 +250,10 @@ def test_reply_link_that_goes_gives_its_bytes_back(world: World) -> None:
     peer = world.peer().opened()
     receiver = peer.attach("$cbs", LinkRole.RECEIVER)
     peer.publish(peer.attach("$cbs", LinkRole.SENDER), request())
-    assert peer.connection.reply_bytes > 0
+    assert peer.connection.links.reply_bytes > 0
     receiver.detach()
     peer.run()
-    assert peer.connection.reply_bytes == 0
+    assert peer.connection.links.reply_bytes == 0
 
 
 def test_links_and_sessions_that_come_and_go_leave_nothing_behind(world: World, peer: Peer) -> None:
@@ -272,10 +272,10 @@ def test_links_and_sessions_that_come_and_go_leave_nothing_behind(world: World, 
         peer.run()
         world.loop.advance(50)  # at a pace that nobody minds
     connection = peer.connection
-    assert len(connection.apps) == 2  # the $cbs pair
-    assert not connection.outbox
-    assert not connection.outbox._lanes
-    assert not connection._dirty
+    assert len(connection.links.handlers) == 2  # the $cbs pair
+    assert not connection.links.scheduler
+    assert not connection.links.scheduler._sessions
+    assert not connection.links._dirty
     assert world.broker.readers() == []
 
 
@@ -292,7 +292,7 @@ def test_refused_attaches_leave_nothing_behind(peer: Peer) -> None:
         heard = peer.say(attach, Detach(handle=200, closed=True))
         peer.world.loop.advance(20)  # asked at a pace that nobody minds
         assert [type(sent.body) for sent in heard] == [Attach, Detach]
-    assert len(peer.connection.apps) == 2
+    assert len(peer.connection.links.handlers) == 2
     assert peer.connection.engine.allowance.link_count == 2
 
 
@@ -301,7 +301,7 @@ def test_more_sessions_than_allowed_close_the_connection(peer: Peer) -> None:
     for channel in range(1, limits.SESSIONS_PER_CONNECTION_MAX + 1):
         heard = peer.say(BEGIN, channel=channel)
     assert type(heard[-1].body) is Close
-    assert peer.connection.apps == {}
+    assert peer.connection.links.handlers == {}
 
 
 def test_attach_on_a_session_that_ended_in_the_same_read_is_undone(
@@ -310,7 +310,7 @@ def test_attach_on_a_session_that_ended_in_the_same_read_is_undone(
     attach = Attach(name="late", handle=9, role=True, source=Source(address=READER))
     peer.say(attach, credit(9, 5), End())
     assert world.broker.readers() == []
-    assert peer.connection.apps == {}
+    assert peer.connection.links.handlers == {}
 
 
 # --- a bug costs one connection -----------------------------------------------------------------
@@ -326,8 +326,8 @@ def crashed(world: World, peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     assert peer.connection.id in text
     assert "ZeroDivisionError" in caplog.text
     assert peer.connection.id in caplog.text
-    assert peer.connection.apps == {}
-    assert world.context.held.total == 0
+    assert peer.connection.links.handlers == {}
+    assert world.context.pending_bytes.total == 0
     peer.lose()
     assert world.broker.readers() == []
     other = world.peer().authorised()
@@ -336,7 +336,8 @@ def crashed(world: World, peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def app_of(peer: Peer, link: Link) -> Any:
-    return next(app for each, app in peer.connection.apps.items() if each.name == link.name)
+    handlers = peer.connection.links.handlers.items()
+    return next(handler for each, handler in handlers if each.name == link.name)
 
 
 def test_bug_while_publishing(
@@ -406,7 +407,7 @@ def test_bug_while_policies_are_judged_again(
     world: World, peer: Peer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = world.peer().authorised()
-    monkeypatch.setattr(peer.connection.grants, "renew", boom)
+    monkeypatch.setattr(peer.connection.links.grants, "renew", boom)
     world.put_rule("another", Right.SEND, "another-key-of-no-one")
     assert other.sender("eh1").is_attached
     crashed(world, peer, caplog)
@@ -417,7 +418,7 @@ def test_bug_in_the_loser_does_not_keep_the_winner_out(
 ) -> None:
     epoch = {Symbol("com.microsoft:epoch"): Long(0)}
     peer.receiver(0, properties=epoch)
-    monkeypatch.setattr(peer.connection, "detach", boom)
+    monkeypatch.setattr(peer.connection.links, "detach", boom)
     winner = world.peer().authorised()
     link = winner.receiver(0, properties=epoch, credit=1)
     winner.lose()
@@ -441,7 +442,7 @@ def test_bug_while_closing_after_a_bug_cuts_the_socket(
 ) -> None:
     sender, _ = peer.node("$cbs")
     monkeypatch.setattr(app_of(peer, sender), "answer", boom)
-    monkeypatch.setattr(type(peer.connection), "wire_error", boom)
+    monkeypatch.setattr(type(peer.connection.links), "wire_error", boom)
     sender.send(request(), settled=False)
     speak(peer)
     assert peer.socket.is_aborted

@@ -232,7 +232,7 @@ def test_so_many_tokens_fail_on_one_connection_and_then_it_ends(
     assert guesser.close_error.condition == "amqp:resource-limit-exceeded"
     assert "64 tokens have failed" in str(guesser.close_error.description)
     assert world.context.guard.auth_delay.waiting == 0
-    assert guesser.connection.reply_bytes == 0
+    assert guesser.connection.links.reply_bytes == 0
 
 
 def test_answers_that_wait_are_bounded_over_all_connections(world: World, guesser: Peer) -> None:
@@ -253,13 +253,13 @@ def test_answers_that_wait_are_bounded_over_all_connections(world: World, guesse
 def test_answers_that_wait_count_as_replies(world: World, guesser: Peer) -> None:
     for number in range(5):
         put(world, guesser, 10**9 + number, key="guess")
-    assert guesser.connection.reply_bytes > 0
+    assert guesser.connection.links.reply_bytes > 0
     guesser.node("$cbs")[1].detach()
     guesser.run()
-    assert guesser.connection.reply_bytes == 0
+    assert guesser.connection.links.reply_bytes == 0
     world.loop.advance(10_000)  # nobody is there to be answered
     assert world.context.guard.auth_delay.waiting == 0
-    assert guesser.connection.reply_bytes == 0
+    assert guesser.connection.links.reply_bytes == 0
 
 
 def test_each_failure_is_written_down_without_the_token(
@@ -289,4 +289,4 @@ def test_requests_behind_the_one_that_ended_the_connection_are_not_judged(
     for _ in range(50):
         sender.send(encode_message(message), settled=True)
     peer.run()
-    assert peer.connection.delayed_answers._failures == 2
+    assert peer.connection.links.delayed_answers._failures == 2

@@ -84,7 +84,7 @@ def test_token_that_comes_with_the_byte_too_many_still_counts(
         AMQP_HEADER,
         Open(container_id="x"),
     )
-    assert peer.connection.authenticated
+    assert peer.connection.links.is_authenticated
     assert peer.said(Close) == []
 
 

@@ -20,7 +20,7 @@ from penstock.amqp.performatives import (
     Target,
     Transfer,
 )
-from penstock.gateway.amqp.context import Deadlines
+from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.model import limits
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def test_links_that_come_with_an_open_above_the_quota_are_not_made(world: World)
     attach = Attach(name="a", handle=0, role=True, source=Source(address="$cbs"))
     heard = peer.say(AMQP_HEADER, Open(container_id="PY"), BEGIN, attach)
     assert type(heard[-1].body) is Close
-    assert peer.connection.apps == {}
+    assert peer.connection.links.handlers == {}
 
 
 # --- heartbeats ---------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_peers_close_is_answered_and_frees_everything_at_once(world: World, peer
     assert type(peer.heard[-1].body) is Close
     assert peer.socket.is_closed
     assert world.broker.readers() == []
-    assert peer.connection.apps == {}
+    assert peer.connection.links.handlers == {}
 
 
 def test_nothing_follows_our_close(world: World, peer: Peer) -> None:
@@ -347,9 +347,9 @@ def test_transport_lost_anywhere_frees_places_and_memory(
             world.loop.step()
         peer.lose()
         assert world.broker.readers() == []
-        assert world.context.held.total == 0
+        assert world.context.pending_bytes.total == 0
         assert world.door.connections == set()
-        assert peer.connection.reply_bytes == 0
+        assert peer.connection.links.reply_bytes == 0
     assert len(world.stored(0)) > 5  # the cuts near the end did publish
 
 
@@ -359,12 +359,12 @@ def test_publications_under_way_are_accounted_for_after_the_socket_is_gone(
     link = peer.sender("eh1/Partitions/0")
     link.send(world.event(b"x" * 1000), settled=False)
     peer.connection.data_received(peer.engine.bytes_to_send(now_ms=0))
-    assert world.context.held.total > 1000
+    assert world.context.pending_bytes.total > 1000
     peer.socket.is_closed = True
     peer.connection.connection_lost()
-    assert world.context.held.total > 1000  # the disk still has it in hand
+    assert world.context.pending_bytes.total > 1000  # the disk still has it in hand
     world.loop.settle()
-    assert world.context.held.total == 0
+    assert world.context.pending_bytes.total == 0
     assert world.stored(0) == [b"x" * 1000]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,8 @@ from penstock.amqp.message import (
 )
 from penstock.amqp.performatives import Accepted, Transfer
 from penstock.amqp.types import Array, Int, Long, Raw, Symbol, Timestamp, Ulong
+from penstock.gateway.amqp.authentication import CbsRequestLink
+from penstock.gateway.amqp.request_response import NodeResponse
 from penstock.model import limits
 from penstock.model.entities import Right
 
@@ -93,7 +96,7 @@ def test_wrong_key_is_an_invalid_signature(stranger: Peer) -> None:
     assert answer.text.startswith(
         "InvalidSignature: The token has an invalid signature. TrackingId:"
     )
-    assert not stranger.connection.authenticated
+    assert not stranger.connection.links.is_authenticated
 
 
 @pytest.mark.parametrize("hub", ["eh1", "nothing"])
@@ -291,7 +294,9 @@ def test_reply_link_that_is_drained_says_so(stranger: Peer) -> None:
     stranger.publish(sender, ask("1"))
     stranger.grant(receiver, 5, drain=True)
     assert replied(stranger, receiver) == ["1"]
-    app = next(a for link, a in stranger.connection.apps.items() if link.name == receiver.name)
+    app = next(
+        a for link, a in stranger.connection.links.handlers.items() if link.name == receiver.name
+    )
     assert app.link.credit == 0
 
 
@@ -338,13 +343,48 @@ def test_costly_request_is_refused_before_it_is_built(
     assert "elements" in answer.text
 
 
-def test_request_above_the_nodes_limit_is_accepted_and_dropped(peer: Peer) -> None:
-    sender, receiver = peer.node("$cbs")
+@pytest.mark.parametrize("node", ["$cbs", "$management"])
+def test_request_above_the_limit_ends_its_link(peer: Peer, node: str) -> None:
+    sender, receiver = peer.node(node)
     before = len(peer.received(receiver))
     peer.publish(sender, b"x" * (limits.NODE_MESSAGE_BYTES_MAX + 1))
-    assert isinstance(peer.outcomes()[-1].state, Accepted)
+    error = peer.detach_error(sender)
+    assert error is not None
+    assert error.condition == "amqp:link:message-size-exceeded"
+    assert "size:65537 bytes) exceeds the limit (65536 bytes)" in str(error.description)
     assert len(peer.received(receiver)) == before
-    assert peer.put_token("eh1").status == 202
+    assert peer.close_error is None
+    again = peer.attach(node, LinkRole.SENDER)
+    peer.publish(again, ask("next"))
+    assert len(peer.received(receiver)) == before + 1
+
+
+def test_answer_may_come_in_a_later_turn(stranger: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    responses: list[Callable[[NodeResponse], None]] = []
+    monkeypatch.setattr(
+        CbsRequestLink, "answer", lambda self, request, respond: responses.append(respond)
+    )
+    sender, receiver = stranger.node("$cbs")
+    stranger.publish(sender, ask("1"), ask("2"))
+    assert replied(stranger, receiver) == []
+    for respond in reversed(responses):
+        respond(NodeResponse(status=202, description="Accepted"))
+    stranger.run()
+    assert replied(stranger, receiver) == ["2", "1"]
+
+
+def test_requests_without_an_answer_are_bounded(
+    stranger: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CbsRequestLink, "answer", lambda self, request, respond: None)
+    sender, _ = stranger.node("$cbs")
+    for number in range(limits.NODE_CREDIT):
+        stranger.publish(sender, ask(str(number)))
+        stranger.world.loop.advance(10)
+    assert stranger.close_error is None
+    stranger.publish(sender, ask("more"))
+    assert stranger.close_error is not None
+    assert stranger.close_error.condition == "amqp:resource-limit-exceeded"
 
 
 def test_settled_requests_are_answered_without_a_disposition(stranger: Peer) -> None:

@@ -321,7 +321,7 @@ def test_hub_with_many_links_ends_a_bounded_number_of_them_per_turn(world: World
         peer.sender("eh1")
 
     def attached() -> int:
-        links = [app for peer in peers for app in peer.connection.apps.values()]
+        links = [app for peer in peers for app in peer.connection.links.handlers.values()]
         return sum(isinstance(app, PublishLink) for app in links)
 
     world.loop.settle()
@@ -356,7 +356,7 @@ def test_answers_to_a_link_that_is_gone_are_not_written(
     peer.run()
     assert world.stored(0) == [b"last"]
     assert peer.said(Disposition, since=before) == []
-    assert peer.connection.intake.bytes == 0
+    assert peer.connection.backpressure.bytes == 0
 
 
 # --- idempotent producers -----------------------------------------------------------------------

@@ -268,7 +268,7 @@ def test_plain_that_does_not_fit_ends_in_the_outcome(world: World, response: byt
     outcomes = peer.said(SaslOutcome)
     assert [outcome.code for outcome in outcomes] in ([1], [])  # [] above the SASL frame limit
     assert peer.socket.is_closed
-    assert not peer.connection.authenticated
+    assert not peer.connection.links.is_authenticated
 
 
 @pytest.mark.parametrize("mechanism", ["ANONYMOUS", "MSSBCBS", "EXTERNAL", "mssbcbs"])

@@ -125,7 +125,7 @@ async def test_unauthenticated_frames_are_handled_in_bounded_turns(
     await server.open(kind)
     reader, client = await server.connect()
     server.say(client, SASL_HEADER + PLAIN + AMQP_HEADER + OPEN)
-    await until(lambda: any(each.authenticated for each in server.door.connections))
+    await until(lambda: any(each.links.is_authenticated for each in server.door.connections))
     _, hostile = await server.connect()
     server.say(hostile, AMQP_HEADER + OPEN)
     await until(lambda: len(server.door.connections) == 2 and server.frames() == 1)

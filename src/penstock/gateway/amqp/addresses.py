@@ -1,4 +1,4 @@
-"""Link addresses (protocol.md 4.1, 5.1): what a target or a source means."""
+"""Link addresses (protocol.md 4.1, 5.1): the entity that a target or a source names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NodeKind(IntEnum):
 
 
 class LinkAddress(msgspec.Struct, frozen=True):
-    """`path` is what tokens are compared with: lower-case segments below the namespace."""
+    """Tokens are compared with `path`: lower-case segments below the namespace."""
 
     kind: NodeKind
     path: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class LinkAddress(msgspec.Struct, frozen=True):
 
 
 def parse_address(text: str | None) -> LinkAddress:
-    """Any spelling that a client uses, as one record. Raises ArgumentError or NotAllowed."""
+    """Parse any spelling that clients use. Raises ArgumentError or NotAllowed."""
     if not text:
         raise NotAllowed("The link has no address: an event hub, $cbs or $management is needed.")
     if len(text) > _ADDRESS_MAX:
@@ -56,15 +56,15 @@ def parse_address(text: str | None) -> LinkAddress:
 
 
 def _without_authority(text: str) -> str:
-    scheme, mark, rest = text.partition("://")
-    if mark and fold_case(scheme) in _SCHEMES:
-        _, _, path = rest.partition("/")
+    scheme, separator, remaining = text.partition("://")
+    if separator and fold_case(scheme) in _SCHEMES:
+        _, _, path = remaining.partition("/")
         return path
     return text
 
 
 def _entity(segments: list[str], words: list[str]) -> LinkAddress:
-    """Hub names may hold slashes, so the known words are looked for from the right."""
+    """Hub names may contain slashes, so the fixed words are searched from the right."""
     path = _path(segments)
     if len(words) >= 3 and words[-2] == "partitions":
         before, partition = words[:-2], segments[-1]
@@ -92,6 +92,6 @@ def _entity(segments: list[str], words: list[str]) -> LinkAddress:
 
 
 def _path(segments: list[str]) -> tuple[str, ...]:
-    # Tokens compare segment by segment; a segment that itself holds a slash counts as several.
-    # Folded as tokens are: Unicode folding would make different publishers equal.
+    # Tokens are compared segment by segment; a segment that contains a slash counts as several.
+    # Folded like tokens: Unicode folding would make different publishers equal.
     return canonical_path(tuple(segments))

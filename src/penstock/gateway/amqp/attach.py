@@ -1,31 +1,33 @@
-"""What an attach asks for, and whether it may have it."""
+"""Decide an attach: form, then right, then existence, then the registration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from penstock.amqp.link import UNLIMITED, Link, LinkRole
-from penstock.amqp.performatives import Attach, Coordinator
-from penstock.amqp.states import LinkState
+from penstock.amqp.performatives import Coordinator
 from penstock.amqp.types import Int, Long, Short, Symbol
 from penstock.auth import Grant
 from penstock.broker import HubRuntime
 from penstock.gateway.amqp.addresses import LinkAddress, NodeKind, parse_address
 from penstock.gateway.amqp.authentication import CbsRequestLink
-from penstock.gateway.amqp.errors import log_refusal, system_tracker
+from penstock.gateway.amqp.errors import system_tracker
 from penstock.gateway.amqp.filters import start_position
-from penstock.gateway.amqp.links import LinkHandler, unauthorized_error
+from penstock.gateway.amqp.links import (
+    AcceptedAttach,
+    LinkEntity,
+    LinkHost,
+    OnDecided,
+    RefusedAttach,
+)
 from penstock.gateway.amqp.management_node import ManagementRequestLink
 from penstock.gateway.amqp.publish_link import IDEMPOTENT_NEEDS_PARTITION, PublishLink
 from penstock.gateway.amqp.read_link import ReadLink
 from penstock.gateway.amqp.request_response import ReplyLink
-from penstock.model import limits, names, slow_operations
+from penstock.model import limits, names
 from penstock.model.entities import Right
 from penstock.model.errors import ArgumentError, NotAllowed, NotImplementedHere, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.gateway.amqp.connection import AmqpConnection
 
 RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 IDEMPOTENT = "com.microsoft:idempotent-producer"
@@ -38,121 +40,94 @@ TRACKING_ID = Symbol("com.microsoft:tracking-id")
 _LONG_MAX = 2**63 - 1
 
 Properties = dict[str, object]
+_T = TypeVar("_T", int, str)
 
 
-def answer_attach(connection: AmqpConnection, link: Link) -> LinkHandler | None:
-    """Grant the link or refuse it; its application object, or None when it was refused."""
-    clock = connection.context.clock
-    began_ms = clock.monotonic_ms()
+def decide_attach(host: LinkHost, link: Link, on_decided: OnDecided) -> None:
+    """Accept or refuse the link. Registrations of this broker are decided at once."""
+    decision = _AttachDecision(host, link)
     try:
-        return _decide_attach(connection, link)
-    finally:
-        slow_operations.warn_if_slow(
-            "attach", clock.monotonic_ms() - began_ms, peer=connection.transport.peer
-        )
-
-
-def _decide_attach(connection: AmqpConnection, link: Link) -> LinkHandler | None:
-    attaching = _AttachDecision(connection, link)
-    try:
-        app = attaching.decide()
+        accepted = decision.decide()
     except PenstockError as error:
-        attaching.undo()
-        log_refusal(connection, "attach", error, attaching.path, attaching.policy)
-        link.refuse(connection.wire_error(error, attaching.tracker))
-        return None
-    except BaseException:
-        attaching.undo()  # a place that nobody holds any more would be taken for ever
-        raise
-    if link.state is LinkState.DETACH_SENT:  # the peer's frames are too small for our answer
-        attaching.undo()
-        return None
-    return app
+        on_decided(RefusedAttach(error, decision.path, decision.policy, decision.tracker))
+    else:
+        on_decided(accepted)
 
 
 class _AttachDecision:
-    """One attach on its way. `tracker` says as much of the entity as the peer may know by now."""
+    """The registration comes last in each method: nothing after it can fail and leave it behind.
 
-    def __init__(self, connection: AmqpConnection, link: Link) -> None:
+    `path` and `policy` are for the log line. `tracker` contains as much of the entity as the client
+    may know at each point."""
+
+    def __init__(self, host: LinkHost, link: Link) -> None:
         assert link.attach is not None
         self.tracker = ""
-        self.path: Sequence[str] = ()  # of the entity, and the policy, for the log
+        self.path: Sequence[str] = ()
         self.policy = ""
-        self._connection = connection
+        self._host = host
         self._link = link
-        self._asked: Attach = link.attach
-        self._app: LinkHandler | None = None
+        self._request = link.attach
+        self._capabilities = link.attach.desired_capabilities or ()
 
-    def decide(self) -> LinkHandler:
-        """The order matters: form, then right, then existence, then the place itself."""
+    def decide(self) -> AcceptedAttach:
+        """Raises a PenstockError to refuse the link."""
         name = self._link.name
         if len(name) > limits.LINK_NAME_MAX:
             raise ArgumentError(
                 f"The link name has {len(name)} characters: at most {limits.LINK_NAME_MAX}."
             )
-        if isinstance(self._asked.target, Coordinator):
+        if isinstance(self._request.target, Coordinator):
             raise NotImplementedHere("Transactions are not supported on event hubs.")
         if self._link.role is LinkRole.RECEIVER:
-            return self._publisher()
-        return self._reader()
-
-    def undo(self) -> None:
-        if self._app is not None:
-            self._app.close()
+            return self._decide_sender()
+        return self._decide_receiver()
 
     # --- the client sends -----------------------------------------------------------------------
 
-    def _publisher(self) -> LinkHandler:
-        connection, link, target = self._connection, self._link, self._asked.target
+    def _decide_sender(self) -> AcceptedAttach:
+        host, link, target = self._host, self._link, self._request.target
         assert not isinstance(target, Coordinator)
-        address = self._parse(target.address if target is not None else None)
+        address = self._parse_address(target.address if target is not None else None)
         if address.kind is NodeKind.CBS:
-            return self._node(CbsRequestLink(connection, link))
+            return AcceptedAttach(CbsRequestLink(host, link), UNLIMITED)
         if address.kind is NodeKind.MANAGEMENT:
-            return self._node(ManagementRequestLink(connection, link, address))
+            return AcceptedAttach(ManagementRequestLink(host, link, address), UNLIMITED)
         if address.kind is NodeKind.CONSUMER_GROUP:
             raise NotAllowed("Events cannot be sent to a consumer group: send to the event hub.")
-        grant, hub = self._entity(address, Right.SEND)
-        partition = self._partition(hub, address) if address.partition is not None else None
-        app = self._app = PublishLink(
-            connection,
-            link,
-            address=address,
-            grant=grant,
-            tracker=self.tracker,
-            hub=hub,
-            partition=partition,
-        )
-        properties: Properties = {TRACKING_ID: connection.id}
-        is_idempotent = IDEMPOTENT in (self._asked.desired_capabilities or ())
+        grant, hub = self._find_hub(address, Right.SEND)
+        partition = self._find_partition(hub, address) if address.partition is not None else None
+        entity = LinkEntity(address, Right.SEND, grant, self.tracker)
+        handler = PublishLink(host, link, entity, hub, partition)
+        properties: Properties = {TRACKING_ID: host.id}
+        is_idempotent = IDEMPOTENT in self._capabilities
         if is_idempotent and partition is not None:
-            properties.update(self._producer(app, partition))
+            properties |= self._open_producer(handler, partition)
         else:
             if is_idempotent:
                 self._check_unnamed_producer(address)
-                app.is_publishing_refused = True
-            app.sender = hub.open_sender(on_end=app.end, publisher=address.publisher)
-        self._accept(hub.namespace.publication_bytes_max, properties)
-        return app
+                handler.is_publishing_refused = True
+            handler.sender = hub.open_sender(on_end=handler.end, publisher=address.publisher)
+        return AcceptedAttach(handler, hub.namespace.publication_bytes_max, properties)
 
     def _check_unnamed_producer(self, address: LinkAddress) -> None:
         """The .NET client attaches an idempotent producer to the hub only to learn the message
         size limit, before it chooses a partition. It names no producer then."""
         is_named = any(
-            self._optional_int(key) is not None
+            self._property(key, int) is not None
             for key in (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQUENCE)
         )
         if is_named or address.kind is not NodeKind.HUB:
             raise NotAllowed(IDEMPOTENT_NEEDS_PARTITION)
 
-    def _producer(self, app: PublishLink, partition: int) -> Properties:
-        """On partition links alone; the reply has all three numbers (protocol.md 4.7)."""
-        producer = app.producer = app.hub.open_producer(
+    def _open_producer(self, handler: PublishLink, partition: int) -> Properties:
+        """On partition links only; the reply has all three numbers (protocol.md 4.7)."""
+        producer = handler.producer = handler.hub.open_producer(
             partition=partition,
-            producer_id=self._optional_int(PRODUCER_ID),
-            epoch=self._optional_int(PRODUCER_EPOCH),
-            sequence=self._optional_int(PRODUCER_SEQUENCE),
-            on_end=app.end,
+            producer_id=self._property(PRODUCER_ID, int),
+            epoch=self._property(PRODUCER_EPOCH, int),
+            sequence=self._property(PRODUCER_SEQUENCE, int),
+            on_end=handler.end,
         )
         return {
             Symbol(PRODUCER_ID): Long(producer.id),
@@ -162,11 +137,11 @@ class _AttachDecision:
 
     # --- the client receives --------------------------------------------------------------------
 
-    def _reader(self) -> LinkHandler:
-        connection, link, source = self._connection, self._link, self._asked.source
-        address = self._parse(source.address if source is not None else None)
+    def _decide_receiver(self) -> AcceptedAttach:
+        host, link, source = self._host, self._link, self._request.source
+        address = self._parse_address(source.address if source is not None else None)
         if address.kind in (NodeKind.CBS, NodeKind.MANAGEMENT):
-            return self._node(ReplyLink(connection, link, address.kind))
+            return AcceptedAttach(ReplyLink(host, link, address.kind), UNLIMITED)
         if address.kind is not NodeKind.CONSUMER_GROUP:
             raise NotAllowed(
                 "Events are received from 'HUB/ConsumerGroups/GROUP/Partitions/ID', "
@@ -174,81 +149,61 @@ class _AttachDecision:
             )
         assert source is not None
         assert address.group is not None
-        # Capture's own reads are neither slowed nor counted: that is for who may manage the hub.
+        # Capture's own reads are neither slowed nor counted, so they need the Manage right.
         is_capture = names.fold_name(address.group) == names.fold_name(names.CAPTURE_GROUP)
         right = Right.MANAGE if is_capture else Right.LISTEN
-        grant, hub = self._entity(address, right)
+        grant, hub = self._find_hub(address, right)
         hub.group(address.group)
-        partition = self._partition(hub, address)
-        # Whatever may be wrong with the request is found before anybody loses a place to it.
+        partition = self._find_partition(hub, address)
+        # Every error in the request is found before the registration displaces another reader.
         position = start_position(source.filter)
-        epoch, name = self._optional_int(EPOCH), self._optional_text(RECEIVER_NAME)
-        app = self._app = ReadLink(
-            connection,
+        epoch, name = self._property(EPOCH, int), self._property(RECEIVER_NAME, str)
+        handler = ReadLink(
+            host,
             link,
-            address=address,
-            grant=grant,
-            right=right,
-            tracker=self.tracker,
-            runtime_metrics=RUNTIME_METRIC in (self._asked.desired_capabilities or ()),
+            LinkEntity(address, right, grant, self.tracker),
+            hub.counters,
+            runtime_metrics=RUNTIME_METRIC in self._capabilities,
         )
-        app.counters = hub.counters
-        app.reader = hub.open_reader(
+        handler.reader = hub.open_reader(
             group=address.group,
             partition=partition,
             position=position,
             epoch=epoch,
             name=name,
-            on_end=app.end,
-            on_ready=app.ready,
+            on_end=handler.end,
+            on_ready=handler.on_ready,
             is_metered=not is_capture,
         )
-        properties: Properties = {TRACKING_ID: connection.id}
+        properties: Properties = {TRACKING_ID: host.id}
         if epoch is not None:
             properties[Symbol(EPOCH)] = Long(epoch)
-        # No limit: deliveries carry annotations on top of what was published, and clients refuse
-        # a delivery that is larger than what this attach announces.
-        self._accept(UNLIMITED, properties)
-        return app
+        # No limit: deliveries carry annotations in addition to what was published, and clients
+        # refuse a delivery that is larger than what this attach announces.
+        return AcceptedAttach(handler, UNLIMITED, properties)
 
     # --- shared ---------------------------------------------------------------------------------
 
-    def _node(self, app: LinkHandler) -> LinkHandler:
-        asked = self._asked
-        self._link.accept(source=asked.source, target=asked.target, max_message_size=UNLIMITED)
-        # Announced as the service does; what is really taken is bounded before anybody is known.
-        self._link.max_message_size = limits.NODE_MESSAGE_BYTES_MAX
-        return app
-
-    def _accept(self, max_message_size: int, properties: Properties) -> None:
-        self._link.accept(
-            source=self._asked.source,
-            target=self._asked.target,
-            max_message_size=max_message_size,
-            properties=properties,
-        )
-
-    def _parse(self, text: str | None) -> LinkAddress:
+    def _parse_address(self, text: str | None) -> LinkAddress:
         self.path = (text or "",)
         address = parse_address(text)
         self.path = address.path
         return address
 
-    def _entity(self, address: LinkAddress, right: Right) -> tuple[Grant, HubRuntime]:
-        """The right first, then whether the hub is there."""
-        connection = self._connection
-        now_ms = connection.context.clock.now_ms()
-        grant = connection.grants.find(address.path, right, now_ms=now_ms)
+    def _find_hub(self, address: LinkAddress, right: Right) -> tuple[Grant, HubRuntime]:
+        """Check the right first, then whether the hub exists."""
+        host = self._host
+        grant = host.grants.find(address.path, right, now_ms=host.context.clock.now_ms())
         if grant is None:
-            raise unauthorized_error(connection, address, right)
-        connection.namespace = grant.namespace
+            raise host.unauthorized_error(address.path, right)
+        host.namespace = grant.namespace
         self.policy = grant.rule_name
         self.tracker = system_tracker(grant.namespace, address.hub, group=address.group)
-        hub = connection.context.broker.hub(grant.namespace, address.hub)
+        hub = host.context.broker.hub(grant.namespace, address.hub)
         self.tracker = system_tracker(grant.namespace, hub.entity.name, group=address.group)
         return grant, hub
 
-    def _partition(self, hub: HubRuntime, address: LinkAddress) -> int:
+    def _find_partition(self, hub: HubRuntime, address: LinkAddress) -> int:
         assert address.partition is not None
         index = hub.partition_index(address.partition)
         self.tracker = system_tracker(
@@ -259,18 +214,14 @@ class _AttachDecision:
         )
         return index
 
-    def _optional_int(self, key: str) -> int | None:
-        value = (self._asked.properties or {}).get(key)
+    def _property(self, key: str, kind: type[_T]) -> _T | None:
+        """An optional property of the attach; raises ArgumentError if it has another type."""
+        value = (self._request.properties or {}).get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ArgumentError(f"The link property {key} must be an integer.")
-        if value > _LONG_MAX:  # an AMQP ulong may be; the answer could not carry it
+        if isinstance(value, bool) or not isinstance(value, kind):
+            expected = "an integer" if kind is int else "a string"
+            raise ArgumentError(f"The link property {key} must be {expected}.")
+        if isinstance(value, int) and value > _LONG_MAX:  # of an AMQP ulong; the reply has a long
             raise ArgumentError(f"The link property {key} is {int(value)}: at most {_LONG_MAX}.")
-        return int(value)
-
-    def _optional_text(self, key: str) -> str | None:
-        value = (self._asked.properties or {}).get(key)
-        if value is None or isinstance(value, str):
-            return value
-        raise ArgumentError(f"The link property {key} must be a string.")
+        return kind(value)

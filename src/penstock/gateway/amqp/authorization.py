@@ -1,4 +1,4 @@
-"""The tokens that one connection holds: they live and die with it (protocol.md 2.4)."""
+"""The grants of the tokens that one connection holds (protocol.md 2.4)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ConnectionGrants:
         return bool(self._by_audience) or self._whole_connection is not None
 
     def put(self, audience: tuple[str, ...], grant: Grant) -> None:
-        known = audience in self._by_audience
-        if not known and len(self._by_audience) >= limits.GRANTS_PER_CONNECTION_MAX:
+        is_new = audience not in self._by_audience
+        if is_new and len(self._by_audience) >= limits.GRANTS_PER_CONNECTION_MAX:
             raise QuotaExceeded(
                 f"This connection holds {len(self._by_audience)} tokens: "
                 f"at most {limits.GRANTS_PER_CONNECTION_MAX} are allowed."
@@ -36,12 +36,12 @@ class ConnectionGrants:
         self._whole_connection = grant
 
     def find(self, path: tuple[str, ...], right: Right, *, now_ms: int) -> Grant | None:
-        """A valid grant for that path and right, the one that lasts longest."""
+        """The valid grant for the path and right that expires last."""
         best = self._whole_connection
         if best is not None and not best.allows(path, right):
             best = None
-        # A grant covers paths at or below its audience, so only its prefixes need a look: a peer
-        # that holds many tokens must not make each attach slow.
+        # A grant covers paths at or below its audience, so only prefixes of the path are looked up:
+        # a client that holds many tokens must not make each attach slow.
         for length in {len(audience) for audience in self._by_audience}:
             grant = self._by_audience.get(path[:length])
             if grant is None or _expiry(grant) <= now_ms or not grant.allows(path, right):
@@ -51,7 +51,7 @@ class ConnectionGrants:
         return best
 
     def any_for(self, path: tuple[str, ...], *, now_ms: int) -> Grant | None:
-        """A valid grant that covers the path with whatever right (for $management reads)."""
+        """A valid grant that covers the path with any right (for $management reads)."""
         for right in (Right.LISTEN, Right.SEND, Right.MANAGE):
             grant = self.find(path, right, now_ms=now_ms)
             if grant is not None:
@@ -59,16 +59,16 @@ class ConnectionGrants:
         return None
 
     def policy_names(self) -> str:
-        """The policies whose tokens the connection holds, a few of them: for the log."""
+        """Some of the policies whose tokens the connection holds, for log lines."""
         held = [*self._by_audience.values()][:_POLICIES_SHOWN]
         if self._whole_connection is not None:
             held.append(self._whole_connection)
         return ",".join(dict.fromkeys(str(grant.rule_name) for grant in held))
 
     def renew(self, authorities: Sequence[Authority]) -> None:
-        """Policies changed: rights are as they stand now, grants of a gone key are dropped."""
-        kept = {a: revalidate_grant(g, authorities) for a, g in self._by_audience.items()}
-        self._by_audience = {a: grant for a, grant in kept.items() if grant is not None}
+        """Policies changed: update the rights, drop the grants of removed keys."""
+        renewed = {a: revalidate_grant(g, authorities) for a, g in self._by_audience.items()}
+        self._by_audience = {a: grant for a, grant in renewed.items() if grant is not None}
         if self._whole_connection is not None:
             self._whole_connection = revalidate_grant(self._whole_connection, authorities)
 

@@ -1,4 +1,4 @@
-"""What every connection of the AMQP door shares, handed in by the composition root."""
+"""What every AMQP connection shares, passed in by the composition root."""
 
 from __future__ import annotations
 
@@ -6,65 +6,34 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import Protocol
 
 from penstock.auth import Authority
-from penstock.broker import Broker
-from penstock.gateway.amqp.calls import ManagementRateLimit
+from penstock.broker import Broker, error_messages
+from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.gateway.amqp.turn_queue import TurnQueue
+from penstock.gateway.backpressure import PendingBytes
 from penstock.gateway.guard import Guard
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits
 from penstock.model.clock import Clock
-from penstock.model.errors import QuotaExceeded
-
-if TYPE_CHECKING:
-    from penstock.gateway.amqp.connection import AmqpConnection
+from penstock.model.entities import Namespace, Tier
+from penstock.model.errors import PenstockError, QuotaExceeded
+from penstock.model.names import fold_name
 
 log = logging.getLogger("penstock.amqp")
 
-
-class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a peer may take; tests shorten them."""
-
-    header_ms: int = limits.HEADER_DEADLINE_MS
-    open_ms: int = limits.OPEN_DEADLINE_MS
-    token_ms: int = limits.TOKEN_DEADLINE_MS
-    linkless_first_ms: int = limits.LINKLESS_FIRST_MS
-    linkless_later_ms: int = limits.LINKLESS_LATER_MS
-    idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
-    delivery_ms: int = limits.DELIVERY_DEADLINE_MS
+_MANAGEMENT_CALL_MS = 1000 // limits.MANAGEMENT_CALLS_PER_S
+_MANAGEMENT_BURST_MS = 1000  # the calls of one second may come at once
 
 
-class PendingBytes:
-    """Bytes of all connections that wait for the disk. One slow disk must not fill the memory,
-    and a stopping service waits until nothing is held."""
-
-    def __init__(self, limit: int = limits.UNSETTLED_BYTES_MAX) -> None:
-        self.limit = limit
-        self.total = 0
-        self.nothing = asyncio.Event()
-        self.nothing.set()
-
-    @property
-    def is_full(self) -> bool:
-        return self.total > self.limit
-
-    def add(self, size: int) -> None:
-        self.total += size
-        self.nothing.clear()
-
-    def remove(self, size: int) -> None:
-        self.total -= size
-        assert self.total >= 0
-        if self.total == 0:
-            self.nothing.set()
+class PartialDeliveryHolder(Protocol):
+    def drop_partial_deliveries(self, error: PenstockError) -> None:
+        """Close the connection with the error and free the partial deliveries at once."""
 
 
 class UnfinishedBytes:
-    """Bytes of deliveries whose last frame has not come, over all connections.
+    """Bytes of partial deliveries over all connections.
 
     One connection may hold 16 MB of them. Above the limit the connection that holds the most is
     closed: a sender that finishes its deliveries holds little at any time."""
@@ -72,36 +41,53 @@ class UnfinishedBytes:
     def __init__(self, limit: int = limits.UNFINISHED_BYTES_MAX) -> None:
         self.limit = limit
         self.total = 0
-        self._held: dict[AmqpConnection, int] = {}
+        self._sizes: dict[PartialDeliveryHolder, int] = {}
 
-    def update(self, connection: AmqpConnection, size: int) -> None:
-        """`connection` holds `size` bytes now."""
-        before = self._held.get(connection, 0)
+    def update(self, holder: PartialDeliveryHolder, size: int) -> None:
+        """`holder` has `size` bytes now."""
+        before = self._sizes.get(holder, 0)
         if size == before:
             return
-        self._set(connection, size)
+        self._set(holder, size)
         if size > before:
             while self.total > self.limit:
-                largest = max(self._held, key=self._held.__getitem__)
-                held = self._held[largest]
+                largest = max(self._sizes, key=self._sizes.__getitem__)
+                largest_size = self._sizes[largest]
                 self._set(largest, 0)
-                largest.fail(
+                largest.drop_partial_deliveries(
                     QuotaExceeded(
                         f"Unfinished deliveries of all connections have more than {self.limit} "
-                        f"bytes, {held} of them on this connection: send the last frames first."
+                        f"bytes, {largest_size} of them on this connection: send the last frames "
+                        "first."
                     )
                 )
-                largest.hang_up()
-                largest.engine.allowance.drop_partial_deliveries()
 
-    def _set(self, connection: AmqpConnection, size: int) -> None:
-        self.total += size - self._held.pop(connection, 0)
+    def _set(self, holder: PartialDeliveryHolder, size: int) -> None:
+        self.total += size - self._sizes.pop(holder, 0)
         if size:
-            self._held[connection] = size
+            self._sizes[holder] = size
+
+
+class ManagementRateLimit:
+    """`$management` answers 50 requests a second of one namespace (protocol.md 3.3). Times are
+    monotonic milliseconds. A refused request costs nothing."""
+
+    def __init__(self) -> None:
+        self._paid_ms: dict[str, int] = {}  # until when the requests so far use up the rate
+
+    def admit(self, namespace: Namespace, now_ms: int) -> None:
+        """Count a request, or raise ServerBusy. No limit where units are not enforced."""
+        if namespace.throughput_units is None or namespace.tier is Tier.DEDICATED:
+            return
+        name = fold_name(namespace.name)
+        paid_ms = max(self._paid_ms.get(name, now_ms), now_ms) + _MANAGEMENT_CALL_MS
+        if paid_ms > now_ms + _MANAGEMENT_BURST_MS:
+            raise error_messages.server_busy_error()
+        self._paid_ms[name] = paid_ms
 
 
 class AmqpContext:
-    """`new_id` gives random hex text; `authorities` the namespaces as they are now."""
+    """`new_id` returns random hex text, `authorities` the namespaces as they are now."""
 
     def __init__(
         self,
@@ -126,10 +112,10 @@ class AmqpContext:
         self.loop = loop
         self.deadlines = deadlines or Deadlines()
         self.connections_max = connections_max
-        self.held = PendingBytes()
+        self.pending_bytes = PendingBytes()
         self.unfinished = UnfinishedBytes()
         self.ended_links = TurnQueue(loop)  # by the broker: the hub was deleted, disabled, changed
         self.guard = guard or Guard(loop)
-        self.calls = ManagementRateLimit()
+        self.management_rate = ManagementRateLimit()
         self.refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
         self.expiry_grace_ms = expiry_grace_ms  # how long a link outlives its token

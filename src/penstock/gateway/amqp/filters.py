@@ -1,4 +1,4 @@
-"""Where a reader wants to start: the selector of `source.filter` (protocol.md 5.3)."""
+"""Where a reader starts: the selector of `source.filter` (protocol.md 5.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from penstock.model.errors import ArgumentError
 from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
 
 SELECTOR = "apache.org:selector-filter:string"
-# Keys and descriptors seen: the symbol, Proton's short key, the registered code, and .NET's own.
+# Keys and descriptors that clients use: the symbol, Proton's short key, the registered code, and
+# the code of .NET.
 _KEYS = frozenset({SELECTOR, "selector"})
 _DESCRIPTORS: frozenset[object] = frozenset({SELECTOR, 0x0000468C00000004, 0x000000137000000A})
 _FIELDS = {
@@ -25,7 +26,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def start_position(filters: dict[str, object] | None) -> Position:
-    """No filter starts at the beginning. Raises ArgumentError for one that cannot be read."""
+    """Without a filter, the oldest event. Raises ArgumentError for an invalid filter."""
     for key, value in (filters or {}).items():
         descriptor = value.descriptor if isinstance(value, Described) else None
         if str(key) in _KEYS or _is_selector(descriptor):

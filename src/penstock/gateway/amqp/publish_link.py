@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Error, Rejected
 from penstock.amqp.serial import serial_add, serial_distance
-from penstock.auth import Grant
 from penstock.broker import HubRuntime, ProducerLink, SenderLink, error_messages
-from penstock.gateway.amqp.addresses import LinkAddress
-from penstock.gateway.amqp.errors import log_refusal
-from penstock.gateway.amqp.links import EntityLinkHandler
+from penstock.gateway.amqp.links import EntityLinkHandler, LinkEntity, LinkHost
 from penstock.kernels import (
     KernelError,
     Publication,
@@ -22,7 +18,6 @@ from penstock.kernels import (
     split_singles,
 )
 from penstock.model import limits
-from penstock.model.entities import Right
 from penstock.model.errors import (
     ArgumentError,
     MessageTooLarge,
@@ -31,9 +26,6 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.model.events import EventBatch, ProducerStamp, Receipt
-
-if TYPE_CHECKING:
-    from penstock.gateway.amqp.connection import AmqpConnection
 
 MESSAGE_FORMAT = 0
 BATCH_FORMAT = 0x80013700
@@ -49,18 +41,13 @@ class PublishLink(EntityLinkHandler):
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        host: LinkHost,
         link: Link,
-        *,
-        address: LinkAddress,
-        grant: Grant,
-        tracker: str,
+        entity: LinkEntity,
         hub: HubRuntime,
         partition: int | None,
     ) -> None:
-        super().__init__(
-            connection, link, address=address, grant=grant, right=Right.SEND, tracker=tracker
-        )
+        super().__init__(host, link, entity)
         self.hub = hub
         self.producer: ProducerLink | None = None  # one of these two, set by attach
         self.sender: SenderLink | None = None
@@ -74,22 +61,19 @@ class PublishLink(EntityLinkHandler):
 
     def on_transfers(self, event: TransfersReceived) -> None:
         if self.is_publishing_refused:
-            last = serial_add(event.first_delivery_id, event.count - 1)
-            error: PenstockError = NotAllowed(IDEMPOTENT_NEEDS_PARTITION)
-            self._refuse(event.first_delivery_id, last, error, event.settled)
+            self._refuse_all(event, NotAllowed(IDEMPOTENT_NEEDS_PARTITION))
         elif event.message_format == BATCH_FORMAT:
             self._on_batches(event)
         elif event.message_format == MESSAGE_FORMAT:
             self._on_singles(event)
         else:
-            error = NotImplementedHere(
+            text = (
                 f"The message format 0x{event.message_format:08x} is not supported: "
                 f"0 and 0x{BATCH_FORMAT:08x} are."
             )
-            last = serial_add(event.first_delivery_id, event.count - 1)
-            self._refuse(event.first_delivery_id, last, error, event.settled)
-        # Not first when they are on disk: a pipelining peer would stand still for each flush. What
-        # waits for the disk is bounded in bytes, by `intake`.
+            self._refuse_all(event, NotImplementedHere(text))
+        # Replenish credit now, not after the fsync: a pipelining sender would stall on every flush.
+        # The bytes that wait for the disk are bounded by `backpressure`.
         self.link.replenish(limits.SENDER_CREDIT)
 
     def on_oversized(self, event: TransferOversized) -> None:
@@ -100,17 +84,19 @@ class PublishLink(EntityLinkHandler):
         )
         self._refuse(event.delivery_id, event.delivery_id, error, event.settled)
 
+    def _refuse_all(self, event: TransfersReceived, error: PenstockError) -> None:
+        last = serial_add(event.first_delivery_id, event.count - 1)
+        self._refuse(event.first_delivery_id, last, error, event.settled)
+
     def _on_batches(self, event: TransfersReceived) -> None:
         bounds, delivery = event.bounds, event.first_delivery_id
         for i in range(0, len(bounds), 2):
             try:
                 publication = split_batch(
-                    event.data, bounds[i], bounds[i + 1], publisher=self._address.publisher
+                    event.data, bounds[i], bounds[i + 1], publisher=self.address.publisher
                 )
             except KernelError as error:
-                self._refuse(
-                    delivery, delivery, error_messages.translate_kernel_error(error), event.settled
-                )
+                self._refuse(delivery, delivery, error, event.settled)
             else:
                 size = bounds[i + 1] - bounds[i]
                 self._publish(publication, delivery, delivery, size, event.settled)
@@ -118,14 +104,12 @@ class PublishLink(EntityLinkHandler):
 
     def _on_singles(self, event: TransfersReceived) -> None:
         bounds, delivery, index = event.bounds, event.first_delivery_id, 0
-        for part in split_singles(event.data, bounds, publisher=self._address.publisher):
+        for part in split_singles(event.data, bounds, publisher=self.address.publisher):
             last = serial_add(delivery, part.count - 1)
             if isinstance(part, RefusedEvent):
-                self._refuse(
-                    delivery, last, error_messages.translate_kernel_error(part.error), event.settled
-                )
+                self._refuse(delivery, last, part.error, event.settled)
             else:
-                # Starts and ends, summed apart: the slices are C's work, not a step per event.
+                # Ends minus starts, each summed over a slice: no Python step per event.
                 end = index + 2 * part.count
                 size = sum(bounds[index + 1 : end : 2]) - sum(bounds[index:end:2])
                 self._publish(part, delivery, last, size, event.settled)
@@ -136,50 +120,56 @@ class PublishLink(EntityLinkHandler):
         self, publication: Publication, first: int, last: int, size: int, settled: bool
     ) -> None:
         done = partial(self._on_append_done, first, last, size, settled)
-        self.connection.intake.hold(size)
-        self.connection.events_in += publication.count
+        host = self.host
+        host.backpressure.hold(size)
+        host.events_in += publication.count
         try:
+            stamp = None if self.producer is None else _producer_stamp(publication)
+            batch = EventBatch(
+                publication.sections, publication.count, publication.partition_key, stamp
+            )
             if self.producer is not None:
-                self.producer.publish(_with_producer_stamp(publication), size_bytes=size, done=done)
+                self.producer.publish(batch, size_bytes=size, done=done)
             else:
-                batch = EventBatch(
-                    publication.sections, publication.count, publication.partition_key
-                )
                 self.hub.publish(
                     batch,
                     size_bytes=size,
                     partition=self._partition,
                     done=done,
-                    publisher=self._address.publisher,
+                    publisher=self.address.publisher,
                     sender=self.sender,
                 )
-            self.connection.slot.budget.pay(publication.count, size)
+            host.slot.budget.pay(publication.count, size)
         except PenstockError as error:
             done(error)
         except BaseException:
-            self.connection.intake.release(size)  # others must not wait for what never comes
+            host.backpressure.release(size)  # `done` will not be called
             raise
 
     def _on_append_done(
         self, first: int, last: int, size: int, settled: bool, result: Receipt | PenstockError
     ) -> None:
-        """The batch is on disk, or will not be."""
-        self.connection.intake.release(size)
+        """The batch is on disk, or will not be. The acknowledgement is written with those of the
+        whole commit round."""
+        self.host.backpressure.release(size)
         if isinstance(result, PenstockError):
             self._refuse(first, last, result, settled)
             return
         if not settled:
             self._accepted.append((first, last))
-        self.connection.mark_dirty(self)
+        self.host.mark_dirty(self)
 
-    def _refuse(self, first: int, last: int, error: PenstockError, settled: bool) -> None:
+    def _refuse(
+        self, first: int, last: int, error: PenstockError | KernelError, settled: bool
+    ) -> None:
+        if isinstance(error, KernelError):
+            error = error_messages.translate_kernel_error(error)
         if error.http_status < 500:
             self.hub.counters.user_errors += 1
-        log_refusal(self.connection, "publish", error, self._address.path)
+        self.host.log_refusal("publish", error, self.path)
         if not settled:
-            wire = self.connection.wire_error(error, self.tracker)
-            self._rejected.append((first, last, wire))
-        self.connection.mark_dirty(self)
+            self._rejected.append((first, last, self.host.wire_error(error, self.tracker)))
+        self.host.mark_dirty(self)
 
     def flush(self) -> None:
         """One disposition per contiguous range, then credit (E11)."""
@@ -201,7 +191,7 @@ class PublishLink(EntityLinkHandler):
 
 
 def _ranges(settled: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Contiguous delivery ids joined; partitions commit in any order, ids wrap at 2**32."""
+    """Join contiguous delivery ids. Partitions commit in any order, and ids wrap at 2**32."""
     if len(settled) < 2:
         return settled
     origin = settled[0][0]
@@ -216,7 +206,7 @@ def _ranges(settled: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _group_equal_errors(refused: list[tuple[int, int, Error]]) -> list[tuple[int, int, Error]]:
-    """Neighbours that are refused for the same reason share a disposition."""
+    """Join contiguous deliveries that are refused with the same error."""
     ranges: list[tuple[int, int, Error]] = []
     for first, last, error in refused:
         if ranges and first == serial_add(ranges[-1][1], 1) and error == ranges[-1][2]:
@@ -226,15 +216,10 @@ def _group_equal_errors(refused: list[tuple[int, int, Error]]) -> list[tuple[int
     return ranges
 
 
-def _with_producer_stamp(publication: Publication) -> EventBatch:
+def _producer_stamp(publication: Publication) -> ProducerStamp:
     if publication.producer is None:
         raise ArgumentError(
             "Events on an idempotent producer's link need the three com.microsoft:producer-* "
             "annotations; at least one event has none."
         )
-    return EventBatch(
-        publication.sections,
-        publication.count,
-        publication.partition_key,
-        ProducerStamp(*publication.producer),
-    )
+    return ProducerStamp(*publication.producer)

@@ -4,82 +4,72 @@ from __future__ import annotations
 
 from asyncio import Future
 from functools import partial
-from typing import TYPE_CHECKING
 
 from penstock.amqp.encoder import encode
 from penstock.amqp.link import Link
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
-from penstock.auth import Grant
-from penstock.broker import HubCounters, Reader, ReadState
-from penstock.gateway.amqp.addresses import LinkAddress
+from penstock.broker import FetchResult, HubCounters, Reader, ReadState
 from penstock.gateway.amqp.context import log
-from penstock.gateway.amqp.links import EntityLinkHandler
+from penstock.gateway.amqp.links import EntityLinkHandler, LinkEntity, LinkHost
 from penstock.kernels import FramedDeliveries, KernelError, frame_run
-from penstock.model.entities import Right
 from penstock.model.errors import InternalError, LogCorrupt, PenstockError
 from penstock.model.events import StoredBatch
 
-if TYPE_CHECKING:
-    from penstock.broker.reader import FetchResult
-    from penstock.gateway.amqp.connection import AmqpConnection
-
 _DELIVERY_ANNOTATIONS = 0x71
-_NEVER_MS = -62_135_596_800_000  # year 1, as the service says "never" (protocol.md 3.2)
+_NEVER_MS = -62_135_596_800_000  # 0001-01-01, the service's "never" (protocol.md 3.2)
 _ANY_FRAMES = 2**32
 
 
 class ReadLink(EntityLinkHandler):
-    """`reader` decides what comes next; this link frames it within credit and window."""
+    """`reader` decides what comes next; this link frames it within credit and session window."""
 
     def __init__(
         self,
-        connection: AmqpConnection,
+        host: LinkHost,
         link: Link,
+        entity: LinkEntity,
+        counters: HubCounters,
         *,
-        address: LinkAddress,
-        grant: Grant,
-        right: Right,
-        tracker: str,
         runtime_metrics: bool,
     ) -> None:
-        super().__init__(
-            connection, link, address=address, grant=grant, right=right, tracker=tracker
-        )
-        self.reader: Reader | None = None  # set as soon as the broker admitted it
-        self.counters = HubCounters()  # the hub's own from then on
+        super().__init__(host, link, entity)
+        self.reader: Reader | None = None  # set by attach, once the broker registered it
+        self._counters = counters
         self._runtime_metrics = runtime_metrics
-        self._fetching = False
-        self._moved = False  # something was sent since the last rest()
-        self._rest = b""  # frames of an event whose first ones are on their way
-        self._rest_position = 0
+        self._is_fetching = False
+        self._has_sent = False  # since the last release_memory()
+        # Frames of one event that is larger than the window, and how much of them was sent.
+        self._unsent = b""
+        self._unsent_position = 0
 
-    def ready(self) -> None:
-        """The broker committed something that this reader waits for."""
-        self.connection.run_turn(partial(self.connection.outbox.add, self))
+    def on_ready(self) -> None:
+        """The reader has events or egress units again. Runs the turn at once: the limiter grants
+        egress units only during this call."""
+        self.host.turns.run(partial(self.host.scheduler.add, self))
 
     def send_pending(self, bytes_max: int) -> int:
         reader, link = self.reader, self.link
-        if reader is None or self._fetching or not link.is_attached:
+        if reader is None or self._is_fetching or not link.is_attached:
             return 0
-        if self.connection.outbox.must_wait(self):
+        if self.host.scheduler.must_wait(self):
             return 0
         sent = 0
         while sent < bytes_max:
-            if self._rest:
-                more = self._send_rest()
+            if self._unsent:
+                more = self._send_unsent()
             elif self._has_event(reader):
                 more = self._send(reader, bytes_max - sent)
             else:
                 return sent
             if more == 0:
                 return sent
-            self._moved = True
+            self._has_sent = True
             sent += more
-        self.connection.outbox.add(self)
+        self.host.scheduler.add(self)
         return sent
 
     def _has_event(self, reader: Reader) -> bool:
-        """Whether there is one that may go out now; if not, what is to be done about it."""
+        """Whether an event may be sent now. If not, arrange what makes it possible later."""
         link = self.link
         state = reader.state()
         if state is ReadState.NEEDS_DISK:
@@ -91,33 +81,33 @@ class ReadLink(EntityLinkHandler):
                 link.complete_drain()
             return False
         if link.credit > 0 and link.sendable_frames < 1:
-            self.connection.outbox.wait_for_window(self)
+            self.host.scheduler.wait_for_window(self)
         return link.credit > 0 and link.sendable_frames > 0
 
     def _send(self, reader: Reader, bytes_max: int) -> int:
-        """Frame a run of stored batches; the bytes queued."""
+        """Frame a run of stored batches; return the bytes that were queued."""
         link = self.link
         bytes_max = reader.allowance(bytes_max)
         if bytes_max == 0:
-            return 0  # egress beyond the units is slowed (protocol.md 10.4): ready() goes on
+            return 0  # egress beyond the units is slowed (protocol.md 10.4): on_ready() continues
         try:
             framed = self._frame_next_run(reader, bytes_max)
             if framed.events == 0:
-                # One event takes more frames than the peer's window has: it goes in pieces.
+                # One event takes more frames than the peer's window allows: send it in parts.
                 framed = self._frame_run(reader, [reader.batch], 1, _ANY_FRAMES, 1)
         except KernelError as error:
-            log.error("stored events cannot be delivered: %s: %s", self.tracker, error)
-            self.connection.detach(
+            log.error("delivery failed entity=%s error=%s", self.tracker, error)
+            self.host.detach(
                 link, LogCorrupt("The stored events cannot be read; the operator was told.")
             )
             return 0
-        self.connection.events_out += framed.events
-        self.connection.slot.budget.pay(framed.events, len(framed.data))
-        self.counters.outgoing_messages += framed.events
-        self.counters.outgoing_bytes += len(framed.data)
+        self.host.events_out += framed.events
+        self.host.slot.budget.pay(framed.events, len(framed.data))
+        self._counters.outgoing_messages += framed.events
+        self._counters.outgoing_bytes += len(framed.data)
         reader.advance(framed.events, framed.position)
         if framed.frames > link.sendable_frames:
-            return self._begin_rest(framed)
+            return self._begin_unsent(framed)
         link.send_transfers(framed.data, deliveries=framed.events, frames=framed.frames)
         return len(framed.data)
 
@@ -129,7 +119,7 @@ class ReadLink(EntityLinkHandler):
         except KernelError:
             if len(batches) == 1:
                 raise
-            # A damaged batch keeps back none of those before it.
+            # A damaged batch must not hold back the batches before it.
             return self._frame_run(
                 reader, batches[:1], link.credit, link.sendable_frames, bytes_max
             )
@@ -152,66 +142,64 @@ class ReadLink(EntityLinkHandler):
             runtime=self._runtime(reader),
         )
 
-    # --- an event larger than the window --------------------------------------------------------
+    # --- an event larger than the session window --------------------------------------------------
 
-    def _begin_rest(self, framed: FramedDeliveries) -> int:
-        """Until its last frame is out no other link of the session may send: clients that follow
-        delivery-ids take frames of two deliveries in turns for an error (E9)."""
+    def _begin_unsent(self, framed: FramedDeliveries) -> int:
+        """Until its last frame is sent, no other link of the session may send (see
+        `SendScheduler.must_wait`)."""
         assert framed.events == 1
-        self._rest, self._rest_position = framed.data, 0
-        self.connection.outbox.begin_delivery(self)
-        return self._send_rest(deliveries=1)
+        self._unsent, self._unsent_position = framed.data, 0
+        self.host.scheduler.begin_delivery(self)
+        return self._send_unsent(deliveries=1)
 
-    def _send_rest(self, *, deliveries: int = 0) -> int:
-        start = position = self._rest_position
+    def _send_unsent(self, *, deliveries: int = 0) -> int:
+        start = position = self._unsent_position
         frames = 0
-        while frames < self.link.sendable_frames and position < len(self._rest):
-            position += int.from_bytes(self._rest[position : position + 4], "big")
+        while frames < self.link.sendable_frames and position < len(self._unsent):
+            position += int.from_bytes(self._unsent[position : position + 4], "big")
             frames += 1
         if frames == 0:
-            self.connection.outbox.wait_for_window(self)
+            self.host.scheduler.wait_for_window(self)
             return 0
-        self.link.send_transfers(self._rest[start:position], deliveries=deliveries, frames=frames)
-        self._rest_position = position
-        if position == len(self._rest):
-            self._rest = b""
-            self.connection.outbox.end_delivery(self)
+        self.link.send_transfers(self._unsent[start:position], deliveries=deliveries, frames=frames)
+        self._unsent_position = position
+        if position == len(self._unsent):
+            self._unsent = b""
+            self.host.scheduler.end_delivery(self)
         return position - start
 
     # --- the disk -------------------------------------------------------------------------------
 
     def _fetch(self, reader: Reader) -> None:
-        """Disk reads happen off the loop; one at a time per reader."""
-        self._fetching = True
-        context = self.connection.context
+        """Read from disk on another thread; one read at a time."""
+        self._is_fetching = True
+        context = self.host.context
         future = context.loop.run_in_executor(context.reads, reader.fetch)
         future.add_done_callback(self._on_fetched)
 
     def _on_fetched(self, future: Future[FetchResult]) -> None:
-        self._fetching = False
+        self._is_fetching = False
         if not future.cancelled():
-            error = future.exception()  # asked for even if nobody waits: asyncio would complain
+            error = future.exception()  # retrieved in any case, or asyncio would log it
             if self.reader is not None:
-                self.connection.run_turn(partial(self._take, future, error))
+                self.host.turns.run(partial(self._accept_fetch, future, error))
 
-    def _take(self, future: Future[FetchResult], error: BaseException | None) -> None:
+    def _accept_fetch(self, future: Future[FetchResult], error: BaseException | None) -> None:
         assert self.reader is not None
         if error is None:
             self.reader.accept_fetch(future.result())
-            self.connection.outbox.add(self)
+            self.host.scheduler.add(self)
         elif isinstance(error, PenstockError):
-            self.connection.detach(self.link, error)
+            self.host.detach(self.link, error)
         else:
-            log.error("reading failed: %s", self.tracker, exc_info=error)
-            self.connection.detach(
-                self.link, InternalError("The service could not read the partition.")
-            )
+            log.error("read failed entity=%s", self.tracker, exc_info=error)
+            self.host.detach(self.link, InternalError("The service could not read the partition."))
 
     def release_memory(self) -> None:
-        """A reader without credit keeps nothing read ahead for long: there may be thousands."""
-        if not self._moved and not self._fetching and self.reader is not None:
+        """Drop what was read ahead for a reader without credit: there may be thousands of them."""
+        if not self._has_sent and not self._is_fetching and self.reader is not None:
             self.reader.release_memory()
-        self._moved = False
+        self._has_sent = False
 
     def close(self) -> None:
         if self.reader is not None:
@@ -219,7 +207,7 @@ class ReadLink(EntityLinkHandler):
             self.reader = None
 
     def _runtime(self, reader: Reader) -> bytes:
-        """The four keys that enable-receiver-runtime-metric asks for (protocol.md 5.4)."""
+        """The delivery annotations of enable-receiver-runtime-metric (protocol.md 5.4)."""
         if not self._runtime_metrics:
             return b""
         status = reader.runtime()
@@ -230,8 +218,6 @@ class ReadLink(EntityLinkHandler):
             Symbol("last_enqueued_time_utc"): Timestamp(
                 status.last_enqueued_ms if written else _NEVER_MS
             ),
-            Symbol("runtime_info_retrieval_time_utc"): Timestamp(
-                self.connection.context.clock.now_ms()
-            ),
+            Symbol("runtime_info_retrieval_time_utc"): Timestamp(self.host.context.clock.now_ms()),
         }
         return encode(Described(Ulong(_DELIVERY_ANNOTATIONS), values))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeAlias
+
+import msgspec
 
 from penstock.amqp.decoder import SMALL
 from penstock.amqp.errors import AmqpError
@@ -15,120 +18,149 @@ from penstock.amqp.performatives import Accepted
 from penstock.amqp.serial import serial_add
 from penstock.amqp.types import Int, Symbol
 from penstock.gateway.amqp.addresses import NodeKind
-from penstock.gateway.amqp.links import LinkHandler
+from penstock.gateway.amqp.links import LinkHandler, LinkHost
 from penstock.model import limits, names
-from penstock.model.errors import PenstockError, QuotaExceeded
+from penstock.model.errors import (
+    AuthFailed,
+    MessageTooLarge,
+    PenstockError,
+    QuotaExceeded,
+    UnsupportedTokenType,
+)
 
-if TYPE_CHECKING:
-    from penstock.gateway.amqp.connection import AmqpConnection
-
-_REPLIES_WAITING_MAX = 100  # on one link
+_REPLIES_WAITING_MAX = 100  # on one link; also requests that are not answered yet
 _REPLY_BYTES_MAX = 1 * limits.MB  # on one connection: replies echo ids of the peer's choosing
 _ACCEPTED = Accepted()
 
 
-class NodeResponse:
-    """A response: status, its text, and an error condition or a body."""
+class NodeResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Status and its text, and an error condition or a body."""
 
-    def __init__(
-        self,
-        status: int,
-        description: str,
-        *,
-        condition: str | None = None,
-        properties: dict[str, object] | None = None,
-        body: dict[str, object] | None = None,
-        delay_ms: int = 0,
-    ) -> None:
-        self.status = status
-        self.description = description
-        self.condition = condition
-        self.properties = properties or {}
-        self.body = body
-        self.delay_ms = delay_ms  # how long it is kept back
+    status: int
+    description: str
+    condition: str | None = None
+    properties: dict[str, object] = {}
+    body: dict[str, object] | None = None
+    delay_ms: int = 0  # before it is sent
 
-    @staticmethod
-    def from_error(error: PenstockError, description: str, *, delay_ms: int = 0) -> NodeResponse:
-        return NodeResponse(
-            error.http_status, description, condition=error.condition, delay_ms=delay_ms
-        )
+
+Respond: TypeAlias = Callable[[NodeResponse], None]
+"""Answers a request, at once or in a later turn; exactly once."""
 
 
 class RequestLink(LinkHandler):
-    """The client's sender to a node; subclasses answer one request."""
+    """The client's sender to a node; subclasses answer requests."""
 
     kind: NodeKind
 
+    def __init__(self, host: LinkHost, link: Link) -> None:
+        super().__init__(host, link)
+        self._unanswered = 0
+
+    def answer(self, request: Message, respond: Respond) -> None:
+        raise NotImplementedError
+
+    def refuse(
+        self, operation: str, error: PenstockError, path: Sequence[str], policy: str
+    ) -> NodeResponse:
+        """Log the refusal and return its response, which is delayed after a failed token. A token
+        of an unsupported type is not a guess at a key: DefaultAzureCredential sends a JWT first."""
+        is_guess = isinstance(error, AuthFailed) and not isinstance(error, UnsupportedTokenType)
+        delay_ms = self.host.delayed_answers.fail(policy) if is_guess else 0
+        self.host.log_refusal(operation, error, path, policy)
+        return NodeResponse(
+            status=error.http_status,
+            description=self.host.error_text(error),
+            condition=error.condition,
+            delay_ms=delay_ms,
+        )
+
     def start(self) -> None:
+        # The attach announced no limit, as Azure does. A request is decoded before the client is
+        # authenticated, so its size is bounded.
+        self.link.max_message_size = limits.NODE_MESSAGE_BYTES_MAX
         self.link.grant(limits.NODE_CREDIT)  # E10
 
     def on_transfers(self, event: TransfersReceived) -> None:
-        # Accepted first, whatever the request says: a rejected put-token hangs PY (E13).
+        # Accepted first, whatever the request contains: a rejected put-token hangs PY (E13).
         if not event.settled:
             last = serial_add(event.first_delivery_id, event.count - 1)
             self.link.settle(event.first_delivery_id, last, _ACCEPTED)
         for i in range(0, len(event.bounds), 2):
-            if self.connection.is_ending:  # over one of them; a read may bring thousands
+            if self.host.is_closed:  # by one of them; a read may bring thousands
                 return
             self._request(event.data[event.bounds[i] : event.bounds[i + 1]])
         self.link.replenish(limits.NODE_CREDIT)
 
     def on_oversized(self, event: TransferOversized) -> None:
-        if not event.settled:
-            self.link.settle(event.delivery_id, event.delivery_id, _ACCEPTED)
-        self.link.replenish(limits.NODE_CREDIT)
+        """Such a request cannot be answered, because its message-id is unknown: the link ends (AMQP
+        2.8.18)."""
+        self.host.detach(
+            self.link,
+            MessageTooLarge(
+                f"The received message (delivery-id:{event.delivery_id}, size:{event.size} bytes) "
+                f"exceeds the limit ({limits.NODE_MESSAGE_BYTES_MAX} bytes) of this node."
+            ),
+        )
 
     def _request(self, data: bytes) -> None:
+        if self._unanswered >= _REPLIES_WAITING_MAX:
+            self.host.fail(QuotaExceeded(f"{self._unanswered} requests wait for their replies."))
+            return
+        self._unanswered += 1
         try:
             request = decode_message(data, limits=SMALL)
         except AmqpError as error:
-            self._reply(None, NodeResponse(400, str(error), condition=error.condition))
-            return
-        self._reply(request, self.answer(request))
+            response = NodeResponse(status=400, description=str(error), condition=error.condition)
+            self._respond(None, response)
+        else:
+            self.answer(request, partial(self._respond, request.properties))
 
-    def answer(self, request: Message) -> NodeResponse:
-        raise NotImplementedError
+    def _respond(self, request: Properties | None, response: NodeResponse) -> None:
+        self._unanswered -= 1
+        self.host.turns.run(partial(self._reply, request or Properties(), response))
 
-    def _reply(self, request: Message | None, answer: NodeResponse) -> None:
-        properties = request.properties if request is not None else None
-        reply_to = properties.reply_to if properties is not None else None
-        link = self._reply_link(reply_to)
-        if link is not None:
-            link.reply(encode_message(_response(request, answer)), delay_ms=answer.delay_ms)
+    def _reply(self, request: Properties, response: NodeResponse) -> None:
+        reply_link = self._find_reply_link(request.reply_to)
+        if reply_link is not None:
+            message = encode_message(_build_reply(request, response))
+            reply_link.reply(message, delay_ms=response.delay_ms)
 
-    def _reply_link(self, reply_to: object) -> ReplyLink | None:
-        """The receiver of the same session and node; reply-to chooses (protocol.md 2.1)."""
+    def _find_reply_link(self, reply_to: object) -> ReplyLink | None:
+        """The receiver of the same session and node; reply-to chooses one by target address or by
+        link name (protocol.md 2.1)."""
         candidates = [
-            app
-            for link, app in self.connection.apps.items()
-            if isinstance(app, ReplyLink)
-            and app.kind is self.kind
+            handler
+            for link, handler in self.host.handlers.items()
+            if isinstance(handler, ReplyLink)
+            and handler.kind is self.kind
             and link.session is self.link.session
         ]
-        for wanted in (_target_address, _link_name):
-            for app in candidates:
-                if reply_to is not None and wanted(app.link) == reply_to:
-                    return app
+        if reply_to is not None:
+            for name_of in (_target_address, _link_name):
+                for handler in candidates:
+                    if name_of(handler.link) == reply_to:
+                        return handler
         return candidates[-1] if candidates else None
 
 
 class ReplyLink(LinkHandler):
     """The client's receiver of responses. They wait here for credit, up to a bound."""
 
-    def __init__(self, connection: AmqpConnection, link: Link, kind: NodeKind) -> None:
-        super().__init__(connection, link)
+    def __init__(self, host: LinkHost, link: Link, kind: NodeKind) -> None:
+        super().__init__(host, link)
         self.kind = kind
         self._waiting: deque[bytes] = deque()
         self._delayed_bytes = 0
         self._is_closed = False
 
     def reply(self, message: bytes, *, delay_ms: int = 0) -> None:
-        connection = self.connection
+        host = self.host
         if (
             len(self._waiting) >= _REPLIES_WAITING_MAX
-            or connection.reply_bytes + len(message) > _REPLY_BYTES_MAX
+            or host.reply_bytes + len(message) > _REPLY_BYTES_MAX
         ):
-            connection.fail(
+            host.fail(
                 QuotaExceeded(
                     f"{len(self._waiting)} replies wait on link "
                     f"'{names.quote_text(self.link.name)}': "
@@ -136,66 +168,58 @@ class ReplyLink(LinkHandler):
                 )
             )
             return
-        connection.reply_bytes += len(message)
+        host.reply_bytes += len(message)
         if delay_ms:
             self._delayed_bytes += len(message)
-            connection.delayed_answers.later(delay_ms, partial(self._was_delayed, message))
+            host.delayed_answers.later(delay_ms, partial(self._queue_delayed, message))
         else:
             self._queue(message)
 
-    def _was_delayed(self, message: bytes) -> None:
+    def _queue_delayed(self, message: bytes) -> None:
         if not self._is_closed:
             self._delayed_bytes -= len(message)
             self._queue(message)
 
     def _queue(self, message: bytes) -> None:
         self._waiting.append(message)
-        self.connection.outbox.add(self)
+        self.host.scheduler.add(self)
 
     def send_pending(self, bytes_max: int) -> int:
-        if not self.link.is_attached or self.connection.outbox.must_wait(self):
+        if not self.link.is_attached or self.host.scheduler.must_wait(self):
             return 0
         sent = 0
         while self._waiting and sent < bytes_max:
             message = self._waiting[0]
             if self.link.send(message, settled=True) is None:
                 if self.link.credit > 0:
-                    self.connection.outbox.wait_for_window(self)
+                    self.host.scheduler.wait_for_window(self)
                 return sent
-            self._forget(self._waiting.popleft())
+            self._waiting.popleft()
+            self.host.reply_bytes -= len(message)
             sent += len(message)
         if self._waiting:
-            self.connection.outbox.add(self)
+            self.host.scheduler.add(self)
         elif self.link.drain:
             self.link.complete_drain()
         return sent
 
     def close(self) -> None:
         self._is_closed = True
-        self.connection.reply_bytes -= self._delayed_bytes
-        while self._waiting:
-            self._forget(self._waiting.pop())
-
-    def _forget(self, message: bytes) -> None:
-        self.connection.reply_bytes -= len(message)
+        self.host.reply_bytes -= self._delayed_bytes + sum(map(len, self._waiting))
+        self._waiting.clear()
 
 
-def _response(request: Message | None, answer: NodeResponse) -> Message:
-    asked = request.properties if request is not None else None
-    properties = Properties(
-        # The same AMQP type as the request's message-id (E16).
-        correlation_id=asked.message_id if asked is not None else None,
-        to=asked.reply_to if asked is not None else None,
-    )
-    application = dict(answer.properties)
-    application["status-code"] = Int(answer.status)  # E17
-    application["status-description"] = answer.description
-    if answer.condition is not None:
-        application["error-condition"] = Symbol(answer.condition)
+def _build_reply(request: Properties, response: NodeResponse) -> Message:
+    application = dict(response.properties)
+    application["status-code"] = Int(response.status)  # E17
+    application["status-description"] = response.description
+    if response.condition is not None:
+        application["error-condition"] = Symbol(response.condition)
     return Message(
-        properties=properties,
+        # The same AMQP type as the request's message-id (E16).
+        properties=Properties(correlation_id=request.message_id, to=request.reply_to),
         application_properties=application,
-        body=ValueBody(answer.body),
+        body=ValueBody(response.body),
     )
 
 

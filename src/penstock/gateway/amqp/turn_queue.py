@@ -1,4 +1,4 @@
-"""Work over many connections, a bounded number of items per event-loop turn."""
+"""Work over many connections, a bounded number of items per event-loop iteration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-ITEMS_PER_TURN = 16  # judging one link again takes up to a third of a millisecond
+ITEMS_PER_TURN = 16  # checking the grant of one link takes up to a third of a millisecond
 
 _log = logging.getLogger("penstock.amqp")
 
@@ -15,8 +15,8 @@ Work = tuple[Callable[[], None], int]  # and how many items it handles
 
 
 class TurnQueue:
-    """Runs work at once while the turn has items left; after that in later turns, in order. Used
-    on the event loop's thread."""
+    """Runs work at once while the current loop iteration has items left, after that in later
+    iterations, in order. Event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, items_max: int = ITEMS_PER_TURN) -> None:
         self._loop = loop
@@ -27,7 +27,7 @@ class TurnQueue:
         self._is_scheduled = False
 
     def run(self, work: Callable[[], None], *, items: int = 1) -> None:
-        """`items` is how many links, connections or the like `work` handles."""
+        """`items` is the number of links or connections that `work` handles."""
         self.run_each([(work, items)])
 
     def run_each(self, works: Iterable[Work]) -> None:
@@ -37,7 +37,7 @@ class TurnQueue:
         self._schedule()
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Forget waiting work."""
         self._waiting.clear()
 
     def _schedule(self) -> None:
@@ -50,21 +50,21 @@ class TurnQueue:
         self._items = 0
         self._run_some()
         if self._items:
-            self._schedule()  # at least one more, which begins to count again
+            self._schedule()  # once more, to reset the count
 
     def _run_some(self) -> None:
         if self._is_running:
-            return  # called by work: what it added follows in order
+            return  # called by work: what it added comes later, in order
         self._is_running = True
         while self._waiting and self._items < self._items_max:
-            following = next(self._waiting[0], None)
-            if following is None:
+            item = next(self._waiting[0], None)
+            if item is None:
                 self._waiting.popleft()
                 continue
-            work, items = following
+            work, items = item
             self._items += items
             try:
                 work()
-            except Exception:  # noqa: BLE001 - the others go on
+            except Exception:  # noqa: BLE001 - the other work continues
                 _log.exception("turn_failed")
         self._is_running = False

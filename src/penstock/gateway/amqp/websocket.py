@@ -18,10 +18,10 @@ _UNSUPPORTED_DATA = 1003  # RFC 6455 7.4.1
 
 
 class WebSocketEndpoint:
-    """One ASGI websocket -> one AmqpConnection."""
+    """Runs one AmqpConnection for each ASGI websocket."""
 
-    def __init__(self, door: AmqpServer) -> None:
-        self._door = door
+    def __init__(self, server: AmqpServer) -> None:
+        self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
@@ -30,9 +30,9 @@ class WebSocketEndpoint:
         if offered and chosen is None:
             await websocket.close(code=1002)
             return
-        await websocket.accept(subprotocol=chosen)  # the one offered is echoed
+        await websocket.accept(subprotocol=chosen)
         transport = ServerWebSocketTransport(websocket)
-        transport.connection = self._door.connect(transport, scope.get("state", {}).get(SLOT))
+        transport.connection = self._server.connect(transport, scope.get("state", {}).get(SLOT))
         await transport.run()
 
 
@@ -40,15 +40,16 @@ _KNOWN = frozenset(name.lower() for name in SUBPROTOCOLS)
 
 
 class ServerWebSocketTransport:
-    """The driver's Transport over a websocket: writes gather while the last one is on its way."""
+    """A Transport over a websocket. Writes accumulate while the previous one is being sent."""
+
+    connection: AmqpConnection  # set before `run`
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         client = websocket.client
         self.peer = f"{client.host}:{client.port}" if client is not None else "-"
-        self.connection: AmqpConnection | None = None
         self._waiting = bytearray()
-        self._something_to_do = asyncio.Event()
+        self._has_work = asyncio.Event()
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._aborted = asyncio.Event()
@@ -56,7 +57,7 @@ class ServerWebSocketTransport:
         self._paused = False
 
     async def run(self) -> None:
-        """Read and write until either side is done; all tasks end with this call."""
+        """Read and write until either side closes; all tasks end with this call."""
         tasks = {
             asyncio.create_task(work)
             for work in (self._read(), self._write(), self._aborted.wait())
@@ -67,11 +68,9 @@ class ServerWebSocketTransport:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert self.connection is not None
             self.connection.connection_lost()
 
     async def _read(self) -> None:
-        assert self.connection is not None
         try:
             while True:
                 await self._may_read.wait()
@@ -79,7 +78,7 @@ class ServerWebSocketTransport:
                 if message["type"] != "websocket.receive":
                     return
                 data = message.get("bytes")
-                if data is None:  # text, where AMQP is binary
+                if data is None:  # a text message; AMQP is binary
                     await self._websocket.close(code=_UNSUPPORTED_DATA)
                     return
                 self.connection.data_received(data)
@@ -89,8 +88,8 @@ class ServerWebSocketTransport:
     async def _write(self) -> None:
         try:
             while True:
-                await self._something_to_do.wait()
-                self._something_to_do.clear()
+                await self._has_work.wait()
+                self._has_work.clear()
                 if self._waiting:
                     data = bytes(self._waiting)
                     self._waiting.clear()
@@ -105,24 +104,23 @@ class ServerWebSocketTransport:
     def _resume_if_drained(self) -> None:
         if self._paused and len(self._waiting) * 2 < limits.OUTBOUND_BUFFER_BYTES:
             self._paused = False
-            assert self.connection is not None
             self.connection.resume_writing()
 
-    # the driver calls these
+    # the connection calls these
+
+    def is_closing(self) -> bool:
+        return self._closing
 
     def write(self, data: bytes) -> None:
-        if self._closing:
-            return
         self._waiting += data
-        self._something_to_do.set()
+        self._has_work.set()
         if not self._paused and len(self._waiting) > limits.OUTBOUND_BUFFER_BYTES:
             self._paused = True
-            assert self.connection is not None
             self.connection.pause_writing()
 
     def close(self) -> None:
         self._closing = True
-        self._something_to_do.set()
+        self._has_work.set()
 
     def abort(self) -> None:
         self._aborted.set()

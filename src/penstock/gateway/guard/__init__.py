@@ -1,10 +1,10 @@
-"""What a peer may cost before and after it is authenticated: one guard for every protocol.
+"""The connection guard: limits what a peer may cost, before and after it is authenticated.
 
-Three parts, independent of the protocols that use them:
+All protocols share its three parts:
 
 - `AddressLimits`: connections per address, authenticated or not; penalties.
 - `WorkQueue` and `WorkBudget`: measured processor time per connection.
-- `AuthDelay`: answers to failed authentication are delayed; a good token never is.
+- `AuthDelay`: delays answers to failed authentication, never those to a valid token.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Guard:
         self.auth_delay = AuthDelay() if auth_delay is None else auth_delay
 
     def admit(self, host: str) -> ConnectionSlot | None:
-        """A slot for a socket that was accepted; None when its address may have no more."""
+        """A slot for an accepted socket; None if its address may have no more connections."""
         slot = self.addresses.admit(host)
         if slot is not None:
             slot.budget = WorkBudget(self.work, slot.address, on_drop=slot.drop)
         return slot
 
     def detached_slot(self, host: str) -> ConnectionSlot:
-        """A slot that counts for no address, for a connection that no listener has admitted."""
+        """A slot that counts for no address, for a connection that came through no listener."""
         slot = self.addresses.detached_slot(host)
         slot.budget = WorkBudget(self.work, slot.address, on_drop=slot.drop)
         return slot

@@ -1,4 +1,4 @@
-"""Connections per address, authenticated or not, and penalties for those that came to nothing.
+"""Connections per address, authenticated or not, and penalties for connections that failed.
 
 An unauthenticated connection above the limit takes the slot of the oldest one: an honest client is
 unauthenticated for milliseconds. A connection that ends without authentication, or that broke the
@@ -22,7 +22,7 @@ from penstock.model import limits
 log = logging.getLogger("penstock.gateway")
 
 _HOSTS_CACHED = 1024
-_V6_PREFIX = 64  # one customer's network: its single addresses cost nothing
+_V6_PREFIX = 64  # a customer has a whole network: its single addresses cost nothing
 
 
 class AddressBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,9 +36,9 @@ class AddressBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionSlot:
-    """One socket's slot, from accept to close. `evict` ends the socket in whatever stage it is;
-    its owner calls `accepted` when a protocol has the socket, and `release` when it is closed
-    (calling it again is harmless). `budget` is shared by all protocols on the socket."""
+    """The slot of one socket, from accept to close. `evict` ends the socket at any stage. Its owner
+    calls `accepted` when the socket has a protocol, and `release` when it is closed (idempotent).
+    All protocols on the socket share `budget`."""
 
     __slots__ = (
         "_addresses",
@@ -116,7 +116,7 @@ class ConnectionSlot:
 
 
 class _AddressRecord:
-    """What is known of one address; it is forgotten when its penalties have expired."""
+    """Connections and penalties of one address. Forgotten once its penalties have expired."""
 
     __slots__ = ("address", "count", "has_warned", "held", "owed_ms", "since_ms", "unauthenticated")
 
@@ -151,7 +151,7 @@ class AddressLimits:
         return len(self._unauthenticated)
 
     def admit(self, host: str) -> ConnectionSlot | None:
-        """None when the address has as many connections, or held ones, as it may have."""
+        """None if the address has as many connections, or held ones, as it may have."""
         now_ms = self._monotonic_ms()
         record = self._record(network_of(host), now_ms)
         if record.count >= self._bounds.connections:
@@ -178,7 +178,7 @@ class AddressLimits:
         return ConnectionSlot(self, record, 0)
 
     def evict_oldest(self) -> bool:
-        """End the oldest unauthenticated connection; False when there is none."""
+        """End the oldest unauthenticated connection; False if there is none."""
         slot = next(iter(self._unauthenticated), None)
         if slot is not None:
             self._evict(slot)
@@ -200,10 +200,10 @@ class AddressLimits:
     def _refuse(self, record: _AddressRecord, reason: str) -> None:
         if not record.has_warned:  # there may be thousands a second
             record.has_warned = True
-            log.warning("connections refused: address=%s has %s", record.address, reason)
+            log.warning("connections refused address=%s reason=%r", record.address, reason)
 
     def _evict(self, slot: ConnectionSlot) -> None:
-        log.warning("connection evicted: address=%s reason=no token yet", slot.address)
+        log.warning("connection evicted address=%s reason='no token yet'", slot.address)
         slot.evict()
         slot.release()
 
@@ -217,19 +217,19 @@ class AddressLimits:
 
     def _forget_addresses(self, now_ms: int) -> None:
         """Forget addresses without connections, the smallest penalties first, until half of the
-        table is free: this must not be done for every new address."""
+        table is free, so that this does not happen for every new address."""
         idle = [record for record in self._records.values() if record.count == 0]
         idle.sort(key=lambda record: record.settle(now_ms))
-        kept = self._bounds.addresses // 2
+        kept_max = self._bounds.addresses // 2
         for number, record in enumerate(idle):
-            if record.owed_ms > 0 and len(idle) - number <= kept:
+            if record.owed_ms > 0 and len(idle) - number <= kept_max:
                 return
             del self._records[record.address]
 
 
 @lru_cache(maxsize=_HOSTS_CACHED)
 def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the network of an IPv6 address."""
+    """The unit of the limits: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

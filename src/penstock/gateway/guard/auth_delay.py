@@ -1,8 +1,8 @@
 """Delay after failed authentication, per policy name and address (protocol.md 2.3).
 
-Every token is verified, whatever came before it: a good one is answered at once. Only answers to
-tokens that failed are delayed. Failures are counted per policy and address, and per address over
-all policies, so guessing with changing policy names is delayed as well.
+Every token is verified, whatever came before it, and a valid one is answered at once. Only answers
+to failed tokens are delayed. Failures are counted per policy and address, and per address over all
+policies, so guessing with changing policy names is delayed as well.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from penstock.auth.sas import parse_token
 from penstock.model import limits, names
 from penstock.model.errors import AuthFailed, PenstockError, QuotaExceeded
 
-# Each further failure doubles the delay until it is at its longest; more failures are not counted,
-# so a long attack is forgotten as fast as a short one.
+# Each further failure doubles the delay up to its maximum. More failures are not counted, so a long
+# attack is forgotten as fast as a short one.
 _FAILURES_COUNTED = (
     limits.BACKOFF_FREE_FAILURES
     + 1
     + (limits.BACKOFF_MS_MAX // limits.BACKOFF_FIRST_MS).bit_length()
 )
 _ANY_POLICY = "\0"  # no policy has this name
-_POLICIES_FREE = 16  # failures of an address over all policies count so much less
+_POLICIES_FREE = 16  # failures of an address over all policies count a 16th
 
 
 class AuthDelay:
     """Failures by (policy, address); times are monotonic milliseconds. Shared by all protocols.
 
-    A good token clears nothing: behind one address there may be a client and somebody who guesses.
+    A valid token clears nothing: a client and an attacker may share one address.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class AuthDelay:
         self._entries_max = entries_max
         self._waiting_max = waiting_max
         self._failures: dict[tuple[str, str], tuple[int, int]] = {}  # count, when; oldest first
-        self.waiting = 0  # answers that are delayed now
+        self.waiting = 0  # answers that are delayed now, of all connections
 
     def __len__(self) -> int:
         return len(self._failures)
 
     def fail(self, policy: str, address: str, *, now_ms: int) -> int:
-        """Count a failure; the milliseconds that its answer is delayed. `policy` is the peer's
-        text, "" where there was none."""
-        # No policy has a longer name: all that are longer count as one.
+        """Count a failure; return the milliseconds by which its answer is delayed. `policy` is the
+        peer's text, "" if there was none."""
+        # No policy has a longer name: all longer names count as one.
         name = names.fold_name(policy[: limits.RULE_NAME_MAX + 1])
         count = self._count(name, address, 1, _FAILURES_COUNTED, now_ms)
         most = _FAILURES_COUNTED * _POLICIES_FREE
@@ -57,7 +57,7 @@ class AuthDelay:
         return max(_delay_ms(count), _delay_ms(total // _POLICIES_FREE))
 
     def _count(self, policy: str, address: str, rate: int, most: int, now_ms: int) -> int:
-        """One more failure; `rate` failures are forgotten at a time."""
+        """Count one more failure; `rate` failures are forgotten per period."""
         entry = (policy, address)
         count, since_ms = self._failures.pop(entry, (0, now_ms))
         steps = (now_ms - since_ms) // limits.BACKOFF_FORGET_MS
@@ -74,20 +74,20 @@ class AuthDelay:
         return count
 
     def start_waiting(self) -> bool:
-        """One more answer is delayed; False when too many are: that one is not given at all."""
+        """Delay one more answer; False if too many are delayed, and this one must not be given."""
         if self.waiting >= self._waiting_max:
             return False
         self.waiting += 1
         return True
 
     def stop_waiting(self) -> None:
-        """The answer was given, or its peer is gone."""
+        """The answer was sent, or its connection has ended."""
         self.waiting -= 1
         assert self.waiting >= 0
 
 
 class DelayedAnswers:
-    """Failed tokens of one connection: counted, their answers delayed."""
+    """Counts the failed tokens of one connection and delays their answers."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class DelayedAnswers:
         run: Callable[[Callable[[], None]], None],
         close: Callable[[PenstockError], None],
     ) -> None:
-        """`run` gives a delayed answer, `close` ends the connection with a reason."""
+        """`run` sends a delayed answer, `close` ends the connection with an error."""
         self._delay = delay
         self._address = address
         self._loop = loop
@@ -111,8 +111,8 @@ class DelayedAnswers:
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def fail(self, policy: str) -> int:
-        """The milliseconds that the answer is delayed. Too many failures end the connection. The
-        refusal itself is logged where it is answered."""
+        """Count a failure; return the delay of its answer in milliseconds. Too many failures close
+        the connection."""
         delay_ms = self._delay.fail(policy, self._address, now_ms=self._monotonic_ms())
         self._failures += 1
         most = limits.FAILED_TOKENS_PER_CONNECTION_MAX
@@ -125,21 +125,21 @@ class DelayedAnswers:
         return delay_ms
 
     def later(self, delay_ms: int, answer: Callable[[], None]) -> None:
-        """Give the answer then; never, if the connection ends before."""
+        """Send the answer after the delay, unless the connection ends before."""
         if not self._delay.start_waiting():
             self._close(QuotaExceeded("Too many answers to tokens that failed are waiting."))
             return
         number = next(self._numbers)
 
-        def give() -> None:
+        def send() -> None:
             del self._timers[number]
             self._delay.stop_waiting()
             self._run(answer)
 
-        self._timers[number] = self._loop.call_later(delay_ms / 1000, give)
+        self._timers[number] = self._loop.call_later(delay_ms / 1000, send)
 
     def close(self) -> None:
-        """The connection is over: no answer is given any more, and nothing refers to it."""
+        """The connection is over: send no answer, and drop the references to it."""
         self._run = self._close = _nothing
         while self._timers:
             _, timer = self._timers.popitem()
@@ -152,7 +152,7 @@ def _nothing(_: object) -> None:
 
 
 def policy_of(token: object) -> str:
-    """The policy that a token names, true or not; "" when it names none."""
+    """The policy that a token claims; "" if it claims none."""
     if not isinstance(token, str):
         return ""
     try:

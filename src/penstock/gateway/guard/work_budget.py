@@ -4,8 +4,8 @@ An authenticated connection with budget left is served at once. Useful work (eve
 delivered) pays for itself, so a busy client never exceeds its budget. Everything else waits in the
 work queue: input of unauthenticated connections, and of clients that exceeded their budget. The
 queue gets at most a fifth of the event loop, in slices of a few milliseconds. Addresses take
-turns; within an address the connection that has used the least time comes first, so an honest
-newcomer passes those that make work. A connection that goes on is dropped.
+turns; within an address the connection that has used the least time comes first, so an honest new
+client overtakes those that cause work. A connection that continues to do so is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.model import limits
 
 _QUEUE_US_PER_MS = limits.WORK_QUEUE_PERCENT * 10
 _REFILL_US_PER_MS = limits.WORK_REFILL_PERCENT * 10
-_EVENT_US = 50  # what an event and a kilobyte of it may cost; several times what they do cost
+_EVENT_US = 50  # what an event and a kilobyte of it may cost: several times what they cost
 _KB_US = 20
 _USEFUL_US = 500  # the same for the frames around them
 _REQUEST_US = 500  # charged for an HTTP request until its cost is known
@@ -30,8 +30,8 @@ Resume = Callable[[], None]
 
 
 class WorkClock(Protocol):
-    """`processor_us` measures what a connection costs; `elapsed_us` what others wait meanwhile,
-    also when the machine gives this process little time."""
+    """`processor_us` measures what a connection costs; `elapsed_us` how long others wait meanwhile,
+    even if the machine gives this process little time."""
 
     def monotonic_ms(self) -> int: ...
     def processor_us(self) -> int: ...
@@ -39,7 +39,7 @@ class WorkClock(Protocol):
 
 
 class WorkQueue:
-    """Runs what waits, within a share of the event loop."""
+    """Runs waiting work within a share of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: WorkClock) -> None:
         self.monotonic_ms = clock.monotonic_ms
@@ -55,7 +55,7 @@ class WorkQueue:
 
     @property
     def is_free(self) -> bool:
-        """Whether work may be done at once: nothing waits, and the share is not used up."""
+        """Whether work may run at once: nothing waits, and the share is not used up."""
         if self._lines:
             return False
         self._refill()
@@ -72,12 +72,12 @@ class WorkQueue:
         self.waiting += 1
         if self.waiting > limits.WORK_WAITING_MAX:
             entries = itertools.chain.from_iterable(self._lines.values())
-            worst = max((each for each in entries if not each.is_canceled), key=_spent)
+            worst = max((entry for entry in entries if not entry.is_canceled), key=_spent)
             worst.budget.drop()
         self._arm()
 
     def remove(self, entry: _Entry) -> None:
-        """Its connection is closed. The entry is skipped when its turn comes."""
+        """The connection is closed; its entry is skipped later."""
         if not entry.is_canceled:
             entry.is_canceled = True
             self.waiting -= 1
@@ -106,7 +106,7 @@ class WorkQueue:
         line = self._lines.pop(address)
         entry = heapq.heappop(line)
         if line:
-            self._lines[address] = line  # behind the other addresses
+            self._lines[address] = line  # after the other addresses
         if entry.is_canceled:
             return
         self.remove(entry)
@@ -138,10 +138,10 @@ def _spent(entry: _Entry) -> int:
 
 
 class WorkBudget:
-    """One connection's budget. A protocol does a piece of work between `start` and `stop`; before
-    each piece it asks `may_work`, and calls `wait` when it may not.
+    """The budget of one connection. A protocol does a piece of work between `start` and `stop`.
+    Before each piece it calls `may_work`, and `wait` if that is False.
 
-    `on_drop` ends the connection; a protocol with a better way to say so replaces it."""
+    `on_drop` ends the connection; a protocol that can report the reason replaces it."""
 
     __slots__ = (
         "_debt_us_max",
@@ -168,7 +168,7 @@ class WorkBudget:
         self._is_authenticated = False
         self._is_closed = False
         self._level_us = 0
-        self._turn: asyncio.Future[int] | None = None  # of a request that waits
+        self._turn: asyncio.Future[int] | None = None  # of a waiting request
         self._debt_us_max = limits.WORK_UNAUTHENTICATED_US_MAX
         self._since_ms = queue.monotonic_ms()
 
@@ -179,12 +179,12 @@ class WorkBudget:
 
     @property
     def is_nearly_spent(self) -> bool:
-        """Unauthenticated, and half of what it may cost in all is spent. A protocol that can end
-        the connection in an orderly way does so now."""
+        """Unauthenticated, and half of what it may cost in total is spent. A protocol that can
+        close the connection in an orderly way does so now."""
         return not self._is_authenticated and 2 * self.spent_us > self._debt_us_max
 
     def authenticate(self) -> None:
-        """The connection has the budget of a client from now on, whatever it took until now."""
+        """Give the connection the budget of a client, whatever it has spent before."""
         if not self._is_authenticated:
             self._is_authenticated = True
             self.spent_us = 0
@@ -196,13 +196,13 @@ class WorkBudget:
         return not self._is_closed and (self.is_within or self.has_turn or self._queue.is_free)
 
     def wait(self, resume: Resume) -> None:
-        """Call `resume` in the connection's next turn, which allows one piece of work."""
+        """Call `resume` in the next turn of the connection, which allows one piece of work."""
         if not self._is_closed:
             self._queue.add(self, resume)
 
     async def turn(self, estimate_us: int = _REQUEST_US) -> None:
-        """Wait until a request may be worked on, or its connection is closed. One at a time. Until
-        the caller charges what the request costs, `estimate_us` is charged to the queue."""
+        """Wait until a request may be processed, or its connection is closed. One at a time. Until
+        the caller charges the cost of the request, `estimate_us` is charged to the queue."""
         if not self.may_work() and not self._is_closed:
             self._turn = asyncio.get_running_loop().create_future()
             self.wait(partial(self._start_request, estimate_us))
@@ -215,11 +215,11 @@ class WorkBudget:
         self._turn = None
 
     def measured(self, work: Awaitable[None]) -> Awaitable[None]:
-        """`work`, each step of which is charged."""
+        """An awaitable that runs `work` and charges each of its steps."""
         return _Measured(work, self)
 
     def start(self) -> tuple[int, int]:
-        """A piece of work starts; the result is for `stop`."""
+        """A piece of work starts; pass the result to `stop`."""
         return self._queue.processor_us(), self._queue.elapsed_us()
 
     def stop(self, started: tuple[int, int]) -> None:
@@ -248,14 +248,14 @@ class WorkBudget:
         self._level_us = min(self._level_us + earned_us, limits.WORK_BURST_US)
 
     def drop(self) -> None:
-        """End the connection, unless that was done before."""
+        """End the connection; idempotent."""
         if not self._is_closed:
             end = self.on_drop
             self.close()
             end()
 
     def close(self) -> None:
-        """The connection is over: nothing of it waits."""
+        """The connection is over: remove it from the queue."""
         self._is_closed = True
         self.on_drop = _nothing
         while self.entries:
@@ -274,19 +274,19 @@ class _Measured:
     def __await__(self) -> Generator[Any, Any, None]:
         steps = self._work.__await__()
         budget = self._budget
-        step, given = steps.send, None
+        step, value = steps.send, None
         while True:
             started = budget.start()
             try:
-                awaited = step(given)
+                awaited = step(value)
             except StopIteration:
                 return
             finally:
                 budget.stop(started)
             try:
-                step, given = steps.send, (yield awaited)
-            except BaseException as error:  # noqa: BLE001 - it belongs to the work
-                step, given = steps.throw, error
+                step, value = steps.send, (yield awaited)
+            except BaseException as error:  # noqa: BLE001 - passed on to the work
+                step, value = steps.throw, error
 
 
 def _nothing() -> None:

@@ -1,65 +1,51 @@
-"""Leases and checkpoints that the service keeps (docs/checkpoints.md): JSON over HTTPS.
+"""Ownership and checkpoints that the service stores (docs/checkpoints.md): JSON over HTTPS.
 
     GET  /$penstock/checkpoints/HUB/GROUP/ownership      {"ownerships": [...]}
     POST /$penstock/checkpoints/HUB/GROUP/ownership      {"claims": [...]} -> those that won
     GET  /$penstock/checkpoints/HUB/GROUP/checkpoints    {"checkpoints": [...]}
     POST /$penstock/checkpoints/HUB/GROUP/checkpoints    {"checkpoints": [...]} -> 204
 
-Names are escaped, slashes too. The right to listen to the hub is needed. No hub's name begins with
-a `$`, so the paths are nobody else's.
+Names are escaped, slashes too. The Listen right on the hub is needed. No hub's name begins with
+`$`, so no other request has these paths.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
-from urllib.parse import quote, unquote_to_bytes
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 import msgspec
-from starlette.types import Receive, Scope, Send
 
-from penstock.auth import Authority
-from penstock.broker import Broker, HubRuntime
-from penstock.catalog.api import Catalog
+from penstock.broker import HubRuntime
 from penstock.gateway.http import responses
-from penstock.gateway.http.authorization import TokenCache
-from penstock.gateway.http.request import ClientDisconnected, HttpRequest, body_too_large
-from penstock.gateway.http.responses import HttpResponse, MethodNotAllowed
-from penstock.gateway.http.routes import HttpOperation, RequestTarget
-from penstock.gateway.refusal_log import RefusalLog
+from penstock.gateway.http.endpoint import DataPlaneEndpoint, check_method
+from penstock.gateway.http.request import HttpRequest
+from penstock.gateway.http.responses import HttpResponse
+from penstock.gateway.http.routes import HttpOperation, RequestTarget, split_path
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
-from penstock.model.clock import Clock
 from penstock.model.entities import Right
 from penstock.model.errors import (
     ArgumentError,
     ArgumentOutOfRange,
-    InternalError,
     NotFound,
     OperationTimedOut,
-    PenstockError,
     ServerBusy,
 )
-
-log = logging.getLogger("penstock.http")
 
 PREFIX = "/$penstock/checkpoints/"
 _SEGMENTS = 5  # $penstock, checkpoints, hub, group, what
 _JSON = (b"content-type", b"application/json")
 _METHODS = ("GET", "POST")
-_INTERNAL = (
-    "The service was unable to process the request; please retry the operation. "
-    "The operator finds the reason in the log."
-)
 _SEQUENCE_NUMBER_MAX = 2**63 - 1
 
 T = TypeVar("T")
 
 
 class CheckpointService(Protocol):
-    """Where the records are kept, by the hub's id and the group's name."""
+    """Stores the records by hub id and group name."""
 
     def ownerships(self, hub_id: str, group: str) -> list[Ownership]: ...
     def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]: ...
@@ -85,69 +71,34 @@ class _CheckpointRequest(msgspec.Struct, frozen=True):
     what: str  # ownership, checkpoints
 
 
-class CheckpointEndpoint:
-    """An ASGI application for the paths below PREFIX."""
+class CheckpointEndpoint(DataPlaneEndpoint):
+    """Serves the paths below PREFIX."""
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        catalog: Catalog,
-        keeper: CheckpointService,
-        clock: Clock,
-        authorities: Callable[[], Sequence[Authority]],
-        new_id: Callable[[], str],
-        refusal_log: RefusalLog | None = None,
-        deadline_s: float = limits.HTTP_REQUEST_DEADLINE_S,
-    ) -> None:
-        self._broker = broker
+    def __init__(self, *, keeper: CheckpointService, **options: Any) -> None:
+        super().__init__(**options)
         self._keeper = keeper
-        self._clock = clock
-        self._new_id = new_id
-        self._refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
-        self._deadline_s = deadline_s
-        self._tokens = TokenCache(authorities, clock)
-        self._unsubscribe = catalog.subscribe(self._tokens.on_change)
-        self._held_bytes = 0
+        self._pending_bytes = 0  # of bodies that are being read
 
-    def close(self) -> None:
-        """Stop following the catalog."""
-        self._unsubscribe()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = HttpRequest(scope, receive, send)
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         try:
             async with asyncio.timeout(self._deadline_s):
-                answer = await self._answer(exchange)
-        except ClientDisconnected:
-            return
+                return await self._answer_in_time(request)
         except TimeoutError:
-            late = f"The request was not done within {self._deadline_s:g} seconds."
-            answer = self._refusal(exchange, OperationTimedOut(late))
-        except PenstockError as error:
-            answer = self._refusal(exchange, error)
-        except Exception:  # noqa: BLE001 - one request's fault, whatever it is
-            answer = self._refusal(exchange, InternalError(_INTERNAL), unexpected=True)
-        await exchange.answer(answer)
+            raise OperationTimedOut(
+                f"The request was not done within {self._deadline_s:g} seconds."
+            ) from None
 
-    async def _answer(self, exchange: HttpRequest) -> HttpResponse:
-        """The order matters: form, then the token, then existence, and only then the body."""
+    async def _answer_in_time(self, exchange: HttpRequest) -> HttpResponse:
         request = _parse(exchange.raw_path)
         exchange.check_headers()
-        if exchange.method not in _METHODS:
-            raise MethodNotAllowed(
-                f"The method {names.quote_text(exchange.method)} is not supported here: "
-                f"{', '.join(_METHODS)} is.",
-                ", ".join(_METHODS).encode(),
-            )
-        grant = self._tokens.grant(exchange.headers, request.target, Right.LISTEN)
-        exchange.authenticate()
+        check_method(exchange.method, _METHODS)
+        grant = self._authorize(exchange, request.target, Right.LISTEN)
         hub = self._broker.hub(grant.namespace, request.target.hub)
         group = hub.group(request.group)
         if exchange.method == "GET":
             return self._list(hub, group, request.what)
         body = await self._body(exchange)
-        hub.group(request.group)  # it may have been deleted while the body came
+        hub.group(request.group)  # it may have been deleted while the body arrived
         if request.what == "checkpoints":
             return await self._save(hub, group, body)
         return await self._claim(hub, group, body)
@@ -170,77 +121,37 @@ class CheckpointEndpoint:
     async def _save(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
         checkpoints = _decode_body(body, CheckpointList).checkpoints
         _check_count(len(checkpoints))
-        for each in checkpoints:
-            hub.partition_index(each.partition_id)
-            _check_text("offset", each.offset)
-            if not -1 <= each.sequence_number <= _SEQUENCE_NUMBER_MAX:
+        for checkpoint in checkpoints:
+            hub.partition_index(checkpoint.partition_id)
+            _check_text("offset", checkpoint.offset)
+            if not -1 <= checkpoint.sequence_number <= _SEQUENCE_NUMBER_MAX:
                 raise ArgumentOutOfRange(
-                    f"The sequence number {each.sequence_number} is out of range: "
+                    f"The sequence number {checkpoint.sequence_number} is out of range: "
                     f"-1 to {_SEQUENCE_NUMBER_MAX} are allowed."
                 )
         await self._keeper.save(hub.entity.id, group, checkpoints)
-        return responses.empty_response(204, self._date())
+        return responses.empty_response(204, self._http_date())
 
     async def _body(self, exchange: HttpRequest) -> bytes:
-        declared = exchange.declared_length()
         bytes_max = limits.CHECKPOINT_BODY_BYTES_MAX
-        if declared is not None and declared > bytes_max:
-            raise body_too_large(declared, bytes_max)
-        held = bytes_max if declared is None else declared
-        if self._held_bytes + held > limits.CHECKPOINT_HELD_BYTES_MAX:
+        size = exchange.check_length(bytes_max)
+        if self._pending_bytes + size > limits.CHECKPOINT_HELD_BYTES_MAX:
             raise ServerBusy(
                 "The server is busy: too many checkpoints are on their way. Please wait 4 seconds "
                 "and try again."
             )
-        self._held_bytes += held
+        self._pending_bytes += size
         try:
             return await exchange.body(bytes_max)
         finally:
-            self._held_bytes -= held
+            self._pending_bytes -= size
 
     def _json(self, content: msgspec.Struct) -> HttpResponse:
-        return responses.body_response(200, _JSON, msgspec.json.encode(content), self._date())
-
-    def _date(self) -> bytes:
-        return responses.http_date(self._clock.now_ms())
-
-    def _refusal(
-        self, exchange: HttpRequest, error: PenstockError, *, unexpected: bool = False
-    ) -> HttpResponse:
-        tracking_id = self._new_id()
-        host = exchange.headers.get(b"host", b"").decode("latin-1")
-        path = exchange.raw_path.decode("latin-1").removeprefix("/")
-        tracker = names.quote_text(f"{host}:{path}", most=200)
-        if error.http_status == 500:
-            log.error(
-                "request failed id=%s peer=%s resource=%s text=%s",
-                tracking_id,
-                exchange.peer,
-                tracker,
-                error,
-                exc_info=unexpected,
-            )
-        exchange.log_refusal(self._refusal_log, error, tracking_id)
-        return responses.error_response(
-            error,
-            tracking_id=tracking_id,
-            tracker=tracker,
-            now_ms=self._clock.now_ms(),
-            date=self._date(),
-        )
+        return responses.body_response(200, _JSON, msgspec.json.encode(content), self._http_date())
 
 
 def _parse(raw_path: bytes) -> _CheckpointRequest:
-    """Divided before it is unescaped: an escaped slash belongs to a name."""
-    if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
-        raise ArgumentError(
-            f"The path has {len(raw_path)} bytes: at most {limits.HTTP_PATH_BYTES_MAX} are allowed."
-        )
-    parts = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/", _SEGMENTS)
-    try:
-        segments = [unquote_to_bytes(part).decode() for part in parts]
-    except UnicodeDecodeError:
-        raise ArgumentError("The path is not escaped UTF-8.") from None
+    segments = split_path(raw_path, _SEGMENTS)
     what = segments[-1].lower()
     if len(segments) != _SEGMENTS or what not in ("ownership", "checkpoints"):
         raise NotFound(

@@ -1,4 +1,5 @@
-"""The guard before an ASGI application: turns of unauthenticated requests, delayed refusals."""
+"""The guard in front of an ASGI application: unauthenticated requests wait for their turn, and
+refusals are delayed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _CLOSE = (b"connection", b"close")
 
 
 class GuardedApplication:
-    """A request of an unauthenticated connection waits for its turn, and its work is measured. An
+    """A request on an unauthenticated connection waits for its turn, and its work is measured. An
     application that has verified a token calls `scope[names.AUTHENTICATE]`."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
@@ -52,7 +53,7 @@ class GuardedApplication:
         token = _header(scope["headers"], b"authorization")
         if message["status"] == _UNAUTHORIZED and _was_verified(token, message):
             delay_ms = self._fail(token, slot)
-            if delay_ms:  # as many wait as there are connections, one of each
+            if delay_ms:  # bounded: one request per connection waits
                 await asyncio.sleep(delay_ms / 1000)
         slot.refused_requests += 1
         if slot.budget.is_nearly_spent or (
@@ -67,14 +68,14 @@ class GuardedApplication:
 
 
 def _ending(answer: Message) -> Message:
-    """The start of an answer that ends its connection."""
+    """The start of a response after which the connection is closed."""
     return {**answer, "headers": [*answer.get("headers", ()), _CLOSE]}
 
 
 def _was_verified(token: str, answer: Message) -> bool:
-    """Whether a refused token may have been a guess at a key. One of another scheme than the answer
-    asks for, such as a JWT on the data plane, is not verified. No token at all counts as a guess
-    at no policy."""
+    """Whether a refused token may have been a guess at a key. A token of another scheme than the
+    response asks for, such as a JWT on the data plane, was not verified. A missing token counts as
+    a guess without a policy."""
     challenge = _header(answer.get("headers", ()), b"www-authenticate")
     return not token or not challenge or _scheme(token) == _scheme(challenge)
 
@@ -83,5 +84,5 @@ def _scheme(text: str) -> str:
     return text.strip().partition(" ")[0].lower()
 
 
-def _header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str:
-    return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
+def _header(headers: Iterable[tuple[bytes, bytes]], header: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == header), "")

@@ -1,4 +1,4 @@
-"""One request and its answer: headers, a body that is read only as far as it may be, the reply."""
+"""One request and its response: headers, a bounded body, a deadline."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _QUERY_PAIRS_MAX = 32
 _QUERIES_CACHED = 256
 _QUERY_CACHED_BYTES_MAX = 256
 
-# What the server has read and thrown away by the time a small body's refusal is written.
+# The server has read and discarded this much by the time the refusal of a small body is written.
 _UNREAD_BYTES_KEPT_ALIVE = 64 * limits.KB
 
 
 class ClientDisconnected(Exception):
-    """The client left before it was answered."""
+    """The client disconnected before the response."""
 
 
 class RequestDeadline:
-    """Ends the task's wait when it passes: the one that made it gets CancelledError. As
-    `asyncio.timeout`, which costs three times as much."""
+    """Cancels the task that created it when the time is up. Like `asyncio.timeout`, at a third of
+    its cost."""
 
     __slots__ = ("_task", "_timer", "has_passed")
 
@@ -48,7 +48,7 @@ class RequestDeadline:
         self._task.cancel()
 
     def end(self) -> None:
-        """No more waiting is to be ended."""
+        """The task does not wait any more."""
         self._timer.cancel()
         if self.has_passed:
             self._task.uncancel()
@@ -62,8 +62,8 @@ def log_refusal(
     *,
     names_entity: bool = True,
 ) -> None:
-    """One line in the log, with the id that the client sees. The service's own faults are logged
-    where they happen."""
+    """Write one log line with the id that the client sees. Errors of the service are logged where
+    they happen."""
     if error.http_status >= _SERVER_FAULT:
         return
     client = scope.get("client")
@@ -88,75 +88,72 @@ def _entity_path(path: str) -> list[str]:
 
 
 class HttpRequest:
-    """Over ASGI's three arguments. `headers` has lower-case names, the last of each."""
+    """A request over ASGI. `headers` has lower-case names and the last value of each."""
 
-    __slots__ = ("_read", "_receive", "_scope", "_send", "_started", "headers", "method")
+    __slots__ = ("_read", "_receive", "_send", "_started", "headers", "method", "scope")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
+        self.scope = scope
         self._receive = receive
         self._send = send
-        self._started = False  # the body was asked for, so `Expect: 100-continue` is answered
-        self._read = False  # the body is here, whole
+        self._started = False  # the body was requested, so `Expect: 100-continue` is answered
+        self._read = False  # the whole body was read
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
 
     @property
     def raw_path(self) -> bytes:
-        raw: bytes | None = self._scope.get("raw_path")
-        return self._scope["path"].encode() if raw is None else raw
+        raw: bytes | None = self.scope.get("raw_path")
+        return self.scope["path"].encode() if raw is None else raw
 
     def authenticate(self) -> None:
         """A token of the client was verified."""
-        notify = self._scope.get(names.AUTHENTICATE)
+        notify = self.scope.get(names.AUTHENTICATE)
         if notify is not None:
             notify()
 
     @property
     def peer(self) -> str:
-        client = self._scope.get("client")
+        client = self.scope.get("client")
         return "-" if client is None else f"{client[0]}:{client[1]}"
 
     @property
     def address(self) -> str:
-        client = self._scope.get("client")
+        client = self.scope.get("client")
         return "-" if client is None else str(client[0])
 
-    def log_refusal(self, refusal_log: RefusalLog, error: PenstockError, tracking_id: str) -> None:
-        log_refusal(refusal_log, self._scope, error, tracking_id)
-
     def header_pairs(self) -> list[tuple[bytes, bytes]]:
-        """All headers in their order, names as the client wrote them where the server kept them."""
-        pairs: list[tuple[bytes, bytes]] = self._scope["headers"]
-        written: list[bytes] | None = self._scope.get(ORIGINAL_NAMES)
+        """All headers in order, with names as the client wrote them if the server kept them."""
+        pairs: list[tuple[bytes, bytes]] = self.scope["headers"]
+        written: list[bytes] | None = self.scope.get(ORIGINAL_NAMES)
         if written is None or len(written) != len(pairs):
             return pairs
         return [(name, pair[1]) for name, pair in zip(written, pairs, strict=True)]
 
     def check_headers(self) -> None:
-        """Of a header that comes twice, two readers may take different ones: ArgumentError."""
-        if len(self.headers) == len(self._scope["headers"]):
+        """Raises ArgumentError for a repeated header: programs differ in which one they use."""
+        if len(self.headers) == len(self.scope["headers"]):
             return
-        seen = [pair[0] for pair in self._scope["headers"]]
+        all_names = [pair[0] for pair in self.scope["headers"]]
         for name in _ONLY_ONCE:
-            if seen.count(name) > 1:
+            if all_names.count(name) > 1:
                 raise ArgumentError(f"The header {name.decode()} comes more than once.")
 
     def deadline_s(self) -> float | None:
         """The query's `timeout`, if there is one. Raises ArgumentError."""
-        query: bytes = self._scope.get("query_string", b"")
+        query: bytes = self.scope.get("query_string", b"")
         if not query:
             return None
         return (_timeout_cached if len(query) <= _QUERY_CACHED_BYTES_MAX else _timeout_s)(query)
 
     def declared_length(self) -> int | None:
-        """None for a body in chunks. Raises ArgumentError, and LengthRequired for neither."""
+        """None for a chunked body. Raises ArgumentError, and LengthRequired without any length."""
         text = self.headers.get(b"content-length")
         if text is None:
             coding = self.headers.get(b"transfer-encoding")
             if coding is None:
                 raise LengthRequired("The request needs a Content-Length.")
-            if coding.strip().lower() != b"chunked":  # what is stored is what was meant
+            if coding.strip().lower() != b"chunked":  # the body must be stored as it was meant
                 raise ArgumentError(
                     f"The Transfer-Encoding '{_quote_bytes(coding)}' is not supported: chunked is."
                 )
@@ -165,13 +162,23 @@ class HttpRequest:
             raise ArgumentError(f"The Content-Length '{_quote_bytes(text)}' is not a length.")
         return int(text)
 
+    def check_length(self, bytes_max: int) -> int:
+        """The declared length of the body, or `bytes_max` for one in chunks. Raises MessageTooLarge
+        and what `declared_length` raises."""
+        declared = self.declared_length()
+        if declared is None:
+            return bytes_max
+        if declared > bytes_max:
+            raise body_too_large(declared, bytes_max)
+        return declared
+
     async def body(self, bytes_max: int) -> bytes:
-        """The whole body, or MessageTooLarge as soon as it is longer than allowed; Gone."""
+        """Read the whole body. Raises MessageTooLarge (early), ClientDisconnected."""
         self._started = True
         message = await self._receive()
         body: bytes = message.get("body", b"")
         if message.get("more_body", False):
-            body = await self._rest(body, bytes_max)
+            body = await self._read_chunks(body, bytes_max)
         elif message["type"] == "http.disconnect":
             raise ClientDisconnected
         self._read = True
@@ -179,7 +186,7 @@ class HttpRequest:
             raise body_too_large(len(body), bytes_max)
         return body
 
-    async def _rest(self, first: bytes, bytes_max: int) -> bytes:
+    async def _read_chunks(self, first: bytes, bytes_max: int) -> bytes:
         chunks, size, more = [first], len(first), True
         while more:
             if size > bytes_max:
@@ -193,14 +200,14 @@ class HttpRequest:
         return b"".join(chunks)
 
     async def answer(self, answer: HttpResponse) -> None:
-        """Send it. A client that is still sending a body that nobody wants gets the answer at
-        once and a moment to notice; then the connection ends."""
+        """Send the response. A client that still sends a refused body gets the response at once and
+        a short time to notice it; then the connection is closed."""
         lingers = not self._read and self._has_much_to_come()
         headers = [*answer.headers, CLOSE] if lingers else answer.headers
         start: Message = {"type": "http.response.start", "status": answer.status}
         start["headers"] = headers
         await self._send(start)
-        if lingers and self._may_discard():
+        if lingers and not self._waits_for_continue():
             await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
             await self._discard()
             await self._send({"type": "http.response.body", "body": b""})
@@ -212,18 +219,15 @@ class HttpRequest:
         if text is None:
             return b"transfer-encoding" in self.headers
         is_small = text.isdigit() and len(text) < 10 and int(text) <= _UNREAD_BYTES_KEPT_ALIVE
-        return not is_small or self._waits_for_leave()
+        return not is_small or self._waits_for_continue()
 
-    def _waits_for_leave(self) -> bool:
-        """It will not send its body before it is told to (RFC 9110 10.1.1), or may all the same:
-        what comes next on this connection cannot be told."""
+    def _waits_for_continue(self) -> bool:
+        """The client waits for `100 Continue` (RFC 9110 10.1.1) or sends the body anyway, so it is
+        unknown what comes next on this connection."""
         return not self._started and b"expect" in self.headers
 
-    def _may_discard(self) -> bool:
-        return not self._waits_for_leave()
-
     async def _discard(self) -> None:
-        """Closing with bytes unread would reset the connection under the answer."""
+        """Closing with unread bytes would reset the connection before the response arrives."""
         size = 0
         try:
             async with asyncio.timeout(limits.HTTP_DISCARD_DEADLINE_S):

@@ -1,4 +1,4 @@
-"""Answers as HTTP carries them: status, headers, the XML of an error (protocol.md 7.1)."""
+"""Responses: status, headers, the XML body of an error (protocol.md 7.1)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ATOM_FEED = (b"content-type", b"application/atom+xml;type=feed;charset=utf-8")
 ATOM_ENTRY = (b"content-type", b"application/atom+xml;type=entry;charset=utf-8")
 CLOSE = (b"connection", b"close")
 
-_BUSY_S = b"4"  # what the text of error 50002 asks for
+_BUSY_S = b"4"  # as the text of error 50002 says
 _SOON_S = b"1"
 
-# The service's numbers for what is wrong with a token, by the word that our text begins with.
+# Azure's codes for what is wrong with a token, by the first word of our text.
 _SUB_CODES = {
     "MissingToken": "40102: Missing authorization token",
     "InvalidSignature": "40103: Invalid authorization token signature",
@@ -32,10 +32,9 @@ _SUB_CODES = {
 }
 
 
-@cache  # compiled when the first error is told: it takes as long as half of this room's import
+@cache  # compiled for the first error: it takes half as long as importing this package
 def _no_xml() -> re.Pattern[str]:
-    """What XML 1.0 cannot carry, even escaped. Messages are escaped where they are made; this is
-    for the one that is not."""
+    """Characters that XML 1.0 cannot carry, even escaped."""
     return re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -51,7 +50,7 @@ class MethodNotAllowed(PenstockError):
 
 
 class LengthRequired(PenstockError):
-    """A POST that says neither how long its body is nor that it comes in chunks."""
+    """A POST with neither a Content-Length nor chunks."""
 
     condition = "com.microsoft:argument-error"
     http_status = 411
@@ -76,7 +75,7 @@ def empty_response(status: int, date: bytes) -> HttpResponse:
 def error_response(
     error: PenstockError, *, tracking_id: str, tracker: str, now_ms: int, date: bytes
 ) -> HttpResponse:
-    """`tracker` is what the request was for: host and path, as far as they may be shown."""
+    """`tracker` is the escaped host and path of the request."""
     time = datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
     detail = f"{_detail(error)} TrackingId:{tracking_id}, SystemTracker:{tracker}, Timestamp:{time}"
     body = (

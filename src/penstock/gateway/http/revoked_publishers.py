@@ -30,7 +30,7 @@ METHODS = {
 
 
 class RevokedPublisherEndpoint:
-    """Who calls has the Manage right on the hub."""
+    """The caller has checked the Manage right on the hub."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -40,18 +40,21 @@ class RevokedPublisherEndpoint:
     ) -> HttpResponse:
         """Raises NotFound, AlreadyExists, ArgumentError, QuotaExceeded."""
         if target.operation is HttpOperation.REVOKED_PUBLISHERS:
-            found = self._catalog.revoked_publishers(hub.entity.namespace, hub.entity.name)
-            return body_response(200, ATOM_FEED, _build_feed(target, found, now_ms).encode(), date)
+            publishers = self._catalog.revoked_publishers(hub.entity.namespace, hub.entity.name)
+            feed = _build_feed(target, publishers, now_ms)
+            return body_response(200, ATOM_FEED, feed.encode(), date)
         assert target.publisher is not None
         if method == "PUT":
             revoked = self._revoke(hub, target.publisher, now_ms)
-            return body_response(201, ATOM_ENTRY, _entry(target, revoked).encode(), date)
+            return body_response(201, ATOM_ENTRY, _build_entry(target, revoked).encode(), date)
         if method == "DELETE":
             self._catalog.delete_revoked_publisher(
                 hub.entity.namespace, hub.entity.name, target.publisher
             )
             return empty_response(200, date)
-        return body_response(200, ATOM_ENTRY, _entry(target, self._one(hub, target)).encode(), date)
+        return body_response(
+            200, ATOM_ENTRY, _build_entry(target, self._find(hub, target)).encode(), date
+        )
 
     def _revoke(self, hub: HubRuntime, publisher: str, now_ms: int) -> RevokedPublisher:
         if hub.is_revoked(publisher):
@@ -67,17 +70,17 @@ class RevokedPublisherEndpoint:
         self._catalog.put_revoked_publisher(revoked)
         return revoked
 
-    def _one(self, hub: HubRuntime, target: RequestTarget) -> RevokedPublisher:
+    def _find(self, hub: HubRuntime, target: RequestTarget) -> RevokedPublisher:
         assert target.publisher is not None
         entity = hub.entity
-        found = self._catalog.revoked_publisher(entity.namespace, entity.name, target.publisher)
-        if found is None:
+        revoked = self._catalog.revoked_publisher(entity.namespace, entity.name, target.publisher)
+        if revoked is None:
             raise NotFound(f"The publisher '{names.quote_text(target.publisher)}' is not revoked.")
-        return found
+        return revoked
 
 
 def _build_feed(target: RequestTarget, publishers: list[RevokedPublisher], now_ms: int) -> str:
-    entries = "".join(_entry(target, publisher, namespace="") for publisher in publishers)
+    entries = "".join(_build_entry(target, publisher, namespace="") for publisher in publishers)
     return (
         f'<feed xmlns="{_ATOM}"><title type="text">revokedpublishers</title>'
         f"<id>{_list_uri(target)}</id><updated>{format_time(now_ms)}</updated>"
@@ -85,7 +88,7 @@ def _build_feed(target: RequestTarget, publishers: list[RevokedPublisher], now_m
     )
 
 
-def _entry(
+def _build_entry(
     target: RequestTarget, publisher: RevokedPublisher, *, namespace: str = f' xmlns="{_ATOM}"'
 ) -> str:
     uri = f"{_list_uri(target)}/{quote(publisher.name, safe='')}"
@@ -100,7 +103,7 @@ def _entry(
 
 
 def _list_uri(target: RequestTarget) -> str:
-    """Escaped already, and a path alone: a client may have come by any of the host's names."""
+    """A path without host: clients may use any of the service's names. Escaped already."""
     return f"{target.uri}/revokedpublishers"
 
 

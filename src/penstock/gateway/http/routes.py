@@ -1,4 +1,4 @@
-"""What a request's path names (protocol.md 7.1): a hub or a part of it, and what to do there."""
+"""What the path of a request names (protocol.md 7.1): an operation on a hub or a part of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, NotFound
 
-# Devices use the same few paths again and again. Only short ones are kept, so that the memory of
-# what strangers ask for is bounded.
+# Devices repeat the same few paths. Only short ones are cached, so that the memory for paths of
+# unauthenticated clients is bounded.
 _TARGETS_CACHED = 1024
 _CACHED_BYTES_MAX = 512
 
@@ -25,8 +25,8 @@ class HttpOperation(IntEnum):
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
-    """`path` is what tokens are compared with, `uri` the same as text, escaped, with a slash in
-    front; `partition` and `publisher` as the client wrote them."""
+    """Tokens are compared with `path`; `uri` is the same as escaped text with a leading slash.
+    `partition` and `publisher` are as the client wrote them."""
 
     operation: HttpOperation
     hub: str
@@ -37,23 +37,28 @@ class RequestTarget(msgspec.Struct, frozen=True):
 
 
 def parse_target(raw_path: bytes) -> RequestTarget:
-    """Words in any case, one slash at the end tolerated; a name may hold an escaped slash, a
-    hub's a plain one too. Raises NotFound for what is no path of this door, ArgumentError."""
-    if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
-        raise ArgumentError(
-            f"The path has {len(raw_path)} bytes: at most {limits.HTTP_PATH_BYTES_MAX} are allowed."
-        )
+    """Words in any case; a slash at the end is ignored. A name may contain escaped slashes, a hub's
+    name plain ones too. Raises NotFound for other paths, ArgumentError."""
     parse = _parse_cached if len(raw_path) <= _CACHED_BYTES_MAX else _parse
     return parse(raw_path)
 
 
-def _parse(raw_path: bytes) -> RequestTarget:
-    # Divided before it is unescaped: an escaped slash belongs to a name.
-    parts = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/")
+def split_path(raw_path: bytes, segments_max: int = -1) -> list[str]:
+    """The unescaped segments of a path. Split before unescaping: an escaped slash belongs to a
+    name. Raises ArgumentError."""
+    if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
+        raise ArgumentError(
+            f"The path has {len(raw_path)} bytes: at most {limits.HTTP_PATH_BYTES_MAX} are allowed."
+        )
+    parts = raw_path.removeprefix(b"/").removesuffix(b"/").split(b"/", segments_max)
     try:
-        segments = [unquote_to_bytes(part).decode() for part in parts]
+        return [unquote_to_bytes(part).decode() for part in parts]
     except UnicodeDecodeError:
         raise ArgumentError("The path is not escaped UTF-8.") from None
+
+
+def _parse(raw_path: bytes) -> RequestTarget:
+    segments = split_path(raw_path)
     words = [segment.casefold() for segment in segments]
     if len(words) >= 2 and words[-1] == "revokedpublishers":
         return _target(HttpOperation.REVOKED_PUBLISHERS, segments[:-1])
@@ -68,7 +73,7 @@ def _parse(raw_path: bytes) -> RequestTarget:
 
 
 def _publish_target(segments: list[str], words: list[str]) -> RequestTarget:
-    """No hub has these words in its name (catalog.checks), so there is one reading."""
+    """No hub name contains these words (catalog.validation), so there is one interpretation."""
     if len(words) >= 3 and words[-2] == "partitions":
         return _target(HttpOperation.PUBLISH, segments[:-2], partition=segments[-1])
     if len(words) >= 3 and words[-2] in ("publishers", "publisher"):

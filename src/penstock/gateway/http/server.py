@@ -1,7 +1,7 @@
 """HTTP/1.1 listeners on the broker's own event loop.
 
-uvicorn's protocol classes are used without its server: that one polls ten times a second and owns
-the process's signals, which `service` does here.
+uvicorn's protocol classes are used without its server, which polls ten times a second and takes
+over the signals of the process; here `service` handles them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from penstock.io.http_protocol import BoundedHttpProtocol, RequestStage
 from penstock.model import limits
 
 _KEEP_ALIVE_S = 75
-# A client's body may take as long as any request; a little more, so that the application answers
-# first.
+# A body may take as long as any request and a little longer: the application must answer first.
 _CLIENT_BODY_DEADLINE_S = limits.HTTP_REQUEST_DEADLINE_S_MAX + 5
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
 
@@ -67,19 +66,19 @@ class HttpServer:
         self._listeners = Listeners(loop, self._guard, self.connection)
 
     def connection(self, slot: ConnectionSlot | None = None) -> asyncio.Protocol:
-        """The protocol of one new connection. A WebSocket that it is upgraded to has its slot."""
+        """The protocol of a new connection. After an upgrade the WebSocket uses the same slot."""
         state: dict[str, Any] = {SLOT: slot or self._guard.detached_slot("-")}
         return _GuardedProtocol(self._config, self._state, state, self._loop)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Open a listener; the port it got."""
+        """Open a listener; return its port. Raises OSError."""
         return await self._listeners.open(host, port, tls)
 
     async def close(self, *, grace_s: float) -> None:
-        """Take no new requests, let running ones end for a moment."""
+        """Accept no requests; running ones have `grace_s` to end."""
         await self._listeners.close()
         for connection in list(self._state.connections):
-            with contextlib.suppress(InvalidState):  # a WebSocket that is closing already
+            with contextlib.suppress(InvalidState):  # the WebSocket is closing already
                 connection.shutdown()
         if self._state.tasks:
             _, late = await asyncio.wait(set(self._state.tasks), timeout=grace_s)
@@ -90,26 +89,25 @@ class HttpServer:
 
 
 class _GuardedProtocol(BoundedHttpProtocol):
-    """A listener has a limited number of connections. Header names are kept as the client wrote
-    them, beside ASGI's lower-case ones: they become names of an event's properties (protocol.md
-    7.1).
+    """The number of connections is limited. Header names are kept as the client wrote them, besides
+    ASGI's lower-case ones: they become names of event properties (protocol.md 7.1).
 
-    Each request has one answer, in the order they came, and nothing behind one that cannot be
-    understood is read: where it begins cannot be told."""
+    Each request gets one response, in order. After a request that cannot be parsed nothing more is
+    read, because the start of the next one is unknown."""
 
     _slot: ConnectionSlot
-    _pipeline_bytes = 0  # of the heads of requests that wait to be answered
+    _pipeline_bytes = 0  # of the heads of pipelined requests
     _names: list[bytes]
-    _running: RequestResponseCycle | None = None  # the last one that was begun
-    _is_unfinished = False  # `cycle` is that of the request that is being read
-    _is_deaf = False  # what came could not be understood
+    _running: RequestResponseCycle | None = None  # the newest request that the application handles
+    _is_unfinished = False  # `cycle` belongs to the request that is being read
+    _is_deaf = False  # nothing more is parsed
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._slot = self.app_state[SLOT]
-        gentle = ClosingTransport(transport, self._slot, self.loop)
+        closing = ClosingTransport(transport, self._slot, self.loop)
         self._slot.accepted(transport)
         self._slot.budget.on_drop = self._drop
-        super().connection_made(gentle)  # type: ignore[arg-type]  # as good as one
+        super().connection_made(closing)  # type: ignore[arg-type]  # has its methods
         self._names = []
         if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
             transport.abort()
@@ -138,7 +136,7 @@ class _GuardedProtocol(BoundedHttpProtocol):
 
     def on_headers_complete(self) -> None:
         self._pipeline_bytes = self.head_bytes + (self._pipeline_bytes if self.pipeline else 0)
-        # Requests of an unauthenticated peer wait for their turn: they must not fill the memory.
+        # Requests of an unauthenticated peer wait for their turn and must not fill the memory.
         if not self._slot.is_authenticated and self._pipeline_bytes > limits.HTTP_HEAD_BYTES_MAX:
             self.refuse_pipeline()
         self._check_head()
@@ -146,7 +144,7 @@ class _GuardedProtocol(BoundedHttpProtocol):
         self._is_unfinished = True
 
     def _check_head(self) -> None:
-        """What would have two meanings, as the parser lets it pass. Raises ValueError: 400."""
+        """Refuse ambiguous requests that the parser accepts. Raises ValueError: 400."""
         names = [name for name, _ in self.headers]
         if names.count(b"host") != 1 and self.parser.get_http_version() == "1.1":
             raise ValueError("a request has one Host")  # RFC 9112 3.2
@@ -169,8 +167,8 @@ class _GuardedProtocol(BoundedHttpProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """The parser gave up. Whole requests that came before are answered, and the last answer
-        ends the connection; otherwise this is the answer, whatever the application may say."""
+        """The parser failed. Complete requests before the failure are answered, and the last
+        response closes the connection. Without such a request this is the response."""
         self._is_deaf = True
         self.stage = RequestStage.NOTHING
         self.watch_stage()
@@ -179,13 +177,13 @@ class _GuardedProtocol(BoundedHttpProtocol):
         broken, running = self.cycle if self._is_unfinished else None, self._running
         if self._is_answering and running is not broken:
             if broken is not None:
-                self.pipeline.popleft()  # where the latest is
+                self.pipeline.popleft()  # the newest one is first
             last = self.pipeline[0][0] if self.pipeline else running
             assert last is not None
             last.keep_alive = False
             return
         if broken is not None:
-            broken.disconnected = True  # the application hears that the client has gone
+            broken.disconnected = True  # the application sees a disconnect
             broken.message_event.set()
             if broken.response_started:
                 self.transport.close()
@@ -193,8 +191,8 @@ class _GuardedProtocol(BoundedHttpProtocol):
         super().send_400_response(msg)
 
     def _drop(self) -> None:
-        """The peer has exceeded its budget. An answer that has begun is finished: it may be
-        `/metrics` of thousands of hubs, to a scraper that needs no token."""
+        """The work budget is exceeded for good. A response that has started is completed: it may be
+        `/metrics` of thousands of hubs, for a scraper that needs no token."""
         self._slot.penalize()
         running = self._running
         if running is None or not running.response_started or running.response_complete:
@@ -210,7 +208,7 @@ class _GuardedProtocol(BoundedHttpProtocol):
             self.transport.forget()
 
     def on_read_deadline(self) -> None:
-        """By now the token that came with the head is verified."""
+        """By now the token in the head is verified: an authenticated client has more time."""
         if self.stage is RequestStage.BODY and self._slot.is_authenticated:
             self.extend_body_deadline(_CLIENT_BODY_DEADLINE_S)
         else:
@@ -218,8 +216,8 @@ class _GuardedProtocol(BoundedHttpProtocol):
 
 
 class PublicApplication:
-    """What the HTTPS port serves: WebSockets by one application, paths that begin with one of
-    `prefixes` (such as `/subscriptions/`) by theirs, and all others by `publishing`."""
+    """The application of the HTTPS port: WebSockets go to `websocket`, paths that begin with one of
+    `prefixes` (such as `/subscriptions/`) to its application, all others to `publishing`."""
 
     def __init__(
         self,
@@ -229,29 +227,23 @@ class PublicApplication:
         prefixes: Mapping[str, ASGIApp] | None = None,
     ) -> None:
         self._publishing = publishing
-        self._websocket = _OriginForm(websocket)
+        self._websocket = websocket
         self._prefixes = tuple((prefixes or {}).items())
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            return self._websocket(scope, receive, send)
+            return self._websocket(_with_origin_path(scope), receive, send)
         for prefix, app in self._prefixes:
             if scope["path"].lower().startswith(prefix):
                 return app(scope, receive, send)
         return self._publishing(scope, receive, send)
 
 
-class _OriginForm:
-    """Clients may send a WebSocket's target as an absolute URL (the Java SDK, protocol.md 1.2).
-    In other requests the parser sees to that."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        if path.startswith(_SCHEMES):
-            rest = path.partition("://")[2]
-            origin = "/" + rest.partition("/")[2]
-            scope = {**scope, "path": origin, "raw_path": origin.encode()}
-        await self._app(scope, receive, send)
+def _with_origin_path(scope: Scope) -> Scope:
+    """Clients may send the target of a WebSocket as an absolute URL (Java SDK, protocol.md 1.2). In
+    other requests the parser handles that."""
+    path: str = scope.get("path", "")
+    if not path.startswith(_SCHEMES):
+        return scope
+    origin = "/" + path.partition("://")[2].partition("/")[2]
+    return {**scope, "path": origin, "raw_path": origin.encode()}

@@ -1,8 +1,8 @@
-"""WebSockets with bounds that their library does not have: what a peer may make us do and keep.
+"""WebSockets with limits that the library lacks: how much work and memory a peer may cost.
 
-Messages are parts of one stream of bytes here, as AMQP takes them (protocol.md 1.2): those of one
-read become one. The library parses whatever it is given, so it is given a little at a time, and
-the next piece only when the application has taken what came of the last.
+Messages are parts of one byte stream, as AMQP uses them (protocol.md 1.2): those of one read are
+joined. The library parses everything that it is given, so it gets small pieces, and the next piece
+only after the application has taken the result of the last one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from penstock.gateway.transport import ClosingTransport
 from penstock.model import limits
 
 _PIECE_BYTES = 8 * limits.KB
-_PIECE_BYTES_WAITING = 1 * limits.KB  # of a peer without a budget: 170 empty frames
-_CLOSE_GRACE_S = 2.0  # for the peer to answer our close, then for the socket to drain: as over TCP
+_PIECE_BYTES_WAITING = 1 * limits.KB  # for a peer without a budget: 170 empty frames
+_CLOSE_GRACE_S = 2.0  # for the peer to answer our close, then for the socket to drain; as over TCP
 
 
 class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """The server makes it where an HTTP connection is upgraded, whose slot it takes over."""
+    """Takes over the slot of the HTTP connection that was upgraded."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **fields)
@@ -38,8 +38,7 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._end_timer: asyncio.TimerHandle | None = None
 
     async def run_asgi(self) -> None:
-        """When the application is done with the peer, the peer has a moment left, whether it
-        answers our close or reads anything, or does not."""
+        """After the application has ended, the socket is aborted soon, whatever the peer does."""
         await super().run_asgi()
         if not self.disconnected:
             self._end_timer = self.loop.call_later(2 * _CLOSE_GRACE_S, self.transport.abort)
@@ -50,7 +49,7 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._unfed.extend(data[start : start + size] for start in range(0, len(data), size))
         self._feed()
         bytes_max = limits.UNAUTHENTICATED_BYTES_MAX + limits.HTTP_HEAD_BYTES_MAX
-        # A peer that was told why it is closed reads that first; it has a deadline.
+        # After our close the peer has until its deadline to read the reason.
         if not self._slot.is_authenticated and self._bytes > bytes_max and not self.close_sent:
             self.transport.abort()
 
@@ -71,11 +70,11 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         message = await self.queue.get()
-        if self.queue.empty():  # what comes next is parsed when this has been taken
+        if self.queue.empty():  # parse the next piece after this one is taken
             self.loop.call_soon(self._feed)
         return message
 
-    # --- a little at a time ---------------------------------------------------------------------
+    # --- input in pieces ------------------------------------------------------------------------
 
     def _feed(self) -> None:
         budget = self._slot.budget
@@ -88,13 +87,13 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
             super().data_received(self._unfed.popleft())
             self._hand_over()
             budget.stop(started)
-        wanted = bool(self._unfed) or not self._may_feed()
-        if wanted != self.read_paused and not self.transport.is_closing():
-            self.read_paused = wanted
-            (self.transport.pause_reading if wanted else self.transport.resume_reading)()
+        must_pause = bool(self._unfed) or not self._may_feed()
+        if must_pause != self.read_paused and not self.transport.is_closing():
+            self.read_paused = must_pause
+            (self.transport.pause_reading if must_pause else self.transport.resume_reading)()
 
     def _may_feed(self) -> bool:
-        # After our close everything is thrown away until the peer's comes.
+        # After our close everything is discarded until the peer's close arrives.
         taken = self.queue.empty() or self.close_sent
         return taken and not self._is_waiting and not self.transport.is_closing()
 
@@ -102,7 +101,7 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._is_waiting = False
         self._feed()
 
-    # --- what the library found -----------------------------------------------------------------
+    # --- called by the library ------------------------------------------------------------------
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) >= limits.WEBSOCKET_FRAGMENTS_MAX:
@@ -115,8 +114,8 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         super().handle_text(event)
 
     def handle_ping(self) -> None:
-        """A peer that does not read is not written to: the latest pong may answer for all pings
-        (RFC 6455 5.5.3), or pongs would fill the memory."""
+        """While the peer does not read, only the newest pong is kept, which answers all pings (RFC
+        6455 5.5.3); otherwise pongs would fill the memory."""
         pong = b"".join(self.conn.data_to_send())
         if self.writable.is_set():
             self.transport.write(pong)
@@ -135,6 +134,6 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.frames = []
 
     def _hand_over(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        if gathered and not self.close_sent:
-            self.queue.put_nowait({"type": "websocket.receive", "bytes": b"".join(gathered)})
+        frames, self._gathered = self._gathered, []
+        if frames and not self.close_sent:
+            self.queue.put_nowait({"type": "websocket.receive", "bytes": b"".join(frames)})
