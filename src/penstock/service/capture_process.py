@@ -32,8 +32,7 @@ from penstock.service.child_processes import (
     ChildStatus,
     Probe,
 )
-from penstock.service.config.capture import destinations_of
-from penstock.service.config.settings import Settings
+from penstock.service.config.settings import Settings, destinations_of
 from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
 from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
