@@ -56,6 +56,3 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
             + self.egress_gb * usage.egress_bytes / _GB
             + self.capture_hour * usage.capture_hours
         )
-
-
-PRICE_FIELDS = tuple(name for name in PriceList.__struct_fields__ if name != "currency")

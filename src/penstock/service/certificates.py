@@ -8,6 +8,8 @@ DIR/tls/server.json   the names it covers and when it ends, so that a start with
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import ipaddress
 import json
 import logging
@@ -15,18 +17,19 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from penstock.model import limits
-from penstock.model.errors import ConfigurationError, DataDirectoryError
+from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.config.settings import Settings
 from penstock.service.data_directory import write_file_atomically
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("penstock.tls")
 
+RELOAD_INTERVAL_S = 10.0
 RENEW_DAYS = 30
 EXPIRY_WARNING_DAYS = 30
 ALWAYS_COVERED = ("localhost", "127.0.0.1", "::1")
@@ -35,6 +38,7 @@ _DAY_MS = 86_400_000
 _NAMES_MAX = 200  # a certificate must fit into a handshake
 _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?")
 _HOSTS_BYTES_MAX = 64 * limits.KB
+_Fingerprint = tuple[tuple[int, int, int], ...]  # inode, time and size of each file
 
 
 class Certificates(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,3 +285,68 @@ def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
         now_ms=now_ms,
     )
     _write_note(files, wanted, ends_ms)
+
+
+class ReloadableCertificate:
+    """The certificate of the TLS listeners. Used on the event loop's thread."""
+
+    def __init__(self, prepare: Callable[[], Certificates], now_ms: Callable[[], int]) -> None:
+        """`prepare` returns the files, and renews a development certificate that expires soon.
+        Raises ConfigurationError, DataDirectoryError."""
+        self._prepare = prepare
+        self._now_ms = now_ms
+        self.files = prepare()
+        self._refused: _Fingerprint | None = None  # files that could not be loaded
+        self._fingerprint: _Fingerprint = ()
+        with contextlib.suppress(OSError):  # the next line says what is wrong
+            self._fingerprint = _read_fingerprint(self.files)
+        self._current = server_context(self.files)
+        self.validity: CertificateValidity = read_validity(self.files)
+        # Listeners hold this one for good. A handshake switches to the newest one before the
+        # certificate is sent, also for clients that send no server name.
+        self.context = self._current
+        self.context.sni_callback = self._select
+
+    async def reload(self) -> str | None:
+        """One pass: load the files if they changed; return why they could not be loaded. The old
+        certificate stays in use then."""
+        try:
+            if not self.files.is_own and self._expires_soon():
+                self.files = self._prepare()
+            fingerprint = _read_fingerprint(self.files)
+        except (OSError, PenstockError) as error:
+            return f"the certificate cannot be read: {error}; the one before is still in use"
+        if fingerprint == self._fingerprint:
+            return None
+        try:
+            context, validity = server_context(self.files), read_validity(self.files)
+        except PenstockError as error:
+            if fingerprint != self._refused:
+                _logger.warning(
+                    "certificate_reload_failed file=%s error=%s", self.files.certificate_file, error
+                )
+            self._refused = fingerprint
+            return f"{error} The certificate before is still in use."
+        self._current, self.validity = context, validity
+        self._fingerprint, self._refused = fingerprint, None
+        until = datetime.datetime.fromtimestamp(validity.not_after_ms / 1000, tz=datetime.UTC)
+        _logger.info(
+            "certificate_reloaded file=%s expires=%s",
+            validity.file,
+            until.isoformat("T", "seconds"),
+        )
+        return None
+
+    def _expires_soon(self) -> bool:
+        return self._now_ms() >= self.validity.not_after_ms - RENEW_DAYS * _DAY_MS
+
+    def _select(
+        self, handshake: ssl.SSLSocket | ssl.SSLObject, name: str, context: ssl.SSLContext
+    ) -> None:
+        handshake.context = self._current
+
+
+def _read_fingerprint(files: Certificates) -> _Fingerprint:
+    """Changes whenever one of the files is replaced or written. Raises OSError."""
+    found = (each.stat() for each in (files.certificate_file, files.key_file))
+    return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)

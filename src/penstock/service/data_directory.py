@@ -7,7 +7,7 @@ DIR/                0700
                     (these: a second line has the first one's checksum; version 0.1 wrote none)
   runtime.json      what the running service tells                        0600
   portal.revoked    ended portal sessions, used sign-in links             0600
-  capture.token, portal.token   tokens of processes (process_tokens.py)   0600
+  capture.token, portal.token   tokens of processes (admin_tokens.py)     0600
   tls/              certificates (certificates.py)
   log/, catalog.*, checkpoints.*, history.*   have versions of their own
 """
@@ -32,7 +32,6 @@ from penstock.io.files import add_checksum, remove_checksum
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import DataDirectoryError
-from penstock.service.revoked_tokens import RevokedTokens
 
 _logger = logging.getLogger(__name__)
 
@@ -74,9 +73,6 @@ class DataDirectory:
 
     def admin_token(self, *, now_ms: int) -> str:
         return self.admin_tokens().issue(now_ms=now_ms, token_id=uuid.uuid4().hex)
-
-    def revoked_tokens(self, *, now_ms: int) -> RevokedTokens:
-        return RevokedTokens(self.path / "admin.revoked", write_file_atomically, now_ms=now_ms)
 
     def portal_secret(self) -> str:
         """What portal sessions and sign-in links are signed with."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import base64
 import secrets
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.auth.admin_token import AdminTokens
 from penstock.broker import Broker
 from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.gateway.amqp.server import AmqpServer
-from penstock.management.operations import ConnectionView, IssuedToken, LinkView
+from penstock.management.operations import ConnectionView, LinkView
 from penstock.management.permissions import AdminRole, Verified, role_from_claims
 from penstock.management.shapes import ServiceEndpoints
 from penstock.model import names
@@ -26,8 +24,6 @@ from penstock.model.errors import AuthFailed, ConnectionForced
 from penstock.model.host_names import HostNames
 from penstock.service.certificates import machine_names
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import DataDirectory
-from penstock.service.revoked_tokens import RevokedTokens
 from penstock.service.runtime_description import RuntimeDescription
 
 _KEY_BYTES = 32  # 256 bits (docs/security.md)
@@ -173,52 +169,6 @@ def hubs_of_connections(door: AmqpServer) -> Iterator[tuple[str, list[str]]]:
         apps = connection.apps.values()
         hubs = [app.address.hub for app in apps if isinstance(app, EntityLinkHandler)]
         yield connection.namespace, hubs
-
-
-class ServiceTokens:
-    """`management.operations.AdminTokens` over the secret of the data directory."""
-
-    def __init__(self, tokens: AdminTokens, revoked: RevokedTokens, clock: Clock) -> None:
-        self._tokens = tokens
-        self._revoked = revoked
-        self._clock = clock
-
-    @staticmethod
-    def of(data: DataDirectory, clock: Clock) -> ServiceTokens:
-        """Raises DataDirectoryError."""
-        revoked = data.revoked_tokens(now_ms=clock.now_ms())
-        return ServiceTokens(data.admin_tokens(), revoked, clock)
-
-    def verify(self, token: str) -> Verified:
-        """Raises AuthFailed."""
-        claims = self._tokens.verify(token, now_ms=self._clock.now_ms())
-        if claims.token_id in self._revoked:
-            raise AuthFailed("The token was revoked.")
-        return claims.subject, claims.roles
-
-    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
-        token_id = uuid.uuid4().hex
-        now_ms = self._clock.now_ms()
-        token = self._tokens.issue(
-            now_ms=now_ms,
-            token_id=token_id,
-            subject=subject,
-            roles=(role,),
-            lifetime_s=lifetime_s,
-        )
-        return IssuedToken(
-            id=token_id,
-            token=Secret(token),
-            subject=subject,
-            role=role,
-            expires_ms=(now_ms // 1000 + lifetime_s) * 1000,
-        )
-
-    def revoke(self, token_id: str) -> None:
-        self._revoked.add(token_id, now_ms=self._clock.now_ms())
-
-    def revoked(self) -> list[str]:
-        return self._revoked.ids()
 
 
 def endpoints_of(facts: RuntimeDescription, tenant_id: str) -> ServiceEndpoints:
