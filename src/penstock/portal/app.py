@@ -11,9 +11,10 @@ import uvicorn
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.portal.address_limits import RequestRate
-from penstock.portal.application import Portal, PortalApplication
+from penstock.portal.application import PortalApplication
 from penstock.portal.event_browser import EventBrowser
 from penstock.portal.field_mask import FieldMask
+from penstock.portal.page_request import Portal
 from penstock.portal.pages import PUBLIC, ROUTES
 from penstock.portal.revocations import Revocations
 from penstock.portal.server import (

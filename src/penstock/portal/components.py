@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.model import metrics
-from penstock.portal.application import PageRequest
 from penstock.portal.html import Html, el, group
+from penstock.portal.page_request import PageRequest
 from penstock.portal.texts import format_duration, format_integer
 
 RANGES = {

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from penstock import __version__
-from penstock.portal.application import PageRequest
 from penstock.portal.components import badge
 from penstock.portal.html import Html, document, el, group
+from penstock.portal.page_request import PageRequest
 from penstock.portal.users import PortalRole
 
 # (word in the address, label, key that follows g)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from penstock.portal.application import PageRequest
+from penstock.portal.page_request import PageRequest
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",

@@ -342,7 +342,8 @@ from penstock.service.child_processes import ChildProcess, ChildProcesses
 
 async def main():
     children = ChildProcesses(SystemClock())
-    children.start(ChildProcess("job", (sys.executable, "-c", "import time; time.sleep(600)"), os.environ))
+    command = (sys.executable, "-c", "import time; time.sleep(600)")
+    children.start(ChildProcess("job", command, os.environ))
     while (pid := children.status()[0].pid) is None:
         await asyncio.sleep(0.01)
     print(pid, flush=True)

@@ -14,7 +14,6 @@ from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import UNITS_TEXT
 from penstock.model.usage import PriceList, Usage
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     card,
     chart,
@@ -33,6 +32,7 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.pages.overview import lately, rate
 from penstock.portal.texts import (
     format_count,
