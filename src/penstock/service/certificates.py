@@ -1,6 +1,7 @@
-"""TLS certificates: your own by configuration, or a development CA and certificate made here.
+"""TLS certificates: the configured one, or a development CA and certificate; loaded again when the
+files change.
 
-DIR/tls/ca.pem        what clients trust; ten years            ca.key      0600
+DIR/tls/ca.pem        the CA for clients; ten years            ca.key      0600
 DIR/tls/server.pem    397 days, renewed thirty days early      server.key  0600
 DIR/tls/server.json   the names it covers and when it ends, so that a start with a good
                       certificate loads no X.509 code; and checksums of the four files
@@ -106,9 +107,9 @@ def configured_certificates(settings: Settings) -> Certificates | None:
 def prepare_certificates(
     directory: Path, settings: Settings, *, host_names: Iterable[str] = (), now_ms: int
 ) -> Certificates:
-    """The configured certificate, or the development one in `directory`, made or renewed if need
-    be, for loopback, `host_names`, the bound address, public hosts and every namespace's
-    hosts."""
+    """The configured certificate, or the development one in `directory`, created or renewed if
+    necessary, for loopback, `host_names`, the bound address, public hosts and the hosts of every
+    namespace. Raises DataDirectoryError."""
     own = configured_certificates(settings)
     if own is not None:
         return own
@@ -164,8 +165,8 @@ def server_context(certificates: Certificates) -> ssl.SSLContext:
 
 
 def machine_names(hosts_file: Path = Path("/etc/hosts")) -> tuple[str, ...]:
-    """What this machine calls itself: its host name, and what its own hosts file says of that.
-    Asks no name server, which could keep a start waiting for seconds."""
+    """The host name of this machine, and its aliases in the hosts file. No name server is asked,
+    since that could delay the start by seconds."""
     own = socket.gethostname().lower()
     found = [own]
     try:
@@ -181,7 +182,7 @@ def machine_names(hosts_file: Path = Path("/etc/hosts")) -> tuple[str, ...]:
 
 
 def _coverable(host_names: Iterable[str]) -> list[str]:
-    """In their given order, without what a certificate cannot hold: wildcards, zones, blanks."""
+    """The names that a certificate can have, in order: no wildcards, zones or blanks."""
     names = dict.fromkeys(name.strip().lower().rstrip(".") for name in host_names)
     kept = [name for name in names if _address(name) or _is_host_name(name)]
     return kept[:_NAMES_MAX]
@@ -194,7 +195,7 @@ def _is_host_name(name: str) -> bool:
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A concrete address: the unspecified one (0.0.0.0, ::) is bound to, never connected to."""
+    """None also for an unspecified address (0.0.0.0, ::): no client connects to it."""
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
@@ -208,7 +209,7 @@ class _Note(msgspec.Struct):
     names: list[str]
     not_after_ms: int
     sums: dict[str, int] | None = None  # CRC-32 of the four files by name
-    note_sum: int = 0  # of what stands above
+    note_sum: int = 0  # CRC-32 of the fields above
 
     def sum_up(self) -> int:
         content = [self.names, self.not_after_ms, sorted((self.sums or {}).items())]
@@ -216,8 +217,9 @@ class _Note(msgspec.Struct):
 
 
 def _is_good(files: Certificates, wanted: list[str], *, now_ms: int) -> bool:
-    """By the note beside the certificate. Names that went away stay covered until renewal. Raises
-    DataDirectoryError for a damaged CA: a new one would have to be trusted by every client."""
+    """Whether the certificate can be used, by `server.json`. Names that are no longer needed stay
+    covered until renewal. Raises DataDirectoryError for a damaged CA: every client would have to
+    trust a new one."""
     if not all(f.is_file() for f in (files.certificate_file, files.key_file, files.ca_file)):
         return False
     file = _note(files)
@@ -272,7 +274,8 @@ def _note(files: Certificates) -> Path:
 
 
 def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
-    """The note goes first and comes last: a crash between leaves no note, and all is made again."""
+    """Remove `server.json` first and write it last: after a crash in between it is missing, and the
+    certificate is created again."""
     from penstock.service import development_ca  # late: see there
 
     note = _note(files)
@@ -302,7 +305,7 @@ class ReloadableCertificate:
             self._fingerprint = _read_fingerprint(self.files)
         self._current = server_context(self.files)
         self.validity: CertificateValidity = read_validity(self.files)
-        # Listeners hold this one for good. A handshake switches to the newest one before the
+        # Listeners keep this context. A handshake switches to the newest one before the
         # certificate is sent, also for clients that send no server name.
         self.context = self._current
         self.context.sni_callback = self._select
