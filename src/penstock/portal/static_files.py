@@ -1,4 +1,4 @@
-"""The portal's own style sheet, scripts and icon: read once, served from memory, nobody else's."""
+"""Style sheet, scripts and icon of the portal: read once, served from memory."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ async def static_file(visit: PageRequest) -> Response:
 
 
 async def health(visit: PageRequest) -> Response:
-    """For the service, which watches whether the portal answers."""
+    """`/alive`: the service checks with it that the portal answers."""
     return Response("ok\n", media_type="text/plain")
