@@ -31,6 +31,7 @@ from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import LogCorrupt, PenstockError
 from penstock.model.metrics import NAMES
 from penstock.portal.revocations import Revocations
+from penstock.service.admin_tokens import RevokedTokens
 from penstock.service.certificates import development_certificates, server_context
 from penstock.service.data_directory import DataDirectory
 from penstock.service.unclaimed_logs import find_unclaimed_logs
@@ -107,7 +108,7 @@ def read_keys(data: Path) -> Content:
 
 
 def read_revoked_tokens(data: Path) -> Content:
-    return [*DataDirectory(data).revoked_tokens(now_ms=NOW_MS).ids()]
+    return [*RevokedTokens(data, now_ms=NOW_MS).ids()]
 
 
 def read_portal_revocations(data: Path) -> Content:
@@ -195,7 +196,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     data.root_key()  # the service reads it for a new namespace only
     portal = Revocations(old.data / "portal.revoked", now_ms=NOW_MS)
     for name in SESSIONS[:2]:
-        data.revoked_tokens(now_ms=NOW_MS).add(name, now_ms=NOW_MS)
+        RevokedTokens(data.path, now_ms=NOW_MS).add(name, now_ms=NOW_MS)
         portal.revoke(name, issued_ms=NOW_MS - 1, expires_ms=NOW_MS + 60_000, now_ms=NOW_MS)
     # As the capture job does, which the service of this test does not start.
     for file in (old.data / "capture").glob("*/ledger.sqlite"):

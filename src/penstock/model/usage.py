@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Annotated
 
 import msgspec
 
@@ -39,7 +40,7 @@ def hour_of(now_ms: int) -> int:
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """`[prices]` of the configuration: price per unit of usage; what is not listed is free."""
 
-    currency: str = ""
+    currency: Annotated[str, msgspec.Meta(max_length=16)] = ""
     throughput_unit_hour: Decimal = Decimal(0)
     million_ingress_events: Decimal = Decimal(0)
     ingress_gb: Decimal = Decimal(0)
@@ -55,6 +56,3 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
             + self.egress_gb * usage.egress_bytes / _GB
             + self.capture_hour * usage.capture_hours
         )
-
-
-PRICE_FIELDS = tuple(name for name in PriceList.__struct_fields__ if name != "currency")

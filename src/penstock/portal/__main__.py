@@ -8,7 +8,7 @@ import sys
 
 from penstock.model.errors import PenstockError
 from penstock.portal.app import serve, set_up_logs
-from penstock.portal.settings import from_environ
+from penstock.portal.settings import VARIABLE, from_environ
 
 
 def main() -> int:
@@ -18,8 +18,7 @@ def main() -> int:
     except PenstockError as error:
         sys.stderr.write(f"ERROR {error}\n")
         return 2
-    # Not for whatever this process might start.
-    os.environ.pop("PENSTOCK_PORTAL_SECRET", None)
+    os.environ.pop(VARIABLE)  # it has a secret, which no child process needs
     asyncio.run(serve(settings))
     return 0
 

@@ -1,4 +1,4 @@
-"""Whose request it is, and how much one address may ask for before it has signed in.
+"""The client address of a request, and the request rate of addresses without a session.
 
 Behind reverse proxies the peer's address is the proxy's. With N trusted proxies the client is the
 Nth entry from the right of `X-Forwarded-For`: each of them appended the address that it saw, and

@@ -1,4 +1,4 @@
-"""The portal put together, and run on sockets that are open already."""
+"""Builds the portal, and runs it on sockets that are already open."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import uvicorn
 
 from penstock.model.clock import Clock, SystemClock
 from penstock.portal.address_limits import RequestRate
-from penstock.portal.application import Portal, PortalApplication
+from penstock.portal.application import PortalApplication
 from penstock.portal.event_browser import EventBrowser
 from penstock.portal.field_mask import FieldMask
+from penstock.portal.page_request import Portal
 from penstock.portal.pages import PUBLIC, ROUTES
 from penstock.portal.revocations import Revocations
 from penstock.portal.server import (
@@ -35,7 +36,7 @@ _GRACE_S = 2
 def build(
     settings: PortalSettings, clock: Clock | None = None
 ) -> tuple[PortalApplication, PortalServiceClient]:
-    """The application, and what is to be closed after it."""
+    """The application, and the client that must be closed after it."""
     clock = clock or SystemClock()
     backend = PortalServiceClient(settings, clock)
     signer = Signer(settings.secret)
@@ -60,7 +61,7 @@ def build(
 
 
 async def serve(settings: PortalSettings) -> None:
-    """Until SIGTERM."""
+    """Serve until SIGTERM."""
     application, backend = build(settings)
     # A proxy's one address is many visitors.
     per_address = CONNECTIONS_MAX if settings.trusted_proxies else CONNECTIONS_PER_ADDRESS_MAX
@@ -94,7 +95,7 @@ def _config(application: PortalApplication, settings: PortalSettings) -> uvicorn
 
 
 def set_up_logs(level: int = logging.INFO) -> None:
-    """To standard error, which the service reads: the level first, so that it is kept."""
+    """Log to standard error, which the service reads with the level of each line."""
     logging.basicConfig(level=level, format="%(levelname)s %(name)s %(message)s", force=True)
     for chatty in ("uvicorn", "uvicorn.error", "asyncio", "httptools"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,34 +1,37 @@
-"""One request's way: who is it, may they, is it really they; then a page's function.
+"""The ASGI application of the portal: checks host, origin, rate, session, form token and role of a
+request, then calls the function of its page.
 
-What a page is given (`Visit`) is checked already. Every answer carries the same strict headers:
-no script, style, frame or connection but our own, nothing kept by caches.
+Every response has the same strict headers: only the portal's own scripts, styles and connections,
+no frames, no caching.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from penstock.model.clock import Clock
 from penstock.model.errors import NotFound, PenstockError
 from penstock.model.host_names import HostNames
-from penstock.portal.address_limits import RequestRate, client_address, limit_key
-from penstock.portal.event_browser import EventBrowser
-from penstock.portal.field_mask import FieldMask
+from penstock.portal.address_limits import limit_key
 from penstock.portal.html import path
-from penstock.portal.revocations import Revocations
-from penstock.portal.service_client import PortalServiceClient
-from penstock.portal.sessions import FailedSignIns, PortalSession, SessionCookies
-from penstock.portal.settings import PortalSettings
-from penstock.portal.signing import Signer
-from penstock.portal.users import PasswordChecks, PortalRole, Users, can_see_hub
+from penstock.portal.layout import error_page, retry_page
+from penstock.portal.page_request import (
+    ActionCompleted,
+    FlashMessage,
+    PageRequest,
+    PageRoute,
+    Portal,
+    current_session,
+    renew_session,
+)
+from penstock.portal.sessions import PortalSession
+from penstock.portal.users import PortalRole
 
 log = logging.getLogger("penstock.portal")
 
@@ -51,115 +54,8 @@ _FLASHES_MAX = 1000
 _WORD = re.compile(r"\{(\w+)\}")
 
 
-class FlashMessage(msgspec.Struct, frozen=True):
-    """Shown once, on the next page: what happened, and what was filled in when it went wrong."""
-
-    text: str
-    is_error: bool = False
-    values: dict[str, str] = {}
-
-
-class Portal(msgspec.Struct, kw_only=True):
-    """What all visits share."""
-
-    settings: PortalSettings
-    backend: PortalServiceClient
-    sessions: SessionCookies
-    signer: Signer
-    revocations: Revocations
-    users: Users
-    hashing: PasswordChecks
-    guesses: FailedSignIns
-    rate: RequestRate
-    clock: Clock
-    events: EventBrowser
-    mask: FieldMask = FieldMask("")
-    flashes: dict[str, FlashMessage] = {}
-
-
-class PageRequest(msgspec.Struct, kw_only=True):
-    """One request of somebody who is known."""
-
-    portal: Portal
-    request: Request
-    session: PortalSession
-    words: dict[str, str]  # of the path
-    query: dict[str, str]
-    form: dict[str, str] = {}
-    flash: FlashMessage | None = None
-    namespace: str = ""  # the one in view, as it is spelled
-
-    @property
-    def backend(self) -> PortalServiceClient:
-        return self.portal.backend
-
-    @property
-    def is_live(self) -> bool:
-        """A page that keeps itself up to date: nobody is there, perhaps."""
-        return "x-live" in self.request.headers
-
-    @property
-    def hub(self) -> str:
-        return self.words["hub"]
-
-    def may(self, role: PortalRole) -> bool:
-        return self.session.role >= role and not (
-            self.portal.settings.read_only and role > PortalRole.VIEWER
-        )
-
-    def sees(self, hub: str) -> bool:
-        return can_see_hub(self.session.hubs, hub)
-
-    @property
-    def mask(self) -> FieldMask | None:
-        """What is hidden from this visitor in events."""
-        return None if self.session.role >= PortalRole.ADMIN else self.portal.mask
-
-    @property
-    def form_token(self) -> str:
-        return self.portal.sessions.form_token(self.session)
-
-    @property
-    def address(self) -> str:
-        """The client's, also behind trusted proxies."""
-        return client_address(self.request, trusted_proxies=self.portal.settings.trusted_proxies)
-
-    def link(self, *segments: str, **query: object) -> str:
-        """An address that stays in this namespace; the default one is not named."""
-        chosen = self.query.get("namespace")
-        return path(*segments, **query, namespace=chosen)
-
-    def form_value(self, name: str, default: object = "") -> str:
-        """What a form's field begins with: what was typed before it was refused."""
-        if self.flash is not None and name in self.flash.values:
-            return self.flash.values[name]
-        return str(default)
-
-
-Handler = Callable[[PageRequest], Awaitable[Response]]
-
-
-class PageRoute(msgspec.Struct, frozen=True):
-    """`{word}` in a pattern is one segment, unescaped after the path is split: a hub may have a
-    slash in its name. `role` is what the request needs at least."""
-
-    method: str
-    pattern: str
-    handler: Handler
-    role: PortalRole = PortalRole.VIEWER
-
-
-class ActionCompleted(Exception):  # no fault: a form was handled
-    """Leads to another page, which says so."""
-
-    def __init__(self, to: str, text: str = "", *, is_error: bool = False) -> None:
-        super().__init__(text)
-        self.to = to
-        self.flash = FlashMessage(text, is_error) if text else None
-
-
 class PageRouter:
-    """Finds the route; `None` as its words when only the method is wrong."""
+    """Finds the route of a path, and the values of its words; None when there is none."""
 
     def __init__(self, routes: Sequence[PageRoute]) -> None:
         self._routes = [(route, route.pattern.strip("/").split("/")) for route in routes]
@@ -181,7 +77,7 @@ class PageRouter:
 
 
 class PortalApplication:
-    """The ASGI application. `known` tells who somebody is, `denied` what strangers see."""
+    """The ASGI application. The `public` routes need no session."""
 
     def __init__(
         self, portal: Portal, routes: Sequence[PageRoute], public: Sequence[PageRoute]
@@ -195,7 +91,7 @@ class PortalApplication:
         if scope["type"] == "lifespan":
             return
         if scope["type"] == "websocket":
-            # There are none here: an upgrade from whatever origin is refused.
+            # The portal has no WebSockets: refuse the upgrade, whatever its origin.
             await receive()
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -227,22 +123,22 @@ class PortalApplication:
         if method == "POST":
             if not is_same_origin(request):
                 return self._plain(403, "The request comes from another site: refused.")
-            found = await read_form(request)
-            if found is None:
+            fields = await read_form(request)
+            if fields is None:
                 return self._plain(413, f"A form has at most {_FORM_BYTES_MAX} bytes.")
-            form = found
+            form = fields
         query = dict(request.query_params)
         public = self._public.find(method, segments)
         session = current_session(self._portal, request)
         visit = PageRequest(
             portal=self._portal,
             request=request,
-            session=session or _STRANGER,
+            session=session or _NO_SESSION,
             words={} if public is None else public[1],
             query=query,
             form=form,
         )
-        if session is None and not self._may_ask(visit, segments):
+        if session is None and not self._is_within_rate(visit, segments):
             response = self._plain(429, "Too many requests from your address: wait a moment.")
             response.headers["retry-after"] = "1"
             return response
@@ -252,8 +148,6 @@ class PortalApplication:
             return _to_sign_in(request)
         chosen = self._router.find(method, segments)
         if chosen is None:
-            from penstock.portal.layout import error_page
-
             return await error_page(visit, 404, "There is no such page.")
         return await self._run_handler(visit, *chosen)
 
@@ -261,8 +155,8 @@ class PortalApplication:
         server = request.scope.get("server") or (None,)
         return self._hosts.allows(request.headers.get("host", ""), server=server[0])
 
-    def _may_ask(self, visit: PageRequest, segments: list[str]) -> bool:
-        """The service watches the portal by `/alive`: that has no limit."""
+    def _is_within_rate(self, visit: PageRequest, segments: list[str]) -> bool:
+        """`/alive` has no limit: the service checks the portal with it."""
         portal = self._portal
         return segments == ["alive"] or portal.rate.take(
             limit_key(visit.address), now_ms=portal.clock.monotonic_ms()
@@ -271,8 +165,6 @@ class PortalApplication:
     async def _run_handler(
         self, visit: PageRequest, route: PageRoute, words: dict[str, str]
     ) -> Response:
-        from penstock.portal.layout import error_page
-
         visit.words = words
         posted = route.method == "POST"
         if posted:
@@ -288,34 +180,34 @@ class PortalApplication:
             visit.namespace = await self._namespace(visit)
             response = await route.handler(visit)
         except ActionCompleted as done:
-            self._keep(visit, done.flash)
+            self._store_flash(visit, done.flash)
             response = RedirectResponse(done.to, status_code=303)
         except PenstockError as error:
             back = visit.form.get("back", "")
             if not posted or not back.startswith("/") or back.startswith("//"):
                 return await error_page(visit, error.http_status or 500, str(error))
-            kept = {name: value for name, value in visit.form.items() if "key" not in name}
-            self._keep(visit, FlashMessage(str(error), True, kept))
+            values = {name: value for name, value in visit.form.items() if "key" not in name}
+            self._store_flash(visit, FlashMessage(str(error), True, values))
             response = RedirectResponse(back, status_code=303)
         return renew_session(self._portal, visit, response)
 
     async def _namespace(self, visit: PageRequest) -> str:
-        wanted = visit.query.get("namespace") or visit.form.get("namespace")
+        requested = visit.query.get("namespace") or visit.form.get("namespace")
         for _ in range(2):
-            known = [each.name for each in await visit.backend.namespaces()]
-            if not wanted:
-                # Links without a namespace lead to the one of `serve`, whichever others are made.
+            existing = [each.name for each in await visit.backend.namespaces()]
+            if not requested:
+                # Links without a namespace mean the default one, even when others are created.
                 own = self._portal.settings.namespace
-                return own if own in known else known[0] if known else ""
-            for name in known:
-                if name.casefold() == wanted.casefold():
+                return own if own in existing else existing[0] if existing else ""
+            for name in existing:
+                if name.casefold() == requested.casefold():
                     return name
             visit.backend.forget("namespaces")
-        # Never another one instead: what is done next would be done in the wrong place.
+        # Never another one instead: the next action would change the wrong namespace.
         visit.query.pop("namespace", None)
-        raise NotFound(f"There is no namespace '{wanted}'.")
+        raise NotFound(f"There is no namespace '{requested}'.")
 
-    def _keep(self, visit: PageRequest, flash: FlashMessage | None) -> None:
+    def _store_flash(self, visit: PageRequest, flash: FlashMessage | None) -> None:
         flashes = self._portal.flashes
         if flash is not None:
             flashes[visit.session.id] = flash
@@ -326,11 +218,11 @@ class PortalApplication:
         return Response(text + "\n", status_code=status, media_type="text/plain")
 
 
-_STRANGER = PortalSession(id="", user="", role=PortalRole.VIEWER, began_ms=0, seen_ms=0)
+_NO_SESSION = PortalSession(id="", user="", role=PortalRole.VIEWER, began_ms=0, seen_ms=0)
 
 
 def access_denied_reason(visit: PageRequest, route: PageRoute) -> str | None:
-    """Why this visitor may not."""
+    """Why this user may not send the request; None when they may."""
     if visit.portal.settings.read_only and route.role > PortalRole.VIEWER:
         return "The portal is in read-only mode: nothing can be changed here."
     if visit.session.role < route.role:
@@ -351,47 +243,8 @@ def access_denied_reason(visit: PageRequest, route: PageRoute) -> str | None:
     return None
 
 
-def cookie_name(request: Request) -> str:
-    """By port: browsers keep cookies by host alone, and two services may share one."""
-    return f"penstock_portal_{request.url.port or 0}"
-
-
-def current_session(portal: Portal, request: Request) -> PortalSession | None:
-    """Whose session the cookie is. Somebody who is out of the user file is out."""
-    cookie = request.cookies.get(cookie_name(request), "")
-    session = portal.sessions.read(cookie, now_ms=portal.clock.now_ms())
-    if session is None or not session.stamp:
-        return session
-    try:
-        user = portal.users.find(session.user)
-    except PenstockError as error:
-        log.error("%s", error)
-        return None
-    return session if user is not None and user.stamp == session.stamp else None
-
-
-def renew_session(portal: Portal, visit: PageRequest, response: Response) -> Response:
-    """A session that is used goes on; the cookie is written anew every few minutes."""
-    now_ms = portal.clock.now_ms()
-    if now_ms - visit.session.seen_ms > 5 * 60_000 and not visit.is_live:
-        session = msgspec.structs.replace(visit.session, seen_ms=now_ms)
-        set_cookie(portal, visit.request, response, portal.sessions.cookie(session))
-    return response
-
-
-def set_cookie(portal: Portal, request: Request, response: Response, value: str) -> None:
-    response.set_cookie(
-        cookie_name(request),
-        value,
-        httponly=True,
-        samesite="strict",
-        secure=portal.settings.is_secure,
-        path="/",
-    )
-
-
 def is_same_origin(request: Request) -> bool:
-    """Browsers say where a request comes from. One that says nothing is no browser's, and has no
+    """Browsers send the origin of a request. A client that sends none is not a browser, and has no
     cookie that another site could use."""
     origin = request.headers.get("origin")
     if origin is not None:
@@ -400,7 +253,7 @@ def is_same_origin(request: Request) -> bool:
 
 
 async def read_form(request: Request) -> dict[str, str] | None:
-    """The fields, the last of each name; None when it is too large."""
+    """The fields, the last of each name; None when the form is too large."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -418,13 +271,11 @@ async def read_form(request: Request) -> dict[str, str] | None:
 
 
 def _to_sign_in(request: Request) -> Response:
-    """A link from another site comes without the cookie (SameSite=Strict): from our own page the
-    same address is asked for again, now with it."""
+    """A link from another site comes without the cookie (SameSite=Strict). A page of our own then
+    requests the same address again, with the cookie."""
     if request.method == "POST" or "text/event-stream" in request.headers.get("accept", ""):
         return Response("Sign in first.\n", status_code=401, media_type="text/plain")
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     if request.headers.get("sec-fetch-site") == "cross-site":
-        from penstock.portal.layout import retry_page
-
         return retry_page()
     return RedirectResponse(path("signin", to=target if target != "/" else None), 303)

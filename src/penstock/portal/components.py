@@ -1,4 +1,4 @@
-"""What pages are made of: tiles, tables, forms, charts."""
+"""Components of pages: tiles, tables, forms, charts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.model import metrics
-from penstock.portal.application import PageRequest
 from penstock.portal.html import Html, el, group
+from penstock.portal.page_request import PageRequest
 from penstock.portal.texts import format_duration, format_integer
 
 RANGES = {
@@ -40,7 +40,7 @@ def tiles(*each: Html) -> Html:
 
 
 def live_element(name: str, *children: object, tag: str = "div") -> Html:
-    """A part that is kept up to date while the page is open."""
+    """An element that a script updates while the page is open."""
     return el(tag, *children, data_live=name, id=f"live-{name}")
 
 
@@ -51,7 +51,7 @@ def table(
     empty: str,
     numbers: Iterable[int] = (),
 ) -> Html:
-    """On a narrow screen each row becomes a small card; the heads then stand before the cells."""
+    """On a narrow screen each row is shown as a card, with the heads before the cells."""
     right = set(numbers)
     body = [
         el(
@@ -93,7 +93,7 @@ def badge(text: str, tone: str = "") -> Html:
 
 
 def code(text: str, *, copy: bool = True) -> Html:
-    """Something to be copied, whole."""
+    """Text with a button that copies it."""
     button = el("button", "Copy", type="button", class_="copy small", data_copy=True)
     return el("div", el("pre", el("code", text)), button if copy else None, class_="code")
 
@@ -187,7 +187,7 @@ def submit(text: str, *, danger: bool = False, name: str | None = None, value: s
 
 
 def delete_box(visit: PageRequest, action: str, kind: str, name: str, loss: str) -> Html:
-    """What cannot be undone needs the name, typed."""
+    """A form that deletes after the user has typed the name."""
     return el(
         "details",
         el("summary", f"Delete this {kind}…"),
@@ -240,7 +240,7 @@ def chosen_range(visit: PageRequest) -> str:
 
 
 async def history(visit: PageRequest, hub: str | None, names: Sequence[str]) -> dict[str, Any]:
-    """Of the namespace or a hub, over the range that is chosen."""
+    """Metric history of the namespace or a hub over the chosen range."""
     key = chosen_range(visit)
     span_ms, namespace = RANGES[key][1], visit.namespace
     now_ms = visit.portal.clock.now_ms()

@@ -1,4 +1,4 @@
-"""The frame around every page: who, where, and the way to everything else."""
+"""The frame of every page: header, navigation, tabs of a hub, error pages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from penstock import __version__
-from penstock.portal.application import PageRequest
 from penstock.portal.components import badge
 from penstock.portal.html import Html, document, el, group
+from penstock.portal.page_request import PageRequest
 from penstock.portal.users import PortalRole
 
 # (word in the address, label, key that follows g)
@@ -73,7 +73,7 @@ async def page(
 
 
 async def error_page(visit: PageRequest, status: int, text: str) -> Response:
-    """In the frame where it can be shown, else bare: the service itself may be what fails."""
+    """An error in the page frame, or bare when the service does not answer."""
     content = el("section", el("p", text, class_="error-text"), class_="card")
     title = {403: "Not allowed", 404: "Not found"}.get(status, "That did not work")
     try:
@@ -88,7 +88,7 @@ def bare_page(visit: PageRequest, title: str, body: Html, *, status: int = 200) 
 
 
 def retry_page() -> Response:
-    """Asks for the same address again, as our own page."""
+    """A page that requests the same address again."""
     head = el("head", el("meta", charset="utf-8"), el("meta", http_equiv="refresh", content="0"))
     return Response(document(el("html", head, el("body"))), media_type="text/html")
 

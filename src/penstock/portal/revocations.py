@@ -1,8 +1,8 @@
-"""Sessions that were signed out and sign-in links that were used, remembered over restarts.
+"""Ended sessions and used sign-in links, stored for the next start.
 
 The file has one line per entry, `ID ISSUED_MS EXPIRES_MS CRC32`, and is only appended to until it
-is written again whole, without what has expired. A file that cannot be understood ends every
-session and link issued before: damage must not sign anyone in again.
+is rewritten without expired entries. A file that cannot be parsed ends every session and link that
+was issued before: damage must not make an ended session valid again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Revocations:
 
     def revoke(self, entry_id: str, *, issued_ms: int, expires_ms: int, now_ms: int) -> bool:
         """On disk on return, unless the disk fails, which is logged. False when it was revoked
-        already: of several callers one is told True."""
+        already: only one of several callers gets True."""
         if self.is_revoked(entry_id, issued_ms=issued_ms):
             return False
         self._entries[entry_id] = (issued_ms, expires_ms)

@@ -1,7 +1,7 @@
-"""The service, as pages ask for it: in threads, once for everybody who asks the same.
+"""Calls of the service for pages, in threads; equal reads are shared.
 
-However many tabs are open, a number is asked for once every other second: reads that everybody may
-see are shared for `TTL_MS`. What somebody does is done in their name and with their role.
+Reads that every user may see are shared for `TTL_MS`, so that the number of open tabs does not
+matter. Changes are made with the name and role of the user.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ANSWER_BYTES_MAX = 1024 * 1024
 
 
 class ServiceHealth(msgspec.Struct, frozen=True):
-    """What `/ready` says, and how long it took to say so."""
+    """The response of `/ready`, and how long it took."""
 
     status: str
     checks: dict[str, str]
@@ -55,7 +55,7 @@ class ServiceHealth(msgspec.Struct, frozen=True):
 
 
 class PortalServiceClient:
-    """Closed with `close`. Its methods raise penstock's errors."""
+    """Use it on the event loop, and close it with `close`. Methods raise PenstockError."""
 
     def __init__(self, settings: PortalSettings, clock: Clock) -> None:
         self._settings = settings
@@ -79,20 +79,20 @@ class PortalServiceClient:
             self._clients.get_nowait().close()
 
     async def act(self, session: PortalSession, work: Callable[[ManagementClient], T]) -> T:
-        """In the visitor's name. What was known before is asked for again."""
+        """Make a change as the user. All shared reads are discarded."""
         try:
             return await self._run(work, session.user, session.role)
         finally:
             self._kept.clear()
 
     async def ask(self, session: PortalSession, work: Callable[[ManagementClient], T]) -> T:
-        """A look that only some may take, or that is recorded: never shared."""
+        """A read that needs a role or is recorded; it is not shared."""
         return await self._run(work, session.user, session.role)
 
     async def get_shared(
         self, key: Hashable, work: Callable[[ManagementClient], T], *, ttl_ms: int = TTL_MS
     ) -> T:
-        """What every visitor may see."""
+        """A read that every user may see, shared for `ttl_ms`."""
         now_ms = self._clock.monotonic_ms()
         known = self._kept.get(key)
         if known is None or known[0] <= now_ms:
@@ -103,7 +103,7 @@ class PortalServiceClient:
             while len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
         try:
-            # Shielded: a visitor who leaves does not take the answer from the others.
+            # Shielded: a request that is canceled must not cancel the read of the others.
             found: T = await asyncio.shield(known[1])
         except Exception:
             if self._kept.get(key) is known:
@@ -139,7 +139,7 @@ class PortalServiceClient:
             for hub in await self.hubs(namespace):
                 if hub.name.casefold() == name.casefold():
                     return hub
-            # Somebody else may have made it this moment: what is not there is asked for again.
+            # It may have been created just now: read the list again.
             self.forget(("hubs", namespace))
         raise NotFound(f"There is no event hub '{name}' in the namespace '{namespace}'.")
 
@@ -216,7 +216,7 @@ class PortalServiceClient:
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def _ready(self) -> ServiceHealth:
-        """It answers without a token, and with 503 too."""
+        """`/ready` needs no token, and has a body with status 503, too."""
         parts = urlsplit(self._settings.admin_url)
         assert parts.hostname is not None
         connection: http.client.HTTPConnection

@@ -1,7 +1,7 @@
-"""Sessions in a signed cookie, the token against forged forms, and the wait after wrong guesses.
+"""Sessions in a signed cookie, the token of forms, and the delay after failed sign-ins.
 
-Pure but for the id and the revocations: the time comes in. The signer's secret outlives restarts of
-the portal and of the service; replacing the service's `admin.secret` ends every session.
+The caller passes the time. The signer's secret survives restarts of the portal and of the service;
+replacing the service's `admin.secret` ends every session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.portal.signing import Signer
 from penstock.portal.users import PortalRole
 
 IDLE_MS = 2 * 3_600_000
-BACKOFF_AFTER = 5  # wrong guesses that cost nothing
+BACKOFF_AFTER = 5  # failed sign-ins without a delay
 BACKOFF_MS = (1_000, 300_000)
 _PLACES_MAX = 10_000
 _COOKIE = "cookie"
@@ -28,13 +28,13 @@ class PortalSession(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     role: PortalRole
     hubs: tuple[str, ...] = ()
-    stamp: str = ""  # of the user in the file; empty for one who came with a token
+    stamp: str = ""  # `User.stamp`; empty for a session that began with a token or a link
     began_ms: int
     seen_ms: int
 
 
 class SessionCookies:
-    """Makes and reads cookies. A session that was ended stays ended, also after a restart."""
+    """Creates and reads cookies. An ended session stays ended after a restart."""
 
     def __init__(self, signer: Signer, revocations: Revocations, *, lifetime_ms: int) -> None:
         self._signer = signer
@@ -50,7 +50,7 @@ class SessionCookies:
         stamp: str = "",
         hubs: tuple[str, ...] = (),
     ) -> PortalSession:
-        """A new id each time: an id planted before is worth nothing."""
+        """Always with a new id: an id that an attacker has planted is useless."""
         return PortalSession(
             id=secrets.token_urlsafe(24),
             user=user,
@@ -73,7 +73,7 @@ class SessionCookies:
         return self._signer.sign(_COOKIE, session)
 
     def read(self, cookie: str, *, now_ms: int) -> PortalSession | None:
-        """None for one that was not made here, is over, or was ended."""
+        """None for a cookie that was not signed here, has expired, or was ended."""
         session = self._signer.read(_COOKIE, cookie, PortalSession)
         if session is None:
             return None
@@ -85,7 +85,7 @@ class SessionCookies:
         return session
 
     def form_token(self, session: PortalSession) -> str:
-        """What every form of the session carries, and no other site can know."""
+        """Part of every form of the session; no other site can know it."""
         return self._signer.signature("form", session.id)
 
     def is_form_token(self, session: PortalSession, given: str) -> bool:

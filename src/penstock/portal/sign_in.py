@@ -14,10 +14,10 @@ from starlette.responses import RedirectResponse, Response
 from penstock.model import names
 from penstock.model.errors import PenstockError, ServerBusy
 from penstock.portal.address_limits import limit_key
-from penstock.portal.application import PageRequest, cookie_name, set_cookie
 from penstock.portal.components import field
 from penstock.portal.html import Html, el
 from penstock.portal.layout import bare_page
+from penstock.portal.page_request import PageRequest, cookie_name, set_cookie
 from penstock.portal.sessions import PortalSession
 from penstock.portal.settings import hash_token
 from penstock.portal.sign_in_links import PARAMETER, read_link

@@ -1,7 +1,7 @@
-"""Links that sign their holder in to the portal, once and for a few minutes.
+"""Links that sign in to the portal, once and within ten minutes.
 
-The service makes them for a holder of an admin token; the portal takes them. Both know the secret,
-so a link needs no storage until it is used: then the portal remembers its id (`revocations`).
+The service issues a link to the holder of an admin token; the portal accepts it. Both have the
+secret, so a link is not stored until it is used: then the portal stores its id (`revocations`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SignInLink(msgspec.Struct, frozen=True, array_like=True):  # as a list: li
 
 
 def issue_link(portal_url: str, secret: str, user: str, role: PortalRole, *, now_ms: int) -> str:
-    """The whole address."""
+    """The URL of the link."""
     link = SignInLink(
         id=secrets.token_urlsafe(_ID_BYTES), user=user[:64], role=role, issued_ms=now_ms
     )
@@ -39,7 +39,7 @@ def issue_link(portal_url: str, secret: str, user: str, role: PortalRole, *, now
 
 
 def read_link(text: str, signer: Signer, *, now_ms: int) -> SignInLink | None:
-    """None when it was not made here or has expired. Whether it was used is not looked at."""
+    """None when it was not signed here or has expired. Does not check whether it was used."""
     link = signer.read(_PURPOSE, text, SignInLink)
     if link is None or not link.issued_ms <= now_ms < link.expires_ms:
         return None

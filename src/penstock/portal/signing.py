@@ -1,4 +1,4 @@
-"""Records as signed text, for cookies and links: readable by their holder, made by us alone."""
+"""Records as signed text, for cookies and links: a holder can read them, but not forge them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXT_MAX = 4096
 
 
 class Signer:
-    """Signs under one secret. A signature belongs to its purpose: a link is never a cookie."""
+    """Signs with one secret. A signature is valid for one purpose: a link is never a cookie."""
 
     def __init__(self, secret: str) -> None:
         self._key = hashlib.sha256(b"penstock portal sessions\0" + secret.encode()).digest()

@@ -1,4 +1,4 @@
-"""The portal's own style sheet, scripts and icon: read once, served from memory, nobody else's."""
+"""Style sheet, scripts and icon of the portal: read once, served from memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from penstock.portal.application import PageRequest
+from penstock.portal.page_request import PageRequest
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -37,5 +37,5 @@ async def static_file(visit: PageRequest) -> Response:
 
 
 async def health(visit: PageRequest) -> Response:
-    """For the service, which watches whether the portal answers."""
+    """`/alive`: the service checks with it that the portal answers."""
     return Response("ok\n", media_type="text/plain")

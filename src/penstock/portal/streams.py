@@ -1,4 +1,4 @@
-"""An answer without an end: server-sent events, until there are no more or the visitor leaves."""
+"""Server-sent events: a response that lasts until its source ends or the client disconnects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 
 class ServerSentEvents(Response):
-    """Cancels its source once, and waits until that has closed what it opened. (Starlette's own
-    streaming cancels again at every await: readers would stay connected.)"""
+    """Cancels its source once, and waits until that has closed its readers. (Starlette's streaming
+    response cancels again at every await: readers would stay connected.)"""
 
     def __init__(self, source: AsyncGenerator[bytes, None]) -> None:
         super().__init__(media_type="text/event-stream", headers={"x-accel-buffering": "no"})

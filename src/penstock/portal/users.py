@@ -1,10 +1,10 @@
-"""Who may use the portal: a file of names, roles and hashed passwords.
+"""Users of the portal: a file of names, roles and hashed passwords.
 
     alice = { role = "admin", password = "scrypt$16384$8$1$SALT$HASH" }
     bob   = { role = "viewer", password = "scrypt$…", hubs = ["orders", "billing-*"] }
 
-TOML under [users]. Passwords are hashed by `penstock portal password`; the file is read again when
-it changes, so that taking somebody out ends their session with their next click.
+TOML under [users]. Passwords are hashed by `penstock portal password`. The file is read again when
+it changes: the session of a removed user ends with the next request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHECKS_MAX = 16
 
 
 class PortalRole(IntEnum):
-    """As the management API knows them; each includes those below it."""
+    """The roles of the management API; each includes the lower ones."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -46,20 +46,20 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: PortalRole
     password: str
-    hubs: tuple[str, ...] = ()  # patterns; none: all of them
+    hubs: tuple[str, ...] = ()  # patterns; empty: all hubs
 
     def __repr__(self) -> str:
         return f"User({self.name!r}, {self.role.name})"
 
     @property
     def stamp(self) -> str:
-        """Changes when anything about the user does: a session holds it."""
+        """Changes with every change of the user; a session stores it."""
         text = f"{self.name}\0{self.role}\0{self.password}\0{self.hubs}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Users:
-    """The file, as it is now."""
+    """The users of the file, read again when it changes."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -71,7 +71,7 @@ class Users:
         return self._file is not None
 
     def find(self, name: str) -> User | None:
-        """Raises ConfigurationError when the file cannot be used: nobody signs in by it then."""
+        """Raises ConfigurationError when the file cannot be used: no user can sign in then."""
         self._read()
         return self._users.get(name)
 
@@ -96,7 +96,7 @@ class Users:
 
 
 def read_users(text: str, where: str) -> dict[str, User]:
-    """Raises ConfigurationError, which never holds a hash."""
+    """Raises ConfigurationError, which never shows a hash."""
     try:
         table = tomllib.loads(text).get("users", {})
     except tomllib.TOMLDecodeError as error:
@@ -125,15 +125,15 @@ def _user(name: str, value: object, where: str) -> User:
 
 
 class PasswordChecks:
-    """Checks passwords in threads, two at a time (each takes 16 MB) and few waiting. Used on the
-    event loop."""
+    """Checks passwords in threads, two at a time (each needs 16 MB), with a bounded queue. Use it
+    on the event loop."""
 
     def __init__(self) -> None:
         self._threads = StartedThreads(_CHECKS_AT_ONCE, "portal-password")
         self._running = 0
 
     async def matches(self, password: str, user: User | None) -> bool:
-        """Takes as long for a user that does not exist. Raises ServerBusy."""
+        """Takes the same time for a user that does not exist. Raises ServerBusy."""
         if self._running >= _CHECKS_MAX:
             raise ServerBusy("Too many people are signing in: try again in a moment.")
 
@@ -157,14 +157,14 @@ def can_see_hub(patterns: tuple[str, ...], hub: str) -> bool:
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """For the user file."""
+    """The hash of a password for the user file."""
     salt = os.urandom(16) if salt is None else salt
     digest = _scrypt(password, salt, _N, _R, _P)
     return f"scrypt${_N}${_R}${_P}${_encode_base64(salt)}${_encode_base64(digest)}"
 
 
 def verify_password(password: str, stored: str) -> bool:
-    """Takes as long for a wrong one; False for a hash that is none."""
+    """Takes the same time for a wrong password. False for an invalid hash."""
     try:
         _, n, r, p, salt, digest = stored.split("$")
         cost = (int(n), int(r), int(p))
@@ -191,5 +191,5 @@ def _decode_base64(text: str) -> bytes:
 
 @cache
 def unknown_user_hash() -> str:
-    """What an unknown name's password is compared with, so that it takes as long as a known one."""
+    """The hash for unknown names: checking them takes as long as checking known ones."""
     return hash_password("nobody", b"\0" * 16)

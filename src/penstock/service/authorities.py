@@ -1,4 +1,4 @@
-"""The catalog's namespaces as verification of tokens sees them."""
+"""Namespaces of the catalog as authorities for the verification of tokens."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from penstock.service.config.settings import Settings, is_loopback
 
 
 def shared_hosts(settings: Settings) -> tuple[str, ...]:
-    """Host names that reach every namespace, beside loopback."""
+    """Host names of every namespace, beside loopback names."""
     own = () if settings.is_loopback else (settings.host, *machine_names())
     return (*own, *settings.public_hosts)
 
 
 class CatalogAuthorities:
-    """Built again only after the catalog changed.
+    """The authorities, built again after a namespace has changed.
 
-    A single namespace is reached by any host name. With several, each is reached by its own hosts,
-    and all of them by `shared_hosts`, `localhost` and loopback addresses; there the rule and key of
-    the token decide which one is meant (protocol.md 2.5).
+    A single namespace has every host name. With several, each has its own hosts, and all of them
+    share `shared_hosts`, `localhost` and loopback addresses; there the rule and key of the token
+    decide which namespace it is for (protocol.md 2.5).
     """
 
     def __init__(self, catalog: Catalog, *, shared_hosts: Sequence[str] = ()) -> None:

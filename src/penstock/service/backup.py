@@ -1,18 +1,19 @@
-"""A consistent copy of a data directory, also while its service runs; and the way back.
+"""A consistent copy of a data directory, also while its service runs; and the restore.
 
-What is consistent: each partition is copied as a crash would have left it, up to a whole record,
-with everything that was acknowledged before the backup began and is still retained. Partitions are
-copied one after the other: each ends at a moment of its own, and no later one is promised.
+Each partition is copied as a crash would have left it, up to a complete record, with everything
+that was acknowledged before the backup began and is still retained. Partitions are copied one after
+the other, so each copy ends at a different moment.
 
-- Checkpoints are copied before the log, so none is beyond its end; the catalog before both, and
-  of the log only the hubs that it names. SQLite's own backup API sees whole transactions alone.
-- Of Capture first the ledgers, before the catalog: it names no run whose ledger has gone since.
-  Then the files that lie in the data directory, before the log, which has every event of theirs.
-  Nothing else: a checkpoint may lie beyond the log, and a plan holds keys of others' storage. A job
-  that finds no checkpoint goes on where its ledger says.
-- Of a partition first the derived files, then its segments, oldest first: nothing that is copied
-  speaks of bytes that are not. Of the newest segment the whole records are taken, after a flush.
-- The manifest is written last: a backup without one is not whole, and is not restored.
+- Checkpoints are copied before the log, so none is beyond its end. The catalog is copied before
+  both, and of the log only the hubs that it names. SQLite's backup API copies whole transactions.
+- The state files of Capture are copied before the catalog, so the catalog names no run without one.
+  Then the captured files in the data directory, before the log, which has all their events. Nothing
+  else of Capture: a query checkpoint may be beyond the log, and a plan has keys of other storage. A
+  job without a checkpoint continues where its state file says.
+- Of a partition the derived files are copied before the segments, and these oldest first: no copied
+  file refers to bytes that were not copied. Of the newest segment the complete records are copied,
+  after a flush.
+- The manifest is written last: a backup without one is incomplete and is not restored.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _JOB_ID = f"{_CAPTURE}/job-id"
 _MANIFEST_BYTES_MAX = 256 * 1024 * 1024
 
 Report = Callable[[int], None]
-"""Hears of so many more bytes done."""
+"""Called with the number of bytes copied or compared since the last call."""
 
 
 class CopiedFile(msgspec.Struct, frozen=True):
@@ -72,7 +73,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupVerification(msgspec.Struct, frozen=True):
-    """What the log's own verifier says of a copy."""
+    """The result of verifying the log of a copy."""
 
     partitions: int
     events: int
@@ -80,7 +81,7 @@ class BackupVerification(msgspec.Struct, frozen=True):
 
 
 def data_size(data: Path) -> int:
-    """About so many bytes will be copied."""
+    """About how many bytes a backup copies."""
     return sum(
         file.stat().st_size
         for file in _files_below(data)
@@ -148,8 +149,8 @@ def check_backup(place: Path, manifest: BackupManifest, report: Report) -> None:
 def restore_to(
     place: Path, manifest: BackupManifest, data: Path, report: Report
 ) -> BackupVerification:
-    """Copy a backup to where there is nothing, compare and verify it, and only then put it in
-    place. Raises DataDirectoryError, OSError; nothing is left behind then."""
+    """Copy a backup beside `data`, which must be absent or empty, compare and verify the copy, then
+    rename it to `data`. Raises DataDirectoryError, OSError; the copy is then removed."""
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise DataDirectoryError(
             f"{data} is not empty: a backup is restored into an empty or new directory only."
@@ -174,7 +175,7 @@ def restore_to(
 
 
 def verify(data: Path) -> BackupVerification:
-    """The log by its own verifier, the databases by theirs. Raises DataDirectoryError."""
+    """Verify the log, and the integrity of the databases. Raises DataDirectoryError."""
     for file in sorted((*data.glob("*.sqlite"), *data.glob(_LEDGERS))):
         with closing(_read_only(file)) as connection:
             try:
@@ -195,7 +196,7 @@ def verify(data: Path) -> BackupVerification:
 
 
 class _BackupCopier:
-    """One backup under way."""
+    """One backup in progress."""
 
     def __init__(self, data: Path, place: Path, report: Report) -> None:
         self._data = data
@@ -204,7 +205,7 @@ class _BackupCopier:
         self.files: list[CopiedFile] = []
 
     def copy_ledgers(self) -> None:
-        """What Capture has done, and who did it."""
+        """The state files of Capture, and the id of its job."""
         if (self._data / _JOB_ID).is_file():
             self._copy(self._data / _JOB_ID)
         for file in sorted(self._data.glob(_LEDGERS)):
@@ -213,11 +214,11 @@ class _BackupCopier:
             except DataDirectoryError:
                 if file.exists():
                     raise
-                # Its run was over, and the job has forgotten it meanwhile.
+                # Its run has ended, and the job has removed it meanwhile.
                 _remove((self._place / file.relative_to(self._data)).parent)
 
     def copy_databases(self) -> None:
-        """The catalog first: what it names is what is copied of the rest."""
+        """The catalog first: it decides which logs are copied."""
         files = sorted(self._data.glob("*.sqlite"), key=lambda f: (f.name != "catalog.sqlite", f))
         for file in files:
             self._copy_database(file)
@@ -233,7 +234,7 @@ class _BackupCopier:
         for hub_id in _hub_ids(self._place / "catalog.sqlite"):
             folder = log / hub_id
             if not folder.is_dir():
-                continue  # never written to, or deleted since
+                continue  # no event yet, or deleted since
             if (folder / "hub.json").is_file():
                 self._copy(folder / "hub.json")
             for partition in sorted(folder.iterdir()):
@@ -241,7 +242,7 @@ class _BackupCopier:
                     self._copy_partition(partition)
 
     def copy_others(self) -> None:
-        """Keys, certificates, whatever else is kept."""
+        """Keys, certificates and all other files."""
         for file in _files_below(self._data):
             inside = file.relative_to(self._data)
             first = inside.parts[0]
@@ -259,11 +260,11 @@ class _BackupCopier:
         """Raises DataDirectoryError."""
         target = self._place / file.relative_to(self._data)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(target, b"")  # made here, so that it is never readable by others
+        _write(target, b"")  # created here with its mode, so that other users can never read it
         try:
             with closing(_read_only(file)) as source, closing(sqlite3.connect(target)) as copy:
-                source.backup(copy)  # one step: a snapshot, which holds up no writer
-                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside
+                source.backup(copy)  # in one step: a snapshot, which delays no writer
+                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a write-ahead log
         except sqlite3.Error as error:
             raise DataDirectoryError(f"{file} cannot be copied: {error}") from error
         self._note(target, _hash_file(target, self._report))
@@ -278,11 +279,12 @@ class _BackupCopier:
                 self._copy(folder / name)
         for name in segments:
             if not self._copy(folder / name, is_newest=name == segments[-1]):
-                # Retention dropped it while we copied, and so all that are older.
+                # Retention has removed it meanwhile, and with it all older segments.
                 self._drop_older(folder, name)
 
     def _copy(self, file: Path, *, is_newest: bool = False) -> bool:
-        """Whether it was still there. Of the newest segment the whole records are taken."""
+        """Return whether the file still existed. The copy of the newest segment ends after its last
+        complete record."""
         inside = file.relative_to(self._data)
         target = self._place / inside
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -314,7 +316,7 @@ class _BackupCopier:
 
 
 def _flushed_size(path: Path) -> int:
-    """The newest segment's size; what lies below it is on disk when this returns."""
+    """The size of the newest segment; all bytes before that are on disk on return."""
     opened = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(opened).st_size
@@ -325,7 +327,7 @@ def _flushed_size(path: Path) -> int:
 
 
 def _unfinished_bytes(segment: Path) -> int:
-    """How much of a segment's end is no whole record: a write that was under way."""
+    """The number of bytes after the last complete record: a write in progress."""
     tail = 0
     try:
         for item in dump_segment(segment):
@@ -342,7 +344,8 @@ def _hub_ids(catalog: Path) -> list[str]:
 
 
 def _read_only(file: Path) -> sqlite3.Connection:
-    """A file that nobody has open, in a directory that cannot be written, is read as it lies."""
+    """Open a database for reading; as immutable where its directory cannot be written and it has no
+    write-ahead log."""
     place = quote(str(file.absolute()))
     connection = sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=_BUSY_S)
     try:
@@ -356,7 +359,7 @@ def _read_only(file: Path) -> sqlite3.Connection:
 
 
 def _copy_file(file: Path, target: Path, stop: int | None, report: Report) -> tuple[int, str]:
-    """Up to `stop`, or to where it ends; size and SHA-256."""
+    """Copy up to `stop`, or the whole file. Return size and SHA-256."""
     digest, done = hashlib.sha256(), 0
     with file.open("rb") as source:
         opened = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -395,7 +398,7 @@ def _compare_hash(file: CopiedFile, found: tuple[int, str]) -> None:
 
 
 def _inside(place: Path, path: str) -> Path:
-    """A manifest may have been written by anybody: nothing leads out of the directory."""
+    """The path of a file in the manifest. It must be inside: the manifest is not trusted."""
     parts = Path(path).parts
     if not parts or Path(path).is_absolute() or ".." in parts:
         raise DataDirectoryError(f"The backup is damaged: '{path}' is no path within it.")
@@ -415,7 +418,7 @@ def _make_empty(place: Path) -> None:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(place.iterdir()):
         raise DataDirectoryError(f"{place} is not empty: name a directory that is, or a new one.")
-    place.chmod(0o700)  # keys will lie in it
+    place.chmod(0o700)  # it will have keys
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -25,6 +25,7 @@ from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError
+from penstock.service.admin_tokens import token_file
 from penstock.service.child_processes import (
     ChildProcess,
     ChildProcesses,
@@ -32,10 +33,8 @@ from penstock.service.child_processes import (
     ChildStatus,
     Probe,
 )
-from penstock.service.config.capture import destinations_of
-from penstock.service.config.settings import Settings
+from penstock.service.config.settings import Settings, destinations_of
 from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
-from penstock.service.process_tokens import token_file
 from penstock.service.readiness import Finding, State
 from penstock.service.runtime_description import RuntimeDescription
 

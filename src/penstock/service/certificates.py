@@ -1,6 +1,7 @@
-"""TLS certificates: your own by configuration, or a development CA and certificate made here.
+"""TLS certificates: the configured one, or a development CA and certificate; loaded again when the
+files change.
 
-DIR/tls/ca.pem        what clients trust; ten years            ca.key      0600
+DIR/tls/ca.pem        the CA for clients; ten years            ca.key      0600
 DIR/tls/server.pem    397 days, renewed thirty days early      server.key  0600
 DIR/tls/server.json   the names it covers and when it ends, so that a start with a good
                       certificate loads no X.509 code; and checksums of the four files
@@ -8,6 +9,8 @@ DIR/tls/server.json   the names it covers and when it ends, so that a start with
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import ipaddress
 import json
 import logging
@@ -15,18 +18,19 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from penstock.model import limits
-from penstock.model.errors import ConfigurationError, DataDirectoryError
+from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.config.settings import Settings
 from penstock.service.data_directory import write_file_atomically
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("penstock.tls")
 
+RELOAD_INTERVAL_S = 10.0
 RENEW_DAYS = 30
 EXPIRY_WARNING_DAYS = 30
 ALWAYS_COVERED = ("localhost", "127.0.0.1", "::1")
@@ -35,6 +39,7 @@ _DAY_MS = 86_400_000
 _NAMES_MAX = 200  # a certificate must fit into a handshake
 _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?")
 _HOSTS_BYTES_MAX = 64 * limits.KB
+_Fingerprint = tuple[tuple[int, int, int], ...]  # inode, time and size of each file
 
 
 class Certificates(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,9 +107,9 @@ def configured_certificates(settings: Settings) -> Certificates | None:
 def prepare_certificates(
     directory: Path, settings: Settings, *, host_names: Iterable[str] = (), now_ms: int
 ) -> Certificates:
-    """The configured certificate, or the development one in `directory`, made or renewed if need
-    be, for loopback, `host_names`, the bound address, public hosts and every namespace's
-    hosts."""
+    """The configured certificate, or the development one in `directory`, created or renewed if
+    necessary, for loopback, `host_names`, the bound address, public hosts and the hosts of every
+    namespace. Raises DataDirectoryError."""
     own = configured_certificates(settings)
     if own is not None:
         return own
@@ -160,8 +165,8 @@ def server_context(certificates: Certificates) -> ssl.SSLContext:
 
 
 def machine_names(hosts_file: Path = Path("/etc/hosts")) -> tuple[str, ...]:
-    """What this machine calls itself: its host name, and what its own hosts file says of that.
-    Asks no name server, which could keep a start waiting for seconds."""
+    """The host name of this machine, and its aliases in the hosts file. No name server is asked,
+    since that could delay the start by seconds."""
     own = socket.gethostname().lower()
     found = [own]
     try:
@@ -177,7 +182,7 @@ def machine_names(hosts_file: Path = Path("/etc/hosts")) -> tuple[str, ...]:
 
 
 def _coverable(host_names: Iterable[str]) -> list[str]:
-    """In their given order, without what a certificate cannot hold: wildcards, zones, blanks."""
+    """The names that a certificate can have, in order: no wildcards, zones or blanks."""
     names = dict.fromkeys(name.strip().lower().rstrip(".") for name in host_names)
     kept = [name for name in names if _address(name) or _is_host_name(name)]
     return kept[:_NAMES_MAX]
@@ -190,7 +195,7 @@ def _is_host_name(name: str) -> bool:
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A concrete address: the unspecified one (0.0.0.0, ::) is bound to, never connected to."""
+    """None also for an unspecified address (0.0.0.0, ::): no client connects to it."""
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
@@ -204,7 +209,7 @@ class _Note(msgspec.Struct):
     names: list[str]
     not_after_ms: int
     sums: dict[str, int] | None = None  # CRC-32 of the four files by name
-    note_sum: int = 0  # of what stands above
+    note_sum: int = 0  # CRC-32 of the fields above
 
     def sum_up(self) -> int:
         content = [self.names, self.not_after_ms, sorted((self.sums or {}).items())]
@@ -212,8 +217,9 @@ class _Note(msgspec.Struct):
 
 
 def _is_good(files: Certificates, wanted: list[str], *, now_ms: int) -> bool:
-    """By the note beside the certificate. Names that went away stay covered until renewal. Raises
-    DataDirectoryError for a damaged CA: a new one would have to be trusted by every client."""
+    """Whether the certificate can be used, by `server.json`. Names that are no longer needed stay
+    covered until renewal. Raises DataDirectoryError for a damaged CA: every client would have to
+    trust a new one."""
     if not all(f.is_file() for f in (files.certificate_file, files.key_file, files.ca_file)):
         return False
     file = _note(files)
@@ -268,7 +274,8 @@ def _note(files: Certificates) -> Path:
 
 
 def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
-    """The note goes first and comes last: a crash between leaves no note, and all is made again."""
+    """Remove `server.json` first and write it last: after a crash in between it is missing, and the
+    certificate is created again."""
     from penstock.service import development_ca  # late: see there
 
     note = _note(files)
@@ -281,3 +288,68 @@ def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
         now_ms=now_ms,
     )
     _write_note(files, wanted, ends_ms)
+
+
+class ReloadableCertificate:
+    """The certificate of the TLS listeners. Used on the event loop's thread."""
+
+    def __init__(self, prepare: Callable[[], Certificates], now_ms: Callable[[], int]) -> None:
+        """`prepare` returns the files, and renews a development certificate that expires soon.
+        Raises ConfigurationError, DataDirectoryError."""
+        self._prepare = prepare
+        self._now_ms = now_ms
+        self.files = prepare()
+        self._refused: _Fingerprint | None = None  # files that could not be loaded
+        self._fingerprint: _Fingerprint = ()
+        with contextlib.suppress(OSError):  # the next line says what is wrong
+            self._fingerprint = _read_fingerprint(self.files)
+        self._current = server_context(self.files)
+        self.validity: CertificateValidity = read_validity(self.files)
+        # Listeners keep this context. A handshake switches to the newest one before the
+        # certificate is sent, also for clients that send no server name.
+        self.context = self._current
+        self.context.sni_callback = self._select
+
+    async def reload(self) -> str | None:
+        """One pass: load the files if they changed; return why they could not be loaded. The old
+        certificate stays in use then."""
+        try:
+            if not self.files.is_own and self._expires_soon():
+                self.files = self._prepare()
+            fingerprint = _read_fingerprint(self.files)
+        except (OSError, PenstockError) as error:
+            return f"the certificate cannot be read: {error}; the one before is still in use"
+        if fingerprint == self._fingerprint:
+            return None
+        try:
+            context, validity = server_context(self.files), read_validity(self.files)
+        except PenstockError as error:
+            if fingerprint != self._refused:
+                _logger.warning(
+                    "certificate_reload_failed file=%s error=%s", self.files.certificate_file, error
+                )
+            self._refused = fingerprint
+            return f"{error} The certificate before is still in use."
+        self._current, self.validity = context, validity
+        self._fingerprint, self._refused = fingerprint, None
+        until = datetime.datetime.fromtimestamp(validity.not_after_ms / 1000, tz=datetime.UTC)
+        _logger.info(
+            "certificate_reloaded file=%s expires=%s",
+            validity.file,
+            until.isoformat("T", "seconds"),
+        )
+        return None
+
+    def _expires_soon(self) -> bool:
+        return self._now_ms() >= self.validity.not_after_ms - RENEW_DAYS * _DAY_MS
+
+    def _select(
+        self, handshake: ssl.SSLSocket | ssl.SSLObject, name: str, context: ssl.SSLContext
+    ) -> None:
+        handshake.context = self._current
+
+
+def _read_fingerprint(files: Certificates) -> _Fingerprint:
+    """Changes whenever one of the files is replaced or written. Raises OSError."""
+    found = (each.stat() for each in (files.certificate_file, files.key_file))
+    return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)

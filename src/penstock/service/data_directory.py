@@ -1,13 +1,13 @@
-"""The data directory's own small files: keys, the admin token's secret, and `runtime.json`.
+"""Small files of the data directory: keys, the secret of admin tokens, and `runtime.json`.
 
 DIR/                0700
   root.key          the first root key, base64 of 256 random bits        0600
-  admin.secret      what admin tokens are signed with, base64, 256 bits   0600
+  admin.secret      the key that signs admin tokens, base64, 256 bits     0600
   admin.revoked     ids of revoked admin tokens, JSON                     0600
                     (these: a second line has the first one's checksum; version 0.1 wrote none)
-  runtime.json      what the running service tells                        0600
+  runtime.json      description of the running service                    0600
   portal.revoked    ended portal sessions, used sign-in links             0600
-  capture.token, portal.token   tokens of processes (process_tokens.py)   0600
+  capture.token, portal.token   tokens of processes (admin_tokens.py)     0600
   tls/              certificates (certificates.py)
   log/, catalog.*, checkpoints.*, history.*   have versions of their own
 """
@@ -32,7 +32,6 @@ from penstock.io.files import add_checksum, remove_checksum
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import DataDirectoryError
-from penstock.service.revoked_tokens import RevokedTokens
 
 _logger = logging.getLogger(__name__)
 
@@ -44,11 +43,13 @@ _SECRET_BYTES_MAX = 1 * limits.KB
 
 class DataDirectory:
     """One directory, created if it is absent; other users lose their rights to an existing one.
-    Raises DataDirectoryError, one sentence."""
+    Methods raise DataDirectoryError."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()  # told to clients, whose current directory is another
-        self._runtime: int | None = None  # open, and locked, while we run
+        self.path = path.absolute()  # sent to clients, which have another current directory
+        self._runtime: int | None = (
+            None  # descriptor of runtime.json, locked while the service runs
+        )
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
@@ -65,27 +66,24 @@ class DataDirectory:
         _make_private(path)
 
     def root_key(self) -> Secret:
-        """The key of the first root policy, drawn when it is first asked for."""
-        return Secret(_kept_secret(self.path / "root.key"))
+        """The key of the first root policy, created by the first call."""
+        return Secret(_load_secret(self.path / "root.key"))
 
     def admin_tokens(self) -> AdminTokens:
-        """Issues and verifies; tokens stay good over restarts, as the secret stays."""
-        return AdminTokens(_kept_secret(self.path / "admin.secret").encode())
+        """Issues and verifies tokens; they stay valid after a restart, which keeps the secret."""
+        return AdminTokens(_load_secret(self.path / "admin.secret").encode())
 
     def admin_token(self, *, now_ms: int) -> str:
         return self.admin_tokens().issue(now_ms=now_ms, token_id=uuid.uuid4().hex)
 
-    def revoked_tokens(self, *, now_ms: int) -> RevokedTokens:
-        return RevokedTokens(self.path / "admin.revoked", write_file_atomically, now_ms=now_ms)
-
     def portal_secret(self) -> str:
-        """What portal sessions and sign-in links are signed with."""
+        """The key that signs portal sessions and sign-in links."""
         return self.admin_tokens().derive_secret("portal")
 
     def write_runtime(self, facts: Mapping[str, object]) -> None:
-        """Put `runtime.json` in place whole, and hold a lock on it: the system lets go of the lock
-        when this process ends, however it ends, and so a reader sees what is stale. A full disk
-        is no reason not to start: events can still be read, and retention makes room."""
+        """Write `runtime.json` atomically and hold a lock on it. The system releases the lock when
+        this process ends, however it ends: a reader can tell that the file is stale. A full disk
+        does not prevent the start: events can still be read, and retention frees space."""
         self.remove_runtime()
         aside = self.path / "runtime.json.new"
         try:
@@ -109,7 +107,7 @@ class DataDirectory:
             raise _cannot("write", aside, error) from error
 
     def remove_runtime(self) -> None:
-        """On the way out. A file that another process wrote meanwhile is left alone."""
+        """To be called at stop. Keeps a file that another process has written meanwhile."""
         if self._runtime is None:
             return
         file = self.path / "runtime.json"
@@ -121,7 +119,7 @@ class DataDirectory:
 
 
 def read_runtime(directory: Path) -> dict[str, object] | None:
-    """What the service that runs on this directory tells; None when none does."""
+    """The description of the service that runs on this directory; None when none does."""
     try:
         with (directory / "runtime.json").open("rb") as file:
             if is_stale(file.fileno()):
@@ -146,12 +144,12 @@ def is_stale(opened: int) -> bool:
     return True
 
 
-def _kept_secret(file: Path) -> str:
-    """256 random bits as base64, the same every time: drawn once, then read."""
+def _load_secret(file: Path) -> str:
+    """256 random bits as base64: created by the first call, then read from the file."""
     try:
         if not file.exists():
-            drawn = base64.b64encode(secrets.token_bytes(_KEY_BYTES))
-            write_file_atomically(file, add_checksum(drawn), mode=0o600, replace=False)
+            secret = base64.b64encode(secrets.token_bytes(_KEY_BYTES))
+            write_file_atomically(file, add_checksum(secret), mode=0o600, replace=False)
         with file.open("rb") as opened:
             stored = opened.read(_SECRET_BYTES_MAX)
     except OSError as error:
@@ -172,13 +170,14 @@ def _kept_secret(file: Path) -> str:
             "restore it, or remove it to have a new one drawn."
         )
     if not is_summed:  # of version 0.1
-        with contextlib.suppress(OSError):  # a full disk is no reason not to start
+        with contextlib.suppress(OSError):  # a full disk must not prevent the start
             write_file_atomically(file, add_checksum(content), mode=0o600)
     return content.decode("ascii", "replace")
 
 
 def _make_private(directory: Path) -> None:
-    """A directory of another user's, such as a mounted volume, stays as it is."""
+    """Take other users' rights away. The directory of another user, such as a mounted volume, stays
+    as it is."""
     mode = stat.S_IMODE(directory.stat().st_mode)
     if not mode & 0o077:
         return
@@ -194,8 +193,8 @@ def _make_private(directory: Path) -> None:
 
 
 def write_file_atomically(file: Path, content: bytes, *, mode: int, replace: bool = True) -> None:
-    """A small file in place whole or not at all, and on disk on return. Without `replace`, one
-    that appeared meanwhile stays."""
+    """Write a small file completely or not at all; it is on disk on return. Without `replace`, an
+    existing file stays."""
     aside = file.with_name(f"{file.name}.{os.getpid()}.new")
     opened = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode)
     try:

@@ -1,8 +1,8 @@
 """A development CA and the server certificate it signs (X.509, EC P-256).
 
-Imported only on a start that makes a certificate: loading `cryptography` costs more than the rest
-of the configuration together. Certificates carry what strict verifiers ask for (RFC 5280): key
-identifiers on both sides, critical constraints, alternative names.
+Imported only by a start that creates a certificate: loading `cryptography` takes longer than all
+other configuration. Certificates have what strict verifiers require (RFC 5280): key identifiers on
+both sides, critical constraints, alternative names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_server_certificate(
     certificate_file: Path, key_file: Path, ca_file: Path, host_names: Addresses, *, now_ms: int
 ) -> int:
     """Write a new key and certificate for `host_names` (None: not an address), signed by the CA in
-    `ca_file`, which is made if need be. Returns when the certificate ends, in milliseconds."""
+    `ca_file`, which is created if necessary. Returns when the certificate expires, in ms."""
     authority, authority_key = _authority(ca_file, now_ms=now_ms)
     key = _new_key()
     ends_ms = min(now_ms + SERVER_DAYS * DAY_MS, _ends_ms(authority))
@@ -56,13 +56,13 @@ def make_server_certificate(
 
 
 def _authority(file: Path, *, now_ms: int) -> tuple[x509.Certificate, PrivateKey]:
-    """The CA that is there, so that clients need not trust anew; another when it cannot be used."""
+    """The existing CA, which clients trust; a new one when that cannot be used."""
     key_file = file.with_suffix(".key")
     found = _usable_authority(file, key_file, now_ms=now_ms)
     if found is not None:
         return found
     key = _new_key()
-    # The host's name in it tells several machines' authorities apart in a trust store.
+    # With the host name, a trust store can have the CAs of several machines.
     name = f"Penstock development CA on {socket.gethostname()}"[:64]
     subject = _common_name(name)
     certificate = (

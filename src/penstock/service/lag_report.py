@@ -1,5 +1,5 @@
-"""What the service keeps of consumer groups: their checkpoints follow the catalog, and with the
-log they tell how far each group is behind."""
+"""Lag of the consumer groups by the checkpoints that the service stores; and removal of the
+checkpoints of deleted groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.model.names import fold_name
 
 
 class LagReport:
-    """Every hub's, group's and partition's lag, for metrics, management and portal."""
+    """Lag of every group and partition, for metrics, management and portal."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class LagReport:
         self._reads = reads
 
     def hub_rows(self, runtime: HubRuntime) -> list[LagRow]:
-        """Of one hub; seconds are known where memory has the event."""
+        """Rows of one hub. `lag_seconds` is None where the event is not in memory."""
         now_ms = self._clock.now_ms()
         return hub_rows(runtime, self._catalog, self._checkpoints, now_ms=now_ms)
 
     def rows(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
-        """At once: seconds are told where memory has the event."""
+        """Rows without disk reads: `lag_seconds` is None where the event is not in memory."""
         return lag_rows(
             self._broker,
             self._catalog,
@@ -50,7 +50,7 @@ class LagReport:
         )
 
     async def measure(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
-        """With the seconds that the disk knows. Hub by hub: events move in between."""
+        """Rows with `lag_seconds` read from disk where needed. One event-loop turn per hub."""
         rows: list[LagRow] = []
         now_ms = self._clock.now_ms()
         for runtime in self._broker.hubs():
@@ -70,7 +70,8 @@ class LagReport:
 
 
 def follow_catalog(keeper: ServerCheckpointStore, catalog: Catalog) -> Callable[[], None]:
-    """Checkpoints end with their group or hub; how to stop following."""
+    """Remove the checkpoints of deleted groups and hubs, now and after each deletion. Return a
+    function that ends this."""
 
     def keep_existing() -> None:
         keeper.keep_only(

@@ -1,7 +1,7 @@
-"""Logs for operators: one line each, `key=value`, to stderr; warnings that repeat are thinned out.
+"""Log lines for operators on standard error: `event key=value`. Repeated warnings are limited.
 
-A peer that breaks the protocol ten thousand times must not fill the disk: of one message template
-at most `BURST` lines a minute are written, then one that says how many were left out.
+A client that breaks the protocol ten thousand times must not fill the disk: of one message template
+at most `BURST` lines per minute are written, then one with the number of omitted lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TextIO
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 BURST = 20
 PERIOD_MS = 60_000
-_TEMPLATES_MAX = 1024  # remembered at once; a flood of different ones begins anew
+_TEMPLATES_MAX = 1024  # with more, all counts start again
 
 
 class RepeatLimit(logging.Filter):
@@ -30,8 +30,8 @@ class RepeatLimit(logging.Filter):
         self._seen: dict[tuple[str, str], list[int]] = {}  # started, written, left out
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Informational lines are facts (one per connection's life) and are never thinned, nor
-        are warnings that are bounded where they are written."""
+        """Informational lines are never limited, nor are warnings that are limited where they are
+        written (`is_bounded`)."""
         if record.levelno < logging.WARNING or getattr(record, "is_bounded", False):
             return True
         now_ms = self._monotonic_ms()
@@ -51,7 +51,7 @@ class RepeatLimit(logging.Filter):
 
 
 def set_up(level: str, monotonic_ms: Callable[[], int], stream: TextIO | None = None) -> None:
-    """The process's only handler; libraries that talk at INFO are quietened."""
+    """Install the only handler of the process; libraries log warnings only."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT))
     handler.addFilter(RepeatLimit(monotonic_ms))

@@ -1,22 +1,21 @@
-"""The management room as this service fills it: doors' connections, tokens, keys, endpoints."""
+"""What the management operations use of this service: connections, keys, endpoints, units; and the
+checks of the administration port."""
 
 from __future__ import annotations
 
 import base64
 import secrets
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.auth.admin_token import AdminTokens
 from penstock.broker import Broker
 from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.gateway.amqp.server import AmqpServer
-from penstock.management.operations import ConnectionView, IssuedToken, LinkView
+from penstock.management.operations import ConnectionView, LinkView
 from penstock.management.permissions import AdminRole, Verified, role_from_claims
 from penstock.management.shapes import ServiceEndpoints
 from penstock.model import names
@@ -26,8 +25,6 @@ from penstock.model.errors import AuthFailed, ConnectionForced
 from penstock.model.host_names import HostNames
 from penstock.service.certificates import machine_names
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import DataDirectory
-from penstock.service.revoked_tokens import RevokedTokens
 from penstock.service.runtime_description import RuntimeDescription
 
 _KEY_BYTES = 32  # 256 bits (docs/security.md)
@@ -38,8 +35,8 @@ _ROLES = {Right.SEND: "send", Right.LISTEN: "receive"}
 
 
 class AdministrationChecks:
-    """Before everything on the administration port but `/health` and `/ready`: the `Host` must be
-    one of ours, and `/metrics` needs a token where others than this machine can ask."""
+    """Checks every request of the administration port except `/health` and `/ready`: its `Host`
+    must be a name of this service, and `/metrics` needs a token unless the port is on loopback."""
 
     def __init__(
         self,
@@ -96,27 +93,27 @@ class AdministrationChecks:
 
 
 def own_host_names(settings: Settings) -> tuple[str, ...]:
-    """What the administration and portal ports answer for, apart from loopback names: the names of
-    this machine, the address that is bound, configured hosts and `--public-host`."""
+    """Host names that the administration and portal ports answer to, beside loopback names: the
+    machine's names, the bound address, configured hosts and `--public-host`."""
     configured = [host for namespace in settings.namespaces for host in namespace.hosts]
     bound = () if settings.host in ("0.0.0.0", "::") else (settings.host,)  # noqa: S104
     return (*machine_names(), *bound, *configured, *settings.public_hosts)
 
 
 class GatewayConnections:
-    """`management.operations.Connections` over the AMQP door."""
+    """`management.operations.Connections` of the AMQP server."""
 
-    def __init__(self, door: AmqpServer, clock: Clock) -> None:
-        self._door = door
+    def __init__(self, server: AmqpServer, clock: Clock) -> None:
+        self._server = server
         self._clock = clock
 
     def list(self) -> list[ConnectionView]:
         now_ms = self._clock.now_ms()
-        living = sorted(self._door.connections, key=lambda each: (each.opened_ms, each.id))
-        return [_view(connection, now_ms) for connection in living]
+        connections = sorted(self._server.connections, key=lambda c: (c.opened_ms, c.id))
+        return [_view(connection, now_ms) for connection in connections]
 
     def kill(self, connection_id: str) -> bool:
-        for connection in self._door.connections:
+        for connection in self._server.connections:
             if connection.id == connection_id:
                 connection.fail(
                     ConnectionForced("An operator closed the connection; it may come back.")
@@ -159,7 +156,7 @@ def _link(app: EntityLinkHandler) -> LinkView:
 
 
 def _user_agent(properties: Mapping[str, object]) -> str:
-    """As SDKs name themselves when they open (protocol.md 1.4): the whole text, or its parts."""
+    """The name that the SDK sends in its open frame (protocol.md 1.4), in one text or in parts."""
     known = {str(name).lower(): value for name, value in properties.items()}
     text = known.get("user-agent")
     if not isinstance(text, str) or not text:
@@ -168,63 +165,17 @@ def _user_agent(properties: Mapping[str, object]) -> str:
     return names.quote_text(text, most=_USER_AGENT_MAX)
 
 
-def hubs_of_connections(door: AmqpServer) -> Iterator[tuple[str, list[str]]]:
-    """The namespace of each connection, and the hubs that it has links to. Each is looked at when
-    the caller comes to it; those opened after the first are not seen."""
-    for connection in list(door.connections):
+def hubs_of_connections(server: AmqpServer) -> Iterator[tuple[str, list[str]]]:
+    """The namespace of each connection, and the hubs that it has links to. A connection is examined
+    when the caller reaches it; connections opened after the first one are left out."""
+    for connection in list(server.connections):
         apps = connection.links.handlers.values()
         hubs = [app.address.hub for app in apps if isinstance(app, EntityLinkHandler)]
         yield connection.links.namespace, hubs
 
 
-class ServiceTokens:
-    """`management.operations.AdminTokens` over the secret of the data directory."""
-
-    def __init__(self, tokens: AdminTokens, revoked: RevokedTokens, clock: Clock) -> None:
-        self._tokens = tokens
-        self._revoked = revoked
-        self._clock = clock
-
-    @staticmethod
-    def of(data: DataDirectory, clock: Clock) -> ServiceTokens:
-        """Raises DataDirectoryError."""
-        revoked = data.revoked_tokens(now_ms=clock.now_ms())
-        return ServiceTokens(data.admin_tokens(), revoked, clock)
-
-    def verify(self, token: str) -> Verified:
-        """Raises AuthFailed."""
-        claims = self._tokens.verify(token, now_ms=self._clock.now_ms())
-        if claims.token_id in self._revoked:
-            raise AuthFailed("The token was revoked.")
-        return claims.subject, claims.roles
-
-    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
-        token_id = uuid.uuid4().hex
-        now_ms = self._clock.now_ms()
-        token = self._tokens.issue(
-            now_ms=now_ms,
-            token_id=token_id,
-            subject=subject,
-            roles=(role,),
-            lifetime_s=lifetime_s,
-        )
-        return IssuedToken(
-            id=token_id,
-            token=Secret(token),
-            subject=subject,
-            role=role,
-            expires_ms=(now_ms // 1000 + lifetime_s) * 1000,
-        )
-
-    def revoke(self, token_id: str) -> None:
-        self._revoked.add(token_id, now_ms=self._clock.now_ms())
-
-    def revoked(self) -> list[str]:
-        return self._revoked.ids()
-
-
 def endpoints_of(facts: RuntimeDescription, tenant_id: str) -> ServiceEndpoints:
-    """As `serve` prints them; listKeys names the same host (docs/configuration.md)."""
+    """The endpoints that `serve` prints; listKeys returns the same host (docs/configuration.md)."""
     servicebus = facts.connection_string.partition(";")[0].removeprefix("Endpoint=")
     return ServiceEndpoints(servicebus=servicebus, https=facts.https, tenant_id=tenant_id)
 
@@ -234,7 +185,7 @@ def new_key() -> Secret:
 
 
 def required_units(broker: Broker) -> Callable[[str], int]:
-    """What the hour's busiest second needed, for a namespace whose units are not enforced."""
+    """The units that the busiest second of the hour needed, where units are not enforced."""
 
     def needed(namespace: str) -> int:
         account = broker.accounts.find(namespace)

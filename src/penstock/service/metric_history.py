@@ -1,8 +1,8 @@
-"""The metric history: every ten seconds the hubs' counters and gauges are noted, on a thread.
+"""The metric history: a thread stores the counters and gauges of all hubs every ten seconds.
 
-What a hub has done since the last time is a difference of two counts of its own, so a write that
-failed is made up for by the next one. Looking at many hubs and connections is done piece by piece:
-events move in between.
+A sample is the difference between the counts now and those last stored, so the next write makes up
+for one that failed. Hubs and connections are sampled in several event-loop turns, so that a pass
+does not delay events.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOTHING: _Counts = (0,) * len(COUNTERS)
 
 
 class MetricHistory:
-    """Between `start` and `stop` everything is noted. Raises PenstockError on reading only."""
+    """Stores samples from `start` to `stop`. Only `read` raises PenstockError."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class MetricHistory:
         self._loop = loop
         self._thread = StartedThreads(1, "penstock-history")
         self.record = PassRecord("metric history", clock, interval_s=STEP_MS / 1000)
-        self._noted: dict[str, _Counts] = {}  # by hub id: what the store has of it
+        self._noted: dict[str, _Counts] = {}  # by hub id: the counts that the store has
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._fails = False
@@ -72,16 +72,16 @@ class MetricHistory:
         self._running = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """The last seconds are noted too. Not cancelled: a write that is under way would count,
-        and be counted again."""
+        """Store the last seconds, too. The task is not canceled: a write in progress would be
+        stored and then be counted again."""
         self._stopping.set()
         if self._running is not None:
             await asyncio.wait([self._running])
         self._thread.shutdown()
 
     async def note(self) -> bool:
-        """Note what was done until now, as of the step that has just ended, or is about to (timers
-        are late by a moment); False if the disk does not take it."""
+        """Store what was counted until now, in the step that has just ended or is about to end
+        (timers are not exact). Return False if it cannot be written."""
         now_ms = self._clock.now_ms()
         connections = await self._count_connections()
         counted: dict[str, _Counts] = {}
@@ -89,13 +89,13 @@ class MetricHistory:
         for runtime in self._broker.hubs():
             await asyncio.sleep(0)
             counts = counted[runtime.entity.id] = _counts(runtime)
-            samples += self._looked_at(runtime, counts, connections)
+            samples += self._sample_hub(runtime, counts, connections)
         units = {fold_name(each.name): each.throughput_units for each in self._catalog.namespaces()}
         begin_ms = (now_ms - STEP_MS // 2) // STEP_MS * STEP_MS
 
         def record() -> None:
-            whole = _of_namespaces(units, samples, connections)
-            self._store.record(begin_ms, _most_important([*whole, *samples]))
+            whole = _sum_namespaces(units, samples, connections)
+            self._store.record(begin_ms, _limit_subjects([*whole, *samples]))
 
         try:
             await self._loop.run_in_executor(self._thread, record)
@@ -136,7 +136,7 @@ class MetricHistory:
     async def _run(self) -> None:
         is_last = False
         while not is_last:
-            # A timer may be a moment early by the wall clock: then not at once again.
+            # A timer may fire slightly early by the wall clock: wait for the next step then.
             to_turn_s = max((STEP_MS - self._clock.now_ms() % STEP_MS) / 1000, _PAUSE_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(to_turn_s):
@@ -148,7 +148,7 @@ class MetricHistory:
         return None if await self.note() else "the metric history cannot be written"
 
     async def _count_connections(self) -> Counter[tuple[str, str]]:
-        """By namespace and hub, and by namespace alone."""
+        """The number of connections by namespace and hub, and by namespace with an empty hub."""
         counts: Counter[tuple[str, str]] = Counter()
         budget = TurnBudget()
         for namespace, hubs in self._connections():
@@ -160,10 +160,10 @@ class MetricHistory:
             await budget.spend()
         return counts
 
-    def _looked_at(
+    def _sample_hub(
         self, runtime: HubRuntime, counts: _Counts, connections: Counter[tuple[str, str]]
     ) -> list[MetricSample]:
-        """The hub's sample, and those of its groups whose lag is known."""
+        """The sample of the hub, and those of its groups with a known lag."""
         entity = runtime.entity
         namespace, hub = fold_name(entity.namespace), fold_name(entity.name)
         lag: Counter[str] = Counter()
@@ -186,28 +186,28 @@ def _counts(runtime: HubRuntime) -> _Counts:
     return tuple(getattr(counters, name) for name in COUNTERS)
 
 
-def _of_namespaces(
+def _sum_namespaces(
     units: Mapping[str, int | None],
     samples: Sequence[MetricSample],
     connections: Counter[tuple[str, str]],
 ) -> list[MetricSample]:
-    """The sum of each namespace's hubs, and the lag that is furthest behind."""
+    """The sums over the hubs of each namespace, and the greatest lag."""
     hubs: defaultdict[str, list[MetricSample]] = defaultdict(list)
     for sample in samples:
         if not sample.subject.group:
             hubs[sample.subject.namespace].append(sample)
-    made = []
+    sums_of_namespaces = []
     for name, throughput_units in units.items():
         every = (_NOTHING, *(sample.counters for sample in hubs[name]))
         sums = [sum(numbers) for numbers in zip(*every, strict=True)]
         size = sum(sample.gauges[1] or 0 for sample in hubs[name])
         behind = [lag for sample in hubs[name] if (lag := sample.gauges[2]) is not None]
         gauges = (connections[name, ""], size, max(behind, default=None), throughput_units)
-        made.append(MetricSample(MetricSubject(name), tuple(sums), gauges))
-    return made
+        sums_of_namespaces.append(MetricSample(MetricSubject(name), tuple(sums), gauges))
+    return sums_of_namespaces
 
 
-def _most_important(samples: list[MetricSample]) -> list[MetricSample]:
+def _limit_subjects(samples: list[MetricSample]) -> list[MetricSample]:
     """Namespaces, then hubs, then groups; the busiest first."""
 
     def rank(sample: MetricSample) -> tuple[bool, bool, int]:

@@ -1,4 +1,4 @@
-"""`/metrics` in Prometheus' text format. Values are read when a scraper asks for them.
+"""`/metrics` in the text format of Prometheus. Values are read at each scrape.
 
 Cardinality is bounded by what exists: namespaces, hubs, partitions, groups with a reader or a
 checkpoint, and the HTTP statuses that this service returns. A scrape handles a bounded number of
@@ -124,7 +124,7 @@ class Collector(Protocol):
 
 
 class BrokerCollector:
-    """Everything that the broker knows of its hubs, partitions and groups."""
+    """Metrics of the broker: hubs, partitions, groups, units, connections and flushes."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class _HubFamilies:
             self._add_lag(row)
 
     def _add_lag(self, row: LagRow) -> None:
-        """Of groups that have a checkpoint or a reader; what is not known is left out."""
+        """Only for groups with a checkpoint or a reader; unknown values are omitted."""
         if not row.readers and row.lag_events is None:
             return
         values = (row.namespace, row.hub, row.group, row.partition)
@@ -253,7 +253,7 @@ class _HubFamilies:
 
 
 class CaptureCollector:
-    """Every captured hub: its backlog, its files, its state."""
+    """Metrics of every captured hub: backlog, files, state."""
 
     def __init__(self, watch: CaptureMonitor) -> None:
         self._watch = watch

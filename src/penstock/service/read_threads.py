@@ -1,4 +1,4 @@
-"""The threads that read from disk, and how long they took for it."""
+"""Threads that read from disk, and warn about slow reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class ReadThreads(StartedThreads):
-    """A read is measured from its start on: waiting for a thread is not the disk's fault."""
+    """Measures each read from its start, without the time it waited for a thread."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
 

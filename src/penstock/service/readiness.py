@@ -39,13 +39,13 @@ _GB = 1 << 30
 class State(StrEnum):
     OK = "ok"
     OFF = "off"
-    PENDING = "pending"  # it starts; nobody has to do anything
+    PENDING = "pending"  # it is starting; no action is needed
     WARN = "warn"
     FAIL = "fail"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check saw, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     check: str
     state: State
@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a running service knows of itself."""
+    """State that only a running service has."""
 
     is_open: bool
     log_problem: str | None  # a partition that takes no events, or a committer that ended
@@ -65,7 +65,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks look at. `service` is None in `doctor`."""
+    """The input of the checks. `service` is None in `doctor`."""
 
     data: Path
     now_ms: int

@@ -1,4 +1,4 @@
-"""What a running Penstock tells: the JSON line, `runtime.json`, the banner."""
+"""What a running service reports: the ready line of `serve --json`, `runtime.json`, the banner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCALHOST = ("localhost", "127.0.0.1", "::1")  # any other loopback address is 
 
 
 class RuntimeDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Field names are the outside face; their order is the order of the JSON object."""
+    """Names and order of the fields are those of the JSON object that users read."""
 
     namespace: str
     connection_string: str
@@ -74,13 +74,13 @@ class RuntimeDescription(msgspec.Struct, frozen=True, kw_only=True):
     def as_json(self) -> str:
         return msgspec.json.encode(self).decode()
 
-    def __repr__(self) -> str:  # the strings hold keys
-        return f"Facts(namespace={self.namespace!r}, amqps={self.amqps!r}, pid={self.pid})"
+    def __repr__(self) -> str:  # without connection strings, which have keys
+        return f"RuntimeDescription({self.namespace!r}, amqps={self.amqps!r}, pid={self.pid})"
 
 
 def public_host(settings: Settings) -> str:
-    """The name that clients use: localhost, the bound address, or, where every address is bound,
-    the first public host or the machine's own name."""
+    """The host name for clients: localhost, the bound address, or, where all addresses are bound,
+    the first public host or else the machine's name."""
     host = settings.host
     if host in _LOCALHOST:
         return "localhost"

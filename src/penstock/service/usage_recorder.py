@@ -1,8 +1,8 @@
-"""The ledger is written and units are raised: what the accounts need a loop and a disk for.
+"""Writes usage to the ledger, and raises throughput units (auto-inflate).
 
-Counts are written a moment after they changed, on a thread of their own: no publication waits for
-it, and a process that is killed loses what it counted since. Why nothing counts twice is told in
-docs/metering.md.
+Counts are written two seconds after they changed, on a thread of their own: no publication waits
+for that, and a process that is killed loses what it counted since. docs/metering.md explains why
+nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from penstock.service.periodic_tasks import PassRecord, record_failure
 
 _log = logging.getLogger(__name__)
 
-WRITE_AFTER_S = 2.0  # from the first change on: what a kill -9 may lose, and how late usage is
-_RETRY_S = 10.0  # a disk that is full or stalls is not pressed
-_LOOK_AGAIN_S = 60.0  # the wall clock may be set: then the hour turns at another moment
-_INFLATED_S = 0.25  # what a bucket holds: only after it the new units have shown their effect
+WRITE_AFTER_S = 2.0  # after the first change: what a kill -9 may lose, and how late usage is shown
+_RETRY_S = 10.0  # after a failed write: the disk may be full or slow
+_LOOK_AGAIN_S = 60.0  # the wall clock may be set, and the hour then ends at another moment
+_INFLATED_S = 0.25  # the span of a token bucket: new units take effect within it
 _REFUSED_S = 60.0
-_PURCHASE = "purchase"  # the run of units that were bought and not counted before a kill
+_PURCHASE = "purchase"  # `Usage.run` of units that were stored but not counted before a kill
 
 
 class UsageRecorder:
-    """Between `start` and `stop` everything that is used reaches the ledger. `process` is a name
-    that no other process uses or has used."""
+    """Records usage from `start` to `stop`. `process` is a name that no other process has used. Use
+    it on the event loop's thread."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class UsageRecorder:
         self._write_timer: asyncio.TimerHandle | None = None
         self._hour_timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._is_stopping = False  # `stop` writes the rest itself
+        self._is_stopping = False  # `stop` writes the remaining counts itself
         self._partitions: dict[str, int] = {}  # of each namespace
         self._notes: dict[str, str] = {}  # by namespace
         self._unsubscribe: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """The hour's units are in the ledger when it returns, before anything is published."""
+        """On return the units of this hour are in the ledger, before anything is published."""
         self._accounts.on_change = self._schedule_write
         self._accounts.on_short = self._short
         self._unsubscribe = self._catalog.subscribe(self._on_change)
@@ -89,7 +89,7 @@ class UsageRecorder:
         await self._write()
 
     async def stop(self) -> None:
-        """Everything that was counted is written, if the disk takes it."""
+        """Write everything that was counted, if the disk permits."""
         self._is_stopping = True
         self._accounts.on_change = self._accounts.on_short = _do_nothing
         if self._unsubscribe is not None:
@@ -105,7 +105,7 @@ class UsageRecorder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an operator should know and need not act upon at once."""
+        """Warnings of `/ready` that need no action at once."""
         return tuple(self._notes.values())
 
     # --- writing --------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ class UsageRecorder:
         return True
 
     def _pass_time(self) -> None:
-        """At the turn of the hour at the latest."""
-        self._arm_hour_timer()  # first: a pass that fails must not be the last one
+        """Close the counts of the past hour. Runs at the end of each hour at the latest."""
+        self._arm_hour_timer()  # first: also after a pass that fails
         try:
             self._accounts.pass_to(self._clock.now_ms())
         except Exception as error:  # noqa: BLE001 - confined to this pass
@@ -176,11 +176,11 @@ class UsageRecorder:
     # --- units ----------------------------------------------------------------------------------
 
     def _short(self, account: Account) -> None:
-        """Not at once: a publication is being refused right now, and links are told of changes."""
+        """Inflate in the next turn of the loop: this call stack is refusing a publication."""
         self._loop.call_soon(self._inflate, account)
 
     def _inflate(self, account: Account) -> None:
-        """Auto-inflate: one step up, never down."""
+        """Auto-inflate: raise the units by one step. They are never lowered."""
         answer_after_s = _INFLATED_S
         namespace = self._catalog.namespace(account.namespace)
         if namespace is not None and (more := _raise_units(namespace, self._clock.now_ms())):
@@ -193,7 +193,7 @@ class UsageRecorder:
         self._loop.call_later(answer_after_s, account.end_request)
 
     def _on_change(self, change: CatalogChange) -> None:
-        """Counts partitions by what changed: a namespace may have thousands of hubs."""
+        """Update the partition counts by the change alone: there may be thousands of hubs."""
         match change.entity:
             case Namespace(name=name):
                 if change.after is None:
@@ -239,7 +239,7 @@ def _raise_units(namespace: Namespace, now_ms: int) -> tuple[Namespace, AuditEnt
 
 
 def _idle_units_note(namespace: Namespace, partitions: int) -> str | None:
-    """A partition takes at most one unit's worth, so more units than partitions are of no use."""
+    """A partition accepts at most one unit of traffic: more units than partitions are useless."""
     units = namespace.throughput_units
     if units is None or namespace.tier is not Tier.STANDARD or units <= max(partitions, 1):
         return None
@@ -250,4 +250,4 @@ def _idle_units_note(namespace: Namespace, partitions: int) -> str | None:
 
 
 def _do_nothing(account: Account | None = None) -> None:
-    """Nobody writes any more."""
+    """Callback of the accounts after `stop`."""

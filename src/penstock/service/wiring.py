@@ -1,17 +1,15 @@
-"""The composition root: the only place that names concrete classes.
+"""The composition root: the only module that names concrete classes.
 
-`Penstock` is one broker with its doors, from open to closed. Order matters: the log's lock first
-(one process per data directory), the doors last, and the way back in reverse.
+`Penstock` is one service from start to stop. The order matters: the lock of the log first (one
+process per data directory), the listeners last; `stop` closes in reverse order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import secrets
-import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -54,21 +52,26 @@ from penstock.model.errors import (
 )
 from penstock.model.host_names import HostNames
 from penstock.model.metrics import FlushLatencies
-from penstock.service import certificate_reload, retention
+from penstock.service import retention
+from penstock.service.admin_tokens import RENEW_INTERVAL_S, ProcessTokens, ServiceTokens
 from penstock.service.authorities import CatalogAuthorities, shared_hosts
 from penstock.service.capture_process import CaptureServices
-from penstock.service.certificate_reload import ReloadableCertificate
-from penstock.service.certificates import Certificates, machine_names, prepare_certificates
+from penstock.service.certificates import (
+    RELOAD_INTERVAL_S,
+    Certificates,
+    ReloadableCertificate,
+    machine_names,
+    prepare_certificates,
+)
 from penstock.service.child_processes import ChildProcess, ChildProcesses
 from penstock.service.config.settings import Settings
 from penstock.service.data_directory import DataDirectory
 from penstock.service.initial_entities import create_initial_entities, new_hub_id
 from penstock.service.lag_report import LagReport, follow_catalog
-from penstock.service.listener_errors import listener_error
+from penstock.service.listeners import listener_error, open_listener
 from penstock.service.management_context import (
     AdministrationChecks,
     GatewayConnections,
-    ServiceTokens,
     endpoints_of,
     hubs_of_connections,
     new_key,
@@ -90,7 +93,6 @@ from penstock.service.portal_process import (
     front_route,
     portal_child,
 )
-from penstock.service.process_tokens import RENEW_INTERVAL_S, ProcessTokens
 from penstock.service.read_threads import ReadThreads
 from penstock.service.readiness import (
     Readiness,
@@ -116,7 +118,16 @@ _log = logging.getLogger("penstock.service")
 
 
 class Penstock:
-    """A running service. `start` returns when every door is open."""
+    """A service, from `start` to `stop`. Use it on the event loop's thread."""
+
+    # Set by `start`, in this order.
+    _logs: EmbeddedLogStore
+    broker: Broker
+    _metering: UsageRecorder
+    _keeper: ServerCheckpointStore
+    lag: LagReport
+    _certificate: ReloadableCertificate
+    _tokens: ServiceTokens
 
     def __init__(
         self,
@@ -130,21 +141,14 @@ class Penstock:
         self._deadlines = deadlines
         self._stack = contextlib.AsyncExitStack()
         self._open = False
-        self.broker: Broker | None = None
-        self._logs: EmbeddedLogStore | None = None
         self._flushes = FlushLatencies()
         self._answered: Mapping[int, int] = {}  # HTTPS requests, by status
-        self._keeper: ServerCheckpointStore | None = None
-        self.lag: LagReport | None = None
         self._endpoints: ServiceEndpoints | None = None
-        self._metering: UsageRecorder | None = None
         self._captures: CaptureServices | None = None
         self._children = ChildProcesses(self.clock)
         self._portal_note = ""
         self._sign_in: PortalSignIn | None = None
-        self._tokens: ServiceTokens | None = None
-        self._portal: ChildProcess | None = None  # where it serves TLS with our certificate
-        self._certificate: ReloadableCertificate | None = None
+        self._portal: ChildProcess | None = None  # where it serves TLS with this certificate
         self._unclaimed = UnclaimedLogs()
         self._passes: list[PassRecord] = []  # of every long-lived task
         self._tasks: list[PeriodicTask] = []
@@ -172,7 +176,7 @@ class Penstock:
             loop.call_soon_threadsafe(work)
 
         def flushed(seconds: float) -> None:
-            """On the committer's thread, which nobody's terminal may hold up."""
+            """On the committer's thread, which must not wait for a terminal: it does not log."""
             self._flushes.observe(seconds)
             if seconds * 1000 >= slow_operations.SLOWNESS.threshold_ms:
                 wake(lambda: slow_operations.warn_if_slow("flush", seconds * 1000))
@@ -182,7 +186,7 @@ class Penstock:
             data.path / "log", wake=wake, flush=settings.flush, on_flush=flushed
         )
         self._logs = logs
-        self._stack.callback(logs.close)  # on the loop's thread: what it commits is told here
+        self._stack.callback(logs.close)  # waits for the last commits
         catalog = SqliteCatalog(data.path / "catalog.sqlite")
         self._stack.callback(catalog.close)
         self._unclaimed = compare_logs(data.path / "log", catalog, logs)
@@ -206,7 +210,7 @@ class Penstock:
             new_hub=hubs_with_name_files(data.path / "log"),
         )
         await self._meter(broker, catalog, data, loop)
-        # Every log is opened, and so recovered, before the doors are.
+        # Every log is opened, and so recovered, before the listeners open.
         for namespace in catalog.namespaces():
             for hub in catalog.hubs(namespace.name):
                 broker.hub(namespace.name, hub.name)
@@ -255,7 +259,7 @@ class Penstock:
         data: DataDirectory,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Before the doors open; written to the end after they closed."""
+        """Starts before the listeners open; writes the last counts after they are closed."""
         ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
         metering = self._metering = UsageRecorder(
@@ -278,26 +282,26 @@ class Penstock:
             return self._sign_in.sign_in_link("admin", AdminRole.ADMIN, now_ms=self.clock.now_ms())
         return None
 
-    # --- doors ----------------------------------------------------------------------------------
+    # --- listeners ------------------------------------------------------------------------------
 
     async def _open_listeners(
         self, context: AmqpContext, catalog: Catalog, data: DataDirectory, root: AuthorizationRule
     ) -> RuntimeDescription:
-        settings, loop = self.settings, context.loop
+        settings, host, loop = self.settings, self.settings.host, context.loop
         certificate = self._prepare_certificate(data)
         tls = certificate.context
-        door = AmqpServer(context)
-        tokens = self._tokens = ServiceTokens.of(data, self.clock)
+        server = AmqpServer(context)
+        tokens = self._tokens = ServiceTokens(data, self.clock)
         portal = self._portal_sockets()
         self._sign_in = PortalSignIn(None if portal is None else portal.url, data, tokens.verify)
-        administration = self._build_management_context(context, catalog, data, door)
+        administration = self._build_management_context(context, catalog, data, server)
         management = self._management(context, administration, tokens)
         https = HttpServer(
-            self._build_public_app(context, catalog, door, management),
+            self._build_public_app(context, catalog, server, management),
             loop,
             guard=context.guard,
         )
-        pages = self._administration(context.broker, door, None if portal is None else portal.url)
+        pages = self._administration(context.broker, server, None if portal is None else portal.url)
         checked = AdministrationChecks(
             ManagementMount(management, pages),
             hosts=HostNames(own_host_names(settings)),
@@ -306,22 +310,24 @@ class Penstock:
             metrics_need_token=not settings.is_loopback,
         )
         admin = HttpServer(checked, loop)
-        # Closed in reverse: AMQP says goodbye while the WebSockets under it are still open.
+        # Closed in reverse order: AMQP connections close while their WebSockets are still open.
         self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
-        self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
+        self._stack.push_async_callback(server.close, grace_s=_GRACE_S)
         self._stack.push_async_callback(admin.close, grace_s=_GRACE_S)
         self._stack.callback(
             catalog.subscribe(
-                lambda change: door.revalidate_grants() if change.affects_links else None
+                lambda change: server.revalidate_grants() if change.affects_links else None
             )
         )
         amqp_port = None
         if settings.amqp_port is not None:
-            amqp_port = await self._listen(door, settings.amqp_port, "--amqp-port")
-        amqps_port = await self._listen(door, settings.amqps_port, "--amqps-port", tls)
-        https_port = await self._listen(https, settings.https_port, "--https-port", tls)
+            amqp_port = await open_listener(server, host, settings.amqp_port, "--amqp-port")
+        amqps_port = await open_listener(server, host, settings.amqps_port, "--amqps-port", tls)
+        https_port = await open_listener(https, host, settings.https_port, "--https-port", tls)
         admin_tls = None if settings.is_loopback else tls
-        admin_port = await self._listen(admin, settings.admin_port, "--admin-port", admin_tls)
+        admin_port = await open_listener(
+            admin, host, settings.admin_port, "--admin-port", admin_tls
+        )
         facts = RuntimeDescription.of(
             settings,
             root=root,
@@ -344,9 +350,7 @@ class Penstock:
             child = portal_child(settings, facts, portal, certificate.files, data)
             self._portal = child if not settings.is_loopback else None
             self._children.start(child)
-        self._start_task(
-            "certificate reload", self._reload_certificate, certificate_reload.INTERVAL_S
-        )
+        self._start_task("certificate reload", self._reload_certificate, RELOAD_INTERVAL_S)
         return facts
 
     def _prepare_certificate(self, data: DataDirectory) -> ReloadableCertificate:
@@ -365,23 +369,20 @@ class Penstock:
         return certificate
 
     def _build_management_context(
-        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, door: AmqpServer
+        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, server: AmqpServer
     ) -> ManagementContext:
-        assert self.lag is not None
-        assert self._tokens is not None
-        assert self._keeper is not None
-        history = self._keep_history(context, catalog, data, door)
+        history = self._keep_history(context, catalog, data, server)
         captures = self._captures = CaptureServices(
             self.settings, context.broker, catalog, data.path, self.clock
         )
-        # A connection of its own: the meter writes by another, on a thread of its own.
+        # A second connection to the file: the usage recorder writes with its own, on its thread.
         ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
         self._stack.callback(ledger.close)
         return ManagementContext(
             catalog=catalog,
             broker=context.broker,
             clock=self.clock,
-            connections=GatewayConnections(door, self.clock),
+            connections=GatewayConnections(server, self.clock),
             portal=self._sign_in,
             ledger=ledger,
             lag=self.lag,
@@ -398,9 +399,8 @@ class Penstock:
         )
 
     def _keep_history(
-        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, door: AmqpServer
+        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, server: AmqpServer
     ) -> MetricHistory:
-        assert self._keeper is not None
         store = SqliteMetricStore(data.path / "history.sqlite")
         self._stack.callback(store.close)
         history = MetricHistory(
@@ -408,7 +408,7 @@ class Penstock:
             catalog,
             self._keeper,
             store,
-            connections=partial(hubs_of_connections, door),
+            connections=partial(hubs_of_connections, server),
             clock=self.clock,
             loop=context.loop,
         )
@@ -440,11 +440,11 @@ class Penstock:
         self,
         context: AmqpContext,
         catalog: Catalog,
-        door: AmqpServer,
+        server: AmqpServer,
         management: ManagementApp,
     ) -> PublicApplication:
-        """What answers on the HTTPS port: REST publishing, management, and AMQP over WebSocket."""
-        websocket = WebSocketEndpoint(door)
+        """The application of the HTTPS port: publishing, management, and AMQP over WebSocket."""
+        websocket = WebSocketEndpoint(server)
         publishing = PublishEndpoint(
             broker=context.broker,
             catalog=catalog,
@@ -461,7 +461,6 @@ class Penstock:
         )
 
     def _checkpoints(self, context: AmqpContext, catalog: Catalog) -> CheckpointEndpoint:
-        assert self._keeper is not None
         return CheckpointEndpoint(
             broker=context.broker,
             catalog=catalog,
@@ -486,49 +485,24 @@ class Penstock:
         self._portal_note = portal.note
         return portal
 
-    def _administration(self, broker: Broker, door: AmqpServer, portal: str | None) -> Starlette:
-        """What answers on the administration port."""
-        assert self.lag is not None
+    def _administration(self, broker: Broker, server: AmqpServer, portal: str | None) -> Starlette:
+        """The pages of the administration port beside the management API."""
         collector = BrokerCollector(
             broker,
             lag=self.lag.hub_rows,
-            connections=lambda: len(door.connections),
-            connections_opened=lambda: door.opened,
+            connections=lambda: len(server.connections),
+            connections_opened=lambda: server.opened,
             flushes=self._flushes,
             answered=self._answered,
         )
         assert self._captures is not None
-        certificate = self._certificate
-        assert certificate is not None
         metrics = metrics_route(
             collector,
             CaptureCollector(self._captures.watch),
-            CertificateCollector(lambda: certificate.validity.not_after_ms),
+            CertificateCollector(lambda: self._certificate.validity.not_after_ms),
         )
         health = health_routes(self._ended, self._readiness)
         return Starlette(routes=[*health, metrics, front_route(portal)])
-
-    async def _listen(
-        self,
-        door: AmqpServer | HttpServer,
-        port: int,
-        flag: str,
-        tls: ssl.SSLContext | None = None,
-    ) -> int:
-        """A taken port is one clear sentence. 127.0.0.1 takes ::1 along, for clients that resolve
-        localhost to it first."""
-        host = self.settings.host
-        try:
-            got = await door.listen(host, port, tls)
-        except OSError as error:
-            raise listener_error(host, port, flag, error) from error
-        if host == "127.0.0.1":
-            try:
-                await door.listen("::1", got, tls)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE and port != 0:
-                    raise listener_error("::1", port, flag, error) from error
-        return got
 
     # --- watching -------------------------------------------------------------------------------
 
@@ -548,18 +522,17 @@ class Penstock:
 
     async def _reload_certificate(self) -> str | None:
         certificate = self._certificate
-        assert certificate is not None
         loaded = certificate.validity
         problem = await certificate.reload()
         if certificate.validity is not loaded and self._portal is not None:
-            # The portal's process has loaded the files too; its sockets stay open meanwhile.
+            # The portal's process must load the files too; its sockets stay open meanwhile.
             await self._children.stop(self._portal.name)
             self._children.start(self._portal)
         return problem
 
     def _ended(self) -> str | None:
-        """For `/health`: why only a restart helps."""
-        if self._logs is None or self._logs.health().is_alive or not self._open:
+        """For `/health`: None, or why only a restart helps."""
+        if self._logs.health().is_alive or not self._open:
             return None
         return "The committer has ended: no event can be stored until the service is restarted."
 
@@ -567,7 +540,7 @@ class Penstock:
         subject = Subject(
             data=self.settings.data,
             now_ms=self.clock.now_ms(),
-            certificate=None if self._certificate is None else self._certificate.validity,
+            certificate=self._certificate.validity,
             unclaimed=self._unclaimed.labels(),
             service=await self._service_state(),
         )
@@ -575,8 +548,6 @@ class Penstock:
 
     async def _service_state(self) -> ServiceState:
         assert self._captures is not None
-        assert self._logs is not None
-        assert self.broker is not None
         captures = await self._captures.watch.statuses()
         log_problem = self._ended() or await find_log_problem(self.broker)
         return ServiceState(
@@ -589,9 +560,9 @@ class Penstock:
                 *(record.report() for record in self._passes),
             ],
             warnings=[
-                # Stored bytes that are damaged: what they held cannot be read, the rest can.
+                # Damaged ranges of the log: their events cannot be read, all others can.
                 *self._logs.damage,
-                *(self._metering.notes if self._metering is not None else ()),
+                *self._metering.notes,
                 *self._captures.watch.warnings(captures),
                 *([self._portal_note] if self._portal_note else []),
             ],

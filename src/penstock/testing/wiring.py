@@ -28,12 +28,13 @@ from penstock.gateway.guard import Guard
 from penstock.log.api import LogStore, PartitionLog
 from penstock.model import limits, names
 from penstock.model.clock import Clock
-from penstock.model.entities import AuthorizationRule, LimitSet, Right, Secret, Tier
+from penstock.model.entities import AuthorizationRule, LimitSet, Secret
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import NamespaceName
 from penstock.service import initial_entities
 from penstock.service.authorities import CatalogAuthorities
 from penstock.service.certificates import Certificates, server_context
+from penstock.service.config.settings import HubSettings, NamespaceSettings, Settings
 from penstock.testing.certificate import certificates_in, shared_certificates
 from penstock.testing.fault_board import FaultBoard
 from penstock.testing.faulty_hub import FaultyHub, WatchedAddressLimits
@@ -149,32 +150,30 @@ class InProcessService:
         return logs, catalog
 
     def _seed(self, catalog: Catalog) -> AuthorizationRule:
-        options, now_ms = self.options, self.options.clock.now_ms()
-        namespace = initial_entities.seed_namespace(
-            catalog,
-            options.namespace,
-            hosts=(),
-            tier=Tier.STANDARD,
+        options = self.options
+        namespace = NamespaceSettings(
+            name=names.namespace_name(options.namespace),
             throughput_units=options.throughput_units,
-            limit_set=LimitSet.CURRENT,
-            now_ms=now_ms,
-        ).name
-        if catalog.rule(namespace, None, names.ROOT_RULE) is None:
-            initial_entities.seed_rule(
-                catalog,
-                namespace,
-                None,
-                names.ROOT_RULE,
-                rights=Right.ALL,
-                primary=self._root_key(),
-                secondary=new_key(),
-                now_ms=now_ms,
-            )
-        for name, partitions in options.hubs.items():
-            self.create_hub(name, partitions, options.groups, catalog=catalog)
-        root = catalog.rule(namespace, None, names.ROOT_RULE)
-        assert root is not None
-        return root
+            limits=LimitSet.CURRENT,
+            hubs=tuple(
+                self._hub_settings(name, partitions, options.groups)
+                for name, partitions in options.hubs.items()
+            ),
+        )
+        return initial_entities.create_initial_entities(
+            catalog,
+            Settings(namespaces=(namespace,), namespaces_given=True),
+            now_ms=options.clock.now_ms(),
+            first_root_key=self._root_key,
+        )
+
+    def _hub_settings(self, name: str, partitions: int, groups: Sequence[str]) -> HubSettings:
+        return HubSettings(
+            name=names.hub_name(name),
+            partition_count=partitions,
+            retention_hours=self.options.retention_hours,
+            groups=tuple(names.group_name(group) for group in groups),
+        )
 
     def _root_key(self) -> Secret:
         if self.options.data is None:
@@ -183,21 +182,11 @@ class InProcessService:
 
         return DataDirectory(self.options.data).root_key()
 
-    def create_hub(
-        self,
-        name: str,
-        partitions: int,
-        groups: Sequence[str],
-        *,
-        catalog: Catalog | None = None,
-    ) -> None:
+    def create_hub(self, name: str, partitions: int, groups: Sequence[str]) -> None:
         initial_entities.seed_hub(
-            catalog or self.catalog,
+            self.catalog,
             NamespaceName(self.options.namespace),
-            name,
-            partition_count=partitions,
-            retention_hours=self.options.retention_hours,
-            groups=groups,
+            self._hub_settings(name, partitions, groups),
             now_ms=self.options.clock.now_ms(),
         )
 

@@ -12,9 +12,9 @@ import pytest
 from penstock.cli.output import OutputFormat
 from penstock.cli.server.config import effective_settings, schema, validate
 from penstock.model.errors import ConfigurationError
-from penstock.service.config.json_lines import add_line_number, line_numbers
-from penstock.service.config.loader import SETTINGS
+from penstock.service.config.document import json_lines
 from penstock.service.config.schema import json_schema_of_file
+from penstock.service.config.settings import SETTINGS
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 EMULATOR = """{
@@ -68,20 +68,13 @@ def test_good_file_is_told_in_a_sentence(
 
 
 def test_lines_of_every_path() -> None:
-    assert dict(line_numbers('{"a": 1,\n "b": [\n {"c": {}},\n 2]}')) == {
-        "a": 1,
-        "b": 2,
-        "b[0]": 3,
-        "b[0].c": 3,
-        "b[1]": 4,
+    assert dict(json_lines('{"a": 1,\n "B": [\n {"c": {}},\n 2]}')) == {
+        ("a",): 1,
+        ("b",): 2,
+        ("b", 0): 3,
+        ("b", 0, "c"): 3,
+        ("b", 1): 4,
     }
-
-
-def test_message_of_another_file_stays_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "x.json"
-    file.write_text("{}")
-    assert add_line_number("other: a.b is 1: no.", file) == "other: a.b is 1: no."
-    assert add_line_number("whatever", None) == "whatever"
 
 
 def test_values_say_where_they_are_from_and_keep_keys_back(

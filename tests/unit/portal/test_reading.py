@@ -16,9 +16,10 @@ import pytest
 from penstock.client import EventData, PartitionProperties
 from penstock.model.errors import ArgumentError
 from penstock.portal import avro, bodies, components, downloads, spans, texts
-from penstock.portal.application import PageRoute, PageRouter
+from penstock.portal.application import PageRouter
 from penstock.portal.event_browser import EventRow
 from penstock.portal.finding import compile_search
+from penstock.portal.page_request import PageRoute
 from penstock.portal.pages.send import parse_properties
 from penstock.portal.spans import EventQuery, parse_span
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from penstock.management.client import ManagementClient
 from penstock.model.clock import ManualClock
-from penstock.model.errors import NotFound
+from penstock.model.errors import ConfigurationError, NotFound
+from penstock.model.usage import PriceList
 from penstock.portal.service_client import TTL_MS, PortalServiceClient
-from penstock.portal.settings import PortalSettings, from_environ
+from penstock.portal.settings import PortalSettings, from_environ, to_environ
 from penstock.portal.streams import ServerSentEvents, encode_server_sent_event
 
 
@@ -119,15 +121,14 @@ async def test_failure_is_not_kept(backend: PortalServiceClient) -> None:
 
 
 def test_settings_come_from_the_environment_and_show_no_secret() -> None:
-    settings = from_environ(
-        {
-            "PENSTOCK_ADMIN_URL": "http://localhost:1",
-            "PENSTOCK_ADMIN_TOKEN_FILE": "/data/portal.token",
-            "PENSTOCK_PORTAL_SECRET": "hunter3",
-            "PENSTOCK_PORTAL_SOCKETS": "5 6",
-            "PENSTOCK_PORTAL_READ_ONLY": "1",
-        }
+    settings = PortalSettings(
+        admin_url="http://localhost:1",
+        token_file="/data/portal.token",
+        secret="hunter3",
+        sockets=(5, 6),
+        prices=PriceList(currency="EUR", egress_gb=Decimal("0.123456789")),
     )
-    assert settings.sockets == (5, 6)
-    assert settings.read_only
+    assert from_environ(to_environ(settings)) == settings
     assert "hunter" not in repr(settings)
+    with pytest.raises(ConfigurationError, match="penstock serve"):
+        from_environ({})

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ConfigurationError
-from penstock.service.certificate_reload import ReloadableCertificate
-from penstock.service.certificates import Certificates, development_certificates, read_validity
+from penstock.service.certificates import (
+    Certificates,
+    ReloadableCertificate,
+    development_certificates,
+    read_validity,
+)
 from penstock.service.readiness import State, judge_certificate
 
 DAY_MS = 86_400_000

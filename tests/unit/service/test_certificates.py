@@ -22,8 +22,7 @@ from penstock.service.certificates import (
     prepare_certificates,
     server_context,
 )
-from penstock.service.config.loader import NamespaceSettings, Settings
-from penstock.service.config.settings import DEFAULT_NAMESPACE
+from penstock.service.config.settings import DEFAULT_NAMESPACE, NamespaceSettings, Settings
 
 DAY_MS = 86_400_000
 NOW_MS = 1_790_000_000_000

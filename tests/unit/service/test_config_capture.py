@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ConfigurationError
-from penstock.service.config.capture import destinations_of
 from penstock.service.config.loader import load_settings
-from penstock.service.config.settings import CaptureJobConfig
+from penstock.service.config.settings import CaptureJobConfig, destinations_of
 
 SECRET = "c2VjcmV0LWtleQ=="
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog.memory import MemoryCatalog
-from penstock.model.entities import Namespace, Tier
+from penstock.model.entities import Namespace
 from penstock.model.errors import ConfigurationError, QuotaExceeded
 from penstock.model.names import NamespaceName
-from penstock.model.quotas import QuotaKind
 from penstock.model.usage import PriceList, Usage
 from penstock.service import initial_entities
 from penstock.service.config.loader import load_settings
-from penstock.service.config.settings import GrantSettings, Settings
+from penstock.service.config.settings import GrantSettings, NamespaceSettings, Settings
 
 NS = NamespaceName("telemetry")
 NAMESPACE = '[[namespaces]]\nname = "telemetry"\n'
@@ -42,9 +41,8 @@ def test_grants_are_read_one_by_one_or_together(load: Load) -> None:
     text = GRANT + 'throughput_units = 60\nnote = "why"\n'
     text += '[[namespaces.grants]]\nby = "Bo"\nthroughput_units = 100\npartitions = 64\n'
     assert load(text).namespaces[0].grants == (
-        GrantSettings(kind=QuotaKind.THROUGHPUT_UNITS, value=60, by="Ada", note="why"),
-        GrantSettings(kind=QuotaKind.THROUGHPUT_UNITS, value=100, by="Bo"),
-        GrantSettings(kind=QuotaKind.PARTITIONS, value=64, by="Bo"),
+        GrantSettings(throughput_units=60, by="Ada", note="why"),
+        GrantSettings(throughput_units=100, partitions=64, by="Bo"),
     )
 
 
@@ -143,20 +141,15 @@ def catalog() -> MemoryCatalog:
 def seeded(
     catalog: MemoryCatalog, units: int | None, most: int | None = None, now_ms: int = 5
 ) -> Namespace:
-    return initial_entities.seed_namespace(
-        catalog,
-        NS,
-        hosts=(),
-        tier=Tier.STANDARD,
-        throughput_units=units,
-        maximum_throughput_units=most,
-        now_ms=now_ms,
+    stated = NamespaceSettings(
+        name=NS, throughput_units=units or "unlimited", maximum_throughput_units=most
     )
+    return initial_entities.seed_namespace(catalog, stated, now_ms=now_ms)
 
 
 def granted(catalog: MemoryCatalog, value: int, now_ms: int = 1) -> None:
-    kind = QuotaKind.THROUGHPUT_UNITS
-    initial_entities.seed_grant(catalog, NS, kind, value, by="Ada", note="", now_ms=now_ms)
+    grant = GrantSettings(throughput_units=value, by="Ada")
+    initial_entities.seed_grant(catalog, NS, grant, now_ms=now_ms)
 
 
 def test_units_without_their_grant_end_the_start(catalog: MemoryCatalog) -> None:

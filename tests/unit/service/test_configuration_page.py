@@ -5,12 +5,26 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from penstock.model.entities import Right, Secret, Tier
-from penstock.service.config.loader import SETTINGS, Setting, Settings, load_settings
+from penstock.model.usage import PriceList
+from penstock.service.config.loader import load_settings
+from penstock.service.config.settings import (
+    SETTINGS,
+    GrantSettings,
+    HubSettings,
+    NamespaceSettings,
+    RuleSettings,
+    Setting,
+    Settings,
+)
+from penstock.service.config.struct_reader import field_keys, struct_fields
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
 # Defaults that are not fields of Settings: they belong to the default namespace.
-OTHER_DEFAULTS = {"hubs": "`events`", "throughput_units": "`unlimited`", "root_key": "drawn"}
+OTHER_DEFAULTS = {"hubs": "`events`", "throughput_units": "`unlimited`", "root_key": "random"}
 
 
 def test_page_lists_every_setting_as_it_is() -> None:
@@ -21,6 +35,23 @@ def test_page_lists_every_setting_as_it_is() -> None:
 def test_every_setting_of_the_record_can_be_set() -> None:
     by_others = {"namespaces", "namespaces_given", "prices", "capture"}
     assert set(Settings.__struct_fields__) - by_others <= {setting.field for setting in SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("header", "struct"),
+    [
+        ("Key", NamespaceSettings),
+        ("Key of a hub", HubSettings),
+        ("Key of a grant", GrantSettings),
+        ("Key of a rule", RuleSettings),
+        ("Key of `prices`", PriceList),
+    ],
+)
+def test_page_lists_every_key_of_a_table(header: str, struct: type[msgspec.Struct]) -> None:
+    table = PAGE.read_text().partition(f"\n| {header} |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| ([^|]*) \|", table, flags=re.MULTILINE)
+    listed = [key for cell in cells for key in re.findall(r"`(\w+)`", cell)]
+    assert listed == [key for field in struct_fields(struct) for key in field_keys(field)]
 
 
 def test_the_whole_file_of_the_page_loads(tmp_path: Path) -> None:
@@ -39,10 +70,7 @@ def test_the_whole_file_of_the_page_loads(tmp_path: Path) -> None:
     assert telemetry.hosts == ("telemetry.example.com", "telemetry.internal")
     assert telemetry.throughput_units == 4
     assert telemetry.maximum_throughput_units == 40
-    assert [(grant.kind.value, grant.value) for grant in telemetry.grants] == [
-        ("throughput-units", 40),
-        ("partitions", 64),
-    ]
+    assert [(grant.throughput_units, grant.partitions) for grant in telemetry.grants] == [(40, 64)]
     assert settings.prices is not None
     assert str(settings.prices.throughput_unit_hour) == "0.026"
     assert [rule.primary_key for rule in telemetry.rules] == [Secret("root-key")]

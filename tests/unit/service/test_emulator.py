@@ -12,7 +12,8 @@ import pytest
 from penstock.model.entities import LimitSet, Secret
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import ROOT_RULE
-from penstock.service.config.loader import Settings, load_settings
+from penstock.service.config.loader import load_settings
+from penstock.service.config.settings import Settings
 
 # The file that the emulator's installer ships, byte for byte in meaning.
 SHIPPED: dict[str, Any] = {
@@ -118,24 +119,24 @@ def test_its_published_key_is_refused_beyond_loopback(load: Load) -> None:
         ("{", "line 1: this is not valid JSON"),
         ('{"a": 1,\n\n"b" 2}', "line 3: this is not valid JSON"),
         ('{"a": ' + "[" * 100_000, "nested too deep"),
-        ({}, "there is no 'UserConfig', which the emulator's Config.json needs"),
+        ({}, "Config.json has no 'UserConfig', which it needs"),
         ({"UserConfig": {}}, "UserConfig has no 'NamespaceConfig'"),
-        ({"UserConfig": 5}, "UserConfig is '5': an object with 'NamespaceConfig' is needed"),
-        ({"UserConfig": {"NamespaceConfig": {}}}, "NamespaceConfig is an object: a list is needed"),
+        ({"UserConfig": 5}, "UserConfig is 5: a table is allowed"),
+        ({"UserConfig": {"NamespaceConfig": {}}}, "NamespaceConfig is a table: a list is allowed"),
         ({"UserConfig": {"NamespaceConfig": []}}, "is a list: one namespace is needed"),
         ({"UserConfig": {"NamespaceConfig": [{}]}}, "NamespaceConfig[0] has no 'Name'"),
         (with_hub(Name=None), "Entities[0] has no 'Name'"),
-        (with_hub(Name=7), "Entities[0].Name is '7': a name is needed"),
+        (with_hub(Name=7), "Entities[0].Name is 7: a name is allowed"),
         (with_hub(Name="a b"), "Entities[0].Name: The event hub name 'a b' is invalid"),
-        (with_hub(PartitionCount=0), "PartitionCount is '0': a whole number from 1 to 32 is"),
+        (with_hub(PartitionCount=0), "PartitionCount is 0: a whole number from 1 to 32 is"),
         (with_hub(PartitionCount="33"), "PartitionCount is '33': a whole number from 1 to 32"),
-        (with_hub(PartitionCount=True), "PartitionCount is 'True': a whole number from 1 to 32"),
+        (with_hub(PartitionCount=True), "PartitionCount is true: a whole number from 1 to 32"),
         (with_hub(PartitionCount="many"), "PartitionCount is 'many': a whole number"),
-        (with_hub(ConsumerGroups="cg1"), "ConsumerGroups is 'cg1': a list is needed"),
-        (with_hub(ConsumerGroups=[{"Name": "a"}] * 2), "the consumer group 'a' is there twice"),
+        (with_hub(ConsumerGroups="cg1"), "ConsumerGroups is 'cg1': a list is allowed"),
+        (with_hub(ConsumerGroups=[{"Name": "a"}] * 2), "ConsumerGroups[1]: 'a' is there twice"),
         (
             with_hub(ConsumerGroups=[{"Name": f"cg{n}"} for n in range(21)]),
-            "ConsumerGroups is a list: at most 20 are allowed beside $Default",
+            "ConsumerGroups has 21 entries: at most 20 are allowed",
         ),
     ],
 )
@@ -160,5 +161,5 @@ def test_a_hub_named_twice_is_refused(load: Load) -> None:
     content = with_hub()
     entities = content["UserConfig"]["NamespaceConfig"][0]["Entities"]
     entities.append({**entities[0], "Name": "EH1"})
-    with pytest.raises(ConfigurationError, match="event hub 'EH1' is there twice"):
+    with pytest.raises(ConfigurationError, match="'EH1' is there twice"):
         load(content)

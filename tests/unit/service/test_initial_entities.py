@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from penstock.catalog.memory import MemoryCatalog
-from penstock.model.entities import Namespace, Tier
+from penstock.model.entities import Namespace
 from penstock.model.names import NamespaceName
+from penstock.service.config.settings import NamespaceSettings
 from penstock.service.initial_entities import seed_namespace
 
 
@@ -18,9 +19,7 @@ def test_configured_namespace_loses_the_scope_that_an_old_version_gave_it() -> N
             metadata={"subscription": "s", "resourceGroup": "g", "tags": {"a": "b"}},
         )
     )
-    seed_namespace(
-        catalog, "penstock", hosts=(), tier=Tier.STANDARD, throughput_units=None, now_ms=2
-    )
+    seed_namespace(catalog, NamespaceSettings(name=NamespaceName("penstock")), now_ms=2)
     stored = catalog.namespace("penstock")
     assert stored is not None
     assert stored.metadata == {"tags": {"a": "b"}}

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from penstock.model.clock import ManualClock
-from penstock.portal.settings import hash_token
+from penstock.portal.settings import from_environ, hash_token
+from penstock.service.admin_tokens import ServiceTokens
 from penstock.service.certificates import Certificates
 from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
-from penstock.service.management_context import ServiceTokens
 from penstock.service.portal_process import PortalSignIn, PortalSockets, portal_child
 from penstock.service.runtime_description import RuntimeDescription
 
@@ -68,18 +68,20 @@ def test_token_goes_by_a_file_and_our_own_variables_do_not(
     finally:
         sockets.close()
     assert "hunter2" not in " ".join([*child.command, *child.environ.values()])
-    assert child.environ["PENSTOCK_ADMIN_TOKEN_FILE"] == str(tmp_path / "portal.token")
-    assert child.environ["PENSTOCK_PORTAL_ADMIN_TOKEN_HASH"] == hash_token("hunter2")
-    assert child.environ["PENSTOCK_PORTAL_SECRET"] == DataDirectory(tmp_path).portal_secret()
+    settings = from_environ(child.environ)
+    assert settings.token_file == str(tmp_path / "portal.token")
+    assert settings.admin_token_hash == hash_token("hunter2")
+    assert settings.secret == DataDirectory(tmp_path).portal_secret()
+    assert settings.sockets == tuple(child.pass_fds)
     assert "PENSTOCK_ROOT_KEY" not in child.environ
-    assert "PENSTOCK_PORTAL_KEY_FILE" not in child.environ
-    assert outside.environ["PENSTOCK_PORTAL_KEY_FILE"] == "/k.pem"
+    assert settings.key_file is None
+    assert from_environ(outside.environ).key_file == "/k.pem"
     assert "hunter2" not in repr(child)
 
 
 def test_token_of_a_process_signs_nobody_in(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path)
-    tokens = ServiceTokens.of(data, ManualClock())
+    tokens = ServiceTokens(data, ManualClock())
     sign_in = PortalSignIn("http://localhost:1", data, tokens.verify)
 
     def holder(role: str) -> object:

@@ -15,10 +15,14 @@ from penstock.management.client import read_token
 from penstock.management.permissions import ProcessRole
 from penstock.model.clock import ManualClock
 from penstock.model.errors import AuthFailed, ConfigurationError
-from penstock.service import process_tokens
+from penstock.service import admin_tokens
+from penstock.service.admin_tokens import (
+    PROCESS_LIFETIME_S,
+    RENEW_AFTER_S,
+    ProcessTokens,
+    ServiceTokens,
+)
 from penstock.service.data_directory import DataDirectory
-from penstock.service.management_context import ServiceTokens
-from penstock.service.process_tokens import LIFETIME_S, RENEW_AFTER_S, ProcessTokens
 
 CAPTURE, PORTAL = ProcessRole.CAPTURE, ProcessRole.PORTAL
 
@@ -30,7 +34,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def service(tmp_path: Path, clock: ManualClock) -> ServiceTokens:
-    return ServiceTokens.of(DataDirectory(tmp_path), clock)
+    return ServiceTokens(DataDirectory(tmp_path), clock)
 
 
 @pytest.fixture
@@ -80,14 +84,14 @@ def test_lost_token_is_worth_an_hour_at_most(
 ) -> None:
     tokens.write()
     lost = [read_token(tokens.file(role)) for role in (CAPTURE, PORTAL)]
-    clock.advance(LIFETIME_S * 1000 - 1000)
+    clock.advance(PROCESS_LIFETIME_S * 1000 - 1000)
     for token in lost:
         service.verify(token)
     clock.advance(1000)
     for token in lost:
         with pytest.raises(AuthFailed, match="expired"):
             service.verify(token)
-    assert LIFETIME_S == 3600
+    assert PROCESS_LIFETIME_S == 3600
 
 
 async def test_clock_that_was_set_back_and_file_that_is_gone_get_a_new_token(
@@ -96,7 +100,7 @@ async def test_clock_that_was_set_back_and_file_that_is_gone_get_a_new_token(
     tokens.write()
     first = read_token(tokens.file(PORTAL))
     earlier = ManualClock(clock.now_ms() - 86_400_000)
-    back = ServiceTokens.of(DataDirectory(tmp_path), earlier)
+    back = ServiceTokens(DataDirectory(tmp_path), earlier)
     clock._now_ms = earlier.now_ms()
     await tokens.renew()
     second = read_token(tokens.file(PORTAL))
@@ -118,7 +122,7 @@ async def test_failure_leaves_the_old_token_and_is_tried_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(process_tokens, "write_file_atomically", full)
+        patch.setattr(admin_tokens, "write_file_atomically", full)
         with pytest.raises(OSError, match="No space"):
             await tokens.renew()
     assert read_token(tokens.file(CAPTURE)) == first

@@ -234,7 +234,7 @@ async def test_links_are_judged_again_only_when_rules_or_status_changed(
 ) -> None:
     """A consumer group that was created stopped the loop for 0.95 s before."""
     judged: list[str] = []
-    monkeypatch.setattr(AmqpServer, "rejudge", lambda door: judged.append("again"))
+    monkeypatch.setattr(AmqpServer, "revalidate_grants", lambda door: judged.append("again"))
     broker = service.penstock.broker
     assert broker is not None
     catalog = broker._catalog

@@ -45,13 +45,7 @@ def validate(
 
     With the environment as it is: variables win over the file, and are checked too.
     """
-    from penstock.model.errors import ConfigurationError
-    from penstock.service.config.json_lines import add_line_number
-
-    try:
-        settings = _load(file)
-    except ConfigurationError as error:
-        raise ConfigurationError(add_line_number(str(error), file)) from error
+    settings = _load(file)
     _check_certificate(settings)
     hubs = sum(len(each.hubs) for each in settings.namespaces)
     where = file or os.environ.get("PENSTOCK_CONFIG") or "The environment"
@@ -107,7 +101,7 @@ def _load(file: Path | None) -> Settings:
 
 
 def _values(settings: Settings, config: Path | None) -> list[dict[str, object]]:
-    from penstock.service.config.loader import SETTINGS
+    from penstock.service.config.settings import SETTINGS
 
     default = _default_settings()
     rows: list[dict[str, object]] = []
@@ -160,7 +154,7 @@ def _entities(settings: Settings) -> list[dict[str, object]]:
 
 
 def _schema() -> list[dict[str, object]]:
-    from penstock.service.config.loader import SETTINGS
+    from penstock.service.config.settings import SETTINGS
 
     default = _default_settings()
     return [

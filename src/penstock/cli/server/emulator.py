@@ -50,7 +50,6 @@ def import_(
 
 def _read(file: Path) -> tuple[NamespaceSettings, ...]:
     from penstock.service.config.emulator import is_emulator_config, read_namespaces
-    from penstock.service.config.json_lines import add_line_number
 
     try:
         with file.open("rb") as opened:
@@ -59,10 +58,7 @@ def _read(file: Path) -> tuple[NamespaceSettings, ...]:
         raise ConfigurationError(f"{file} is no text in UTF-8.") from error
     if not is_emulator_config(text):
         raise ConfigurationError(f"{file} is no Config.json of the emulator: it is no JSON object.")
-    try:
-        return read_namespaces(file, text)
-    except ConfigurationError as error:
-        raise ConfigurationError(add_line_number(str(error), file)) from error
+    return read_namespaces(file, text)
 
 
 def _import_hub(

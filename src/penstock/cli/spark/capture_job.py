@@ -33,9 +33,8 @@ def run_job(
 ) -> None:
     """Until SIGTERM or Ctrl-C. Raises PenstockError when it cannot begin."""
     from penstock.service import logging_setup
-    from penstock.service.config.capture import destinations_of
     from penstock.service.config.loader import load_settings
-    from penstock.service.config.settings import Settings
+    from penstock.service.config.settings import Settings, destinations_of
     from penstock.spark.capture.announcements import NotificationTarget
     from penstock.spark.capture.job import CaptureJob, CaptureJobSettings
 

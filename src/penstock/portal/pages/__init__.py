@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.portal import sign_in, static_files
-from penstock.portal.application import PageRoute
+from penstock.portal.page_request import PageRoute
 from penstock.portal.pages import (
     activity,
     capture,

@@ -6,10 +6,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import badge, card, form, live_element, submit, table, tile, tiles
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.texts import (
     format_age,
     format_count,

@@ -17,7 +17,6 @@ from penstock.capture.description import (
 from penstock.capture.file_names import format_file_path
 from penstock.management.client import CaptureStatus, EventHubResource
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     badge,
     card,
@@ -34,6 +33,7 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.texts import (
     format_age,
     format_count,

@@ -12,13 +12,13 @@ from starlette.responses import Response
 from penstock.client import EventData
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 from penstock.portal import bodies, downloads
-from penstock.portal.application import PageRequest, PageRoute
 from penstock.portal.components import card, code, facts, field, select, table
 from penstock.portal.downloads import properties, stored_at
 from penstock.portal.event_browser import EventPage, EventRow
 from penstock.portal.finding import compile_search, format_value
 from penstock.portal.html import Html, el, escape_invisible
 from penstock.portal.layout import page
+from penstock.portal.page_request import PageRequest, PageRoute
 from penstock.portal.spans import COUNT_MAX, EventQuery, format_offsets, parse_span
 from penstock.portal.streams import ServerSentEvents, encode_server_sent_event
 from penstock.portal.texts import format_integer, format_size

@@ -8,7 +8,6 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     badge,
     card,
@@ -27,6 +26,7 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.texts import (
     format_age,
     format_count,

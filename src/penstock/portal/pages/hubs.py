@@ -9,7 +9,6 @@ from starlette.responses import Response
 from penstock.management.client import EventHubResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     area,
     badge,
@@ -29,6 +28,7 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.pages.overview import (
     HUBS_SHOWN,
     hub_table,

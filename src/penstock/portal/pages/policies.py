@@ -14,7 +14,6 @@ from penstock.management.client import AccessKeys, AuthorizationRuleResource
 from penstock.model import names
 from penstock.model.errors import ArgumentError
 from penstock.portal import sdk_snippets
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import (
     badge,
     card,
@@ -28,6 +27,7 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.texts import format_moment
 from penstock.portal.users import PortalRole
 

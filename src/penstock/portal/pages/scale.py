@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from penstock.management.client import NamespaceResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import UNITS_TEXT
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
+from penstock.model.usage import PriceList, Usage
 from penstock.portal.components import (
     card,
     chart,
@@ -32,6 +32,7 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.pages.overview import lately, rate
 from penstock.portal.texts import (
     format_count,
@@ -229,23 +230,11 @@ def _charts(namespace: NamespaceResource, series: dict[str, Any]) -> Html:
 # --- the bill -------------------------------------------------------------------------------------
 
 
-def _price(visit: PageRequest, name: str) -> Decimal:
-    try:
-        return Decimal(visit.portal.settings.prices.get(name, "0"))
-    except InvalidOperation:
-        return Decimal(0)
-
-
 def cost(visit: PageRequest, row: dict[str, Any]) -> Decimal:
-    """Of one hour, by the configuration's price list."""
-    total: Decimal = (
-        _price(visit, "throughput_unit_hour") * row["units"]
-        + _price(visit, "million_ingress_events") * row["ingress_events"] / 1_000_000
-        + _price(visit, "ingress_gb") * row["ingress_bytes"] / (1 << 30)
-        + _price(visit, "egress_gb") * row["egress_bytes"] / (1 << 30)
-        + _price(visit, "capture_hour") * row["capture_hours"]
-    )
-    return total
+    """The cost of one hour, by the configured price list."""
+    prices = visit.portal.settings.prices or PriceList()
+    usage = {name: row[name] for name in Usage.__struct_fields__ if name in row}
+    return prices.cost(Usage(**usage))
 
 
 def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
@@ -278,8 +267,8 @@ def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
         "Prices are not configured: a [prices] table of the configuration turns this into money.",
         class_="empty",
     )
-    if prices:
-        currency = prices.get("currency", "")
+    if prices is not None:
+        currency = prices.currency
         made += [
             tile("Cost this month", _money(so_far, currency), "so far"),
             tile(

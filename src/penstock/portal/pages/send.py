@@ -13,10 +13,10 @@ from starlette.responses import Response
 from penstock.client import EventData, EventHubProducerClient
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError
-from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.components import area, card, field, form, select, submit
 from penstock.portal.html import Html
 from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.users import PortalRole
 
 REPEAT_MAX = 10_000

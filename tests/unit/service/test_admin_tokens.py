@@ -11,9 +11,9 @@ import pytest
 from penstock.auth.admin_token import LIFETIME_S
 from penstock.model.clock import ManualClock
 from penstock.model.errors import AuthFailed, DataDirectoryError, QuotaExceeded
-from penstock.service import revoked_tokens
+from penstock.service import admin_tokens
+from penstock.service.admin_tokens import ServiceTokens
 from penstock.service.data_directory import DataDirectory
-from penstock.service.management_context import ServiceTokens
 
 if TYPE_CHECKING:
     from penstock.management.operations import IssuedToken
@@ -25,9 +25,7 @@ def clock() -> ManualClock:
 
 
 def started(path: Path, clock: ManualClock) -> ServiceTokens:
-    data = DataDirectory(path)
-    revoked = data.revoked_tokens(now_ms=clock.now_ms())
-    return ServiceTokens(data.admin_tokens(), revoked, clock)
+    return ServiceTokens(DataDirectory(path), clock)
 
 
 def issued(tokens: ServiceTokens) -> IssuedToken:
@@ -101,7 +99,7 @@ def test_failure_to_write_revokes_nothing(tmp_path: Path, clock: ManualClock) ->
 def test_list_is_bounded(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revoked_tokens, "REVOKED_MAX", 2)
+    monkeypatch.setattr(admin_tokens, "REVOKED_MAX", 2)
     tokens = started(tmp_path, clock)
     tokens.revoke("a" * 32)
     tokens.revoke("b" * 32)
