@@ -20,10 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.io.files import write_file_atomically
 from penstock.model import limits
 from penstock.model.errors import ConfigurationError, DataDirectoryError
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import write_file_atomically
 
 _logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Mapping
 
@@ -20,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from penstock.io.tls import unverified_tls_context
 from penstock.management.permissions import AdminRole, ProcessRole, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
 from penstock.model.usage import PRICE_FIELDS
@@ -202,11 +202,7 @@ async def _answers(sockets: PortalSockets, *, tls: bool) -> bool:
     """Whether the portal says that it lives. Its certificate is ours: nothing is to be proven."""
     host = str(sockets.sockets[0].getsockname()[0])
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # compared
-    context: ssl.SSLContext | None = None
-    if tls:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    context = unverified_tls_context() if tls else None
     reader, writer = await asyncio.open_connection(host, sockets.port, ssl=context)
     try:
         writer.write(b"GET /alive HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from penstock.io.files import write_file_atomically
 from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import write_file_atomically
 from penstock.service.management_context import ServiceTokens
 
 LIFETIME_S = 3600  # how long a token that was lost is worth something

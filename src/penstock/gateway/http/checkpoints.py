@@ -30,7 +30,14 @@ from penstock.gateway.http.responses import HttpResponse, MethodNotAllowed
 from penstock.gateway.http.routes import HttpOperation, RequestTarget
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
-from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+from penstock.model.checkpoints import (
+    Checkpoint,
+    CheckpointList,
+    Claim,
+    ClaimList,
+    Ownership,
+    OwnershipList,
+)
 from penstock.model.clock import Clock
 from penstock.model.entities import Right
 from penstock.model.errors import (
@@ -65,18 +72,6 @@ class CheckpointService(Protocol):
     def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]: ...
     async def claim(self, hub_id: str, group: str, claims: Sequence[Claim]) -> list[Ownership]: ...
     async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None: ...
-
-
-class ClaimList(msgspec.Struct):
-    claims: list[Claim]
-
-
-class OwnershipList(msgspec.Struct):
-    ownerships: list[Ownership]
-
-
-class CheckpointList(msgspec.Struct):
-    checkpoints: list[Checkpoint]
 
 
 class _CheckpointRequest(msgspec.Struct, frozen=True):
