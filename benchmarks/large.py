@@ -17,8 +17,9 @@ from benchmarks.results import Results
 from benchmarks.rounds import Tell, checked
 from benchmarks.subject import run
 
+from penstock.client.load.consumer import receive
 from penstock.client.load.measurements import LoadResult
-from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.client.load.producer import LoadProfile, publish
 from penstock.client.transfer_frames import encode_publication
 from penstock.kernels import split_batch
 from penstock.log.embedded.store import EmbeddedLogStore

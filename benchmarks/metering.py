@@ -36,8 +36,9 @@ from benchmarks.rounds import checked  # noqa: E402
 from penstock.broker import Broker, HubRuntime, Reader  # noqa: E402
 from penstock.catalog.memory import MemoryCatalog  # noqa: E402
 from penstock.client.load import producer as generator  # noqa: E402
+from penstock.client.load.consumer import receive  # noqa: E402
 from penstock.client.load.measurements import LoadResult  # noqa: E402
-from penstock.client.load.producer import LoadProfile, publish, receive  # noqa: E402
+from penstock.client.load.producer import LoadProfile, publish  # noqa: E402
 from penstock.log.api import AppendDone, PartitionLog  # noqa: E402
 from penstock.log.memory import MemoryLogStore  # noqa: E402
 from penstock.model import limits  # noqa: E402
@@ -155,9 +156,9 @@ def _compare(place: Path, seconds: float) -> None:
 
 
 def _run(work: Coroutine[Any, Any, LoadResult]) -> LoadResult:
-    from penstock.cli.server.serve import event_loop_factory
+    from penstock.io.event_loop import new_event_loop
 
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
 
 
