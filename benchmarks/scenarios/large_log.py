@@ -17,8 +17,9 @@ from benchmarks.systems.base import run
 from benchmarks.systems.penstock import BATCHES_IN_FLIGHT, HUB, Penstock
 from benchmarks.systems.process import measured
 
+from penstock.client.load.consumer import receive
 from penstock.client.load.measurements import LoadResult
-from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.client.load.producer import LoadProfile, publish
 from penstock.client.transfer_frames import encode_publication
 from penstock.kernels import split_batch
 from penstock.log.embedded.store import EmbeddedLogStore

@@ -32,8 +32,9 @@ from benchmarks.systems.process import pin_generator
 from penstock.broker import Broker, HubRuntime, Reader
 from penstock.catalog.memory import MemoryCatalog
 from penstock.client.load import producer as generator
+from penstock.client.load.consumer import receive
 from penstock.client.load.measurements import LoadResult
-from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.client.load.producer import LoadProfile, publish
 from penstock.log.api import AppendDone, PartitionLog
 from penstock.log.memory import MemoryLogStore
 from penstock.model import limits
@@ -151,9 +152,9 @@ def _compare(place: Path, seconds: float) -> None:
 
 
 def _run(work: Coroutine[Any, Any, LoadResult]) -> LoadResult:
-    from penstock.cli.server.serve import event_loop_factory
+    from penstock.io.event_loop import new_event_loop
 
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
 
 

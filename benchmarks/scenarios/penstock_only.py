@@ -18,8 +18,9 @@ from benchmarks.systems.penstock import (
 from benchmarks.systems.process import measured
 
 from penstock.client.connection import Connection
+from penstock.client.load.consumer import end_to_end, receive
 from penstock.client.load.measurements import LoadResult
-from penstock.client.load.producer import LoadProfile, end_to_end, publish, receive
+from penstock.client.load.producer import LoadProfile, publish
 from penstock.model.connection_string import Endpoint
 
 CONNECTIONS = (1, 8, 64)
@@ -192,7 +193,7 @@ async def _slow(endpoint: Endpoint) -> SlowConnection:
     )
     async with asyncio.timeout(10.0):
         await connection.opened
-        await connection.attach_cbs()
+        await connection.cbs.attach()
     await connection.authorise(HUB)
     connection.is_slow = True
     await connection.receiver(

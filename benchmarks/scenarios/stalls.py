@@ -284,10 +284,10 @@ async def _serve(data: Path, hubs: int) -> None:
 def _child() -> None:
     import os
 
-    from penstock.cli.server.serve import event_loop_factory
+    from penstock.io.event_loop import new_event_loop
 
     os.sched_setaffinity(0, {BROKER_CORE})
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(Path(sys.argv[1]), int(sys.argv[2])))
 
 

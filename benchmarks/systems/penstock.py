@@ -12,8 +12,9 @@ from pathlib import Path
 from benchmarks.systems.process import Broker
 
 from penstock.client import Endpoint, parse_connection_string
+from penstock.client.load.consumer import receive
 from penstock.client.load.measurements import LoadResult
-from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.client.load.producer import LoadProfile, publish
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 HUB = "bench"

@@ -26,9 +26,11 @@ from benchmarks.systems.rabbitmq_stream import (
 from penstock.amqp.events import Event, SaslMechanismsReceived
 from penstock.amqp.link import LinkRole
 from penstock.amqp.performatives import Source, Target
-from penstock.client.connection import Connection, Receiver
+from penstock.client.connection import Connection
+from penstock.client.links import Receiver
+from penstock.client.load.consumer import LoadConsumer
 from penstock.client.load.measurements import LoadResult
-from penstock.client.load.producer import LoadConsumer, LoadProducer, LoadProfile, run_publishers
+from penstock.client.load.producer import LoadProducer, LoadProfile, run_producers
 from penstock.client.transfer_frames import data_section
 from penstock.model.connection_string import Endpoint
 
@@ -144,7 +146,7 @@ class RabbitQueue:
         opened = [await self._connect() for _ in range(connections)]
         senders = [await each.sender(f"/amq/queue/{_QUEUE}") for each in opened]
         publishers = [LoadProducer(sender, load, payload=payload) for sender in senders]
-        result = await run_publishers(publishers, load)
+        result = await run_producers(publishers, load)
         for connection in opened:
             await connection.close()
         return result
@@ -258,7 +260,7 @@ class RabbitConnection(Connection):
     async def settled_receiver(self, address: str, reading: LoadConsumer) -> Receiver:
         """Deliveries come settled, as an Event Hub's do."""
         link = self._new_link(LinkRole.RECEIVER)
-        receiver = self._apps[link] = Receiver(self, link, _CREDIT, reading.on_transfers)
+        receiver = self._ends[link] = Receiver(self, link, _CREDIT, reading.on_transfers)
         link.request(
             source=Source(address=address),
             target=Target(address=link.name),

@@ -144,7 +144,7 @@ async def test_duplicate_of_a_numbered_batch_is_recognized(old: OldDirectory) ->
     async with old.served() as service, service.producer("orders", 4711) as client:
         state = await client.producer_state("1")
         assert state.published == old.expected["producers"]["orders"]["4711"][1]
-        client._lane("1").state.published -= 4  # type: ignore[union-attr]
+        client._lanes["1"].state.published -= 4  # type: ignore[union-attr]
         await client.send_batch([EventData(f"again {i}") for i in range(4)], partition_id="1")
         assert await service.events("orders") == old.expected["events"]["orders"]
         await client.send_batch([EventData("next")], partition_id="1")

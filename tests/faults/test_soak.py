@@ -78,7 +78,7 @@ class Load:
         sender = await connection.sender("churn")
         payload, message_format = encode_publication(100, 1)
         settled = asyncio.get_running_loop().create_future()
-        await sender.has_credit()
+        await sender.wait_for_credit()
         sender.send(payload, message_format=message_format, on_settled=settled.set_result)
         connection.flush()
         async with asyncio.timeout(60):

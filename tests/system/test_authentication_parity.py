@@ -19,7 +19,7 @@ from penstock.amqp.message import DataBody, Message, ValueBody, encode_message
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
 from penstock.client import ClientError, connect, parse_connection_string
-from penstock.client.nodes import RequestResponseClient
+from penstock.client.links import RequestResponseClient
 from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import AuthDelay, Guard

@@ -34,7 +34,7 @@ async def publish(connection_string: str, batches: int) -> None:
     payload, message_format = encode_publication(10, 5)
     for _ in range(batches):
         settled = asyncio.get_running_loop().create_future()
-        await sender.has_credit()
+        await sender.wait_for_credit()
         sender.send(payload, message_format=message_format, on_settled=settled.set_result)
         connection.flush()
         async with asyncio.timeout(10):

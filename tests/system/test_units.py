@@ -107,7 +107,7 @@ class Press(Timed):
     async def run(self, connection: Connection) -> None:
         address = "events" if self.partition is None else f"events/Partitions/{self.partition}"
         sender = await connection.sender(address)
-        await sender.has_credit()
+        await sender.wait_for_credit()
         started_s = time.perf_counter()
         self.moments.append(started_s)
         while (now_s := time.perf_counter()) < started_s + SECONDS:

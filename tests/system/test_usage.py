@@ -22,8 +22,9 @@ import pytest
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.client import connect, parse_connection_string
+from penstock.client.load.consumer import receive
 from penstock.client.load.measurements import LoadResult
-from penstock.client.load.producer import LoadProfile, publish, receive
+from penstock.client.load.producer import LoadProfile, publish
 from penstock.client.transfer_frames import encode_publication
 from penstock.management.client import ManagementClient
 from penstock.model.errors import PenstockError

@@ -70,6 +70,17 @@ DERIVED = (
 # Packages whose cycles are still to be removed.
 CYCLES_LEFT = ("client", "portal", "spark")
 
+# Tools of which the project has one copy: (module, the modules that may import it).
+SHARED_TOOLS = (
+    ("http.client", ("io.http_client",)),
+    # urllib honors the environment's HTTP proxy, behind which a webhook may be.
+    ("urllib.request", ("spark.capture.announcements",)),
+    # The log's own lock is part of its directory format.
+    ("fcntl", ("io.files", "io.runtime_file", "log.embedded.directory")),
+    # `penstock doctor` reports the version of uvloop.
+    ("uvloop", ("io.event_loop", "cli.server.doctor")),
+)
+
 
 class Import(NamedTuple):
     importer: str  # dotted, without "penstock."
@@ -87,7 +98,8 @@ def test_pure_rooms_import_no_clock_no_chance_and_no_io(imports: list[Import]) -
     impure = [
         f"{found.where} imports {found.target}"
         for found in imports
-        if _within(found.importer, PURE_ROOMS) and _first(found.target) in IMPURE_MODULES
+        if _within(found.importer, PURE_ROOMS)
+        if _first(found.target) in IMPURE_MODULES or _within(found.target, ("penstock.io",))
     ]
     assert impure == []
 
@@ -142,6 +154,28 @@ def test_modules_do_not_import_each_other_in_a_cycle(imports: list[Import]) -> N
         is_smaller = len(remaining) < len(graph)
         graph = remaining
     assert sorted(module for module in graph if not _within(module, CYCLES_LEFT)) == []
+
+
+@pytest.mark.parametrize(("module", "importers"), SHARED_TOOLS)
+def test_shared_tools_have_one_home(
+    module: str, importers: tuple[str, ...], imports: list[Import]
+) -> None:
+    copies = [
+        f"{found.where} imports {found.target}"
+        for found in imports
+        if _within(found.target, (module,)) and found.importer not in importers
+    ]
+    assert copies == []
+
+
+def test_only_io_opens_sqlite_files(source_files: list[Path], root: Path) -> None:
+    home = root / "src/penstock/io/database.py"
+    copies = [
+        str(file.relative_to(root))
+        for file in source_files
+        if file != home and "sqlite3.connect(" in file.read_text()
+    ]
+    assert copies == []
 
 
 def test_private_names_stay_in_their_package(imports: list[Import]) -> None:

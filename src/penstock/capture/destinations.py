@@ -30,6 +30,7 @@ from penstock.capture.addresses import (
     storage_endpoint,
 )
 from penstock.capture.file_names import check_path
+from penstock.io.files import fsync_directory
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ConfigurationError, NotFound, PenstockError
 
@@ -469,11 +470,3 @@ def _secrets(options: Mapping[str, str]) -> Iterator[str]:
     told = [fields.get("accountkey"), fields.get("sharedaccesssignature")]
     told += re.findall(r"sig=([^&;]+)", ";".join(options.values()))
     yield from (secret for secret in told if secret)
-
-
-def fsync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,10 +14,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
-from penstock.io.database import DatabaseFormat, DatabaseInaccessible, open_database
-from penstock.io.sqlite import check_rows, register_row_sum, transaction
+from penstock.io.database import (
+    DatabaseFormat,
+    DatabaseInaccessible,
+    open_database,
+    open_read_only,
+)
+from penstock.io.sqlite import check_rows, transaction
 from penstock.model.errors import DataDirectoryError
 from penstock.model.metrics import (
     COUNTERS,
@@ -253,10 +257,7 @@ class _BackgroundCheck:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = sqlite3.connect(
-            f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, check_same_thread=False
-        )
-        register_row_sum(self._connection)
+        self._connection = open_read_only(path, busy_s=_BUSY_S)
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="penstock-history-check")
         self._thread.start()

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.catalog.sqlite import empty_log
-from penstock.io.sqlite import register_row_sum, transaction
+from penstock.io.database import connect
+from penstock.io.sqlite import transaction
 from penstock.model.errors import DataDirectoryError
 from penstock.model.names import NamespaceName, fold_name
 from penstock.model.usage import Usage
@@ -66,11 +67,8 @@ class SqliteUsageLedger:
         self._path = path
         try:
             # Any thread may use it, one at a time: the owner ensures that.
-            self._connection = sqlite3.connect(
-                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
+            self._connection = connect(path, "usage ledger", busy_s=_BUSY_S)
             self._connection.execute("PRAGMA synchronous = FULL")
-            register_row_sum(self._connection)
         except sqlite3.Error as error:
             raise self._unusable_error(error) from error
 

@@ -1,8 +1,9 @@
 """Stores for the leases and checkpoints of event processors (protocol.md 11).
 
-`SqliteCheckpointStore(path)` for processes of one machine, `ServiceCheckpointStore(connection
-string)` kept by the service over HTTPS. Both have the interface of the official azure-eventhub's
-CheckpointStore, for its blocking clients; `penstock.checkpoints.aio` has them for the others.
+`SqliteCheckpointStore(path)` is for the processes of one machine,
+`ServiceCheckpointStore(connection_string)` stores in the service over HTTPS. Both have the
+interface of azure-eventhub's CheckpointStore, for its blocking clients;
+`penstock.checkpoints.aio` has them for the asynchronous ones.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ __all__ = ["CheckpointStoreUnavailable", "ServiceCheckpointStore", "SqliteCheckp
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when they are asked for: the stores look for azure-eventhub, which takes half a
-    second to import, and the service keeps checkpoints without it."""
+    """Load the stores at first use: they import azure-eventhub where it is installed, which takes
+    half a second, and the service does not need it."""
     if name in __all__:
         from penstock.checkpoints import stores
 

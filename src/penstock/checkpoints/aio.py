@@ -1,7 +1,7 @@
-"""The stores for asynchronous clients (protocol.md 11.1): the blocking ones, in threads.
+"""The stores for asynchronous clients (protocol.md 11.1): the blocking ones, called in threads.
 
-A lease is renewed every few seconds and a checkpoint waits for a disk: what a hop to a thread
-costs does not show, and file and connections are used by one piece of code.
+A lease is renewed every few seconds and a checkpoint waits for a disk, so the cost of a thread does
+not matter.
 """
 
 from __future__ import annotations
@@ -10,33 +10,23 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from penstock.checkpoints.backends import CheckpointBackend, SqliteBackend
-from penstock.checkpoints.official import base_class
-from penstock.checkpoints.records import (
-    GroupNames,
-    Record,
-    claims_by_group,
-    group_names,
-    parse_checkpoint,
-)
-from penstock.checkpoints.service_client import ServiceBackend
+from penstock.checkpoints import stores
+from penstock.checkpoints.records import Record
 
 __all__ = ["ServiceCheckpointStore", "SqliteCheckpointStore"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
-_Official: Any = base_class("azure.eventhub.aio")
-_THREADS = 4  # its own: the loop's default ones may all be busy with the program's work
+_Official: Any = stores.official_base_class("azure.eventhub.aio")
+_THREADS = 4  # the store's own: the threads of the loop may all be busy with the program's work
 
 
 class _AsyncStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
-    """As `penstock.checkpoints.stores` has it."""
+    """The methods do what those of the blocking store do."""
 
-    def __init__(self, backend: CheckpointBackend) -> None:
-        self._backend = backend
+    def __init__(self, store: stores.BlockingStore) -> None:
+        self._store = store
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-checkpoints")
 
     async def list_ownership(
@@ -46,21 +36,16 @@ class _AsyncStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need 
         consumer_group: str,
         **options: Any,
     ) -> list[Record]:
-        names = GroupNames(fully_qualified_namespace, eventhub_name, consumer_group)
-        return names.records_of(await self._call(self._backend.ownerships, names))
+        names = fully_qualified_namespace, eventhub_name, consumer_group
+        return await self._call(self._store.list_ownership, *names)
 
     async def claim_ownership(
         self, ownership_list: Iterable[Mapping[str, Any]], **options: Any
     ) -> list[Record]:
-        """Only the ones that were won, each with its new etag and time."""
-        won: list[Record] = []
-        for names, claims in claims_by_group(ownership_list).items():
-            won += names.records_of(await self._call(self._backend.claim, names, claims))
-        return won
+        return await self._call(self._store.claim_ownership, ownership_list)
 
     async def update_checkpoint(self, checkpoint: Mapping[str, Any], **options: Any) -> None:
-        """The last one written counts; it is on disk when this returns."""
-        await self._call(self._backend.save, group_names(checkpoint), parse_checkpoint(checkpoint))
+        await self._call(self._store.update_checkpoint, checkpoint)
 
     async def list_checkpoints(
         self,
@@ -69,12 +54,11 @@ class _AsyncStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need 
         consumer_group: str,
         **options: Any,
     ) -> list[Record]:
-        names = GroupNames(fully_qualified_namespace, eventhub_name, consumer_group)
-        return names.checkpoint_records_of(await self._call(self._backend.checkpoints, names))
+        names = fully_qualified_namespace, eventhub_name, consumer_group
+        return await self._call(self._store.list_checkpoints, *names)
 
     async def close(self) -> None:
-        """Give file or connections back; a store that is used again opens them again."""
-        await self._call(self._backend.close)
+        await self._call(self._store.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,21 +66,21 @@ class _AsyncStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def _call(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """As long as the file's or the socket's own deadlines let it wait."""
-        assert not options
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act, *args)
+    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        """The deadlines of the file or the socket bound the wait."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, function, *arguments)
 
 
 class SqliteCheckpointStore(_AsyncStore):
     """In a file that processes of one machine share; see `penstock.checkpoints`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(SqliteBackend(Path(path)))
+        super().__init__(stores.SqliteCheckpointStore(path))
 
 
 class ServiceCheckpointStore(_AsyncStore):
-    """Kept by the service, over HTTPS; see `penstock.checkpoints`."""
+    """In the service, over HTTPS; see `penstock.checkpoints`."""
 
     def __init__(
         self,
@@ -105,4 +89,6 @@ class ServiceCheckpointStore(_AsyncStore):
         https_url: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(ServiceBackend.of(connection_string, https_url=https_url, ca_file=ca_file))
+        super().__init__(
+            stores.ServiceCheckpointStore(connection_string, https_url=https_url, ca_file=ca_file)
+        )

@@ -1,7 +1,6 @@
-"""Records as the official interface has them, dicts, to and from ours (protocol.md 11.1).
+"""Conversion between the dict records of the official interface and ours (protocol.md 11.1).
 
-Names are compared without regard to case, and a namespace without regard to its port: on another
-port it is the same namespace (protocol.md 11.1).
+Names are compared without regard to case, and a namespace without regard to its port.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Record = dict[str, Any]
 NAMESPACE, HUB, GROUP = "fully_qualified_namespace", "eventhub_name", "consumer_group"
 SEQUENCE_NUMBER_MAX = 2**63 - 1
 
-# One machine's own names: clients that say one or the other share their partitions.
+# Names of the same machine: clients that use different ones share their partitions.
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _AUTHORITY = re.compile(
     r"(?:[a-z+]+://)?(?:\[([^\]/]+)\]|([^:/]+))(?::[0-9]{1,5})?/?", re.IGNORECASE
@@ -28,29 +27,29 @@ _AUTHORITY = re.compile(
 
 
 class GroupNames(NamedTuple):
-    """Of a consumer group, as a caller spells them."""
+    """The names of a consumer group, as a caller spells them."""
 
     namespace: str
     hub: str
     group: str
 
     def records_of(self, owned: Iterable[Ownership]) -> list[Record]:
-        """Fresh dicts: the SDK writes into them."""
+        """New dicts: the SDK writes into them."""
         return [
-            self._with_names(each.partition_id)
+            self._with_names(ownership.partition_id)
             | {
-                "owner_id": each.owner_id,
-                "last_modified_time": each.modified_ms / 1000,
-                "etag": each.etag,
+                "owner_id": ownership.owner_id,
+                "last_modified_time": ownership.modified_ms / 1000,
+                "etag": ownership.etag,
             }
-            for each in owned
+            for ownership in owned
         ]
 
     def checkpoint_records_of(self, saved: Iterable[Checkpoint]) -> list[Record]:
         return [
-            self._with_names(each.partition_id)
-            | {"offset": each.offset, "sequence_number": each.sequence_number}
-            for each in saved
+            self._with_names(checkpoint.partition_id)
+            | {"offset": checkpoint.offset, "sequence_number": checkpoint.sequence_number}
+            for checkpoint in saved
         ]
 
     def _with_names(self, partition_id: str) -> Record:
@@ -63,7 +62,8 @@ class GroupNames(NamedTuple):
 
 
 def namespace_key(fully_qualified_namespace: str) -> str:
-    """
+    """The key of a namespace: its host without port, in lower case. Raises ArgumentError.
+
     >>> namespace_key("Contoso.servicebus.windows.net:5671")
     'contoso.servicebus.windows.net'
     >>> namespace_key("127.0.0.1:5672") == namespace_key("localhost")
@@ -78,7 +78,7 @@ def namespace_key(fully_qualified_namespace: str) -> str:
 
 
 def host_key(host: str) -> str:
-    """Of a host without port and brackets."""
+    """The key of a host name without port and brackets."""
     return "localhost" if fold_name(host) in _LOOPBACK else fold_name(host)
 
 
@@ -89,7 +89,7 @@ def group_names(record: Mapping[str, Any]) -> GroupNames:
 
 
 def claims_by_group(ownership_list: Iterable[Mapping[str, Any]]) -> dict[GroupNames, list[Claim]]:
-    """The claims of each consumer group; usually there is one. Raises ArgumentError."""
+    """The claims by consumer group; usually there is one group. Raises ArgumentError."""
     groups: dict[GroupNames, list[Claim]] = {}
     for record in ownership_list:
         etag = record.get("etag")
@@ -103,7 +103,7 @@ def claims_by_group(ownership_list: Iterable[Mapping[str, Any]]) -> dict[GroupNa
 
 
 def parse_checkpoint(record: Mapping[str, Any]) -> Checkpoint:
-    """An offset may be a number as well, as other languages keep it. Raises ArgumentError."""
+    """The offset may be a number, as SDKs of other languages store it. Raises ArgumentError."""
     number = record.get("sequence_number")
     if not isinstance(number, int) or not -1 <= number <= SEQUENCE_NUMBER_MAX:
         raise ArgumentError(

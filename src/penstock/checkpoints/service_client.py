@@ -1,8 +1,7 @@
-"""Leases and checkpoints that the service keeps, over HTTPS with connections kept alive."""
+"""Leases and checkpoints that the service stores: where it is, and requests to it over HTTPS."""
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import ssl
@@ -10,28 +9,39 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from html import unescape
+from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from penstock.auth import sign
-from penstock.checkpoints.locating import ServiceEndpoint, locate_service
-from penstock.checkpoints.records import GroupNames
+from penstock.checkpoints.records import GroupNames, host_key
+from penstock.io.http_client import HttpClient
+from penstock.io.runtime_file import read_runtime
 from penstock.model import errors, limits
-from penstock.model.checkpoints import Checkpoint, Claim, Ownership
-from penstock.model.errors import CheckpointStoreUnavailable, PenstockError
+from penstock.model.checkpoints import (
+    Checkpoint,
+    CheckpointList,
+    Claim,
+    ClaimList,
+    Ownership,
+    OwnershipList,
+)
+from penstock.model.connection_string import parse_connection_string
+from penstock.model.entities import Secret
+from penstock.model.errors import ArgumentError, CheckpointStoreUnavailable, PenstockError
 from penstock.model.names import fold_name, quote_text
 
 _T = TypeVar("_T")
-PREFIX = "/$penstock/checkpoints"
+_HTTPS_PORT = 8443
+_PREFIX = "/$penstock/checkpoints"
 _TIMEOUT_S = 30.0
-_ANSWER_BYTES_MAX = 4 * limits.MB
+_RESPONSE_BYTES_MAX = 4 * limits.MB
 _IDLE_CONNECTIONS_MAX = 8
 _TOKENS_MAX = 256
-_TOKEN_LASTS_S = 3600
-# A service that is started anew is back in a second or two.
-_WAITS_S = (0.1, 0.4, 1.0, 2.0)
+_TOKEN_LIFETIME_S = 3600
+_RETRY_PAUSES_S = (0.1, 0.4, 1.0, 2.0)  # a restarted service is back within a second or two
 
 _DETAIL = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
 _TRACKING = re.compile(r" TrackingId:.*", re.DOTALL)
@@ -44,24 +54,79 @@ _ERRORS: dict[int, type[PenstockError]] = {
 }
 
 
-class OwnershipList(msgspec.Struct):
-    ownerships: list[Ownership]
+class ServiceEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the service is, and the credentials: key and policy, or a finished signature."""
+
+    url: str
+    namespace_host: str  # the host that tokens name
+    key_name: str = ""
+    key: Secret | None = None
+    signature: Secret | None = None
+    ca_file: str | None = None
 
 
-class CheckpointList(msgspec.Struct):
-    checkpoints: list[Checkpoint]
+def locate_service(
+    connection_string: str,
+    *,
+    https_url: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+) -> ServiceEndpoint:
+    """The address is `https_url`, else PENSTOCK_HTTPS_URL, else that of the service on this
+    machine, else port 8443 of the host. Raises ArgumentError, which never quotes the connection
+    string."""
+    endpoint = parse_connection_string(connection_string, ignore_unknown=True)
+    host = endpoint.host.lower()
+    runtime = _read_matching_runtime(host, endpoint.port)
+    default_url = str(runtime.get("https", "")) or f"https://{_bracketed(host)}:{_HTTPS_PORT}"
+    url = https_url or os.environ.get("PENSTOCK_HTTPS_URL") or default_url
+    authority = _parse_authority(url)
+    if ca_file is None and authority == _parse_authority(default_url):
+        ca_file = runtime.get("ca_file")
+    return ServiceEndpoint(
+        url=url,
+        namespace_host=host,
+        key_name=endpoint.key_name or "",
+        key=endpoint.key,
+        signature=endpoint.signature,
+        ca_file=None if ca_file is None else os.fspath(ca_file),
+    )
 
 
-class ClaimList(msgspec.Struct):
-    claims: Sequence[Claim]
+def _parse_authority(url: str) -> tuple[str, int]:
+    """Host and port, equal for two URLs of one service. Raises ArgumentError."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "https" and parts.hostname:
+            return host_key(parts.hostname), parts.port or 443
+    except ValueError:
+        pass  # a port that is not a number up to 65535
+    raise ArgumentError(f"'{url}' is not a URL that begins with https:// and names a host.")
+
+
+def _read_matching_runtime(host: str, amqp_port: int) -> dict[str, str]:
+    """The description of the service on the data directory here, if the connection string means
+    that service; else nothing."""
+    try:
+        facts = read_runtime(Path(os.environ.get("PENSTOCK_DATA", "penstock-data"))) or {}
+    except errors.DataDirectoryError:
+        return {}
+    for listener in (facts.get("amqps"), facts.get("amqp")):
+        name, _, port = str(listener).rpartition(":")
+        if host_key(host) == host_key(name.strip("[]")) and port == str(amqp_port):
+            return {key: str(value) for key, value in facts.items() if value is not None}
+    return {}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class ServiceBackend:
-    """`backends.Backend` over the service. The namespace is the one of the connection string,
-    whatever a caller calls it."""
+    """`CheckpointBackend` over the service. The namespace is the one of the connection string,
+    whatever name a caller gives it."""
 
     @staticmethod
-    def of(
+    def from_connection_string(
         connection_string: str,
         *,
         https_url: str | None = None,
@@ -78,14 +143,19 @@ class ServiceBackend:
         now_s: Callable[[], float] = time.time,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Raises ArgumentError for a ca_file that cannot be read."""
         self._service = service
         self._now_s = now_s
         self._wait = wait
-        self._tls = _tls(service.ca_file)
+        self._http = HttpClient(
+            service.url,
+            ca_file=service.ca_file,
+            timeout_s=_TIMEOUT_S,
+            response_bytes_max=_RESPONSE_BYTES_MAX,
+            idle_connections_max=_IDLE_CONNECTIONS_MAX,
+        )
         self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._idle: list[http.client.HTTPSConnection] = []
-        self._tokens: dict[str, tuple[float, str]] = {}
+        self._tokens: dict[str, tuple[float, str]] = {}  # expiry and token by hub; under the lock
 
     def ownerships(self, names: GroupNames) -> list[Ownership]:
         answer = self._call("GET", names, "ownership")
@@ -96,10 +166,10 @@ class ServiceBackend:
         return _decode_response(answer, CheckpointList).checkpoints
 
     def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
-        """Not tried again: whether the first try was taken cannot be told, and the next round of
-        balancing lists what is so."""
-        body = msgspec.json.encode(ClaimList(claims))
-        answer = self._call("POST", names, "ownership", body, again=False)
+        """Not retried: whether the service accepted the first attempt is unknown, and the next
+        round of load balancing lists the result."""
+        body = msgspec.json.encode(ClaimList(list(claims)))
+        answer = self._call("POST", names, "ownership", body, retry=False)
         return _decode_response(answer, OwnershipList).ownerships
 
     def save(self, names: GroupNames, checkpoint: Checkpoint) -> None:
@@ -107,117 +177,59 @@ class ServiceBackend:
         self._call("POST", names, "checkpoints", body)
 
     def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._http.close()
 
     def _call(
-        self, method: str, names: GroupNames, what: str, body: bytes = b"", *, again: bool = True
+        self, method: str, names: GroupNames, what: str, body: bytes = b"", *, retry: bool = True
     ) -> bytes:
-        path = f"{PREFIX}/{quote(names.hub, safe='')}/{quote(names.group, safe='')}/{what}"
-        for wait_s in (*_WAITS_S, None) if again else (None,):
+        path = f"{_PREFIX}/{quote(names.hub, safe='')}/{quote(names.group, safe='')}/{what}"
+        for pause_s in _RETRY_PAUSES_S if retry else ():
             try:
-                return self._try(method, path, names.hub, body)
+                return self._request(method, path, names.hub, body)
             except CheckpointStoreUnavailable:
-                if wait_s is None:
-                    raise
-                self._wait(wait_s)
-        raise AssertionError("unreachable")
+                self._wait(pause_s)
+        return self._request(method, path, names.hub, body)
 
-    def _try(self, method: str, path: str, hub: str, body: bytes) -> bytes:
+    def _request(self, method: str, path: str, hub: str, body: bytes) -> bytes:
         headers = {"Authorization": self._token(hub), "Content-Type": "application/json"}
-        connection, is_used = self._connection()
-        while True:
-            try:
-                connection.request(method, path, body, headers)
-                response = connection.getresponse()
-                content = response.read(_ANSWER_BYTES_MAX + 1)
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                if is_used and _is_connection_closed(error):
-                    # The service ended an idle connection; this request never reached it.
-                    connection, is_used = self._new_connection(), False
-                    continue
-                raise self._unreachable(error) from error
-            break
-        if len(content) > _ANSWER_BYTES_MAX:
-            connection.close()
+        try:
+            response = self._http.request(method, path, body=body, headers=headers)
+        except ssl.SSLCertVerificationError as error:
+            raise ArgumentError(
+                f"The certificate of {self._service.url} cannot be verified "
+                f"({error.verify_message}); name the service's ca_file."
+            ) from error
+        except OSError as error:
             raise CheckpointStoreUnavailable(
-                f"The service's answer has more than {_ANSWER_BYTES_MAX} bytes."
-            )
-        self._give_back(connection, will_close=response.will_close)
+                f"The checkpoints at {self._service.url} cannot be reached: "
+                f"{error or type(error).__name__}"
+            ) from error
         if response.status >= 300:
-            raise _refusal(response.status, content)
-        return content
+            raise _refusal_error(response.status, response.body)
+        return response.body
 
     def _token(self, hub: str) -> str:
-        """For one hub alone, valid for an hour, made anew when half of that is over."""
+        """A token for one hub alone; it is replaced after half of its lifetime."""
         service, now_s = self._service, self._now_s()
         if service.signature is not None:
             return service.signature.reveal()
         with self._lock:
             expires_s, token = self._tokens.get(fold_name(hub), (0.0, ""))
-            if now_s < expires_s - _TOKEN_LASTS_S / 2:
+            if now_s < expires_s - _TOKEN_LIFETIME_S / 2:
                 return token
-            expires_s = int(now_s) + _TOKEN_LASTS_S
+            expires_s = int(now_s) + _TOKEN_LIFETIME_S
             assert service.key is not None
-            host = f"[{service.namespace_host}]" if ":" in service.namespace_host else None
-            resource = f"sb://{host or service.namespace_host}/{hub}"
+            resource = f"sb://{_bracketed(service.namespace_host)}/{hub}"
             token = sign(resource, service.key_name, service.key, expires_s=int(expires_s))
             if len(self._tokens) >= _TOKENS_MAX:
                 self._tokens.clear()
             self._tokens[fold_name(hub)] = (expires_s, token)
             return token
 
-    def _connection(self) -> tuple[http.client.HTTPSConnection, bool]:
-        with self._lock:
-            if self._process != os.getpid():
-                # Sockets that a parent process uses as well.
-                self._process, self._idle = os.getpid(), []
-            if self._idle:
-                return self._idle.pop(), True
-        return self._new_connection(), False
 
-    def _new_connection(self) -> http.client.HTTPSConnection:
-        service = self._service
-        return http.client.HTTPSConnection(
-            service.host, service.port, timeout=_TIMEOUT_S, context=self._tls
-        )
-
-    def _give_back(self, connection: http.client.HTTPSConnection, *, will_close: bool) -> None:
-        with self._lock:
-            if not will_close and len(self._idle) < _IDLE_CONNECTIONS_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def _unreachable(self, error: Exception) -> PenstockError:
-        where = f"https://{self._service.host}:{self._service.port}"
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return errors.ArgumentError(
-                f"The certificate of {where} cannot be verified ({error.verify_message}); name the "
-                "service's ca_file."
-            )
-        return CheckpointStoreUnavailable(
-            f"The checkpoints at {where} cannot be reached: {error or type(error).__name__}"
-        )
-
-
-def _tls(ca_file: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        raise errors.ArgumentError(f"The ca_file {ca_file} cannot be read: {error}") from error
-
-
-def _is_connection_closed(error: Exception) -> bool:
-    return isinstance(error, ConnectionError | http.client.RemoteDisconnected | ssl.SSLEOFError)
-
-
-def _refusal(status: int, content: bytes) -> PenstockError:
-    found = _DETAIL.search(content.decode("utf-8", "replace"))
-    text = _TRACKING.sub("", unescape(found[1])) if found else ""
+def _refusal_error(status: int, content: bytes) -> PenstockError:
+    match = _DETAIL.search(content.decode("utf-8", "replace"))
+    text = _TRACKING.sub("", unescape(match[1])) if match else ""
     kind = _ERRORS.get(status)
     if kind is None:
         kind = CheckpointStoreUnavailable if status >= 500 or status == 408 else PenstockError

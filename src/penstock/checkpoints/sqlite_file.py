@@ -1,8 +1,8 @@
 """Leases and checkpoints in one SQLite file, which processes of one machine may share.
 
-Write-ahead log, flushed at every commit. A claim is one UPDATE or INSERT whose condition is the
-etag, so that of two claims of one record SQLite lets one through: compare-and-swap. Damage is
-detected when the file is opened (`penstock.io.sqlite`); a committed row never vanishes silently.
+Every commit is flushed to disk. A claim is one UPDATE or INSERT whose condition is the etag, so
+that SQLite accepts only one of two claims of a record: compare-and-swap. Damage is detected when
+the file is opened (`penstock.io.sqlite`); a committed row never vanishes without an error.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from penstock.checkpoints.records import GroupNames, namespace_key
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
 from penstock.io.sqlite import transaction
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+from penstock.model.clock import SystemClock
 from penstock.model.errors import CheckpointStoreUnavailable
+from penstock.model.names import fold_name
 
-# "PENC": tells it from any other SQLite file that somebody names by mistake.
-APPLICATION_ID = 0x50454E43
-_BUSY_S = 15.0  # others hold the file for one flush; one that was paused meanwhile, for longer
+APPLICATION_ID = 0x50454E43  # "PENC"; other SQLite files, named by mistake, have another id
+_BUSY_S = 15.0  # a process holds the file for one flush, and for longer if it is suspended
 _OPEN_AGAIN_S = 0.02
 
 _TABLES = (
@@ -33,7 +36,7 @@ _TABLES = (
         hub TEXT NOT NULL,
         consumer_group TEXT NOT NULL,
         partition_id TEXT NOT NULL,
-        owner_id TEXT NOT NULL, -- empty: given up
+        owner_id TEXT NOT NULL, -- empty: released
         etag TEXT NOT NULL,
         modified_ms INTEGER NOT NULL,
         PRIMARY KEY (namespace, hub, consumer_group, partition_id)
@@ -59,7 +62,7 @@ _FORMAT = DatabaseFormat(
     summed_tables=("ownership", "checkpoints"),
     remedy="Restore it from a backup, or move it away to begin without checkpoints.",
 )
-# etag absent = create only if there is none (protocol.md 11.1).
+# No etag in the claim: create the record only if there is none (protocol.md 11.1).
 _CREATE = """
     INSERT INTO ownership (namespace, hub, consumer_group, partition_id, owner_id, etag,
         modified_ms)
@@ -83,7 +86,7 @@ _SAVED = """
     SELECT namespace, hub, consumer_group, partition_id, "offset", sequence_number, modified_ms
     FROM checkpoints
 """
-_PLACE = " WHERE namespace = ? AND hub = ? AND consumer_group = ?"
+_OF_GROUP = " WHERE namespace = ? AND hub = ? AND consumer_group = ?"
 _FORGET = (
     "DELETE FROM ownership WHERE namespace = ? AND hub = ? AND consumer_group = ?",
     "DELETE FROM checkpoints WHERE namespace = ? AND hub = ? AND consumer_group = ?",
@@ -91,7 +94,7 @@ _FORGET = (
 
 
 class GroupKey(NamedTuple):
-    """A consumer group by its keys: two spellings of one name are one place."""
+    """A consumer group by its folded names: two spellings of one name are one group."""
 
     namespace: str
     hub: str
@@ -99,31 +102,31 @@ class GroupKey(NamedTuple):
 
 
 class CheckpointWrite(NamedTuple):
-    """What is to be written of one place, in this order."""
+    """Changes of one group, made in this order."""
 
-    place: GroupKey
+    key: GroupKey
     forget: bool = False
     claims: Sequence[Claim] = ()
     checkpoints: Sequence[Checkpoint] = ()
 
 
 class CheckpointWriteResult(NamedTuple):
-    """What was: claims that lost are left out."""
+    """What was written; claims that lost are missing."""
 
     ownerships: list[Ownership]
     checkpoints: list[Checkpoint]
 
 
 class CheckpointFile:
-    """Any thread, any number of processes. Raises CheckpointStoreUnavailable, which names the
-    file. Whoever is forked with it gets a connection of its own."""
+    """Any thread of any number of processes may use the file; a forked process opens its own
+    connection. Raises CheckpointStoreUnavailable, which names the file."""
 
     def __init__(
         self,
         path: Path,
         *,
         now_ms: Callable[[], int],
-        new_etag: Callable[[], str],
+        new_etag: Callable[[], str] = lambda: uuid.uuid4().hex,
         is_shared: bool = True,
     ) -> None:
         """Without `is_shared` no other process uses the file, so the write-ahead log that an
@@ -131,27 +134,28 @@ class CheckpointFile:
         self._path = path
         self._now_ms = now_ms
         self._new_etag = new_etag
-        self._lock = threading.Lock()
-        self._process = 0
+        self._lock = threading.Lock()  # held by every use of the three below
+        self._process = 0  # the process that opened the connection
         self._connection: sqlite3.Connection | None = None
         self._is_log_checked = is_shared
         with self._connection_locked():
-            pass  # what cannot be opened is said at once
+            pass  # a file that cannot be opened raises here, not at the first use
 
-    def write(self, works: Sequence[CheckpointWrite]) -> list[CheckpointWriteResult]:
-        """All in one transaction, durable on return; when it raises, nothing was written."""
+    def write(self, writes: Sequence[CheckpointWrite]) -> list[CheckpointWriteResult]:
+        """Make all changes in one transaction, durable on return. If this raises, nothing was
+        written."""
         with self._connection_locked() as connection, transaction(connection):
             now_ms = self._now_ms()
-            return [self._write(connection, work, now_ms) for work in works]
+            return [self._write(connection, write, now_ms) for write in writes]
 
-    def ownerships(self, place: GroupKey) -> list[Ownership]:
+    def ownerships(self, key: GroupKey) -> list[Ownership]:
         with self._connection_locked() as connection:
-            rows = connection.execute(_OWNED + _PLACE, place).fetchall()
+            rows = connection.execute(_OWNED + _OF_GROUP, key).fetchall()
         return [_ownership(*row[3:]) for row in rows]
 
-    def checkpoints(self, place: GroupKey) -> list[Checkpoint]:
+    def checkpoints(self, key: GroupKey) -> list[Checkpoint]:
         with self._connection_locked() as connection:
-            rows = connection.execute(_SAVED + _PLACE, place).fetchall()
+            rows = connection.execute(_SAVED + _OF_GROUP, key).fetchall()
         return [_checkpoint(*row[3:]) for row in rows]
 
     def read_all(self) -> list[tuple[GroupKey, Ownership | Checkpoint]]:
@@ -170,26 +174,21 @@ class CheckpointFile:
             self._connection = None
 
     def _write(
-        self, connection: sqlite3.Connection, work: CheckpointWrite, now_ms: int
+        self, connection: sqlite3.Connection, write: CheckpointWrite, now_ms: int
     ) -> CheckpointWriteResult:
-        if work.forget:
+        if write.forget:
             for statement in _FORGET:
-                connection.execute(statement, work.place)
+                connection.execute(statement, write.key)
         won = []
-        for claim in work.claims:
-            record = Ownership(
-                partition_id=claim.partition_id,
-                owner_id=claim.owner_id,
-                etag=self._new_etag(),
-                modified_ms=now_ms,
-            )
-            if _has_won(connection, work.place, claim, record):
+        for claim in write.claims:
+            record = _ownership(claim.partition_id, claim.owner_id, self._new_etag(), now_ms)
+            if _has_won(connection, write.key, claim, record):
                 won.append(record)
         saved = []
-        for each in work.checkpoints:
-            row = (*work.place, each.partition_id, each.offset, each.sequence_number, now_ms)
-            connection.execute(_SAVE, row)
-            saved.append(_checkpoint(*row[3:]))
+        for checkpoint in write.checkpoints:
+            values = checkpoint.partition_id, checkpoint.offset, checkpoint.sequence_number, now_ms
+            connection.execute(_SAVE, (*write.key, *values))
+            saved.append(_checkpoint(*values))
         return CheckpointWriteResult(won, saved)
 
     @contextmanager
@@ -197,7 +196,7 @@ class CheckpointFile:
         with self._lock:
             try:
                 if self._connection is None or self._process != os.getpid():
-                    # A connection must not cross a fork; the parent's is left as it is.
+                    # SQLite forbids the use of a connection after a fork.
                     self._connection = self._open()
                     self._process = os.getpid()
                 yield self._connection
@@ -209,32 +208,75 @@ class CheckpointFile:
                 ) from error
 
     def _open(self) -> sqlite3.Connection:
-        """Two processes that make the file at once: one finds it locked for a moment, and SQLite
-        does not wait while the journal's mode changes."""
-        give_up = time.monotonic() + _BUSY_S
+        """Of two processes that create the file at once, one finds it locked for a moment; SQLite
+        itself does not wait while the journal mode changes."""
+        deadline_s = time.monotonic() + _BUSY_S
         while True:
             try:
                 connection = open_database(
                     self._path, _FORMAT, busy_s=_BUSY_S, check_log=not self._is_log_checked
                 )
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > give_up:
+                if "locked" not in str(error) or time.monotonic() > deadline_s:
                     raise
                 time.sleep(_OPEN_AGAIN_S)
             else:
-                self._is_log_checked = True  # a forked process opens it beside its parent
+                self._is_log_checked = True  # a forked process shares the file with its parent
                 return connection
 
 
+class CheckpointBackend(Protocol):
+    """What the stores are built over: the records of one group, for blocking calls from any thread.
+    Raises PenstockError; CheckpointStoreUnavailable where a retry may help."""
+
+    def ownerships(self, names: GroupNames) -> list[Ownership]: ...
+    def checkpoints(self, names: GroupNames) -> list[Checkpoint]: ...
+
+    def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
+        """The claims that won; those that lost are missing."""
+        ...
+
+    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None: ...
+    def close(self) -> None: ...
+
+
+class SqliteBackend:
+    """`CheckpointBackend` over a file of this machine. Leases use the clock of the machine, which
+    every process that can open the file shares."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = CheckpointFile(path, now_ms=SystemClock().now_ms)
+
+    def ownerships(self, names: GroupNames) -> list[Ownership]:
+        return self._file.ownerships(_group_key(names))
+
+    def checkpoints(self, names: GroupNames) -> list[Checkpoint]:
+        return self._file.checkpoints(_group_key(names))
+
+    def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
+        (result,) = self._file.write([CheckpointWrite(_group_key(names), claims=claims)])
+        return result.ownerships
+
+    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None:
+        self._file.write([CheckpointWrite(_group_key(names), checkpoints=[checkpoint])])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _group_key(names: GroupNames) -> GroupKey:
+    return GroupKey(namespace_key(names.namespace), fold_name(names.hub), fold_name(names.group))
+
+
 def _has_won(
-    connection: sqlite3.Connection, place: GroupKey, claim: Claim, record: Ownership
+    connection: sqlite3.Connection, key: GroupKey, claim: Claim, record: Ownership
 ) -> bool:
-    new = (record.owner_id, record.etag, record.modified_ms)
+    values = (record.owner_id, record.etag, record.modified_ms)
     if claim.etag is None:
-        done = connection.execute(_CREATE, (*place, claim.partition_id, *new))
+        cursor = connection.execute(_CREATE, (*key, claim.partition_id, *values))
     else:
-        done = connection.execute(_SWAP, (*new, *place, claim.partition_id, claim.etag))
-    return done.rowcount == 1
+        cursor = connection.execute(_SWAP, (*values, *key, claim.partition_id, claim.etag))
+    return cursor.rowcount == 1
 
 
 def _ownership(partition_id: str, owner_id: str, etag: str, modified_ms: int) -> Ownership:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.checkpoints.backends import CheckpointBackend, SqliteBackend
-from penstock.checkpoints.official import base_class
 from penstock.checkpoints.records import (
     GroupNames,
     Record,
@@ -17,13 +16,24 @@ from penstock.checkpoints.records import (
     parse_checkpoint,
 )
 from penstock.checkpoints.service_client import ServiceBackend
+from penstock.checkpoints.sqlite_file import CheckpointBackend, SqliteBackend
 
-_Official: Any = base_class("azure.eventhub")
+
+def official_base_class(module: str) -> Any:
+    """`CheckpointStore` of `azure.eventhub` or `azure.eventhub.aio`; `object` where that is not
+    installed."""
+    try:
+        return importlib.import_module(module).CheckpointStore
+    except ImportError:
+        return object
 
 
-class _BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
-    """The official interface over a backend. Options are taken and not looked at: the official
-    interface lets callers pass some that other stores have."""
+_Official: Any = official_base_class("azure.eventhub")
+
+
+class BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
+    """The official interface over a backend. Options are accepted and ignored: the interface lets
+    callers pass options of other stores."""
 
     def __init__(self, backend: CheckpointBackend) -> None:
         self._backend = backend
@@ -41,14 +51,14 @@ class _BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub ne
     def claim_ownership(
         self, ownership_list: Iterable[Mapping[str, Any]], **options: Any
     ) -> list[Record]:
-        """Only the ones that were won, each with its new etag and time."""
+        """The claims that won, each with its new etag and time."""
         won: list[Record] = []
         for names, claims in claims_by_group(ownership_list).items():
             won += names.records_of(self._backend.claim(names, claims))
         return won
 
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **options: Any) -> None:
-        """The last one written counts; it is on disk when this returns."""
+        """The last write wins; it is on disk on return."""
         self._backend.save(group_names(checkpoint), parse_checkpoint(checkpoint))
 
     def list_checkpoints(
@@ -62,7 +72,7 @@ class _BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub ne
         return names.checkpoint_records_of(self._backend.checkpoints(names))
 
     def close(self) -> None:
-        """Give file or connections back; a store that is used again opens them again."""
+        """Release the file or the connections; the next call opens them again."""
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -72,19 +82,19 @@ class _BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub ne
         self.close()
 
 
-class SqliteCheckpointStore(_BlockingStore):
-    """In a file that processes of one machine share; made if it is not there. Not on a network
-    file system, where SQLite's write-ahead log does not work."""
+class SqliteCheckpointStore(BlockingStore):
+    """In a file that processes of one machine share; it is created where it is missing. Not for
+    network file systems, where SQLite's write-ahead log does not work."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(SqliteBackend(Path(path)))
 
 
-class ServiceCheckpointStore(_BlockingStore):
-    """Kept by the service that the connection string names, over HTTPS; its policy needs the
-    Listen right. Without `https_url`: PENSTOCK_HTTPS_URL, else what the data directory's
-    runtime.json says, else port 8443 of the host. `ca_file` verifies the service's certificate;
-    without one runtime.json's, else the machine's own authorities."""
+class ServiceCheckpointStore(BlockingStore):
+    """In the service that the connection string names, over HTTPS; its policy needs the Listen
+    right. Without `https_url`: PENSTOCK_HTTPS_URL, else the address in the data directory's
+    runtime.json, else port 8443 of the host. `ca_file` verifies the service's certificate; without
+    one that of runtime.json does, else the machine's own authorities."""
 
     def __init__(
         self,
@@ -93,4 +103,8 @@ class ServiceCheckpointStore(_BlockingStore):
         https_url: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(ServiceBackend.of(connection_string, https_url=https_url, ca_file=ca_file))
+        super().__init__(
+            ServiceBackend.from_connection_string(
+                connection_string, https_url=https_url, ca_file=ca_file
+            )
+        )

@@ -75,7 +75,7 @@ def read_contexts(file: Path) -> ServiceContexts:
 
 def write_contexts(file: Path, contexts: ServiceContexts) -> None:
     """Put in place whole, readable by its owner alone."""
-    from penstock.service.data_directory import write_file_atomically
+    from penstock.io.files import write_file_atomically
 
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(contexts), indent=2)

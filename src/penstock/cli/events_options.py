@@ -216,9 +216,9 @@ def find_wire(
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Until it is done, on the quickest loop there is."""
-    from penstock.cli.server.serve import event_loop_factory
+    from penstock.io.event_loop import new_event_loop
 
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
 
 

@@ -167,7 +167,7 @@ def _admin(step: ServiceContext) -> AdminEndpoint:
 
 
 def _admin_of_data(directory: Path) -> AdminEndpoint:
-    from penstock.service.data_directory import read_runtime
+    from penstock.io.runtime_file import read_runtime
 
     facts = read_runtime(directory)
     if facts is None:
@@ -190,7 +190,7 @@ def _ca_of_data(data: Path | None) -> str | None:
 
 
 def _read_runtime(directory: Path) -> Mapping[str, object]:
-    from penstock.service.data_directory import read_runtime
+    from penstock.io.runtime_file import read_runtime
 
     return read_runtime(directory) or {}
 

@@ -1,7 +1,7 @@
 """Asyncio clients of any Event Hubs endpoint: producers, consumers, readers of ranges.
 
-The names are the official SDK's. Nothing is loaded before it is used (`import penstock.client` is
-free). Below them, for tools: `connect`, `Connection`, `Sender`, `Receiver`.
+The names are the official SDK's. A name is loaded at its first use, so `import penstock.client`
+costs nothing. `connect`, `Connection`, `Sender` and `Receiver` are the lower level, for tools.
 """
 
 from __future__ import annotations
@@ -10,109 +10,71 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.client.batch import EventDataBatch
-    from penstock.client.buffered_producer import EventHubBufferedProducerClient
-    from penstock.client.connection import Connection, Receiver, Sender, connect
-    from penstock.client.consumer import EventHubConsumerClient
-    from penstock.client.errors import (
-        ClientClosed,
-        ClientDenied,
-        ClientError,
-        ClientNotFound,
-        ClientStolen,
-        ClientThrottled,
-        ClientTimedOut,
-        ClientTooLarge,
-        ClientUntrusted,
+    from penstock.client.buffered_producer import (
+        EventHubBufferedProducerClient as EventHubBufferedProducerClient,
     )
-    from penstock.client.event_data import EventData
-    from penstock.client.event_position import EventPosition
-    from penstock.client.leases import LeaseLost
-    from penstock.client.partition_pump import CloseReason, PartitionContext
-    from penstock.client.processor import EventProcessorClient
-    from penstock.client.producer import EventHubProducerClient
-    from penstock.client.properties import EventHubProperties, LastEnqueued, PartitionProperties
-    from penstock.client.receiver import PartitionReceiver
-    from penstock.client.retry import RetryPolicy
-    from penstock.kernels import Columns
-    from penstock.model.connection_string import Endpoint, parse_connection_string
+    from penstock.client.connection import Connection as Connection
+    from penstock.client.connection import connect as connect
+    from penstock.client.consumer import EventHubConsumerClient as EventHubConsumerClient
+    from penstock.client.errors import ClientClosed as ClientClosed
+    from penstock.client.errors import ClientDenied as ClientDenied
+    from penstock.client.errors import ClientError as ClientError
+    from penstock.client.errors import ClientNotFound as ClientNotFound
+    from penstock.client.errors import ClientStolen as ClientStolen
+    from penstock.client.errors import ClientThrottled as ClientThrottled
+    from penstock.client.errors import ClientTimedOut as ClientTimedOut
+    from penstock.client.errors import ClientTooLarge as ClientTooLarge
+    from penstock.client.errors import ClientUntrusted as ClientUntrusted
+    from penstock.client.event_data import EventData as EventData
+    from penstock.client.event_data import EventDataBatch as EventDataBatch
+    from penstock.client.event_position import EventPosition as EventPosition
+    from penstock.client.hub_client import EventHubProperties as EventHubProperties
+    from penstock.client.hub_client import LastEnqueued as LastEnqueued
+    from penstock.client.hub_client import PartitionProperties as PartitionProperties
+    from penstock.client.leases import LeaseLost as LeaseLost
+    from penstock.client.links import Receiver as Receiver
+    from penstock.client.links import Sender as Sender
+    from penstock.client.partition_pump import CloseReason as CloseReason
+    from penstock.client.partition_pump import PartitionContext as PartitionContext
+    from penstock.client.processor import EventProcessorClient as EventProcessorClient
+    from penstock.client.producer import EventHubProducerClient as EventHubProducerClient
+    from penstock.client.receiver import PartitionReceiver as PartitionReceiver
+    from penstock.client.retry import RetryPolicy as RetryPolicy
+    from penstock.kernels import Columns as Columns
+    from penstock.model.connection_string import Endpoint as Endpoint
+    from penstock.model.connection_string import parse_connection_string as parse_connection_string
 
-_HOMES = {
-    "ClientClosed": "client.errors",
-    "ClientDenied": "client.errors",
-    "ClientError": "client.errors",
-    "ClientNotFound": "client.errors",
-    "ClientStolen": "client.errors",
-    "ClientThrottled": "client.errors",
-    "ClientTimedOut": "client.errors",
-    "ClientTooLarge": "client.errors",
-    "ClientUntrusted": "client.errors",
-    "CloseReason": "client.partition_pump",
-    "Columns": "kernels",
-    "Connection": "client.connection",
-    "Endpoint": "model.connection_string",
-    "EventData": "client.event_data",
-    "EventDataBatch": "client.batch",
-    "EventHubBufferedProducerClient": "client.buffered_producer",
-    "EventHubConsumerClient": "client.consumer",
-    "EventHubProducerClient": "client.producer",
-    "EventHubProperties": "client.properties",
-    "EventPosition": "client.event_position",
-    "EventProcessorClient": "client.processor",
-    "LastEnqueued": "client.properties",
-    "LeaseLost": "client.leases",
-    "PartitionContext": "client.partition_pump",
-    "PartitionProperties": "client.properties",
-    "PartitionReceiver": "client.receiver",
-    "Receiver": "client.connection",
-    "RetryPolicy": "client.retry",
-    "Sender": "client.connection",
-    "connect": "client.connection",
-    "parse_connection_string": "model.connection_string",
+_NAMES = {
+    "client.buffered_producer": "EventHubBufferedProducerClient",
+    "client.connection": "Connection connect",
+    "client.consumer": "EventHubConsumerClient",
+    "client.errors": "ClientClosed ClientDenied ClientError ClientNotFound ClientStolen "
+    "ClientThrottled ClientTimedOut ClientTooLarge ClientUntrusted",
+    "client.event_data": "EventData EventDataBatch",
+    "client.event_position": "EventPosition",
+    "client.hub_client": "EventHubProperties LastEnqueued PartitionProperties",
+    "client.leases": "LeaseLost",
+    "client.links": "Receiver Sender",
+    "client.partition_pump": "CloseReason PartitionContext",
+    "client.processor": "EventProcessorClient",
+    "client.producer": "EventHubProducerClient",
+    "client.receiver": "PartitionReceiver",
+    "client.retry": "RetryPolicy",
+    "kernels": "Columns",
+    "model.connection_string": "Endpoint parse_connection_string",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "ClientClosed",
-    "ClientDenied",
-    "ClientError",
-    "ClientNotFound",
-    "ClientStolen",
-    "ClientThrottled",
-    "ClientTimedOut",
-    "ClientTooLarge",
-    "ClientUntrusted",
-    "CloseReason",
-    "Columns",
-    "Connection",
-    "Endpoint",
-    "EventData",
-    "EventDataBatch",
-    "EventHubBufferedProducerClient",
-    "EventHubConsumerClient",
-    "EventHubProducerClient",
-    "EventHubProperties",
-    "EventPosition",
-    "EventProcessorClient",
-    "LastEnqueued",
-    "LeaseLost",
-    "PartitionContext",
-    "PartitionProperties",
-    "PartitionReceiver",
-    "Receiver",
-    "RetryPolicy",
-    "Sender",
-    "connect",
-    "parse_connection_string",
-]
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"penstock.{_HOMES[name]}"), name)
+    value: object = getattr(importlib.import_module(f"penstock.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -1,4 +1,4 @@
-"""The buffered producer: events are taken at once and published in the background, in order."""
+"""The buffered producer: events are accepted at once and published in the background, in order."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, Unpack
 
-from penstock.client.batch import EventDataBatch, check_route
-from penstock.client.connection import Transport
 from penstock.client.errors import ClientClosed, ClientTimedOut
-from penstock.client.event_data import EventData
+from penstock.client.event_data import EventData, EventDataBatch, check_route
+from penstock.client.hub_client import ClientOptions, EventHubProperties, PartitionProperties
 from penstock.client.producer import EventHubProducerClient
-from penstock.client.properties import EventHubProperties, PartitionProperties
-from penstock.client.retry import RetryPolicy
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.model.partitioner import partition_for_key
 
@@ -26,14 +21,14 @@ OnSuccess: TypeAlias = Callable[[list[EventData], str], Awaitable[None] | None]
 OnError: TypeAlias = Callable[[list[EventData], str, Exception], Awaitable[None] | None]
 _Waiting: TypeAlias = tuple[EventData, str | None]  # with its partition key
 _log = logging.getLogger(__name__)
-_BUFFER_BYTES_MAX = 16 * 1024 * 1024  # of one partition, whatever events weigh
-_SECTIONS_BYTES = 64  # around an event without properties: enough to know when a batch is full
+_BUFFER_BYTES_MAX = 16 * 1024 * 1024  # of one partition, whatever the number of events
+_SECTIONS_BYTES = 64  # around an event without properties: an estimate of when a batch is full
 
 
 class EventHubBufferedProducerClient:
-    """Events of one partition, and so of one key, are published in the order in which they came.
+    """Events of one partition, and so of one partition key, are published in order.
 
-    `on_success(events, partition_id)` and `on_error(events, partition_id, error)` hear of each
+    `on_success(events, partition_id)` or `on_error(events, partition_id, error)` is called for each
     publication; they may be coroutine functions.
     """
 
@@ -45,35 +40,21 @@ class EventHubBufferedProducerClient:
         on_error: OnError | None = None,
         max_wait_time_s: float = 1,
         max_buffer_length: int = 1500,
-        eventhub_name: str | None = None,
         idempotent: bool = False,
-        ssl_context: ssl.SSLContext | None = None,
-        ca_file: str | None = None,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008  # frozen
-        timeout_s: float = 60,
-        transport: Transport = "amqp",
+        **options: Unpack[ClientOptions],
     ) -> None:
-        """An event waits for others at most `max_wait_time_s`; a partition holds at most
-        `max_buffer_length` events that are not published yet."""
+        """An event waits for others at most `max_wait_time_s`; a partition buffers at most
+        `max_buffer_length` events."""
         if max_buffer_length < 1 or max_wait_time_s < 0:
             raise ArgumentError("max_buffer_length is at least 1, max_wait_time_s at least 0.")
-        self._producer = EventHubProducerClient(
-            connection_string,
-            eventhub_name=eventhub_name,
-            idempotent=idempotent,
-            ssl_context=ssl_context,
-            ca_file=ca_file,
-            retry=retry,
-            timeout_s=timeout_s,
-            transport=transport,
-        )
+        self._producer = EventHubProducerClient(connection_string, idempotent=idempotent, **options)
         self.eventhub_name = self._producer.eventhub_name
         self.fully_qualified_namespace = self._producer.fully_qualified_namespace
         self._on_success = on_success
         self._on_error = on_error
         self._max_wait_time_s = max_wait_time_s
         self._max_buffer_length = max_buffer_length
-        self._timeout_s = timeout_s
+        self._timeout_s = options.get("timeout_s", 60)
         self._lanes: list[_PartitionBuffer] = []
         self._by_id: dict[str, _PartitionBuffer] = {}
         self._opening = asyncio.Lock()
@@ -83,12 +64,7 @@ class EventHubBufferedProducerClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close(flush=error is None)
 
     async def enqueue_event(
@@ -98,13 +74,10 @@ class EventHubBufferedProducerClient:
         partition_id: str | None = None,
         partition_key: str | None = None,
     ) -> int:
-        """How many events are in the buffers then. Waits while the partition's buffer is full, at
-        most `timeout_s`."""
-        lane = await self._lane(partition_id, partition_key)
-        while lane.is_full:
-            await self._room(lane)
-        lane.add(event, partition_key)
-        return self.total_buffered_event_count
+        """As `enqueue_events` with one event."""
+        return await self.enqueue_events(
+            [event], partition_id=partition_id, partition_key=partition_key
+        )
 
     async def enqueue_events(
         self,
@@ -113,11 +86,12 @@ class EventHubBufferedProducerClient:
         partition_id: str | None = None,
         partition_key: str | None = None,
     ) -> int:
-        """The same for several, in their order and to one partition."""
+        """Add events to the buffer of one partition, in order; returns how many events all buffers
+        have then. Waits while the buffer is full, at most `timeout_s`."""
         lane = await self._lane(partition_id, partition_key)
         for event in events:
             while lane.is_full:
-                await self._room(lane)
+                await self._wait_for_room(lane)
             lane.add(event, partition_key)
         return self.total_buffered_event_count
 
@@ -126,7 +100,7 @@ class EventHubBufferedProducerClient:
         return sum(lane.count for lane in self._lanes)
 
     async def flush(self) -> None:
-        """Publish what is buffered now, and wait until each was published or has failed."""
+        """Publish the events that are buffered now, and wait until each is published or failed."""
         await asyncio.gather(*(lane.flush() for lane in self._lanes))
 
     async def get_eventhub_properties(self) -> EventHubProperties:
@@ -139,7 +113,7 @@ class EventHubBufferedProducerClient:
         return await self._producer.get_partition_properties(partition_id)
 
     async def close(self, flush: bool = True) -> None:
-        """Without `flush` what is buffered is thrown away, and `on_error` hears of it."""
+        """Without `flush` the buffered events are discarded and passed to `on_error`."""
         self._is_closed = True
         try:
             if flush:
@@ -176,13 +150,13 @@ class EventHubBufferedProducerClient:
             self._lanes = [
                 _PartitionBuffer(
                     self._producer,
-                    each,
+                    partition_id,
                     max_wait_time_s=self._max_wait_time_s,
                     max_buffer_length=self._max_buffer_length,
                     on_success=self._on_success,
                     on_error=self._on_error,
                 )
-                for each in ids
+                for partition_id in ids
             ]
             self._by_id = {lane.partition_id: lane for lane in self._lanes}
 
@@ -190,10 +164,10 @@ class EventHubBufferedProducerClient:
         if self._is_closed:
             raise ClientClosed("The client is closed.")
 
-    async def _room(self, lane: _PartitionBuffer) -> None:
+    async def _wait_for_room(self, lane: _PartitionBuffer) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                await lane.room()
+                await lane.wait_for_room()
         except TimeoutError:
             raise ClientTimedOut(
                 f"The buffer of partition {lane.partition_id} was full for {self._timeout_s} s."
@@ -202,7 +176,7 @@ class EventHubBufferedProducerClient:
 
 
 class _PartitionBuffer:
-    """One partition: its events in order, and the task that publishes them, a batch at a time."""
+    """The events of one partition in order, and the task that publishes them in batches."""
 
     def __init__(
         self,
@@ -222,13 +196,13 @@ class _PartitionBuffer:
         self._on_error = on_error
         self._events: deque[_Waiting] = deque()
         self._bytes = 0
-        self._batch_bytes = 2**62  # until a batch told
-        self._sending = 0  # events that are no more in the deque and not yet published
-        self._is_urgent = False  # flush, or full: what is there goes now
+        self._batch_bytes = 2**62  # until the first batch is created
+        self._sending = 0  # events of the batch that is being published
+        self._is_urgent = False  # a flush waits: publish at once
         self._added = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._finished = 0  # events published or failed, ever
-        self._flushes: list[tuple[int, asyncio.Future[None]]] = []  # until so many are finished
+        self._finished = 0  # events published or failed since the start
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []  # each with its `_finished`
         self._rooms: deque[asyncio.Future[None]] = deque()
         self._running = asyncio.get_running_loop().create_task(self._run())
 
@@ -247,14 +221,14 @@ class _PartitionBuffer:
         if self._bytes >= self._batch_bytes or self.is_full:
             self._urgent.set()
 
-    async def room(self) -> None:
-        """Until a place is free, perhaps: look again."""
+    async def wait_for_room(self) -> None:
+        """The buffer may be full again on return."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rooms.append(waiting)
         await waiting
 
     async def flush(self) -> None:
-        """The deadlines of the sends hold: this returns when they are done."""
+        """Returns when the sends are done; they have their own deadlines."""
         if self.count:
             self._is_urgent = True
             self._urgent.set()
@@ -266,16 +240,18 @@ class _PartitionBuffer:
         self._running.cancel()
         await asyncio.wait([self._running])
         if self._events:
-            rest = [event for event, _ in self._events]
+            discarded = [event for event, _ in self._events]
             self._events.clear()
-            await self._report_error(rest, ClientClosed("The client was closed without a flush."))
+            await self._report_error(
+                discarded, ClientClosed("The client was closed without a flush.")
+            )
         self._complete_flushes(0)
 
     async def _run(self) -> None:
         while True:
             await self._added.wait()
             if not self._is_urgent:
-                # Others may follow: a larger batch is cheaper for everybody.
+                # More events may follow: a larger batch is cheaper.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._max_wait_time_s):
                         await self._urgent.wait()
@@ -289,7 +265,7 @@ class _PartitionBuffer:
                 self._is_urgent = False
 
     async def _publish(self) -> None:
-        """One batch, or one refusal."""
+        """Publish one batch."""
         taken: list[EventData] = []
         try:
             batch = await self._producer.create_batch(partition_id=self.partition_id)
@@ -297,7 +273,7 @@ class _PartitionBuffer:
             self._fill(batch, taken)
             if taken:
                 await self._producer.send_batch(batch)
-        except Exception as error:  # noqa: BLE001  # told; the partition's next events go on
+        except Exception as error:  # noqa: BLE001  # on_error gets it; the next events follow
             if not taken:
                 taken = self._take_all()
             await self._report_error(taken, error)
@@ -312,17 +288,17 @@ class _PartitionBuffer:
         self._complete_flushes(len(taken))
 
     def _fill(self, batch: EventDataBatch, taken: list[EventData]) -> None:
-        """Move events into the batch. Raises for the first one when it can never be sent."""
+        """Move events into the batch. Raises for the first event if it can never be sent."""
         while self._events:
             event, key = self._events[0]
             try:
                 if not batch.try_add(event, partition_key=key):
                     if not taken:
-                        batch.add(event)  # which says why
+                        batch.add(event)  # raises the reason
                     return
             except (PenstockError, ValueError):
                 if taken:
-                    return  # they go first; it is looked at again
+                    return  # publish these first; the next batch raises
                 self._move(event, taken)
                 raise
             self._move(event, taken)
@@ -334,7 +310,7 @@ class _PartitionBuffer:
         taken.append(event)
 
     def _take_all(self) -> list[EventData]:
-        """No batch can be made at all: nobody of these will be sent."""
+        """All events fail together: no batch can be created."""
         taken: list[EventData] = []
         while self._events:
             self._move(self._events[0][0], taken)
@@ -353,18 +329,19 @@ class _PartitionBuffer:
             waiting = self._rooms.popleft()
             if not waiting.done():
                 waiting.set_result(None)
-        waiting_on = self._flushes
-        self._flushes = [(target, flushed) for target, flushed in waiting_on if target > finished]
-        for target, flushed in waiting_on:
-            if target <= finished and not flushed.done():
+        flushes, self._flushes = self._flushes, []
+        for target, flushed in flushes:
+            if target > finished:
+                self._flushes.append((target, flushed))
+            elif not flushed.done():
                 flushed.set_result(None)
 
 
-async def _run_callback(tell: Callable[[], Awaitable[None] | None]) -> None:
-    """A callback that raises is its writer's matter: what was published stays so."""
+async def _run_callback(callback: Callable[[], Awaitable[None] | None]) -> None:
+    """Log the exception of a callback: the events are published all the same."""
     try:
-        answer = tell()
-        if answer is not None:
-            await answer
-    except Exception:  # noqa: BLE001  # see above
-        _log.exception("A callback of the buffered producer raised.")
+        result = callback()
+        if result is not None:
+            await result
+    except Exception:  # noqa: BLE001  # the user's code
+        _log.exception("callback of the buffered producer failed")

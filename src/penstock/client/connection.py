@@ -1,5 +1,5 @@
-"""One AMQP connection as a client: engine plus socket, futures for the control path, callbacks for
-the data path. Every wait has the connection's deadline."""
+"""One AMQP connection as a client: engine and socket, futures for the control path, callbacks for
+the data path. Every wait has the deadline of the connection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import math
 import ssl
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from penstock.amqp.connection import ConnectionConfig
 from penstock.amqp.connection import ConnectionEngine as Engine
@@ -40,44 +39,24 @@ from penstock.auth import sign
 from penstock.client.errors import (
     ClientDenied,
     ClientError,
-    ClientNotFound,
-    ClientThrottled,
     ClientTimedOut,
     ClientUntrusted,
-    failure,
+    condition_error,
 )
-from penstock.client.links import OnRange, OnSettled, Receiver, Sender
-from penstock.client.nodes import RequestResponseClient
+from penstock.client.links import OnTransfers, Receiver, RequestResponseClient, Sender
 from penstock.kernels import ReceiveBuffer
 from penstock.model.connection_string import Endpoint
 
-__all__ = [
-    "ClientDenied",
-    "ClientError",
-    "ClientNotFound",
-    "ClientThrottled",
-    "ClientTimedOut",
-    "Connection",
-    "OnRange",
-    "OnSettled",
-    "Receiver",
-    "Sender",
-    "Transport",
-    "connect",
-    "failure",
-]
-
-T = TypeVar("T")
 Transport = Literal["amqp", "websocket"]
 _CBS = "$cbs"
 _MANAGEMENT = "$management"
 TOKEN_S = 3600.0
-_RENEW_AT = 0.75  # of a token's life; what fails then has time for other tries
+_RENEW_AT = 0.75  # of a token's lifetime; the remaining quarter leaves time for retries
 _RENEW_AGAIN_S = 5.0
-_READ_BYTES = 512 * 1024  # of one read; half a thousand large events, or two thousand small ones
-_WRITE_BUFFER_BYTES = 1024 * 1024  # a full credit of small events goes in one write
+_READ_BYTES = 512 * 1024  # of one read: about 500 events of 1 KB
+_WRITE_BUFFER_BYTES = 1024 * 1024  # a full credit of small events fits into one write
 _SELECTOR = "apache.org:selector-filter:string"
-_GOODBYE_S = 2.0
+_CLOSE_S = 2.0  # for the service to answer a close
 _log = logging.getLogger(__name__)
 
 
@@ -89,8 +68,8 @@ async def connect(
     transport: Transport = "amqp",
     token_s: float = TOKEN_S,
 ) -> Connection:
-    """Open a connection: socket, TLS, SASL anonymous, open, one session, the `$cbs` pair. Raises
-    ClientError, also for what the network says."""
+    """Open a connection: socket, TLS, SASL ANONYMOUS, open, one session, the links to `$cbs`.
+    Raises ClientError, also for errors of the network."""
     if endpoint.tls and tls is None:
         tls = await asyncio.to_thread(ssl.create_default_context)
     connection = Connection(endpoint, timeout_s=timeout_s, token_s=token_s)
@@ -98,7 +77,7 @@ async def connect(
         async with asyncio.timeout(timeout_s):
             await _open_transport(connection, endpoint, tls, transport)
             await connection.opened
-            await connection.attach_cbs()
+            await connection.cbs.attach()
     except TimeoutError:
         connection.abort()
         raise ClientTimedOut(
@@ -137,9 +116,9 @@ def _host_and_port(endpoint: Endpoint) -> str:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by `connect`. Closing it ends its links.
+    """Created by `connect`. Closing it closes its links. Used on one event loop only.
 
-    The socket fills what the engine then reads: large reads are not copied.
+    A `BufferedProtocol`: the socket writes into the engine's buffer, so large reads are not copied.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float, token_s: float = TOKEN_S) -> None:
@@ -148,13 +127,13 @@ class Connection(asyncio.BufferedProtocol):
         self._token_s = token_s
         self._loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = self._loop.create_future()
-        self.product = ""  # what the service says that it is, once it is opened
+        self.product = ""  # the name that the service gives itself, after the open
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._socket: asyncio.Transport | None = None
         self._session: Session | None = None
-        self._waiting: dict[object, asyncio.Future[Any]] = {}
-        self._apps: dict[Link, Sender | Receiver] = {}
-        self._cbs = RequestResponseClient(self, _CBS)
+        self._attaching: dict[Link, asyncio.Future[None]] = {}
+        self._ends: dict[Link, Sender | Receiver] = {}
+        self.cbs = RequestResponseClient(self, _CBS)
         self._management = RequestResponseClient(self, _MANAGEMENT)
         self._attaching_management = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -163,9 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._error: ClientError | None = None
         self._reading_paused = False
-        self._intake = ReceiveBuffer(_READ_BYTES)
+        self._receive_buffer = ReceiveBuffer(_READ_BYTES)
         self.write_paused = False
-        self.renewed = 0  # how many tokens were put again
+        self.renewed = 0  # tokens that were renewed
         self.engine = Engine(
             ConnectionConfig(
                 container_id=f"penstock-client-{uuid.uuid4().hex}",
@@ -188,11 +167,11 @@ class Connection(asyncio.BufferedProtocol):
         self._arm()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._intake.room(self.engine.pending)  # asked for again when nothing was read
+        return self._receive_buffer.room(self.engine.pending)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.engine.pending = b""
-        self.data_received(self._intake.take(nbytes))
+        self.data_received(self._receive_buffer.take(nbytes))
 
     def data_received(self, data: bytes | memoryview) -> None:
         self._handle(self.engine.receive_data(data, now_ms=_now_ms()))
@@ -203,8 +182,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.write_paused = False
-        for app in list(self._apps.values()):
-            app.on_room()
+        self._on_flow(None)
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -216,11 +194,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """New links may be asked for."""
+        """Whether new links can be attached."""
         return self._error is None and self._socket is not None and self.engine.is_opened
 
     def pause_reading(self) -> None:
-        """Let the service wait; `resume_reading` goes on."""
+        """Read nothing until `resume_reading`, so that TCP stops the service."""
         if not self._reading_paused and self._socket is not None and not self._socket.is_closing():
             self._reading_paused = True
             self._socket.pause_reading()
@@ -232,12 +210,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- control path ---------------------------------------------------------------------------
 
-    async def attach_cbs(self) -> None:
-        await self._cbs.attach()
-
     async def authorise(self, path: str) -> None:
-        """put-token for `path` (such as "hub" or "hub/ConsumerGroups/g"), and again before it
-        expires, as long as the connection lives. Raises ClientError."""
+        """Put a token for `path` (such as "hub" or "hub/ConsumerGroups/g"), and renew it before it
+        expires for as long as the connection is open. Raises ClientError."""
         await self._put_token(path)
         self._renew_in(path, self._token_s * _RENEW_AT)
 
@@ -249,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             "name": audience,
         }
         body = ValueBody(self._token(audience))
-        await self._cbs.request(properties, body, timeout_s=self._timeout_s)
+        await self.cbs.request(properties, body, timeout_s=self._timeout_s)
 
     def _audience(self, path: str) -> str:
         return f"sb://{self.endpoint.host}/{path}"
@@ -264,15 +239,12 @@ class Connection(asyncio.BufferedProtocol):
         return sign(audience, endpoint.key_name, endpoint.key, expires_s=expires_s)
 
     def _renew_in(self, path: str, seconds: float) -> None:
-        """A signature of the connection string's own cannot be renewed: it ends when it ends."""
+        """A signature in the connection string cannot be renewed."""
         if self.endpoint.signature is None and self._error is None:
-            self._forget_renewal(path)
+            renewal = self._renewals.pop(path, None)
+            if renewal is not None:
+                renewal.cancel()
             self._renewals[path] = self._loop.call_later(seconds, self._begin_renewal, path)
-
-    def _forget_renewal(self, path: str) -> None:
-        renewal = self._renewals.pop(path, None)
-        if renewal is not None:
-            renewal.cancel()
 
     def _begin_renewal(self, path: str) -> None:
         task = self._loop.create_task(self._renew(path))
@@ -283,21 +255,21 @@ class Connection(asyncio.BufferedProtocol):
         try:
             await self._put_token(path)
         except ClientError as error:
-            # Links live until the old token expires; then the service ends them and says why.
-            _log.warning("The token for %s was not renewed: %s", path, error)
+            # The links stay until the old token expires; then the service detaches them.
+            _log.warning("token not renewed: path=%s error=%s", path, error)
             self._renew_in(path, min(_RENEW_AGAIN_S, self._token_s * (1 - _RENEW_AT) / 4))
         else:
             self.renewed += 1
             self._renew_in(path, self._token_s * _RENEW_AT)
 
     async def manage(self, properties: dict[str, object], *, hub: str) -> Message:
-        """The answer of `$management` to a request about `hub`; raises ClientError."""
+        """The response of `$management` to a request about `hub`. Raises ClientError."""
         async with self._attaching_management:
             if not self._management.is_usable:
                 self._management = RequestResponseClient(self, _MANAGEMENT)
                 await self._management.attach()
-        told = properties | {"security_token": self._token(self._audience(hub))}
-        return await self._management.request(told, None, timeout_s=self._timeout_s)
+        properties = properties | {"security_token": self._token(self._audience(hub))}
+        return await self._management.request(properties, None, timeout_s=self._timeout_s)
 
     async def sender(
         self,
@@ -307,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         desired_capabilities: list[str] | None = None,
     ) -> Sender:
         link = self._new_link(LinkRole.SENDER)
-        sender = self._apps[link] = Sender(self, link)
+        sender = self._ends[link] = Sender(self, link)
         link.request(
             source=Source(address=link.name),
             target=Target(address=address),
@@ -322,15 +294,15 @@ class Connection(asyncio.BufferedProtocol):
         address: str,
         *,
         credit: int | None,
-        on_transfers: Callable[[TransfersReceived], None],
+        on_transfers: OnTransfers,
         selector: str | None = None,
         epoch: int | None = None,
         target: str | None = None,
         desired_capabilities: list[str] | None = None,
     ) -> Receiver:
-        """With a `credit` of None the caller grants it, by `receiver.link.grant`."""
+        """With a `credit` of None the caller grants credit, by `receiver.link.grant`."""
         link = self._new_link(LinkRole.RECEIVER)
-        receiver = self._apps[link] = Receiver(self, link, credit, on_transfers)
+        receiver = self._ends[link] = Receiver(self, link, credit, on_transfers)
         filters: dict[str, object] | None = None
         if selector is not None:
             filters = {Symbol(_SELECTOR): Described(Symbol(_SELECTOR), selector)}
@@ -349,27 +321,28 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
         return receiver
 
-    def drop(self, app: Sender | Receiver) -> None:
-        """Detach a link; nobody waits for the service to agree."""
-        self._apps.pop(app.link, None)
-        if LINK.allows(app.link.state, LinkInput.SEND_DETACH):
-            app.link.detach()
+    def drop(self, link_end: Sender | Receiver) -> None:
+        """Detach a link without waiting for the service's detach."""
+        self._ends.pop(link_end.link, None)
+        if LINK.allows(link_end.link.state, LinkInput.SEND_DETACH):
+            link_end.link.detach()
             self.schedule_flush()
 
     async def close(self) -> None:
+        """Close in order: the service answers, or 2 seconds pass."""
         self._stop_renewing()
         if self._socket is None:
             return
         self.engine.close()
         self.flush()
         try:
-            async with asyncio.timeout(_GOODBYE_S):
+            async with asyncio.timeout(_CLOSE_S):
                 await asyncio.shield(self.closed)
         except TimeoutError:
             self._socket.abort()
 
     def abort(self) -> None:
-        """Without a goodbye."""
+        """Close the socket at once, without an AMQP close."""
         self._stop_renewing()
         if self._socket is not None:
             self._socket.abort()
@@ -402,47 +375,33 @@ class Connection(asyncio.BufferedProtocol):
             raise ClientError(str(error)) from None
 
     async def _wait_attached(self, link: Link, address: str) -> None:
-        answer = self._expect(link)
+        attached = self._attaching[link] = self._loop.create_future()
         self.flush()
         try:
-            await self._within(answer, f"the attach to {address}")
-        except BaseException:
-            self._waiting.pop(link, None)
-            if link in self._apps:
-                self.drop(self._apps[link])
-            raise
-
-    def _expect(self, key: object) -> asyncio.Future[Any]:
-        future = self._waiting[key] = self._loop.create_future()
-        return future
-
-    async def _within(self, awaited: Awaitable[T], what: str) -> T:
-        try:
             async with asyncio.timeout(self._timeout_s):
-                return await awaited
-        except TimeoutError:
-            raise ClientTimedOut(f"{what} did not come within {self._timeout_s} s.") from None
-
-    def _resolve(self, key: object, result: object) -> None:
-        future = self._waiting.pop(key, None)
-        if future is not None and not future.done():
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+                await attached
+        except BaseException as error:
+            self._attaching.pop(link, None)
+            if link in self._ends:
+                self.drop(self._ends[link])
+            if isinstance(error, TimeoutError):
+                raise ClientTimedOut(
+                    f"the attach to {address} did not come within {self._timeout_s} s."
+                ) from None
+            raise
 
     def _fail(self, error: ClientError) -> None:
         if self._error is None:
             self._error = error
         self._stop_renewing()
-        for future in (self.opened, *self._waiting.values()):
+        for future in (self.opened, *self._attaching.values()):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # known: perhaps nobody waits for it any more
-        self._waiting.clear()
-        for app in list(self._apps.values()):
-            app.on_detached(error)
-        self._apps.clear()
+                future.exception()  # mark it as retrieved: its caller may have left
+        self._attaching.clear()
+        for link_end in list(self._ends.values()):
+            link_end.on_detached(error)
+        self._ends.clear()
 
     def _stop_renewing(self) -> None:
         for renewal in self._renewals.values():
@@ -458,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
-        if self._reading_paused:  # we do not listen: that the service is silent says nothing
+        if self._reading_paused:  # an unread connection looks silent: count this as traffic
             self.engine.receive_data(b"", now_ms=_now_ms())
         self._handle(self.engine.on_time(now_ms=_now_ms()))
         self.flush()
@@ -468,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         for event in events:
             match event:
                 case TransfersReceived(link=link):
-                    receiver = self._apps.get(link)
+                    receiver = self._ends.get(link)
                     if isinstance(receiver, Receiver):
                         receiver.on_received(event)
                 case DispositionReceived(disposition=disposition):
@@ -484,14 +443,15 @@ class Connection(asyncio.BufferedProtocol):
                 self.engine.init_sasl("ANONYMOUS", b"")
             case SaslOutcomeReceived():
                 self.engine.send_open()
-            case OpenReceived(open=told):
-                self.product = str((told.properties or {}).get("product", ""))
+            case OpenReceived(open=open_frame):
+                self.product = str((open_frame.properties or {}).get("product", ""))
                 self._session = self.engine.begin()
             case BeginReceived() if not self.opened.done():
                 self.opened.set_result(None)
             case AttachReceived(link=link):
-                if not _is_refused(link):
-                    self._resolve(link, None)
+                attached = None if _is_refused(link) else self._attaching.pop(link, None)
+                if attached is not None and not attached.done():
+                    attached.set_result(None)
             case DetachReceived(link=link, error=error):
                 self._on_detach(link, error)
             case EndReceived(error=error):
@@ -499,36 +459,39 @@ class Connection(asyncio.BufferedProtocol):
                 self.engine.close()
             case CloseReceived(error=error):
                 self._fail(_end_error("The service ended the connection", error))
-            case ConnectionFailed(error=failure):
-                self._fail(ClientError(str(failure)))
+            case ConnectionFailed(error=failure_text):
+                self._fail(ClientError(str(failure_text)))
             case _:
                 pass
 
     def _on_detach(self, link: Link, error: Error | None) -> None:
-        ended = _end_error("The service ended the link", error)
-        self._resolve(link, ended)
-        app = self._apps.pop(link, None)
-        if app is not None:
-            app.on_detached(ended)
+        detached = _end_error("The service ended the link", error)
+        attached = self._attaching.pop(link, None)
+        if attached is not None and not attached.done():
+            attached.set_exception(detached)
+        link_end = self._ends.pop(link, None)
+        if link_end is not None:
+            link_end.on_detached(detached)
 
     def _on_flow(self, link: Link | None) -> None:
-        apps = list(self._apps.values()) if link is None else [self._apps.get(link)]
-        for app in apps:
-            if app is not None:
-                app.on_room()
+        """A link has credit, or, without one, the session or the socket has room."""
+        ends = list(self._ends.values()) if link is None else [self._ends.get(link)]
+        for link_end in ends:
+            if link_end is not None:
+                link_end.on_room()
 
     def _on_disposition(self, disposition: Disposition) -> None:
         last = disposition.last if disposition.last is not None else disposition.first
         error = getattr(disposition.state, "error", None)
         if not isinstance(disposition.state, Accepted) and error is None:
             error = Error(condition="amqp:not-allowed", description="not accepted")
-        for app in list(self._apps.values()):
-            if isinstance(app, Sender):
-                app.on_disposition(disposition.first, last, error)
+        for link_end in list(self._ends.values()):
+            if isinstance(link_end, Sender):
+                link_end.on_disposition(disposition.first, last, error)
 
 
 def _is_refused(link: Link) -> bool:
-    """The attach is answered without the node that was asked for; a detach says why (E15)."""
+    """Whether the attach of the service names no node; a detach with the reason follows (E15)."""
     attach = link.attach
     if attach is None:
         return False
@@ -538,7 +501,7 @@ def _is_refused(link: Link) -> bool:
 def _end_error(what: str, error: Error | None) -> ClientError:
     if error is None:
         return ClientError(f"{what}.")
-    return failure(f"{what}: {error.condition}: {error.description}", error)
+    return condition_error(f"{what}: {error.condition}: {error.description}", error)
 
 
 def _now_ms() -> int:

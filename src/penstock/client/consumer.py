@@ -1,53 +1,42 @@
-"""The consumer: readers of partitions, ranges, and what the hub says of itself."""
+"""The consumer: readers of partitions, ranges of sequence numbers, properties of the hub."""
 
 from __future__ import annotations
 
 import asyncio
 import bisect
-import ssl
 import weakref
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import Unpack
 
-from penstock.client.connection import Connection, Transport
-from penstock.client.errors import ClientError, ClientTimedOut, EventsLost
+from penstock.client.connection import Connection
+from penstock.client.errors import ClientTimedOut, EventsLost
 from penstock.client.event_position import EventPosition
-from penstock.client.hub_client import HubClient
-from penstock.client.inbox import MessageChunk, slice_columns
-from penstock.client.receiver import PREFETCH, PartitionReceiver
-from penstock.client.retry import RetryPolicy
-from penstock.kernels import Columns, KernelError, decode_events
+from penstock.client.hub_client import ClientOptions, HubClient
+from penstock.client.receiver import (
+    PREFETCH,
+    MessageChunk,
+    PartitionReceiver,
+    decode_chunk,
+    slice_columns,
+)
+from penstock.kernels import Columns
 from penstock.model.errors import ArgumentError
 
-_ENOUGH_BYTES = 1024 * 1024  # so much of a range at a time, where it comes at once
-_FIRST_WAIT_S = 1.0  # an event of a range comes at once, unless there is none
+_ENOUGH_BYTES = 1024 * 1024  # of a range at a time, where that many arrive together
+_FIRST_WAIT_S = 1.0  # the first event of a range arrives sooner, unless there is none
 
 
 class EventHubConsumerClient(HubClient):
-    """Reads one hub as one consumer group. Every reader has a connection of its own."""
+    """Reads one hub as one consumer group. Every reader has its own connection."""
 
     def __init__(
         self,
         connection_string: str,
         consumer_group: str = "$Default",
-        *,
-        eventhub_name: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        ca_file: str | None = None,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008  # frozen
-        timeout_s: float = 60,
-        transport: Transport = "amqp",
+        **options: Unpack[ClientOptions],
     ) -> None:
-        """As of EventHubProducerClient."""
-        super().__init__(
-            connection_string,
-            eventhub_name=eventhub_name,
-            ssl_context=ssl_context,
-            ca_file=ca_file,
-            retry=retry,
-            timeout_s=timeout_s,
-            transport=transport,
-        )
+        super().__init__(connection_string, **options)
         self.consumer_group = consumer_group
         self._readers: weakref.WeakSet[PartitionReceiver] = weakref.WeakSet()
 
@@ -61,7 +50,7 @@ class EventHubConsumerClient(HubClient):
         track_last_enqueued: bool = False,
     ) -> PartitionReceiver:
         """A reader, to be entered with `async with`. With `owner_level` (epoch) it is the only
-        one of its group, and displaces readers of the same level or a lower one."""
+        reader of its group, and displaces readers of the same or a lower level."""
         return self._reader(
             partition_id,
             position,
@@ -73,15 +62,15 @@ class EventHubConsumerClient(HubClient):
     async def read_range(
         self, partition_id: str, first_sequence_number: int, last_sequence_number: int
     ) -> AsyncGenerator[Columns, None]:
-        """All events from the first to the last number, both included, as far as they are
-        retained now: it stops by itself and never waits for events to come. Close it (`aclose`)
-        when it is left early."""
+        """The events from the first to the last number, both included, that are retained now; it
+        does not wait for new events. A caller that leaves it early closes it (`aclose`). Raises
+        ClientError."""
         if first_sequence_number < 0:
             raise ArgumentError(f"first_sequence_number is {first_sequence_number}: below 0.")
-        known = await self.get_partition_properties(partition_id)
-        first = max(first_sequence_number, known["beginning_sequence_number"])
-        last = min(last_sequence_number, known["last_enqueued_sequence_number"])
-        if known["is_empty"] or first > last:
+        partition = await self.get_partition_properties(partition_id)
+        first = max(first_sequence_number, partition["beginning_sequence_number"])
+        last = min(last_sequence_number, partition["last_enqueued_sequence_number"])
+        if partition["is_empty"] or first > last:
             return
         position = EventPosition.from_sequence_number(first, inclusive=True)
         prefetch = min(PREFETCH, last - first + 1)
@@ -111,11 +100,11 @@ class EventHubConsumerClient(HubClient):
         prefetch: int | None = None,
         owner_level: int | None = None,
     ) -> AsyncGenerator[MessageChunk, None]:
-        """The messages from sequence number `first` to `last`, both included, unopened, in order.
+        """The encoded messages from sequence number `first` to `last`, both included, in order.
 
-        It may begin behind `first`, and end without any, where retention was quicker. Raises
-        EventsLost for a gap behind that, ClientTimedOut when no event comes for the client's
-        `timeout_s`. Close it (`aclose`) when it is left early.
+        Where retention removed events at the beginning of the range, the messages begin later, and
+        there may be none. Raises EventsLost for a gap after that, ClientTimedOut when no event
+        arrives for the client's `timeout_s`. A caller that leaves it early closes it (`aclose`).
         """
         runs = self.read_runs(partition_id, first, last, prefetch=prefetch, owner_level=owner_level)
         async with aclosing(runs):
@@ -132,7 +121,7 @@ class EventHubConsumerClient(HubClient):
         prefetch: int | None = None,
         owner_level: int | None = None,
     ) -> AsyncGenerator[list[MessageChunk], None]:
-        """The same, as many chunks at a time as there are."""
+        """As `read_chunks`, with all available chunks at a time."""
         if first < 0:
             raise ArgumentError(f"first is {first}: below 0.")
         if first > last:
@@ -146,21 +135,21 @@ class EventHubConsumerClient(HubClient):
             enough_bytes=_ENOUGH_BYTES,
         )
         async with reader:
-            expected: int | None = None  # nothing came yet
+            expected: int | None = None  # before the first chunk
             while expected is None or expected <= last:
                 chunks = await self._next_chunks(reader, expected is None, last)
                 if not chunks or (expected is None and chunks[0].first > last):
-                    return  # retention was quicker than we
+                    return  # retention removed the whole range
                 if expected is None:
                     expected = max(first, chunks[0].first)
-                run, expected, found = _contiguous_run(chunks, expected, last)
+                run, expected, after_gap = _contiguous_run(chunks, expected, last)
                 if run:
                     yield run
-                if found is not None:
-                    raise EventsLost(partition_id, expected, found)
+                if after_gap is not None:
+                    raise EventsLost(partition_id, expected, after_gap)
 
     async def close(self) -> None:
-        """Closes its readers too. Harmless when done before."""
+        """Close the readers too. A second call does nothing."""
         readers = list(self._readers)
         self._readers.clear()
         await asyncio.gather(*(reader.close() for reader in readers))
@@ -169,14 +158,16 @@ class EventHubConsumerClient(HubClient):
     async def _next_chunks(
         self, reader: PartitionReceiver, is_first: bool, last: int
     ) -> list[MessageChunk]:
-        """None when nothing up to `last` is there any more."""
+        """Empty where no event up to `last` is retained."""
         chunks: list[MessageChunk] = []
         if is_first:
             chunks = await reader.receive_chunks(min(_FIRST_WAIT_S, self._timeout_s))
             if not chunks:
-                known = await self.get_partition_properties(reader.partition_id)
-                ended = known["is_empty"] and known["last_enqueued_sequence_number"] >= last
-                if ended or known["beginning_sequence_number"] > last:
+                partition = await self.get_partition_properties(reader.partition_id)
+                is_removed = (
+                    partition["is_empty"] and partition["last_enqueued_sequence_number"] >= last
+                )
+                if is_removed or partition["beginning_sequence_number"] > last:
                     return []
         if not chunks:
             chunks = await reader.receive_chunks()
@@ -224,33 +215,31 @@ class EventHubConsumerClient(HubClient):
 def _contiguous_run(
     chunks: list[MessageChunk], expected: int, last: int
 ) -> tuple[list[MessageChunk], int, int | None]:
-    """The chunks from `expected` on up to `last` or a gap, what is expected then, and found."""
+    """The chunks from `expected` up to `last` or a gap, the number that follows them, and the
+    number after the gap."""
     run: list[MessageChunk] = []
     for chunk in chunks:
         if expected > last:
             break
-        part, found = _contiguous(chunk, expected, last)
+        part, after_gap = _contiguous_part(chunk, expected, last)
         if part is not None:
             run.append(part)
             expected = part.last + 1
-        if found is not None:
-            return run, expected, found
+        if after_gap is not None:
+            return run, expected, after_gap
     return run, expected, None
 
 
-def _contiguous(
+def _contiguous_part(
     chunk: MessageChunk, expected: int, last: int
 ) -> tuple[MessageChunk | None, int | None]:
-    """The chunk's messages from `expected` on, up to `last` or a gap; and what follows the gap."""
+    """The messages from `expected` up to `last` or a gap, and the number after the gap."""
     numbers: Sequence[int] = range(chunk.first, chunk.last + 1)
     if len(numbers) != chunk.count:
-        try:
-            numbers = decode_events(chunk.data, chunk.bounds).sequence_numbers
-        except KernelError as error:
-            raise ClientError(f"The service delivered what is no event: {error}") from None
+        numbers = decode_chunk(chunk.data, chunk.bounds).sequence_numbers
     start = bisect.bisect_left(numbers, expected)
     if start == len(numbers):
-        return None, None  # all of them came before
+        return None, None  # all of them were received before
     if numbers[start] != expected:
         return None, numbers[start]
     if isinstance(numbers, range):
@@ -259,8 +248,8 @@ def _contiguous(
         stop = start + 1
         while stop < len(numbers) and numbers[stop] == numbers[stop - 1] + 1 <= last:
             stop += 1
-    found = numbers[stop] if stop < len(numbers) and numbers[stop - 1] < last else None
+    after_gap = numbers[stop] if stop < len(numbers) and numbers[stop - 1] < last else None
     if stop - start == chunk.count:
-        return chunk, found
+        return chunk, after_gap
     bounds = chunk.bounds[2 * start : 2 * stop]
-    return MessageChunk(chunk.data, bounds, expected, expected + stop - start - 1), found
+    return MessageChunk(chunk.data, bounds, expected, expected + stop - start - 1), after_gap

@@ -1,4 +1,4 @@
-"""What a client may hear, by kind; and which of it is worth another try (protocol.md 6.2, 6.3)."""
+"""Errors of the client by kind, and which of them are final (protocol.md 6.2, 6.3)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.model.errors import (
     Unauthorized,
 )
 
-# What the protocol adds around the sentence that a person needs.
+# Protocol details around the sentence for the user.
 _REQUEST = re.compile(
     r"^(?:\S+ on \$(?:cbs|management) was refused with status \d+"
     r"|The service ended the (?:link|session|connection): [a-z.]+(?::[a-z-]+)+): "
 )
 _REFERENCE = re.compile(r" ?(?:To know more visit https://\S+|TrackingId:\S+.*$)", re.DOTALL)
-# Sentences of the service that SDKs match on, and the same for people.
+# Sentences of the service that SDKs match on, and their replacements for users.
 _MISSING = r"The messaging entity '{}' could not be found\."
 _PHRASES = tuple(
     (re.compile(pattern), words)
@@ -49,8 +49,7 @@ _PHRASES = tuple(
 
 
 def plain_text(text: str) -> str:
-    """The text of an error as one plain sentence: without the request that it answers, links and
-    tracking id."""
+    """The text of an error as one plain sentence, without the request, links and tracking id."""
     plain = _REFERENCE.sub("", _REQUEST.sub("", text)).strip()
     for pattern, words in _PHRASES:
         plain = pattern.sub(words, plain)
@@ -58,7 +57,8 @@ def plain_text(text: str) -> str:
 
 
 class ClientError(PenstockError):
-    """The service refused, or went away; `error` is its own word where it gave one."""
+    """The service refused a request, or the connection was lost; `error` is the service's error
+    where it sent one."""
 
     def __init__(self, text: str, error: Error | None = None) -> None:
         super().__init__(text)
@@ -66,24 +66,24 @@ class ClientError(PenstockError):
 
     @property
     def is_final(self) -> bool:
-        """Another try would end the same way, so none is made."""
+        """Whether a retry would fail too, so that there is none."""
         return self.error is not None and self.error.condition in _FINAL
 
 
 class ClientDenied(ClientError, Unauthorized):
-    """No token, a wrong one, or one without the right."""
+    """The token is missing, not valid, or lacks the right."""
 
     is_final = True
 
 
 class ClientNotFound(ClientError, NotFound):
-    """The hub, group or partition is not there."""
+    """The hub, group or partition does not exist."""
 
     is_final = True
 
 
 class ClientThrottled(ClientError, ServerBusy):
-    """The service takes no more at this moment."""
+    """The service is busy."""
 
 
 class ClientTimedOut(ClientError, OperationTimedOut):
@@ -91,32 +91,32 @@ class ClientTimedOut(ClientError, OperationTimedOut):
 
 
 class ClientStolen(ClientError, LinkStolen):
-    """Another reader took the partition (protocol.md 5.6)."""
+    """Another reader displaced this one (protocol.md 5.6)."""
 
     is_final = True
 
 
 class ClientTooLarge(ClientError, MessageTooLarge):
-    """The publication is above what the service takes at once."""
+    """The publication is larger than the service allows."""
 
     is_final = True
 
 
 class ClientUntrusted(ClientError):
-    """The service's certificate is not one that we trust."""
+    """The certificate of the service cannot be verified."""
 
     is_final = True
 
 
 class ClientClosed(ClientError):
-    """The client was closed; nothing can be asked of it."""
+    """The client is closed."""
 
     is_final = True
 
 
 class EventsLost(ClientError):
-    """Events in the middle of a range are not there any more: `expected` was the next sequence
-    number, `found` is the next that there is."""
+    """Events in the middle of a range were removed: `expected` is the missing sequence number,
+    `found` the next one in the partition."""
 
     is_final = True
 
@@ -145,7 +145,7 @@ _BY_STATUS: dict[int, type[ClientError]] = {
     408: ClientTimedOut,
     503: ClientThrottled,
 }
-# What the SDKs do not try again (protocol.md 6.2); all else is transient, or taken for it.
+# Conditions that the SDKs do not retry (protocol.md 6.2); all others count as transient.
 _FINAL = frozenset(
     (
         "com.microsoft:entity-disabled",
@@ -164,23 +164,16 @@ _FINAL = frozenset(
 )
 
 
-def failure(text: str, error: Error | None) -> ClientError:
-    """The ClientError that tells a caller which kind of refusal this is."""
+def condition_error(text: str, error: Error | None) -> ClientError:
+    """The ClientError for an AMQP error of the service."""
     kind = ClientError if error is None else _BY_CONDITION.get(error.condition, ClientError)
     return kind(text, error)
 
 
-def refusal(status: int, text: str, condition: str | None) -> ClientError:
-    """The same for an answer of `$cbs` or `$management`, whose word is a status."""
-    error = None if condition is None else Error(condition=condition, description=text)
+def status_error(status: int, text: str, condition: str | None) -> ClientError:
+    """The ClientError for a response of `$cbs` or `$management` with that status."""
     kind = _BY_STATUS.get(status)
-    if kind is None:
-        return failure(text, error or _by_status(status, text))
-    return kind(text, error)
-
-
-def _by_status(status: int, text: str) -> Error | None:
-    """Without a condition a client's own mistake (4xx) is told from the service's by the status."""
-    if 400 <= status < 500:
-        return Error(condition="com.microsoft:argument-error", description=text)
-    return None
+    if condition is None and kind is None and 400 <= status < 500:
+        condition = "com.microsoft:argument-error"  # the request is wrong, so no retry helps
+    error = None if condition is None else Error(condition=condition, description=text)
+    return condition_error(text, error) if kind is None else kind(text, error)

@@ -1,9 +1,9 @@
-"""Events as users see them: made by a producer, or received, and then opened only when asked."""
+"""Events and batches as users see them. Received events are decoded when needed."""
 
 from __future__ import annotations
 
 import struct
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from penstock.amqp.composite import SPECS, read_composite, write_composite
@@ -13,23 +13,29 @@ from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.message import MessageId, Properties
 from penstock.amqp.types import Timestamp
 from penstock.client.errors import ClientError
+from penstock.client.event_position import to_datetime, to_milliseconds
+from penstock.client.idempotence import ProducerState, annotations_section, write_stamp
 from penstock.client.transfer_frames import data_section
 from penstock.kernels import Columns, append_event
+from penstock.model import limits
 from penstock.model.errors import ArgumentError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA = 0x75
 _BODY_TYPES = {_DATA: "data", 0x76: "sequence", 0x77: "value"}
 _FIELDS = b"\x00\x53\x73"
 _APPLICATION_PROPERTIES = b"\x00\x53\x74"
 _NO_PROPERTIES = Properties()
+# header(durable=true): without it Event Hubs did not route by the key (protocol.md 4.5).
+_HEADER = b"\x00\x53\x70\xc0\x02\x01\x41"
+_KEY_CHARACTERS_MAX = 128
+_SHORT_BINARY = 0xA0
 
 
 class EventData:
-    """One event. What the service gives (`sequence_number`, `offset`, …) is None before that.
+    """One event. What the service assigns (`sequence_number`, `offset`, …) is None before that.
 
-    Of a received event body and place are there at once; properties and annotations are decoded
-    when they are asked for. Changing `properties` of an event that is in a batch changes nothing.
+    Properties and annotations of a received event are decoded at first use. Changing `properties`
+    of an event does not change a batch that contains it.
     """
 
     __slots__ = (
@@ -88,27 +94,25 @@ class EventData:
 
     @property
     def body_type(self) -> str:
-        """ "data"; or "sequence", "value", "none": then `body` are the encoded sections."""
+        """ "data"; or "sequence", "value", "none": then `body` is the encoded sections."""
         return _BODY_TYPES.get(self._body_kind, "none")
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The application properties. Integers remember their AMQP type (`penstock.amqp.types`)."""
+        """The application properties. Integers keep their AMQP type (`penstock.amqp.types`)."""
         if self._properties is None:
             self._properties = _decode_map(self._properties_raw)
         return self._properties
 
     @property
     def system_properties(self) -> dict[str, Any]:
-        """The annotations as the service gave them: sequence number, offset, time and others."""
+        """The annotations of the service: sequence number, offset, time and others."""
         return _decode_map(self._system_raw)
 
     @property
     def enqueued_time(self) -> datetime | None:
-        """When the service stored it, UTC."""
-        if self._enqueued_ms is None:
-            return None
-        return _EPOCH + timedelta(milliseconds=self._enqueued_ms)
+        """When the service stored it, in UTC."""
+        return None if self._enqueued_ms is None else to_datetime(self._enqueued_ms)
 
     @property
     def message_id(self) -> MessageId | None:
@@ -124,12 +128,12 @@ class EventData:
 
     @property
     def raw_properties(self) -> bytes:
-        """The encoded application-properties map as received, empty when there is none."""
+        """The received application-properties map, encoded; empty where there is none."""
         return self._properties_raw
 
     @property
     def raw_system_properties(self) -> bytes:
-        """The encoded message-annotations map as received."""
+        """The received message-annotations map, encoded."""
         return self._system_raw
 
     def _message_properties(self) -> Properties:
@@ -146,11 +150,11 @@ class EventData:
                 self._fields = read
         return self._fields
 
-    # --- towards the wire -----------------------------------------------------------------------
+    # --- encoding -------------------------------------------------------------------------------
 
     def append_to(self, out: bytearray, annotations: bytes) -> None:
-        """Append this event to a batch, behind encoded annotations. An event that was received
-        keeps the bytes of its sections. Raises ArgumentError for what AMQP cannot hold."""
+        """Append this event to a batch, after the encoded annotations. A received event keeps the
+        bytes of its sections. Raises ArgumentError for values that AMQP cannot encode."""
         fields = self._fields_section()
         if self._body_kind == _DATA:
             properties = self._properties
@@ -183,7 +187,7 @@ class EventData:
             return b""
         if not all(isinstance(name, str) for name in self._properties):
             raise ArgumentError("The names of an event's properties are strings.")
-        pairs = {str(name): _wire(value) for name, value in self._properties.items()}
+        pairs = {str(name): _to_amqp(value) for name, value in self._properties.items()}
         try:
             return _APPLICATION_PROPERTIES + encode(pairs)
         except LocalError as error:
@@ -191,11 +195,11 @@ class EventData:
 
 
 class ReceivedEvent(EventData):
-    """A row of columns; its sections stay closed."""
+    """A row of columns; its sections are not decoded yet."""
 
     __slots__ = ()
 
-    def __init__(  # not EventData's: this is the cost of an event received
+    def __init__(  # does not call EventData's: it runs once per received event
         self,
         number: int,
         offset: str,
@@ -217,6 +221,102 @@ class ReceivedEvent(EventData):
         self._system_raw = system
         self._fields_raw = fields
         self._body_kind = kind
+
+
+class EventDataBatch:
+    """One publication, stored whole or not at all; it is encoded while events are added.
+
+    Created by `create_batch`, which knows how large it may be. A batch may be sent again, but not
+    concurrently; that publishes its events again.
+    """
+
+    def __init__(
+        self,
+        max_size_in_bytes: int,
+        *,
+        partition_id: str | None = None,
+        partition_key: str | None = None,
+        stamped: bool = False,
+    ) -> None:
+        """`stamped` leaves room for the numbers of an idempotent producer."""
+        check_route(partition_id, partition_key)
+        self.max_size_in_bytes = max_size_in_bytes
+        self.partition_id = partition_id
+        self.partition_key = partition_key
+        self.lane = partition_id  # the partition whose link sends it; None: the hub's link
+        self._stamped = stamped
+        # Each event repeats the annotations of the envelope, so that a broker stores it unchanged.
+        self._annotations = annotations_section(partition_key, stamped=stamped)
+        self._data = bytearray(_HEADER + self._annotations)
+        self._envelope_size = len(self._data)
+        self._count = 0
+        self._starts: list[int] = []  # of the events' annotations, where the batch is stamped
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"<EventDataBatch {self._count} events, {len(self._data)} bytes>"
+
+    @property
+    def size_in_bytes(self) -> int:
+        """The exact size of the encoded batch."""
+        return len(self._data)
+
+    def add(self, event: EventData) -> None:
+        """Raises ValueError where the event does not fit; the batch stays as it was."""
+        if not self.try_add(event):
+            raise ValueError(
+                f"The event does not fit: the batch has {len(self._data)} of at most "
+                f"{self.max_size_in_bytes} bytes and {self._count} of at most "
+                f"{limits.BATCH_EVENTS_MAX} events."
+            )
+
+    def try_add(self, event: EventData, *, partition_key: str | None = None) -> bool:
+        """False where the event does not fit. `partition_key` is for one event of a batch for a
+        partition."""
+        data = self._data
+        before = len(data)
+        is_full = self._count >= limits.BATCH_EVENTS_MAX
+        if is_full or before + len(event.body) > self.max_size_in_bytes:
+            return False
+        annotations = self._annotations
+        if partition_key is not None:
+            check_route(None, partition_key)
+            annotations = annotations_section(partition_key, stamped=self._stamped)
+        event.append_to(data, annotations)
+        if len(data) > self.max_size_in_bytes:
+            del data[before:]
+            return False
+        if self._stamped:
+            self._starts.append(_content_start(data, before))
+        self._count += 1
+        return True
+
+    # --- for producers --------------------------------------------------------------------------
+
+    @property
+    def is_stamped(self) -> bool:
+        return self._stamped
+
+    def stamp(self, producer: ProducerState) -> None:
+        """Write the numbers after those that `producer` has published; the envelope repeats the
+        first one (protocol.md 4.7)."""
+        assert self._stamped
+        number = producer.after(1)
+        write_stamp(self._data, len(_HEADER), producer, number)
+        for start in self._starts:
+            write_stamp(self._data, start, producer, number)
+            number += 1
+
+    def payload(self) -> bytes:
+        """The message of format 0x80013700."""
+        return bytes(self._data)
+
+    def single(self) -> bytes:
+        """The only event as a single message."""
+        assert self._count == 1
+        return bytes(self._data[_content_start(self._data, self._envelope_size) :])
 
 
 def to_events(columns: Columns) -> list[EventData]:
@@ -243,7 +343,7 @@ def _decode_map(encoded: bytes) -> dict[str, Any]:
         value, _ = decode(encoded)
     except (AmqpDecodeError, IndexError, struct.error) as error:
         raise _damaged_event_error(error) from None
-    assert isinstance(value, dict)  # the kernel saw a map
+    assert isinstance(value, dict)  # the kernel checked that it is a map
     return value
 
 
@@ -251,8 +351,20 @@ def _damaged_event_error(error: Exception) -> ClientError:
     return ClientError(f"The properties of an event are damaged: {error}")
 
 
-def _wire(value: object) -> object:
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return Timestamp((aware - _EPOCH) // timedelta(milliseconds=1))
-    return value
+def _to_amqp(value: object) -> object:
+    return Timestamp(to_milliseconds(value)) if isinstance(value, datetime) else value
+
+
+def _content_start(data: bytearray, section_start: int) -> int:
+    """Where the content of a data section begins."""
+    return section_start + (5 if data[section_start + 3] == _SHORT_BINARY else 8)
+
+
+def check_route(partition_id: str | None, partition_key: str | None) -> None:
+    """Raises ArgumentError."""
+    if partition_key is None:
+        return
+    if partition_id is not None:
+        raise ArgumentError("A partition id and a partition key exclude each other.")
+    if not isinstance(partition_key, str) or len(partition_key) > _KEY_CHARACTERS_MAX:
+        raise ArgumentError(f"A partition key is text of at most {_KEY_CHARACTERS_MAX} characters.")

@@ -1,4 +1,5 @@
-"""Where a reader starts, as the selector that the service understands (protocol.md 5.3)."""
+"""Where a reader starts, as the selector of the service (protocol.md 5.3); times as milliseconds
+since 1970."""
 
 from __future__ import annotations
 
@@ -15,8 +16,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET_CHARACTERS_MAX = 128
 
 
+def to_milliseconds(time: datetime) -> int:
+    """Milliseconds since 1970. A naive time is UTC."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
+
+
+def to_datetime(milliseconds: int) -> datetime:
+    """A time in UTC. Raises OverflowError outside the calendar."""
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
 class EventPosition(msgspec.Struct, frozen=True):
-    """Made by its class methods.
+    """Created by its class methods.
 
     >>> EventPosition.from_sequence_number(7, inclusive=True).selector
     "amqp.annotation.x-opt-sequence-number >= '7'"
@@ -28,17 +40,17 @@ class EventPosition(msgspec.Struct, frozen=True):
 
     @classmethod
     def earliest(cls) -> EventPosition:
-        """Before the first event that is retained."""
+        """Before the first retained event."""
         return cls(_OFFSET, "-1")
 
     @classmethod
     def latest(cls) -> EventPosition:
-        """Behind the last event at the moment when the reader is opened."""
+        """After the last event at the time when the reader is opened."""
         return cls(_OFFSET, "@latest")
 
     @classmethod
     def from_offset(cls, offset: str | int, inclusive: bool = False) -> EventPosition:
-        """Behind the event at this offset, or at it. `-1` and `@latest` are understood too."""
+        """After the event at this offset, or at it. `-1` and `@latest` are valid too."""
         text = str(offset)
         if not 0 < len(text) <= _OFFSET_CHARACTERS_MAX or "'" in text or not text.isprintable():
             raise ArgumentError(
@@ -48,22 +60,21 @@ class EventPosition(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_sequence_number(cls, number: int, inclusive: bool = False) -> EventPosition:
-        """Behind the event of this sequence number, or at it."""
+        """After the event of this sequence number, or at it."""
         return cls(_SEQUENCE_NUMBER, str(int(number)), inclusive)
 
     @classmethod
     def from_enqueued_time(cls, time: datetime) -> EventPosition:
-        """Behind what was stored at this time, to the millisecond. A naive time is UTC."""
-        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return cls.from_enqueued_ms((aware - _EPOCH) // timedelta(milliseconds=1))
+        """After the events stored at this time, to the millisecond. A naive time is UTC."""
+        return cls.from_enqueued_ms(to_milliseconds(time))
 
     @classmethod
     def from_enqueued_ms(cls, milliseconds: int) -> EventPosition:
-        """Behind what was stored at this time, in milliseconds since 1970."""
+        """After the events stored at this time, in milliseconds since 1970."""
         return cls(_ENQUEUED_TIME, str(int(milliseconds)))
 
     @property
     def selector(self) -> str:
-        """The filter's text."""
+        """The text of the filter."""
         sign = ">=" if self.inclusive else ">"
         return f"amqp.annotation.{self.annotation} {sign} '{self.value}'"

@@ -1,48 +1,89 @@
-"""What producers and consumers share: one hub, one connection that opens itself, reads of
-`$management`."""
+"""The base of producer and consumer: one hub, one connection that is opened when needed, and the
+properties of hub and partitions from `$management` (protocol.md 3.2)."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Self
+from datetime import UTC, datetime
+from typing import Self, TypedDict
 
 from penstock.amqp.message import Message, ValueBody
 from penstock.client.connection import TOKEN_S, Connection, Transport, connect
 from penstock.client.errors import ClientClosed, ClientError, ClientTimedOut
-from penstock.client.properties import EventHubProperties, PartitionProperties
+from penstock.client.event_position import to_datetime
 from penstock.client.retry import RetryPolicy, with_retry
-from penstock.model.connection_string import Endpoint, parse_connection_string
+from penstock.model.connection_string import parse_connection_string
 from penstock.model.errors import ArgumentError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = datetime(1, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
+
+
+class EventHubProperties(TypedDict):
+    eventhub_name: str
+    created_at: datetime
+    partition_ids: list[str]
+
+
+class PartitionProperties(TypedDict):
+    """An empty partition that never had events has sequence number -1, offset "-1", and a time in
+    the year 1."""
+
+    eventhub_name: str
+    id: str
+    beginning_sequence_number: int
+    last_enqueued_sequence_number: int
+    last_enqueued_offset: str
+    last_enqueued_time_utc: datetime
+    is_empty: bool
+
+
+class LastEnqueued(TypedDict):
+    """The end of a partition at the time when its newest received event was delivered."""
+
+    sequence_number: int
+    offset: str
+    enqueued_time: datetime
+    retrieval_time: datetime
+
+
+class ClientOptions(TypedDict, total=False):
+    """Options of every client. `eventhub_name` is needed where the connection string has no
+    EntityPath. `ca_file` or `ssl_context` state which certificates are trusted; `timeout_s`, 60 by
+    default, bounds each attempt."""
+
+    eventhub_name: str | None
+    ssl_context: ssl.SSLContext | None
+    ca_file: str | None
+    retry: RetryPolicy
+    timeout_s: float
+    transport: Transport
 
 
 class HubClient:
-    """Opens connections to one hub, keeps one for itself, and asks what the hub is."""
+    """Opens connections to one hub, keeps one of its own, and reads properties over it."""
 
-    token_s = TOKEN_S  # how long the tokens that it makes live
+    token_s = TOKEN_S  # lifetime of the tokens that it creates
 
     def __init__(
         self,
         connection_string: str,
         *,
-        eventhub_name: str | None,
-        ssl_context: ssl.SSLContext | None,
-        ca_file: str | None,
-        retry: RetryPolicy,
-        timeout_s: float,
-        transport: Transport,
+        eventhub_name: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        ca_file: str | None = None,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008  # frozen
+        timeout_s: float = 60,
+        transport: Transport = "amqp",
     ) -> None:
+        """Raises ArgumentError. The options are `ClientOptions`."""
         self._endpoint = parse_connection_string(connection_string)
-        self.eventhub_name = _hub_name(self._endpoint, eventhub_name)
-        self.fully_qualified_namespace = self._endpoint.host
+        self.eventhub_name = eventhub_name or self._endpoint.hub or ""
+        if not self.eventhub_name:
+            raise ArgumentError("No hub is named: give eventhub_name, or EntityPath in the string.")
         if not timeout_s > 0:
             raise ArgumentError(f"timeout_s is {timeout_s}: it must be above 0.")
+        self.fully_qualified_namespace = self._endpoint.host
         self._ssl_context = ssl_context
         self._ca_file = ca_file
         self._retry = retry
@@ -55,21 +96,16 @@ class HubClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def get_eventhub_properties(self) -> EventHubProperties:
-        """The hub's name, when it was created, its partitions."""
-        told = await self._read("com.microsoft:eventhub")
-        ids = told.get("partition_ids", [])
+        """Raises ClientError, as the other methods do."""
+        value = await self._read("com.microsoft:eventhub")
+        ids = value.get("partition_ids", [])
         return {
-            "eventhub_name": str(told.get("name")),
-            "created_at": _to_datetime(told.get("created_at")),
+            "eventhub_name": str(value.get("name")),
+            "created_at": _parse_time(value.get("created_at")),
             "partition_ids": [str(each) for each in ids] if isinstance(ids, list) else [],
         }
 
@@ -77,25 +113,26 @@ class HubClient:
         return (await self.get_eventhub_properties())["partition_ids"]
 
     async def get_partition_properties(self, partition_id: str) -> PartitionProperties:
-        """Where a partition begins and ends now."""
-        told = await self._read("com.microsoft:partition", partition=partition_id)
+        """Where the partition begins and ends now."""
+        value = await self._read("com.microsoft:partition", partition=partition_id)
+        last_number = value.get("last_enqueued_sequence_number")
         return {
-            "eventhub_name": str(told.get("name")),
-            "id": str(told.get("partition")),
-            "beginning_sequence_number": _to_integer(told.get("begin_sequence_number")),
-            "last_enqueued_sequence_number": _to_integer(told.get("last_enqueued_sequence_number")),
-            "last_enqueued_offset": str(told.get("last_enqueued_offset")),
-            "last_enqueued_time_utc": _to_datetime(told.get("last_enqueued_time_utc")),
-            "is_empty": bool(told.get("is_partition_empty")),
+            "eventhub_name": str(value.get("name")),
+            "id": str(value.get("partition")),
+            "beginning_sequence_number": _parse_number(value.get("begin_sequence_number")),
+            "last_enqueued_sequence_number": _parse_number(last_number),
+            "last_enqueued_offset": str(value.get("last_enqueued_offset")),
+            "last_enqueued_time_utc": _parse_time(value.get("last_enqueued_time_utc")),
+            "is_empty": bool(value.get("is_partition_empty")),
         }
 
     async def get_service_product(self) -> str:
-        """`Penstock`, or what else the service calls itself; empty where it says nothing."""
+        """`Penstock`, or the name that another service gives itself; empty where it has none."""
         connection = await with_retry(self._retry, self._own_connection)
         return connection.product
 
     async def close(self) -> None:
-        """Harmless when done before. What waits ends with an error."""
+        """Pending calls raise ClientError. A second call does nothing."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -108,7 +145,7 @@ class HubClient:
             raise ClientClosed("The client is closed.")
 
     async def _connect(self, path: str) -> Connection:
-        """A new connection with a token for `path`, the caller's to close."""
+        """A new connection with a token for `path`. The caller closes it."""
         self._check_open()
         connection = await connect(
             self._endpoint,
@@ -126,7 +163,7 @@ class HubClient:
         return connection
 
     async def _own_connection(self) -> Connection:
-        """The client's own connection, opened when there is none that can be used."""
+        """The client's own connection, opened where there is no usable one."""
         connection = self._connection
         if connection is not None and connection.is_usable:
             return connection
@@ -155,35 +192,28 @@ class HubClient:
             **options,
         }
 
-        async def ask() -> Message:
+        async def read() -> Message:
             connection = await self._own_connection()
             try:
                 return await connection.manage(properties, hub=self.eventhub_name)
             except ClientTimedOut:
-                connection.abort()  # the next try begins with another socket
+                connection.abort()  # the retry opens another socket
                 raise
 
-        answer = await with_retry(self._retry, ask)
+        answer = await with_retry(self._retry, read)
         value = answer.body.value if isinstance(answer.body, ValueBody) else None
         if not isinstance(value, dict):
             raise ClientError("$management answered without a map of properties.")
         return value
 
 
-def _hub_name(endpoint: Endpoint, name: str | None) -> str:
-    hub = name or endpoint.hub
-    if not hub:
-        raise ArgumentError("No hub is named: give eventhub_name, or EntityPath in the string.")
-    return hub
-
-
-def _to_integer(value: object) -> int:
+def _parse_number(value: object) -> int:
     return int(value) if isinstance(value, int) else -1
 
 
-def _to_datetime(value: object) -> datetime:
-    """A partition without events tells the first day of the year 1 (protocol.md 3.2)."""
+def _parse_time(value: object) -> datetime:
+    """The time of a partition without events is the first day of the year 1 (protocol.md 3.2)."""
     try:
-        return _EPOCH + int(value) * _MS if isinstance(value, int) else _FIRST_DAY
+        return to_datetime(int(value)) if isinstance(value, int) else _FIRST_DAY
     except OverflowError:
         return _FIRST_DAY

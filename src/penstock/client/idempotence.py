@@ -1,6 +1,6 @@
-"""The numbers of an idempotent producer (protocol.md 4.7), and the annotations that carry them.
+"""The numbers of an idempotent producer (protocol.md 4.7), and the annotations that contain them.
 
-Every number has its full width, so that a batch knows its size before it knows its numbers:
+Every number has its full width, so that the size of a batch does not depend on its numbers:
 
     00 53 72 c1 <size> <count>  <id: 81 u64> <epoch: 61 u16> <number: 71 u32>  [<partition key>]
 """
@@ -25,7 +25,7 @@ _ID, _EPOCH, _NUMBER = struct.Struct(">q"), struct.Struct(">h"), struct.Struct("
 
 
 class ProducerState(msgspec.Struct):
-    """`published` is the last number that the service has, or was given."""
+    """`published` is the last number that was sent to the service."""
 
     id: int
     epoch: int
@@ -38,7 +38,7 @@ class ProducerState(msgspec.Struct):
 
 @lru_cache(maxsize=4096)
 def annotations_section(partition_key: str | None, *, stamped: bool = False) -> bytes:
-    """The encoded section, or nothing when there is nothing to say."""
+    """The encoded message-annotations section; empty without key and numbers."""
     pairs: list[bytes] = []
     if stamped:
         for name, blank in ((PRODUCER_ID, "81" + "00" * 8), (PRODUCER_EPOCH, "610000")):
@@ -55,10 +55,10 @@ def annotations_section(partition_key: str | None, *, stamped: bool = False) -> 
 
 
 def write_stamp(data: bytearray, start: int, producer: ProducerState, number: int) -> None:
-    """Write the numbers into the section at `start`, which `annotations_section` made."""
-    place = start + (6 if data[start + 3] == 0xC1 else 12) + 2 + len(PRODUCER_ID) + 1
-    _ID.pack_into(data, place, producer.id)
-    place += _ID.size + 2 + len(PRODUCER_EPOCH) + 1
-    _EPOCH.pack_into(data, place, producer.epoch)
-    place += _EPOCH.size + 2 + len(PRODUCER_SEQUENCE) + 1
-    _NUMBER.pack_into(data, place, number % _CYCLE)
+    """Write the numbers into the section at `start`, which `annotations_section` built."""
+    position = start + (6 if data[start + 3] == 0xC1 else 12) + 2 + len(PRODUCER_ID) + 1
+    _ID.pack_into(data, position, producer.id)
+    position += _ID.size + 2 + len(PRODUCER_EPOCH) + 1
+    _EPOCH.pack_into(data, position, producer.epoch)
+    position += _EPOCH.size + 2 + len(PRODUCER_SEQUENCE) + 1
+    _NUMBER.pack_into(data, position, number % _CYCLE)

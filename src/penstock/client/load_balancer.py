@@ -1,9 +1,9 @@
-"""Which partitions a processor renews, claims, steals and gives up: decided from a list of leases.
+"""Which partitions a processor renews, claims, steals and gives up, decided from a list of leases.
 
-Pure. Whoever decides from the same list makes the same plan and carries out its own part of it, so
-that processors do not get in each other's way: every move goes from one that has too many to one
-that has too few, none goes back, and a balanced list moves nothing. Where lists differ (somebody
-claimed meanwhile, or owns nothing yet and is not seen) etags let one of them through.
+A pure function. Processors with the same list compute the same plan and carry out their own part of
+it, so they do not disturb each other: every move goes from an owner with too many partitions to one
+with too few, none goes back, and a balanced list moves nothing. Where the lists differ (a processor
+claimed meanwhile, or owns nothing yet and is not listed), the etags let only one claim win.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Strategy = Literal["greedy", "balanced"]
 
 
 class PartitionOwnership(msgspec.Struct, frozen=True):
-    """A lease as a store lists it; `owner_id` is empty when it was given up."""
+    """A lease as a store lists it; an empty `owner_id` means that it was released."""
 
     partition_id: str
     owner_id: str
@@ -26,16 +26,16 @@ class PartitionOwnership(msgspec.Struct, frozen=True):
 
 
 class BalanceDecision(msgspec.Struct, frozen=True):
-    """Partition ids, in the order in which they are to be taken."""
+    """Partition ids, in the order of the claims."""
 
     renew: list[str]
-    """Mine by the list. Whether they still are, the etag tells."""
+    """Owned by the list; the claim shows whether that is still true."""
     claim: list[str]
-    """Nobody's: never owned, given up, or not renewed in time."""
+    """Without an owner: never owned, released, or not renewed in time."""
     steal: list[str]
-    """Another's, who has more than its share."""
+    """Owned by a processor that has more than its share."""
     relinquish: list[str]
-    """Held until now, and not mine by the list."""
+    """Held until now, but not owned by the list."""
 
 
 def decide(
@@ -48,10 +48,10 @@ def decide(
     expiration_s: float,
     strategy: Strategy = "greedy",
 ) -> BalanceDecision:
-    """What `owner_id`, who holds `held`, does now. A greedy one takes its whole share at once, a
-    balanced one a partition at a time, so that what moves is spread over time."""
-    known = set(partition_ids)
-    listed = {each.partition_id: each for each in ownerships if each.partition_id in known}
+    """What the processor `owner_id`, which holds `held`, does in this round. The greedy strategy
+    claims the whole share at once, the balanced one a partition per round."""
+    existing = set(partition_ids)
+    listed = {each.partition_id: each for each in ownerships if each.partition_id in existing}
     owned: dict[str, list[str]] = {owner_id: []}
     free: list[str] = []
     for partition in partition_ids:
@@ -68,10 +68,10 @@ def decide(
 
 
 def fair_shares(counts: dict[str, int], partition_count: int) -> dict[str, int]:
-    """How many each owner is to have: all the same or one more, the one more for those who have
-    most already, so that as few as possible move.
+    """How many partitions each owner gets: equal numbers, or one more for the owners that have most
+    already, so that few partitions move.
 
-    >>> shares({"a": 4, "b": 2, "c": 2}, 8)
+    >>> fair_shares({"a": 4, "b": 2, "c": 2}, 8)
     {'a': 3, 'b': 3, 'c': 2}
     """
     least, more = divmod(partition_count, len(counts))
@@ -80,8 +80,8 @@ def fair_shares(counts: dict[str, int], partition_count: int) -> dict[str, int]:
 
 
 def _is_live(lease: PartitionOwnership, owner_id: str, now_s: float, expiration_s: float) -> bool:
-    """Expired is what was not renewed for longer than that (protocol.md 11.1). My own counts as
-    mine however old it is: its etag tells whether somebody took it while I stood still."""
+    """Whether the lease is not expired (protocol.md 11.1). The processor's own lease counts however
+    old it is: its etag shows whether another one claimed it meanwhile."""
     if lease.owner_id == owner_id:
         return True
     return bool(lease.owner_id) and lease.modified_s + expiration_s >= now_s
@@ -90,22 +90,22 @@ def _is_live(lease: PartitionOwnership, owner_id: str, now_s: float, expiration_
 def _plan_claims(
     owned: dict[str, list[str]], free: list[str], owner_id: str
 ) -> tuple[list[str], list[str]]:
-    """My part of the plan: free partitions and those above somebody's share are given, in order,
-    to whoever lacks some, the poorest first."""
+    """The part of `owner_id` in the plan: partitions to claim, and to steal. Free partitions and
+    those above an owner's share go, in order, to the owners that lack some, the poorest first."""
     counts = {owner: len(partitions) for owner, partitions in owned.items()}
     share = fair_shares(counts, sum(counts.values()) + len(free))
     spare = [
         partition
         for owner in sorted(owned)
-        for partition in owned[owner][share[owner] :]  # empty for those who lack some
+        for partition in owned[owner][share[owner] :]  # empty for owners that lack some
     ]
-    given = free + spare
+    available = free + spare
     begin = 0
     for owner in sorted(counts, key=lambda owner: (counts[owner], owner)):
         lacking = max(0, share[owner] - counts[owner])
         if owner == owner_id:
-            mine = given[begin : begin + lacking]
+            mine = available[begin : begin + lacking]
             from_free = max(0, len(free) - begin)
             return mine[:from_free], mine[from_free:]
         begin += lacking
-    raise AssertionError("the asking owner is among the owners")
+    raise AssertionError("owner_id is one of the owners")

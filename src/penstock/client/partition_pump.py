@@ -1,7 +1,7 @@
-"""One partition of a processor: a reader, the user's handlers, and the lease above them.
+"""One partition of a processor: its reader, the user's handlers, and its lease.
 
-The pump's own task is never cancelled: it begins and ends the reading, which is. So a reader is
-closed and the close handler called whatever happens to the reading.
+The task of the pump is never canceled. It starts a second task that reads, and only that one is
+canceled. So the reader is closed and the close handler is called, whatever happens to the reading.
 """
 
 from __future__ import annotations
@@ -10,78 +10,44 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum
-from typing import Protocol
 
 import msgspec
 
+from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientClosed, ClientStolen
 from penstock.client.event_data import EventData
 from penstock.client.event_position import EventPosition
+from penstock.client.hub_client import LastEnqueued
 from penstock.client.leases import Lease, LeaseLost, Leases, ProcessorCheckpoint
-from penstock.client.properties import LastEnqueued, PartitionProperties
+from penstock.client.receiver import PartitionReceiver
+from penstock.model.backoff import Backoff
 from penstock.model.errors import ArgumentError
 
-_BACKOFF_S = 0.5
-_BACKOFF_S_MAX = 30.0
-_JITTER = 0.2  # pumps that failed together do not come back together
+_BACKOFF = Backoff(0.5, 30.0, jitter=0.2)
 _CLOSE_S = 30.0  # for the user's close handler
 _log = logging.getLogger(__name__)
 
 
 class CloseReason(Enum):
-    """Why a partition is not processed any more; names and values are the official SDK's."""
+    """Why the processing of a partition ended; names and values are the official SDK's."""
 
     SHUTDOWN = 0
     OWNERSHIP_LOST = 1
 
 
-class EventReceiver(Protocol):
-    """PartitionReceiver, as far as a pump needs it."""
-
-    @property
-    def last_enqueued(self) -> LastEnqueued | None: ...
-    async def open(self) -> None: ...
-    async def receive_batch(
-        self, max_batch_size: int = ..., max_wait_time_s: float | None = ...
-    ) -> list[EventData]: ...
-    async def close(self) -> None: ...
-
-
-class ConsumerClient(Protocol):
-    """EventHubConsumerClient, as far as a processor needs it."""
-
-    @property
-    def fully_qualified_namespace(self) -> str: ...
-    @property
-    def eventhub_name(self) -> str: ...
-    @property
-    def consumer_group(self) -> str: ...
-    async def get_partition_ids(self) -> list[str]: ...
-    async def get_partition_properties(self, partition_id: str) -> PartitionProperties: ...
-    def open_partition(
-        self,
-        partition_id: str,
-        position: EventPosition,
-        *,
-        owner_level: int | None = ...,
-        prefetch: int = ...,
-        track_last_enqueued: bool = ...,
-    ) -> EventReceiver: ...
-
-
 class PumpProgress(msgspec.Struct):
-    """How far a pump came; what a context tells of it."""
+    """How far a pump is; its context reads this."""
 
     checkpoint: ProcessorCheckpoint | None
     last_event: EventData | None = None
-    reader: EventReceiver | None = None
+    reader: PartitionReceiver | None = None
     is_stolen: bool = False
 
 
 class PartitionContext:
-    """What handlers get beside the events. One for each time that a partition is owned."""
+    """The partition that a handler is called for. There is one for each time of ownership."""
 
     def __init__(self, lease: Lease, leases: Leases, progress: PumpProgress) -> None:
         self.partition_id = lease.partition_id
@@ -98,21 +64,21 @@ class PartitionContext:
 
     @property
     def last_enqueued(self) -> LastEnqueued | None:
-        """The partition's end; needs `track_last_enqueued` of the processor."""
+        """The end of the partition; needs `track_last_enqueued` of the processor."""
         reader = self._progress.reader
         return None if reader is None else reader.last_enqueued
 
     async def update_checkpoint(self, event: EventData | None = None) -> None:
-        """Whoever owns the partition next begins behind this event: the last one that the handler
-        was given when None. Raises LeaseLost when the partition is not ours any more, and what
-        the store raises."""
+        """Store this event, by default the last one that the handler was called with, as the
+        checkpoint: the next owner begins after it. Raises LeaseLost when this processor no longer
+        owns the partition, and the errors of the store."""
         event = event or self._progress.last_event
         if event is None:
             return
         if self._progress.is_stolen:
-            raise LeaseLost(f"Another reader took partition {self.partition_id}.")
+            raise LeaseLost(f"Another reader displaced that of partition {self.partition_id}.")
         if event.offset is None or event.sequence_number is None:
-            raise ArgumentError("A checkpoint is made of an event that was received.")
+            raise ArgumentError("A checkpoint needs an event that was received.")
         checkpoint = ProcessorCheckpoint(event.offset, event.sequence_number)
         await self._leases.save(self._lease, checkpoint)
         self._progress.checkpoint = checkpoint
@@ -125,9 +91,9 @@ OnClose = Callable[[PartitionContext, CloseReason], Awaitable[None]]
 
 
 class PumpSettings(msgspec.Struct, frozen=True):
-    """What every pump of a processor does."""
+    """What all pumps of a processor share."""
 
-    consumer: ConsumerClient
+    consumer: EventHubConsumerClient
     on_events: OnEvents
     on_error: OnError  # never raises
     on_partition_initialize: OnInitialize | None
@@ -140,7 +106,7 @@ class PumpSettings(msgspec.Struct, frozen=True):
 
 
 class PartitionPump:
-    """Reads from the checkpoint, or from `start`, for as long as the lease holds."""
+    """Reads from the checkpoint, or else from `start`, for as long as the lease is valid."""
 
     def __init__(
         self,
@@ -155,9 +121,9 @@ class PartitionPump:
         self.lease = lease
         self.reason = CloseReason.SHUTDOWN
         self.error: Exception | None = None
-        """What ended it, unless it was told to end: ClientStolen or ClientClosed."""
+        """ClientStolen or ClientClosed, where that ended the pump."""
         self.is_proven = False
-        """A handler took events."""
+        """A handler has succeeded."""
         self._work = work
         self._start = start
         self._progress = PumpProgress(checkpoint)
@@ -172,7 +138,7 @@ class PartitionPump:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Until it is told to end, or the partition is another's."""
+        """Until `finish`, `abort` or `lose` is called, or another reader displaces this one."""
         self._watch_lease()
         await self._pause(self._delay_s)
         while not self._ending.is_set():
@@ -188,19 +154,19 @@ class PartitionPump:
             self._timer.cancel()
 
     def finish(self) -> None:
-        """No other events; a handler that runs may end its work."""
+        """Read no more events; a running handler may end its work."""
         self._ending.set()
         if not self._is_handling:
             self.abort()
 
     def abort(self) -> None:
-        """At once, a handler too."""
+        """End at once; a running handler is canceled."""
         self._ending.set()
         if self._reading is not None:
             self._reading.cancel()
 
     def lose(self) -> None:
-        """The partition is another's, or may be soon."""
+        """End at once: another processor owns the partition, or may own it soon."""
         self.reason = CloseReason.OWNERSHIP_LOST
         self.lease.lose()
         self.abort()
@@ -208,7 +174,7 @@ class PartitionPump:
     # --- reading --------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Until it fails, or is to end."""
+        """Until an error, or until the pump ends."""
         work, context = self._work, self._context
         if not self._is_initialized:
             await self._initialize()
@@ -223,10 +189,10 @@ class PartitionPump:
         )
         await reader.open()
         while not self._ending.is_set():
-            # The next ones are taken when the handler is done: a slow one stops the reading.
+            # Waits for the handler, so a slow one stops the reading.
             events = await reader.receive_batch(work.max_batch_size, work.max_wait_time_s)
             if events or work.max_wait_time_s is not None:
-                await self._hand_over(events)
+                await self._handle(events)
 
     async def _initialize(self) -> None:
         self._is_initialized = True
@@ -235,20 +201,21 @@ class PartitionPump:
                 await self._work.on_partition_initialize(self._context)
 
     async def _first_position(self) -> EventPosition:
-        """Where the partition ends now, if that is where to start: a reader that has to be opened
-        again begins there too and skips nothing."""
+        """Replace "latest" by the present end of the partition, so that a reopened reader begins
+        there too and skips no event."""
         if self._start != EventPosition.latest():
             return self._start
-        known = await self._work.consumer.get_partition_properties(self._context.partition_id)
-        last = known["last_enqueued_sequence_number"]
+        partition_id = self._context.partition_id
+        partition = await self._work.consumer.get_partition_properties(partition_id)
+        last = partition["last_enqueued_sequence_number"]
         self._start = EventPosition.earliest()
         if last >= 0:
             self._start = EventPosition.from_sequence_number(last)
         return self._start
 
-    async def _hand_over(self, events: list[EventData]) -> None:
+    async def _handle(self, events: list[EventData]) -> None:
         context = self._context
-        if self.lease.is_over:  # we stood still for so long that its timer did not run yet
+        if self.lease.is_over:  # the process was suspended, and the timer has not run yet
             self.lose()
             raise LeaseLost(f"The lease of partition {context.partition_id} is over.")
         if events:
@@ -261,17 +228,17 @@ class PartitionPump:
             raise
         self.is_proven = True
         self._failures = 0
-        if events:
-            self._position = _next_position(events)
+        if events and events[-1].offset is not None:  # every received event has one
+            self._position = EventPosition.from_offset(events[-1].offset)
 
     def _replay_position(self) -> EventPosition:
-        """What is not in a checkpoint is not done: a handler that failed is given it again."""
+        """After the checkpoint: a handler that failed gets the events again."""
         checkpoint = self._progress.checkpoint
         return self._start if checkpoint is None else checkpoint.position
 
     @contextlib.contextmanager
     def _handler_running(self) -> Iterator[None]:
-        """While the user's code runs, `finish` waits for it."""
+        """`finish` does not cancel the reading meanwhile."""
         self._is_handling = True
         try:
             yield
@@ -287,7 +254,7 @@ class PartitionPump:
         if not isinstance(error, Exception):
             raise error
         if isinstance(error, ClientStolen | ClientClosed):
-            # Whether the lease is still ours, the store tells; until then nobody is displaced.
+            # The next round reads the owner from the store; until then no reader is opened.
             self.error = error
             self._progress.is_stolen = True
             self.reason = CloseReason.OWNERSHIP_LOST
@@ -299,8 +266,8 @@ class PartitionPump:
         if reader is not None:
             try:
                 await reader.close()
-            except Exception:  # noqa: BLE001 - it is gone in any case
-                _log.warning("A reader did not close well.", exc_info=True)
+            except Exception:  # noqa: BLE001 - the connection is lost in any case
+                _log.warning("reader not closed in order", exc_info=True)
 
     async def _close(self) -> None:
         if not self._is_initialized or self._work.on_partition_close is None:
@@ -320,7 +287,7 @@ class PartitionPump:
                 await self._ending.wait()
 
     def _watch_lease(self) -> None:
-        """Armed again as often as the lease was renewed meanwhile."""
+        """A timer for the end of the lease, set again if the lease was renewed meanwhile."""
         remaining_s = self.lease.remaining_s
         if remaining_s <= 0:
             self.lose()
@@ -330,12 +297,5 @@ class PartitionPump:
 
 
 def restart_delay_s(failures: int) -> float:
-    """The pause after so many failures one after the other."""
-    pause = min(_BACKOFF_S * 2.0 ** min(failures - 1, 16), _BACKOFF_S_MAX)
-    return pause * (1 + _JITTER * (2 * random.random() - 1))  # noqa: S311 - no secret
-
-
-def _next_position(events: Sequence[EventData]) -> EventPosition:
-    offset = events[-1].offset
-    assert offset is not None  # it was received
-    return EventPosition.from_offset(offset)
+    """The pause after that many failures in a row."""
+    return _BACKOFF.pause_s(failures, random.random())  # noqa: S311 - no secret

@@ -1,8 +1,9 @@
-"""The event processor: shares a hub's partitions with others of its group, by leases in a store.
+"""The event processor: shares the partitions of a hub with others of its group, by leases.
 
-Every `load_balancing_interval_s` it lists the leases, renews its own, and claims or steals what it
-lacks (`balancing`). Each partition that it holds has a pump (`pump`). A reader that is displaced
-wakes the next round at once; the store is then asked whose the partition is.
+Every `load_balancing_interval_s` it lists the leases in the store, renews its own, and claims or
+steals the partitions that it lacks (`load_balancer`). Each partition that it owns has a pump
+(`partition_pump`). A displaced reader starts the next round at once, which reads from the store
+who owns the partition.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ import logging
 import random
 import uuid
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Self
 
+from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientClosed, ClientError
 from penstock.client.event_position import EventPosition
 from penstock.client.leases import CheckpointStore, Leases, ProcessorGroup
 from penstock.client.load_balancer import Strategy, decide
 from penstock.client.partition_pump import (
-    ConsumerClient,
     OnClose,
     OnError,
     OnEvents,
@@ -37,21 +37,21 @@ from penstock.client.receiver import PREFETCH
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import ArgumentError
 
-_JITTER = 0.1  # processors that began together do not list and claim in step for ever
-_AFTER_FAILURE = 0.25  # of the interval: a lease lasts two of them at least
-_PARTITIONS_S = 300.0  # a hub of Azure's dedicated kind may get more
-_STOP_S = 30.0  # for handlers that run when it is stopped
+_JITTER = 0.1  # so that processors that started together do not stay synchronous
+_AFTER_FAILURE = 0.25  # of the interval: a lease lasts at least two intervals
+_PARTITIONS_S = 300.0  # a hub of a dedicated cluster may get more partitions
+_STOP_S = 30.0  # for running handlers to end
 _ERROR_S = 30.0  # for the user's error handler
 _inside: contextvars.ContextVar[object] = contextvars.ContextVar("penstock-processor")
 _log = logging.getLogger(__name__)
 
 
 class EventProcessorClient:
-    """Made once, started once. The consumer and the store are the caller's to close, afterwards."""
+    """Can be started once. The caller closes consumer and store afterwards."""
 
     def __init__(
         self,
-        consumer: ConsumerClient,
+        consumer: EventHubConsumerClient,
         checkpoint_store: CheckpointStore,
         on_events: OnEvents,
         *,
@@ -71,11 +71,11 @@ class EventProcessorClient:
         clock: Clock | None = None,
     ) -> None:
         """`on_events(context, events)` is called for one batch of a partition after the other, of
-        `max_batch_size` at most; with `max_wait_time_s` also with an empty one when nothing came.
-        Without a checkpoint a partition starts at `starting_position` (one for all, or by id), at
-        its end when that is not given. `on_error(context or None, error)` hears of everything that
-        went wrong; what can be tried again is. `clock` is for tests."""
-        _check(load_balancing_interval_s, ownership_expiration_s, strategy)
+        at most `max_batch_size` events; with `max_wait_time_s` also with an empty batch when no
+        event arrived in time. A partition without a checkpoint starts at `starting_position` (one
+        for all, or by id), by default at its end. `on_error(context or None, error)` is called for
+        every error, also for those that are retried. `clock` is for tests."""
+        _check_options(load_balancing_interval_s, ownership_expiration_s, strategy)
         if max_batch_size < 1:
             raise ArgumentError(f"max_batch_size is {max_batch_size}: it must be at least 1.")
         self.owner_id = owner_id or str(uuid.uuid4())
@@ -108,7 +108,7 @@ class EventProcessorClient:
         self._partitions: list[str] = []
         self._partitions_until_s = 0.0
         self._pumps: dict[str, tuple[PartitionPump, asyncio.Task[None]]] = {}
-        self._displaced: dict[str, int] = {}  # how often in a row, by a reader without a lease
+        self._displaced: dict[str, int] = {}  # times in a row by a reader without a lease
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._is_started = False
@@ -121,22 +121,18 @@ class EventProcessorClient:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
     @property
     def owned_partitions(self) -> list[str]:
-        """The ids of those whose leases it holds now."""
-        return [each for each, lease in self._leases.held.items() if not lease.is_over]
+        """The ids of the partitions whose leases it holds now."""
+        leases = self._leases.held
+        return [partition for partition, lease in leases.items() if not lease.is_over]
 
     async def run(self) -> None:
-        """Until `stop` is called or this is cancelled: both let handlers end and give the leases
-        back. Raises ClientError if it cannot begin (no such hub, not allowed)."""
+        """Run until `stop` is called or this call is canceled: both let handlers end and release
+        the leases. Raises ClientError if it cannot start (no such hub, no right)."""
         await self.start()
         assert self._main is not None
         try:
@@ -145,9 +141,9 @@ class EventProcessorClient:
             await self.stop()
 
     async def start(self) -> None:
-        """The same in the background; returns when the hub has answered."""
+        """Run in the background; returns when the hub has answered. Raises as `run` does."""
         if self._is_started:
-            raise ClientClosed("A processor is started once: make another one.")
+            raise ClientClosed("A processor can be started once: create another one.")
         self._is_started = True
         try:
             await self._find_partitions()
@@ -158,8 +154,8 @@ class EventProcessorClient:
         self._main = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Handlers that run may end their work (30 s at most, and not beyond their leases), then
-        the leases are given back at once. From inside a handler it only asks for that."""
+        """Let running handlers end (within 30 s and their leases), then release the leases. Called
+        by a handler, it does not wait for that."""
         self._stopping.set()
         self._wake.set()
         for pump, _ in self._pumps.values():
@@ -170,7 +166,7 @@ class EventProcessorClient:
     # --- rounds ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        _inside.set(self)  # and of every task that begins in here
+        _inside.set(self)  # also for every task that is created below
         try:
             while not self._stopping.is_set():
                 self._wake.clear()
@@ -182,7 +178,7 @@ class EventProcessorClient:
             await self._end()
 
     async def _try_round(self) -> float:
-        """How much of the interval to wait."""
+        """Returns the share of the interval to wait for."""
         try:
             await self._round()
         except Exception as error:  # noqa: BLE001 - a store may raise anything
@@ -193,7 +189,7 @@ class EventProcessorClient:
     async def _round(self) -> None:
         leases = self._leases
         await self._find_partitions()
-        ownerships = await leases.look()
+        ownerships = await leases.list_ownerships()
         decision = decide(
             ownerships,
             self._partitions,
@@ -209,10 +205,10 @@ class EventProcessorClient:
         if self._stopping.is_set():
             return
         try:
-            await leases.take([*decision.renew, *decision.claim, *decision.steal])
+            await leases.claim([*decision.renew, *decision.claim, *decision.steal])
         finally:
             self._end_lost_pumps()
-        await self._begin_pumps()
+        await self._start_pumps()
 
     async def _find_partitions(self) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -226,22 +222,23 @@ class EventProcessorClient:
             if self._leases.held.get(partition) is not pump.lease or pump.lease.is_over:
                 pump.lose()
 
-    async def _begin_pumps(self) -> None:
-        """For what is held and has none: won just now, or displaced and found to be ours still."""
+    async def _start_pumps(self) -> None:
+        """For leases without a pump: new ones, and those whose reader was displaced although the
+        store still names this processor as the owner."""
         if not self._leases.held.keys() - self._pumps.keys():
             return
         checkpoints = await self._leases.checkpoints()
         if self._stopping.is_set():
             return
         for partition in sorted(self._leases.held.keys() - self._pumps.keys()):
-            times = self._displaced.get(partition, 0)
+            displacements = self._displaced.get(partition, 0)
             pump = PartitionPump(
                 self._work,
                 self._leases.held[partition],
                 self._leases,
-                start=self._start_of(partition),
+                start=self._starting_position_for(partition),
                 checkpoint=checkpoints.get(partition),
-                delay_s=restart_delay_s(times) if times else 0.0,
+                delay_s=restart_delay_s(displacements) if displacements else 0.0,
             )
             task = asyncio.create_task(pump.run())
             self._pumps[partition] = pump, task
@@ -250,7 +247,7 @@ class EventProcessorClient:
     def _on_pump_ended(self, partition: str, task: asyncio.Task[None]) -> None:
         pump, _ = self._pumps.pop(partition)
         if not task.cancelled() and (fault := task.exception()) is not None:
-            _log.error("The pump of partition %s failed.", partition, exc_info=fault)
+            _log.error("partition pump failed: partition=%s", partition, exc_info=fault)
         if pump.lease.is_over:
             if self._leases.held.get(partition) is pump.lease:
                 self._leases.drop(partition)
@@ -260,33 +257,37 @@ class EventProcessorClient:
                 0 if pump.is_proven else self._displaced.get(partition, 0)
             )
         if isinstance(pump.error, ClientClosed):
-            self._stopping.set()  # the consumer was closed: there is nothing to read with
+            self._stopping.set()  # the caller closed the consumer
         self._wake.set()
 
-    def _start_of(self, partition: str) -> EventPosition:
-        given = self._starting_position
-        if isinstance(given, EventPosition):
-            return given
-        return (given or {}).get(partition, EventPosition.latest())
+    def _starting_position_for(self, partition: str) -> EventPosition:
+        positions = self._starting_position
+        if isinstance(positions, EventPosition):
+            return positions
+        return (positions or {}).get(partition, EventPosition.latest())
 
     async def _report(self, context: PartitionContext | None, error: Exception) -> None:
-        """To the user, or to the log. Never raises."""
+        """Call the user's error handler, or log the error. Never raises."""
         if self._on_error is None:
-            where = "load balancing" if context is None else f"partition {context.partition_id}"
-            _log.warning("Processor %s, %s: %s", self.owner_id, where, error, exc_info=error)
+            partition = "-" if context is None else context.partition_id
+            _log.warning(
+                "processor error: owner=%s partition=%s error=%s",
+                *(self.owner_id, partition, error),
+                exc_info=error,
+            )
             return
-        # Between two rounds leases wait to be renewed.
+        # Without a context the load balancer waits for this, and leases must be renewed.
         within_s = min(_ERROR_S, self._interval_s) if context is None else _ERROR_S
         try:
             async with asyncio.timeout(within_s):
                 await self._on_error(context, error)
         except Exception:  # noqa: BLE001 - the user's code
-            _log.exception("The error handler failed.")
+            _log.exception("error handler of the processor failed: owner=%s", self.owner_id)
 
     # --- the end --------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """Each lease is given back when its pump has ended: one slow handler delays no other."""
+        """Release each lease when its pump has ended, so that a slow handler delays no other."""
         loop = asyncio.get_running_loop()
         ending = {task: partition for partition, (_, task) in self._pumps.items()}
         for pump, _ in list(self._pumps.values()):
@@ -310,11 +311,11 @@ class EventProcessorClient:
     async def _release(self, partitions: Iterable[str]) -> None:
         try:
             await self._leases.release(partitions)
-        except Exception as error:  # noqa: BLE001 - a store may raise anything; the lease will end
+        except Exception as error:  # noqa: BLE001 - a store may raise anything; the lease expires
             await self._report(None, error)
 
 
-def _check(interval_s: float, expiration_s: float, strategy: str) -> None:
+def _check_options(interval_s: float, expiration_s: float, strategy: str) -> None:
     if not interval_s > 0:
         raise ArgumentError(f"load_balancing_interval_s is {interval_s}: it must be above 0.")
     if not expiration_s >= 2 * interval_s:
@@ -323,4 +324,4 @@ def _check(interval_s: float, expiration_s: float, strategy: str) -> None:
             f"load_balancing_interval_s ({interval_s}), or leases end before they are renewed."
         )
     if strategy not in ("greedy", "balanced"):
-        raise ArgumentError(f"strategy is '{strategy}': 'greedy' or 'balanced' is meant.")
+        raise ArgumentError(f"strategy is '{strategy}': it must be 'greedy' or 'balanced'.")

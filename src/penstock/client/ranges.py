@@ -1,18 +1,15 @@
-"""Ranges of events for jobs: blocking, for threads and processes that have no event loop.
+"""Blocking reads of sequence ranges, for threads and processes without an event loop.
 
-A task of Spark reads its range with `read_chunks` and turns each chunk into columns by a kernel; a
-driver plans with a `HubReader`. Both open connections of their own and share nothing.
+A Spark task reads its range with `read_chunks`, and a kernel turns each chunk into columns. The
+driver plans with a `HubReader`. Each opens its own connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from concurrent.futures import TimeoutError as OverTime
-from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -20,26 +17,28 @@ import msgspec
 from penstock.client.connection import Transport
 from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientClosed, ClientTimedOut, EventsLost
-from penstock.client.event_position import EventPosition
-from penstock.client.inbox import MessageChunk
-from penstock.client.properties import EventHubProperties, PartitionProperties
+from penstock.client.event_position import EventPosition, to_milliseconds
+from penstock.client.hub_client import EventHubProperties, PartitionProperties
+from penstock.client.receiver import MessageChunk
 from penstock.client.retry import RetryPolicy
+from penstock.io.event_loop import new_event_loop
+from penstock.io.tls import unverified_tls_context
+from penstock.model.backoff import Backoff
 from penstock.model.errors import ArgumentError
 
 __all__ = ["EventsLost", "HubReader", "MessageChunk", "RangeSettings", "read_chunks"]
 
 T = TypeVar("T")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BACKOFF_S, _BACKOFF_MAX_S = 0.5, 5.0
-_FEW = 3  # retries at least
-_STOP_S = 10.0  # for a loop of ours to end
+_BACKOFF = Backoff(0.5, 5.0)
+_RETRIES_MIN = 3
+_STOP_S = 10.0  # for the loop of a HubReader to end
 
 
 class RangeSettings(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Where to read, and how. Can be pickled; what is shown of it has no secret.
+    """Where to read, and how. Can be pickled; its text contains no secret.
 
-    `prefetch` bounds the events that wait for the task; without it their size alone does.
-    `insecure` believes any certificate. With `owner_level` a reader displaces lower ones.
+    `prefetch` bounds the events that wait for the task; without it only their size does.
+    `insecure` accepts any certificate. With `owner_level` a reader displaces lower ones.
     """
 
     connection_string: str
@@ -62,15 +61,15 @@ class RangeSettings(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 def read_chunks(
     settings: RangeSettings, partition_id: str, first: int, last: int
 ) -> Iterator[MessageChunk]:
-    """The messages from sequence number `first` to `last`, both included, unopened, in order.
+    """The encoded messages from sequence number `first` to `last`, both included, in order.
 
-    A lost connection is opened again, for about `timeout_s`. It may begin behind `first`, and end
-    without any, where retention was quicker: the caller judges. Raises ClientError: EventsLost for
-    a gap behind that, ClientTimedOut when no event comes for `timeout_s`.
+    A lost connection is reopened, for about `timeout_s`. Where retention removed events at the
+    beginning of the range, the messages begin later, and there may be none. Raises ClientError:
+    EventsLost for a gap after that, ClientTimedOut when no event arrives for `timeout_s`.
     """
-    loop = event_loop_factory()
-    try:
-        client = _client(settings)
+    with _new_runner() as runner:
+        loop = runner.get_loop()
+        client = _open_client(settings)
         runs = client.read_runs(
             partition_id,
             first,
@@ -79,17 +78,12 @@ def read_chunks(
             owner_level=settings.owner_level,
         )
         try:
-            while True:
-                # Each turn of the loop costs as much as hundreds of events: few of them.
-                run = loop.run_until_complete(_next(runs))
-                if run is None:
-                    return
+            # A run of the loop costs as much as hundreds of events, so each one fetches many.
+            while run := loop.run_until_complete(_next(runs)):
                 yield from run
         finally:
             loop.run_until_complete(runs.aclose())
             loop.run_until_complete(client.close())
-    finally:
-        _close_loop(loop)
 
 
 async def _next(runs: AsyncGenerator[list[MessageChunk], None]) -> list[MessageChunk] | None:
@@ -97,13 +91,14 @@ async def _next(runs: AsyncGenerator[list[MessageChunk], None]) -> list[MessageC
 
 
 class HubReader:
-    """What a hub is and where its partitions begin and end, for a planner. Keeps one connection,
-    in a thread of its own; any thread may ask. Close it."""
+    """Properties of a hub and its partitions, for a planner. Any thread may call it; one
+    connection, on a thread of its own, serves all calls. Every method raises ClientError."""
 
     def __init__(self, settings: RangeSettings) -> None:
         self._timeout_s = settings.timeout_s
-        self._client = _client(settings)
-        self._loop = event_loop_factory()
+        self._client = _open_client(settings)
+        self._runner = _new_runner()
+        self._loop = self._runner.get_loop()
         self._is_closed = False
         self._closing = threading.Lock()
         self._thread = threading.Thread(
@@ -114,44 +109,38 @@ class HubReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def partition_ids(self) -> list[str]:
-        """Raises ClientError, as all of these."""
         return self._ask(self._client.get_partition_ids())
 
     def partitions(self) -> dict[str, PartitionProperties]:
-        """Of all partitions, by id, asked for at once."""
+        """The properties of all partitions, by id."""
         return self._ask(self._partitions())
 
     def sequence_at(self, partition_id: str, time_ms: int) -> int:
-        """The first sequence number that was stored at that time (milliseconds since 1970) or
-        later; the last one's successor when there is none."""
+        """The first sequence number that was stored at `time_ms` or later; one above the last
+        where there is none."""
         return self._ask(self._sequence_at(partition_id, time_ms))
 
     def sequence_at_offset(self, partition_id: str, offset: str, *, inclusive: bool = True) -> int:
-        """The same for the event at that offset, or the first one behind it."""
+        """The sequence number of the event at that offset (without `inclusive`, after it), or of
+        the next event."""
         return self._ask(self._sequence_at_offset(partition_id, offset, inclusive))
 
     def offset_of(self, partition_id: str, sequence_number: int) -> str | None:
-        """The offset of the event with that number; None when it is not there any more."""
+        """The offset of the event with that number; None where it is no longer retained."""
         return self._ask(self._offset_of(partition_id, sequence_number))
 
     def properties(self) -> EventHubProperties:
-        """The hub's name, when it was created, its partitions."""
         return self._ask(self._client.get_eventhub_properties())
 
     def service_product(self) -> str:
         return self._ask(self._client.get_service_product())
 
     def close(self) -> None:
-        """Harmless when done before."""
+        """Stop the thread and close the connection. A second call does nothing."""
         with self._closing:
             if self._is_closed:
                 return
@@ -162,32 +151,32 @@ class HubReader:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(_STOP_S)
                 if not self._thread.is_alive():
-                    _close_loop(self._loop)
+                    self._runner.close()
 
     async def _partitions(self) -> dict[str, PartitionProperties]:
         ids = await self._client.get_partition_ids()
-        told = await asyncio.gather(*(self._client.get_partition_properties(each) for each in ids))
-        return dict(zip(ids, told, strict=True))
+        read = self._client.get_partition_properties
+        properties = await asyncio.gather(*(read(partition_id) for partition_id in ids))
+        return dict(zip(ids, properties, strict=True))
 
     async def _sequence_at(self, partition_id: str, time_ms: int) -> int:
-        known = await self._client.get_partition_properties(partition_id)
-        behind = known["last_enqueued_sequence_number"] + 1
-        last_ms = (known["last_enqueued_time_utc"] - _EPOCH) // timedelta(milliseconds=1)
-        if known["is_empty"] or last_ms < time_ms:
-            return behind
+        partition = await self._client.get_partition_properties(partition_id)
+        last_ms = to_milliseconds(partition["last_enqueued_time_utc"])
+        if partition["is_empty"] or last_ms < time_ms:
+            return partition["last_enqueued_sequence_number"] + 1
         if time_ms <= 0:
-            return known["beginning_sequence_number"]
+            return partition["beginning_sequence_number"]
         return await self._first_at(partition_id, EventPosition.from_enqueued_ms(time_ms - 1))
 
     async def _sequence_at_offset(self, partition_id: str, offset: str, inclusive: bool) -> int:
-        known = await self._client.get_partition_properties(partition_id)
-        behind = known["last_enqueued_sequence_number"] + 1
-        last_offset = known["last_enqueued_offset"]
-        if known["is_empty"] or (offset == last_offset and not inclusive):
-            return behind
-        # Offsets are numbers nearly everywhere; where they are not, the service is asked.
-        if last_offset.isdigit() and offset.isdigit() and int(offset) > int(last_offset):
-            return behind
+        partition = await self._client.get_partition_properties(partition_id)
+        last_offset = partition["last_enqueued_offset"]
+        # Offsets are opaque, but nearly always numbers; for others the service decides below.
+        is_after_last = (
+            last_offset.isdigit() and offset.isdigit() and int(offset) > int(last_offset)
+        )
+        if partition["is_empty"] or is_after_last or (offset == last_offset and not inclusive):
+            return partition["last_enqueued_sequence_number"] + 1
         return await self._first_at(partition_id, EventPosition.from_offset(offset, inclusive))
 
     async def _offset_of(self, partition_id: str, sequence_number: int) -> str | None:
@@ -207,71 +196,49 @@ class HubReader:
             )
         return chunks[0].first
 
-    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+    def _ask(self, request: Coroutine[Any, Any, T]) -> T:
         if self._is_closed:
-            question.close()
+            request.close()
             raise ClientClosed("The reader of the hub is closed.")
-        answer = asyncio.run_coroutine_threadsafe(question, self._loop)
-        # Each step of it has a deadline of its own: this one is for a thread that died.
+        result = asyncio.run_coroutine_threadsafe(request, self._loop)
+        # Each step of the request has its own deadline; this one is for a thread that died.
         deadline_s = 10 * self._timeout_s + 60
         try:
-            return answer.result(deadline_s)
+            return result.result(deadline_s)
         except OverTime:
-            answer.cancel()
+            result.cancel()
             raise ClientTimedOut(f"The hub gave no answer within {deadline_s} s.") from None
 
 
-def _client(settings: RangeSettings) -> EventHubConsumerClient:
-    context: ssl.SSLContext | None = None
-    if settings.insecure:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+def _open_client(settings: RangeSettings) -> EventHubConsumerClient:
     return EventHubConsumerClient(
         settings.connection_string,
         settings.consumer_group,
         eventhub_name=settings.eventhub_name,
-        ssl_context=context,
+        ssl_context=unverified_tls_context() if settings.insecure else None,
         ca_file=settings.ca_file,
-        retry=_policy(settings.timeout_s),
+        retry=_retry_policy(settings.timeout_s),
         timeout_s=settings.timeout_s,
         transport=settings.transport,
     )
 
 
-def _policy(timeout_s: float) -> RetryPolicy:
-    """Tries for about `timeout_s` in all: a service that restarts is back by then."""
-    pauses, pause, total = 0.0, _BACKOFF_S, 0
-    while pauses < timeout_s:
-        pauses += pause
-        pause = min(pause * 2, _BACKOFF_MAX_S)
-        total += 1
-    return RetryPolicy(max(total, _FEW), _BACKOFF_S, _BACKOFF_MAX_S)
+def _retry_policy(timeout_s: float) -> RetryPolicy:
+    """Retries for about `timeout_s` in all: a service that restarts is back by then."""
+    retries, pauses_s = 0, 0.0
+    while pauses_s < timeout_s:
+        retries += 1
+        pauses_s += _BACKOFF.pause_s(retries)
+    return RetryPolicy(max(retries, _RETRIES_MIN), _BACKOFF.first_s, _BACKOFF.max_s)
 
 
-def event_loop_factory() -> asyncio.AbstractEventLoop:
+def _new_runner() -> asyncio.Runner:
+    """Raises ArgumentError in a thread with a running event loop, which must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass
-    else:
-        raise ArgumentError(
-            "An event loop runs in this thread: ranges are read blocking, in a thread without "
-            "one. Use EventHubConsumerClient.read_chunks here."
-        )
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
+        return asyncio.Runner(loop_factory=new_event_loop)
+    raise ArgumentError(
+        "An event loop runs in this thread: ranges are read blocking, in a thread without one. "
+        "Use EventHubConsumerClient.read_chunks here."
+    )

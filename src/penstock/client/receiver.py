@@ -1,43 +1,117 @@
-"""A reader of one partition: columns for speed, EventData for comfort; reopens when it is lost."""
+"""A reader of one partition, which reopens its link when it is lost, and its queue of received
+messages. It returns events as EventData, as columns, which are faster, or as encoded messages."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
-from types import TracebackType
+from itertools import chain
 from typing import Any, Self
+
+import msgspec
 
 from penstock.amqp.errors import AmqpDecodeError
 from penstock.amqp.events import TransfersReceived
 from penstock.amqp.message import decode_message
-from penstock.client.connection import Connection, Receiver
+from penstock.client.connection import Connection
 from penstock.client.errors import ClientClosed, ClientError, ClientStolen, ClientTimedOut
 from penstock.client.event_data import EventData, to_events
-from penstock.client.event_position import EventPosition
-from penstock.client.inbox import MessageChunk, ReceiveQueue, join_columns
-from penstock.client.properties import LastEnqueued
+from penstock.client.event_position import EventPosition, to_datetime
+from penstock.client.hub_client import LastEnqueued
+from penstock.client.links import Receiver
 from penstock.client.retry import RetryAttempts, RetryPolicy
 from penstock.kernels import Columns, KernelError, decode_events
 from penstock.model.errors import ArgumentError
 
 PREFETCH = 3000
 BUFFER_BYTES = 8 * 1024 * 1024
-"""What a reader holds at most, about: credit is given by the size that events have shown."""
+"""About what a reader holds at most: the credit follows from the size of the recent events."""
 _FIRST_CREDIT = 300  # before the size of events is known
-_MOMENT_S = 0.002
-_LIVED_S = 30.0  # a link that lived so long was no failure
+_GATHER_S = 0.002  # more messages mostly follow the first one within this time
+_LIVED_S = 30.0  # the loss of a link that lived this long does not count as a failed attempt
 _RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EVENTS_MAX = 2**62
+_COLUMN_NAMES = Columns.__struct_fields__
+assert _COLUMN_NAMES[-1] == "body_kinds"  # the only column that is not a list
 
 Connect = Callable[[], Awaitable[Connection]]
 
 
-class PartitionReceiver:
-    """Made by `EventHubConsumerClient.open_partition`; opens when its context is entered.
+class MessageChunk(msgspec.Struct, frozen=True):
+    """Delivered messages, encoded: message i is data[bounds[2 * i]:bounds[2 * i + 1]]. `first` and
+    `last` are the sequence numbers of the first and the last message."""
 
-    One task at a time may receive. A reader whose place was taken raises ClientStolen.
+    data: bytes
+    bounds: list[int]
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        return len(self.bounds) >> 1
+
+    @property
+    def size(self) -> int:
+        """Bytes from the first message to the end of the last one."""
+        return self.bounds[-1] - self.bounds[0]
+
+    def __repr__(self) -> str:
+        return f"<MessageChunk {self.count} events, {self.first} to {self.last}>"
+
+
+class ReceiveQueue:
+    """Received messages that no caller has taken yet, in order. They are decoded when taken."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[MessageChunk] = deque()
+        self._taken = 0  # messages of the first chunk that were taken
+        self.events = 0
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return self.events > 0
+
+    def add(self, chunk: MessageChunk) -> None:
+        self._chunks.append(chunk)
+        self.events += chunk.count
+        self.bytes += chunk.size
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self._taken = self.events = self.bytes = 0
+
+    def take_chunks(self) -> list[MessageChunk]:
+        """All chunks. Not for a caller that also uses `take`, which splits chunks."""
+        assert self._taken == 0
+        chunks = list(self._chunks)
+        self.clear()
+        return chunks
+
+    def take(self, events_max: int) -> list[tuple[bytes, list[int]]]:
+        """Data and bounds of the next messages, at most `events_max`."""
+        parts: list[tuple[bytes, list[int]]] = []
+        room = events_max
+        while self._chunks and room > 0:
+            chunk, start = self._chunks[0], self._taken
+            count = min(chunk.count - start, room)
+            is_whole = count == chunk.count
+            bounds = chunk.bounds if is_whole else chunk.bounds[2 * start : 2 * (start + count)]
+            parts.append((chunk.data, bounds))
+            room -= count
+            self.events -= count
+            self._taken += count
+            if self._taken == chunk.count:
+                self._chunks.popleft()
+                self._taken = 0
+                self.bytes -= chunk.size
+        return parts
+
+
+class PartitionReceiver:
+    """Created by `EventHubConsumerClient.open_partition`; opened when its context is entered.
+
+    One task at a time may receive. A displaced reader raises ClientStolen.
     """
 
     def __init__(
@@ -55,32 +129,32 @@ class PartitionReceiver:
         last_sequence_number: int | None = None,
         enough_bytes: int = 0,
     ) -> None:
-        """With `last_sequence_number` no credit is given for what lies behind it. Without
-        `prefetch` only the size of events bounds what is held. Who waits is woken when there are
-        `enough_bytes`, or a moment after the first."""
+        """With `last_sequence_number` no credit is granted for later events. Without `prefetch`
+        only the size of events bounds the queue. A waiting caller is woken when `enough_bytes` have
+        arrived, or 2 ms after the first message."""
         if prefetch is not None and prefetch < 1:
             raise ArgumentError(f"prefetch is {prefetch}: it must be at least 1.")
         self.partition_id = partition_id
-        self.position = position  # where a lost link goes on: behind what was received last
+        self.position = position  # where a reopened link begins: after the last received event
         self.owner_level = owner_level
         self._connect = connect
         self._address = address
         self._prefetch = _EVENTS_MAX if prefetch is None else prefetch
         self._track = track_last_enqueued
         self._timeout_s = timeout_s
-        self._tries = RetryAttempts(retry)
-        self._until = last_sequence_number
+        self._attempts = RetryAttempts(retry)
+        self._last_wanted = last_sequence_number
         self._enough_bytes = enough_bytes
-        self._moment: asyncio.TimerHandle | None = None
-        self._received: int | None = None  # the last sequence number
-        self._inbox = ReceiveQueue()
-        self._event_bytes: int | None = None  # of one, on average, lately
-        self._newest = b""  # the last message, for what it says of the partition's end
+        self._gather_timer: asyncio.TimerHandle | None = None
+        self._last_received: int | None = None  # sequence number
+        self._queue = ReceiveQueue()
+        self._event_bytes: int | None = None  # average of the last run
+        self._newest = b""  # the last message, which describes the partition's end
         self._connection: Connection | None = None
         self._receiver: Receiver | None = None
         self._arrival: asyncio.Future[None] | None = None
         self._error: ClientError | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<PartitionReceiver {self._address} {self.position.selector}>"
@@ -89,75 +163,65 @@ class PartitionReceiver:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def open(self) -> None:
-        """Attach, trying again as the policy says. Raises ClientError."""
-        assert self._keeping is None
-        while True:
-            try:
-                receiver = await self._attach()
-                break
-            except ClientError as error:
-                await self._tries.wait_or_raise(error)
-        self._keeping = asyncio.get_running_loop().create_task(self._keep(receiver))
-        self._keeping.add_done_callback(self._on_kept)
+        """Attach, with retries. Raises ClientError."""
+        assert self._keeper is None
+        receiver = await self._attempts.run(self._attach)
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(receiver))
+        self._keeper.add_done_callback(self._on_keeper_done)
 
     async def receive_batch(
         self, max_batch_size: int = 300, max_wait_time_s: float | None = None
     ) -> list[EventData]:
-        """As soon as there is one event, those that are there, at most `max_batch_size`. Empty
-        when none came within `max_wait_time_s` (the client's `timeout_s` when None)."""
+        """The available events, at most `max_batch_size`; waits for the first one. Empty where none
+        came within `max_wait_time_s`, or without it within the client's `timeout_s`."""
         if max_batch_size < 1:
             raise ArgumentError(f"max_batch_size is {max_batch_size}: it must be at least 1.")
         return to_events(await self._take(max_batch_size, max_wait_time_s))
 
     async def receive_columns(self, max_wait_time_s: float | None = None) -> Columns:
-        """The same as columns, all that are there; no row when none came in time."""
+        """All available events as columns; no row where none came in time."""
         return await self._take(_EVENTS_MAX, max_wait_time_s)
 
     async def receive_chunks(self, max_wait_time_s: float | None = None) -> list[MessageChunk]:
-        """The messages that are there, as they came, unopened; none when none came in time."""
+        """All available messages, encoded; none where none came in time."""
         await self._wait_for_events(max_wait_time_s)
-        chunks = self._inbox.take_chunks()
+        chunks = self._queue.take_chunks()
         self._grant()
         return chunks
 
     async def __aiter__(self) -> AsyncIterator[EventData]:
-        """Events without end."""
+        """All events from the position on, without end."""
         while True:
             for event in await self.receive_batch():
                 yield event
 
     @property
     def last_enqueued(self) -> LastEnqueued | None:
-        """The partition's end as the newest event told it; needs `track_last_enqueued`."""
+        """The partition's end by the newest event; needs `track_last_enqueued`."""
         if not self._newest:
             return None
         try:
-            told: dict[Any, Any] = decode_message(self._newest).delivery_annotations or {}
+            annotations: dict[Any, Any] = decode_message(self._newest).delivery_annotations or {}
             return {
-                "sequence_number": int(told["last_enqueued_sequence_number"]),
-                "offset": str(told["last_enqueued_offset"]),
-                "enqueued_time": _enqueued_time(told["last_enqueued_time_utc"]),
-                "retrieval_time": _enqueued_time(told["runtime_info_retrieval_time_utc"]),
+                "sequence_number": int(annotations["last_enqueued_sequence_number"]),
+                "offset": str(annotations["last_enqueued_offset"]),
+                "enqueued_time": to_datetime(int(annotations["last_enqueued_time_utc"])),
+                "retrieval_time": to_datetime(int(annotations["runtime_info_retrieval_time_utc"])),
             }
         except (AmqpDecodeError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     async def close(self) -> None:
-        """Harmless when done before."""
+        """Close the connection. A second call does nothing."""
         self._end(ClientClosed("The reader is closed."))
-        keeping, self._keeping = self._keeping, None
-        if keeping is not None:
-            keeping.cancel()
-            await asyncio.wait([keeping])
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -168,28 +232,28 @@ class PartitionReceiver:
         await self._wait_for_events(max_wait_s)
         columns: list[Columns] = []
         try:
-            for data, bounds in self._inbox.take(events_max):
-                columns.append(decode_events(data, bounds))
-        except KernelError as error:
-            self._inbox.clear()
-            self._end(_no_event(error))
-            if not columns:  # else those before it come first
-                raise _no_event(error) from None
+            for data, bounds in self._queue.take(events_max):
+                columns.append(decode_chunk(data, bounds))
+        except ClientError as error:
+            self._queue.clear()
+            self._end(error)
+            if not columns:  # otherwise the valid events before it are returned first
+                raise
         self._grant()
         return join_columns(columns)
 
     async def _wait_for_events(self, max_wait_s: float | None) -> None:
-        """Something is there, or the time is over. Raises when the reader is."""
+        """Wait for an event up to the deadline. Raises the error of a reader that has ended."""
         if isinstance(self._error, ClientStolen | ClientClosed):
-            self._inbox.clear()  # another one reads these now
-        if not self._inbox and self._error is None:
+            self._queue.clear()  # another reader receives these events again
+        if not self._queue and self._error is None:
             await self._wait(self._timeout_s if max_wait_s is None else max_wait_s)
-        if not self._inbox and self._error is not None:
+        if not self._queue and self._error is not None:
             raise self._error
 
     async def _wait(self, seconds: float) -> None:
-        """Until something arrived, the reader is over, or the time is."""
-        if self._keeping is None:
+        """Until messages arrive, the reader ends, or the time is over."""
+        if self._keeper is None:
             raise ClientClosed("The reader is not open: enter it with `async with`.")
         if self._arrival is not None:
             raise RuntimeError("Another task receives from this reader: one at a time may.")
@@ -198,16 +262,16 @@ class PartitionReceiver:
             await asyncio.wait([self._arrival], timeout=max(0.0, seconds))
         finally:
             self._arrival = None
-            if self._moment is not None:  # the next one who waits is not woken for this
-                self._moment.cancel()
-                self._moment = None
+            if self._gather_timer is not None:  # it must not wake the next caller
+                self._gather_timer.cancel()
+                self._gather_timer = None
 
-    def _wake_in_a_moment(self) -> None:
-        """More comes at once, most of the time: who reads a range is woken once for all of it."""
-        if self._inbox.bytes >= self._enough_bytes or self._received == self._until:
+    def _wake_when_enough(self) -> None:
+        """Wake the caller once for many messages: more mostly follow at once."""
+        if self._queue.bytes >= self._enough_bytes or self._last_received == self._last_wanted:
             self._wake()
-        elif self._moment is None and self._arrival is not None:
-            self._moment = self._arrival.get_loop().call_later(_MOMENT_S, self._wake)
+        elif self._gather_timer is None and self._arrival is not None:
+            self._gather_timer = self._arrival.get_loop().call_later(_GATHER_S, self._wake)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
@@ -221,29 +285,29 @@ class PartitionReceiver:
     # --- receiving ------------------------------------------------------------------------------
 
     async def _keep(self, receiver: Receiver) -> None:
-        """Reopen the link whenever it is lost, until that is useless."""
+        """Reopen the link whenever it is lost, until an attempt fails for good."""
         loop = asyncio.get_running_loop()
         while self._error is None:
             attached_s = loop.time()
             await asyncio.wait([receiver.ended])
             if loop.time() - attached_s >= _LIVED_S:
-                self._tries.reset()
+                self._attempts.reset()
             assert receiver.error is not None
             reopened = await self._reopen(receiver.error)
             if reopened is None:
                 return
             receiver = reopened
 
-    def _on_kept(self, keeping: asyncio.Task[None]) -> None:
-        """A fault of our own must not leave a reader that waits for ever."""
-        if not keeping.cancelled() and (fault := keeping.exception()) is not None:
+    def _on_keeper_done(self, keeper: asyncio.Task[None]) -> None:
+        """A bug in the task must not leave a caller waiting for ever."""
+        if not keeper.cancelled() and (fault := keeper.exception()) is not None:
             self._end(ClientError(f"The reader failed: {fault!r}"))
 
     async def _reopen(self, lost: ClientError) -> Receiver | None:
-        """The link again, where it ended; None when it is over."""
+        """Attach again after the last received event; None where the reader has ended."""
         while True:
             try:
-                await self._tries.wait_or_raise(lost)
+                await self._attempts.wait_or_raise(lost)
                 return await self._attach()
             except ClientError as error:
                 if error is lost:
@@ -268,7 +332,7 @@ class PartitionReceiver:
                 desired_capabilities=[_RUNTIME_METRIC] if self._track else None,
             )
         except ClientTimedOut:
-            connection.abort()  # the next try begins with another socket
+            connection.abort()  # the retry opens another socket
             raise
         self._receiver = receiver
         self._grant()
@@ -277,49 +341,67 @@ class PartitionReceiver:
     def _on_transfers(self, event: TransfersReceived) -> None:
         data, bounds = event.data, event.bounds
         try:
-            # Only where the run begins and ends: its events are opened when they are taken.
-            ends = decode_events(data, [*bounds[:2], *bounds[-2:]])
-        except KernelError as error:
-            self._end(_no_event(error))
+            # Only the first and the last event: the others are decoded when they are taken.
+            ends = decode_chunk(data, [*bounds[:2], *bounds[-2:]])
+        except ClientError as error:
+            self._end(error)
             return
         chunk = MessageChunk(data, bounds, ends.sequence_numbers[0], ends.sequence_numbers[-1])
         self._event_bytes = chunk.size // event.count + 1
-        self._received = chunk.last
+        self._last_received = chunk.last
         self.position = EventPosition.from_offset(ends.offsets[-1])
         if self._track:
             self._newest = data[bounds[-2] : bounds[-1]]
-        self._tries.reset()
-        self._inbox.add(chunk)
-        if self._inbox.bytes > 2 * BUFFER_BYTES and self._connection is not None:
-            self._connection.pause_reading()  # events grew all at once
+        self._attempts.reset()
+        self._queue.add(chunk)
+        if self._queue.bytes > 2 * BUFFER_BYTES and self._connection is not None:
+            self._connection.pause_reading()  # the events are much larger than the earlier ones
         self._grant()
-        self._wake_in_a_moment()
+        self._wake_when_enough()
 
     def _grant(self) -> None:
-        """Credit for what has room, when that is half of all: flows are few."""
+        """Grant credit for the free room once it is half of all, so that flows are few."""
         if self._receiver is None or self._connection is None:
             return
-        inbox, link = self._inbox, self._receiver.link
-        if inbox.bytes <= BUFFER_BYTES:
+        queue, link = self._queue, self._receiver.link
+        if queue.bytes <= BUFFER_BYTES:
             self._connection.resume_reading()
         whole = min(self._prefetch, _FIRST_CREDIT)
         if self._event_bytes is not None:
             whole = max(1, min(self._prefetch, BUFFER_BYTES // self._event_bytes))
-        room = whole - inbox.events
+        room = whole - queue.events
         if self._event_bytes is not None:
-            room = min(room, (BUFFER_BYTES - inbox.bytes) // self._event_bytes)
-        if self._until is not None and self._received is not None:
-            room = min(room, self._until - self._received)
+            room = min(room, (BUFFER_BYTES - queue.bytes) // self._event_bytes)
+        if self._last_wanted is not None and self._last_received is not None:
+            room = min(room, self._last_wanted - self._last_received)
             whole = min(whole, room)
         if room > link.credit and (room - link.credit) * 2 >= whole:
             link.grant(room)
             self._connection.schedule_flush()
 
 
-def _no_event(error: KernelError) -> ClientError:
-    return ClientError(f"The service delivered what is no event: {error}")
+def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
+    """The rows from `start` to `stop`."""
+    return Columns(*(getattr(columns, name)[start:stop] for name in _COLUMN_NAMES))
 
 
-def _enqueued_time(milliseconds: object) -> datetime:
-    assert isinstance(milliseconds, int)
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+def join_columns(parts: list[Columns]) -> Columns:
+    """The rows of all parts."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Columns([], [], [], [], [], [], [], [], b"")
+    kinds = b"".join([part.body_kinds for part in parts])
+    lists: list[Any] = [
+        list(chain.from_iterable([getattr(part, name) for part in parts]))
+        for name in _COLUMN_NAMES[:-1]
+    ]
+    return Columns(*lists, kinds)  # type: ignore[call-arg]  # as many lists as it has
+
+
+def decode_chunk(data: bytes, bounds: list[int]) -> Columns:
+    """Raises ClientError."""
+    try:
+        return decode_events(data, bounds)
+    except KernelError as error:
+        raise ClientError(f"The service delivered what is no event: {error}") from None

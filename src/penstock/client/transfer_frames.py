@@ -1,8 +1,8 @@
-"""Transfer frames made ahead: a load generator must not encode what it sends a million times.
+"""Transfer frames built in advance: a load generator must not encode a delivery a million times.
 
-A block of whole deliveries lies ready in memory. Deliveries of a block differ in nothing but their
-delivery-id (and the tag, which repeats it), so a block for other ids is the same bytes with a few
-columns written anew: one strided assignment a column, no Python per delivery.
+A block of whole deliveries is kept in memory. The deliveries of a block differ only in their
+delivery-id and in the tag, which repeats it. A block for other ids is the same bytes with a few
+columns overwritten: one strided assignment per column, and no Python code per delivery.
 
     <size u32> 02 00 <channel u16>  00 53 14  c0 <size> 0b
     70 <handle> 70 <delivery-id> a0 04 <tag> 70 <message-format> 42 <more> 40 40 42 42 42  <payload>
@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import struct
 
+from penstock.amqp.link import Link
+
 BATCH_FORMAT = 0x80013700  # protocol.md 4.4
 _BLOCK_BYTES = 256 * 1024  # writes below 64 KB cost throughput; this is four times that
-_BLOCK_DELIVERIES_MAX = 256  # then the low byte of the ids never changes
+_BLOCK_DELIVERIES_MAX = 256  # so that the low bytes of the ids are the same in every block
 _ID_MASK = 0xFFFFFFFF
 _LOW_BYTES = bytes(range(256))
 _TRUE, _FALSE = b"\x41", b"\x42"
-# AMQP 2.7.5, all 11 fields as the official SDKs write them; the id stands in both its places.
+# AMQP 2.7.5, all 11 fields as the official SDKs write them; positions of the two ids.
 _ID_AT = 8 + 3 + 3 + 5 + 1
 _TAG_AT = _ID_AT + 4 + 2
 _HEADER_BYTES = _TAG_AT + 4 + 5 + 7
@@ -39,7 +41,17 @@ def data_section(body: bytes) -> bytes:
 
 
 class TransferFraming:
-    """How one link's deliveries are framed."""
+    """How the deliveries of one link are framed."""
+
+    @staticmethod
+    def for_link(link: Link, message_format: int) -> TransferFraming:
+        session = link.session
+        return TransferFraming(
+            channel=session.channel,
+            handle=link.handle,
+            message_format=message_format,
+            frame_bytes_max=session.frame_bytes_max,
+        )
 
     def __init__(
         self, *, channel: int, handle: int, message_format: int, frame_bytes_max: int
@@ -51,29 +63,30 @@ class TransferFraming:
         assert self._room > 0
 
     def pieces(self, payload_size: int) -> int:
-        """How many frames one delivery of that size takes."""
+        """The number of frames of one delivery of that size."""
         return max(1, -(-payload_size // self._room))
 
-    def delivery(self, payload: bytes, delivery_id: int) -> bytes:
-        """All frames of one delivery; every piece repeats the id, as pyamqp does (E20)."""
+    def delivery(self, payload: bytes, delivery_id: int, *, is_settled: bool = False) -> bytes:
+        """All frames of one delivery; each repeats the delivery-id, as pyamqp does (E20)."""
+        settled = _TRUE if is_settled else _FALSE
         pieces = self.pieces(len(payload))
         if pieces == 1:
-            return self._header(len(payload), delivery_id, _FALSE) + payload
+            return self._header(len(payload), delivery_id, settled, _FALSE) + payload
         out: list[bytes | memoryview] = []
-        view = memoryview(payload)  # joined below: a large batch is copied once
+        view = memoryview(payload)  # without copies until the join below
         for piece in range(pieces):
             chunk = view[piece * self._room : (piece + 1) * self._room]
             more = _TRUE if piece + 1 < pieces else _FALSE
-            out += [self._header(len(chunk), delivery_id, more), chunk]
+            out += [self._header(len(chunk), delivery_id, settled, more), chunk]
         return b"".join(out)
 
     def id_columns(self, payload_size: int) -> list[int]:
-        """Where in a delivery the 4 bytes of its id stand."""
+        """The positions of the 4 bytes of the delivery-id in a delivery."""
         last = self.pieces(payload_size) - 1
         starts = [piece * (self._room + _HEADER_BYTES) for piece in range(last + 1)]
         return [start + at for start in starts for at in (_ID_AT, _TAG_AT)]
 
-    def _header(self, payload_size: int, delivery_id: int, more: bytes) -> bytes:
+    def _header(self, payload_size: int, delivery_id: int, settled: bytes, more: bytes) -> bytes:
         number = struct.pack(">I", delivery_id)
         fields = b"".join(
             (
@@ -81,7 +94,7 @@ class TransferFraming:
                 b"\x70" + number,
                 b"\xa0\x04" + number,
                 b"\x70" + struct.pack(">I", self._message_format),
-                _FALSE + more,  # settled, more
+                settled + more,
                 b"\x40\x40\x42\x42\x42",  # rcv-settle-mode, state, resume, aborted, batchable
             )
         )
@@ -90,40 +103,40 @@ class TransferFraming:
 
 
 class PreparedRun:
-    """A block of deliveries of one payload, renumbered in place."""
+    """A block of deliveries with the same payload, renumbered in place."""
 
     def __init__(self, framing: TransferFraming, payload: bytes) -> None:
         delivery = framing.delivery(payload, 0)
         self.pieces = framing.pieces(len(payload))
         self._stride = len(delivery)
         self._columns = framing.id_columns(len(payload))
-        # A power of two: the upper three bytes of the ids are then the same within a block.
+        # A power of two, so that the upper three bytes of the ids are the same within a block.
         count = _BLOCK_DELIVERIES_MAX
         while count > 1 and count * self._stride > _BLOCK_BYTES:
             count //= 2
         self._count = count
         self._block = bytearray(delivery * count)
         self._view = memoryview(self._block)
-        self._written: list[bytes] = [bytes(count)] * 4  # as `delivery` was made: all ids 0
+        self._written: list[bytes] = [bytes(count)] * 4  # the ids in the block: all 0
 
     def take(self, first_id: int, count_max: int) -> tuple[bytes, int]:
-        """Frames of deliveries first_id, first_id + 1, …, and how many: at least one, at most
-        `count_max`. The bytes are a copy: sockets keep what they could not write yet."""
+        """Frames of the deliveries first_id, first_id + 1, …, and their number: at least one, at
+        most `count_max`. The bytes are a copy, since a socket keeps what it could not write yet."""
         assert count_max > 0
         index = first_id % self._count
-        taken = min(count_max, self._count - index)
-        self._number(first_id - index)
+        count = min(count_max, self._count - index)
+        self._renumber(first_id - index)
         stride = self._stride
-        return bytes(self._view[index * stride : (index + taken) * stride]), taken
+        return bytes(self._view[index * stride : (index + count) * stride]), count
 
-    def _number(self, block_id: int) -> None:
-        """Write the ids block_id … into the block; block_id is a multiple of its count."""
+    def _renumber(self, block_id: int) -> None:
+        """Write the ids from block_id on into the block; block_id is a multiple of its count."""
         count = self._count
         high, low = divmod(block_id & _ID_MASK, 256)
         columns = [bytes((byte,)) * count for byte in high.to_bytes(3, "big")]
         columns.append(_LOW_BYTES[low : low + count])
-        for place, column in enumerate(columns):
-            if column != self._written[place]:
-                self._written[place] = column
+        for index, column in enumerate(columns):
+            if column != self._written[index]:
+                self._written[index] = column
                 for start in self._columns:
-                    self._block[start + place :: self._stride] = column
+                    self._block[start + index :: self._stride] = column

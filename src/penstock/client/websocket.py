@@ -1,10 +1,10 @@
-"""AMQP over WebSocket (protocol.md 1.2): a socket's face on the messages of a WebSocket."""
+"""AMQP over WebSocket (protocol.md 1.2): an asyncio transport over the messages of a WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
@@ -14,14 +14,11 @@ from websockets.typing import Subprotocol
 from penstock.client.errors import ClientDenied, ClientError, ClientNotFound
 from penstock.model.connection_string import Endpoint
 
-if TYPE_CHECKING:
-    from penstock.client.connection import Connection
-
 _PATH = "/$servicebus/websocket"
 _SUBPROTOCOL = Subprotocol("AMQPWSB10")
-_MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # the service sends what a socket write would hold
+_MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # the service sends one message per socket write
 _HTTPS_PORT, _HTTP_PORT = 443, 80
-_DEFAULT_PORTS = {5671: _HTTPS_PORT, 5672: _HTTP_PORT}  # AMQP's, when the endpoint names none
+_DEFAULT_PORTS = {5671: _HTTPS_PORT, 5672: _HTTP_PORT}  # for AMQP's default ports
 _REFUSALS: dict[int, type[ClientError]] = {
     401: ClientDenied,
     403: ClientDenied,
@@ -29,10 +26,21 @@ _REFUSALS: dict[int, type[ClientError]] = {
 }
 
 
+class StreamProtocol(Protocol):
+    """What the transport calls of a connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+
+
 async def open_websocket(
-    connection: Connection, endpoint: Endpoint, tls: ssl.SSLContext | None
+    connection: StreamProtocol, endpoint: Endpoint, tls: ssl.SSLContext | None
 ) -> None:
-    """Give the connection a WebSocket. The endpoint's port is that of HTTPS, 443 without one."""
+    """Open a WebSocket and connect `connection` to it. The endpoint's port is the HTTPS port, 443
+    by default. Raises ClientError, OSError."""
     port = _DEFAULT_PORTS.get(endpoint.port, endpoint.port)
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     uri = f"{'ws' if tls is None else 'wss'}://{host}:{port}{_PATH}"
@@ -43,8 +51,8 @@ async def open_websocket(
             subprotocols=[_SUBPROTOCOL],
             compression=None,
             max_size=_MESSAGE_BYTES_MAX,
-            ping_interval=None,  # AMQP has heartbeats of its own
-            open_timeout=None,  # the caller's deadline holds
+            ping_interval=None,  # AMQP has its own heartbeats
+            open_timeout=None,  # the caller sets the deadline
             proxy=None,
         )
     except InvalidHandshake as error:
@@ -55,9 +63,10 @@ async def open_websocket(
 
 
 class ClientWebSocketTransport(asyncio.Transport):
-    """What `Connection` needs of a transport; a task reads, another writes what was queued."""
+    """The part of a transport that `Connection` uses. One task reads, another one writes the
+    queued data."""
 
-    def __init__(self, socket: ClientConnection, connection: Connection) -> None:
+    def __init__(self, socket: ClientConnection, connection: StreamProtocol) -> None:
         super().__init__()
         self._socket = socket
         self._connection = connection
@@ -97,7 +106,7 @@ class ClientWebSocketTransport(asyncio.Transport):
         self._may_read.set()
 
     def close(self) -> None:
-        """What is queued is written first."""
+        """Write the queued data, then close."""
         self._is_closing = True
         self._has_queued.set()
 
@@ -131,7 +140,7 @@ class ClientWebSocketTransport(asyncio.Transport):
                 await self._write_queued()
             await self._socket.close()
         except (OSError, WebSocketException):
-            self._socket.transport.abort()  # the reading task tells
+            self._socket.transport.abort()  # the reading task reports the loss
 
     async def _write_queued(self) -> None:
         data = b"".join(self._queued)

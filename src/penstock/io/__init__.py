@@ -1,1 +1,1 @@
-"""Small shared parts that touch files and sockets."""
+"""I/O that several packages need, written once. Pure packages do not import it."""

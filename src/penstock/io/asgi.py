@@ -1,4 +1,4 @@
-"""One HTTP request as raw ASGI: bounded reading, one answer."""
+"""One ASGI request: headers, query, bounded body, response."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ _QUERY_FIELDS_MAX = 32
 
 
 class ClientDisconnected(Exception):
-    """The client hung up: there is nobody to answer."""
+    """The client closed the connection, so that no response can be sent."""
 
 
 def get_header(scope: Scope, name: bytes) -> str:
-    """The header's text, empty without one; ArgumentError when it is there twice."""
-    found = [value for key, value in scope["headers"] if key == name]
-    if len(found) > 1:
-        raise ArgumentError(f"The header {name.decode()} is there {len(found)} times.")
-    return found[0].decode("latin-1") if found else ""
+    """The value of the header, empty without one. Raises ArgumentError where it is repeated."""
+    values = [value for key, value in scope["headers"] if key == name]
+    if len(values) > 1:
+        raise ArgumentError(f"The header {name.decode()} is there {len(values)} times.")
+    return values[0].decode("latin-1") if values else ""
 
 
 def authenticate(scope: Scope) -> None:
-    """A token of the client was verified; the listener counts its connection accordingly."""
+    """Tell the listener that the client is authenticated; it limits other clients more."""
     notify = scope.get(names.AUTHENTICATE)
     if notify is not None:
         notify()
 
 
 def parse_query(scope: Scope) -> dict[str, str]:
-    """The query's fields, names in lower case, the last one of each."""
+    """The fields of the query by name in lower case; the last one of each name counts. Raises
+    ArgumentError."""
     try:
         text = scope["query_string"].decode("ascii")
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
@@ -50,7 +51,8 @@ def parse_query(scope: Scope) -> dict[str, str]:
 async def read_request_body(
     scope: Scope, receive: Receive, *, bytes_max: int, deadline_s: float
 ) -> bytes:
-    """The whole body; MessageTooLarge before more than allowed is kept."""
+    """The whole body. Raises MessageTooLarge before more than `bytes_max` are held in memory,
+    OperationTimedOut, ClientDisconnected."""
     declared = get_header(scope, b"content-length")
     if declared.isdigit() and len(declared) < 16 and int(declared) > bytes_max:
         raise _too_large(int(declared), bytes_max)
@@ -76,13 +78,13 @@ async def read_request_body(
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """The body again, for the application behind."""
+    """A `receive` that returns the body that was read already, for the next application."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> Message:
+    async def replay() -> Message:
         return pending.pop() if pending else await receive()
 
-    return again
+    return replay
 
 
 async def send_response(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -38,10 +40,10 @@ class DatabaseInaccessible(DatabaseUnusable):
 
 class DatabaseFormat(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of database file, and the steps that lead to its present version. `PRAGMA
-    user_version` of a file is the number of steps that it has seen."""
+    user_version` of a file is the number of steps that it has applied."""
 
     name: str  # in messages: "The {name} {path} is damaged"
-    application_id: int  # tells it from any other SQLite file
+    application_id: int  # distinguishes it from other SQLite files
     migrations: Sequence[Sequence[str]]
     summed_tables: Sequence[str]
     is_durable: bool = True  # every commit is flushed; otherwise a power cut may cost the newest
@@ -72,7 +74,7 @@ def open_database(
             report_wal_damage(path, kind.name, find_wal_damage(path), is_durable=kind.is_durable)
         try:
             _prepare(connection, path, kind, check_content=check_content)
-        except UnicodeDecodeError as error:  # of a message of SQLite's own about a damaged file
+        except UnicodeDecodeError as error:  # in SQLite's own message about a damaged file
             raise DatabaseUnusable(f"The {kind.name} {path} is damaged: {error}") from error
     except BaseException:
         connection.close()
@@ -100,6 +102,39 @@ def connect(path: Path | None, name: str, *, busy_s: float) -> sqlite3.Connectio
     return connection
 
 
+def open_read_only(file: Path, *, busy_s: float, is_locked: bool = False) -> sqlite3.Connection:
+    """A connection that changes nothing in the file. It is not bound to a thread.
+
+    A file without a write-ahead log is read without locks, so that SQLite creates no files beside
+    it; a service that starts meanwhile may then change it while it is read. `is_locked` excludes
+    that: SQLite locks the file, and creates `-wal` and `-shm` where it can. Raises sqlite3.Error.
+    """
+    name = quote(str(file.absolute()))
+    has_log = file.with_name(f"{file.name}-wal").exists()
+    modes = ["mode=ro", "immutable=1"] if is_locked else ["mode=ro" if has_log else "immutable=1"]
+    while True:
+        connection = sqlite3.connect(
+            f"file:{name}?{modes.pop(0)}", uri=True, timeout=busy_s, check_same_thread=False
+        )
+        register_row_sum(connection)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error:
+            connection.close()
+            if has_log or not modes:
+                raise
+            continue  # the directory cannot be written, so no service can start on it
+        return connection
+
+
+def copy_database(source: sqlite3.Connection, target: Path) -> None:
+    """Copy a database into an existing empty file: a snapshot in one step, which delays no writer.
+    The copy is one file without a write-ahead log. Raises sqlite3.Error."""
+    with closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+
+
 def report_wal_damage(
     path: Path, name: str, damage: WalDamage | None, *, is_durable: bool = True
 ) -> None:
@@ -118,13 +153,13 @@ def report_wal_damage(
 def _prepare(
     connection: sqlite3.Connection, path: Path | None, kind: DatabaseFormat, *, check_content: bool
 ) -> None:
-    version = _judged_version(connection, path, kind)
+    version = _check_version(connection, path, kind)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if kind.is_durable else 'NORMAL'}")
     connection.execute("PRAGMA foreign_keys = ON")
     damage = None
     if version < kind.version:
-        # All that can be checked in a file of a version without row sums.
+        # The only check of a file whose version has no row sums.
         damage = check_structure(connection)
         if damage is None:
             _upgrade(connection, kind)
@@ -134,12 +169,13 @@ def _prepare(
         raise DatabaseUnusable(f"The {kind.name} {path} is damaged: {damage} {kind.remedy}")
 
 
-def _judged_version(connection: sqlite3.Connection, path: Path | None, kind: DatabaseFormat) -> int:
-    """Judged before anything is written to a file that may not be ours."""
+def _check_version(connection: sqlite3.Connection, path: Path | None, kind: DatabaseFormat) -> int:
+    """The version of the file. Called before anything is written: the file may belong to another
+    program. Raises DatabaseUnusable."""
     version = read_pragma(connection, "user_version")
     if read_pragma(connection, "application_id") != kind.application_id:
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        # A first start that was killed leaves an empty file, and that one is ours.
+        # An empty file is left by a first start that was killed, and is used.
         if version != 0 or tables != (0,):
             raise DatabaseUnusable(f"{path} is an SQLite file, but not a Penstock {kind.name}.")
     if version > kind.version:
@@ -152,7 +188,7 @@ def _judged_version(connection: sqlite3.Connection, path: Path | None, kind: Dat
 
 def _upgrade(connection: sqlite3.Connection, kind: DatabaseFormat) -> None:
     with transaction(connection):
-        # Read again: another process that shares the file may have been faster.
+        # Read again: another process that shares the file may have upgraded it.
         for step in kind.migrations[read_pragma(connection, "user_version") :]:
             for statement in step:
                 connection.execute(statement)

@@ -1,10 +1,13 @@
-"""Files that only their owner can read, and small files with a checksum."""
+"""Private files, files replaced as a whole, flushed directories, locks, checksums."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 PRIVATE_MODE = 0o600
@@ -23,6 +26,48 @@ def make_private(path: Path) -> bool:
             path.chmod(PRIVATE_MODE)
         return False
     return True
+
+
+def write_file_atomically(
+    file: Path, content: bytes, *, mode: int = PRIVATE_MODE, replace: bool = True
+) -> None:
+    """Write a small file so that it is always complete; it is on disk on return. Without `replace`
+    an existing file stays, also one that another process creates meanwhile. Raises OSError."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
+    handle = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(handle)
+        if replace:
+            temporary.replace(file)
+        else:
+            with contextlib.suppress(FileExistsError):
+                file.hardlink_to(temporary)
+        fsync_directory(file.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def fsync_directory(directory: Path) -> None:
+    """Flush a directory: the name of a new file survives a power cut only after that."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is created where it is missing. The system releases the lock
+    when the process ends, however it ends. Raises BlockingIOError where another process holds it.
+    """
+    make_private(path)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 def add_checksum(content: bytes) -> bytes:

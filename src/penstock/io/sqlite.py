@@ -12,7 +12,6 @@ vanish, without an error. Two measures make that visible:
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import struct
 import zlib
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.io.files import make_private
+from penstock.io.files import fsync_directory, make_private
 
 _ROW_SUMS = """
     CREATE TABLE IF NOT EXISTS row_sums (
@@ -52,11 +51,7 @@ def make_private_file(path: Path) -> None:
     OSError, also when the path is not a file.
     """
     if make_private(path):
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)  # the name survives a power cut only once its directory is flushed
-        finally:
-            os.close(directory)
+        fsync_directory(path.parent)
     for file in (path.with_name(path.name + end) for end in ("-wal", "-shm")):
         if file.exists():
             make_private(file)
@@ -129,9 +124,9 @@ def check_rows(connection: sqlite3.Connection) -> str | None:
 def check_structure(connection: sqlite3.Connection) -> str | None:
     """What is wrong with the file's structure, in words: all that can be checked without row sums.
     Raises as `check_rows` does."""
-    found = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != ("ok",):
-        return str(found[0])
+    (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if result != "ok":
+        return str(result)
     if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
         return "a row has lost its parent."
     return None
@@ -147,10 +142,10 @@ def _check_rows(connection: sqlite3.Connection) -> str | None:
             if _measure_schema(connection) != (count, total):
                 return "the definitions of its tables have changed."
             continue
-        found_count, found_total = _measure(connection, table)
-        if found_count != count:
-            return f"the table {table} has {found_count} rows, but {count} were stored."
-        if found_total != total:
+        actual_count, actual_total = _measure(connection, table)
+        if actual_count != count:
+            return f"the table {table} has {actual_count} rows, but {count} were stored."
+        if actual_total != total:
             return f"a row of the table {table} has changed."
     if _SCHEMA not in {row[0] for row in sums}:
         return "the sums of its rows are missing."
@@ -187,9 +182,9 @@ def _sum_of(connection: sqlite3.Connection, table: str, row: str = "") -> str:
     if any(kind != "INTEGER" for _, kind in columns):
         return f"penstock_row_sum({', '.join(name for name, _ in columns)})"
     terms = [
-        f"{2 * place + 1} * ((ifnull({name}, -1) & {_INTEGER_MASK}) "
+        f"{2 * index + 1} * ((ifnull({name}, -1) & {_INTEGER_MASK}) "
         f"+ 7 * (ifnull({name}, -1) >> 31))"
-        for place, (name, _) in enumerate(columns)
+        for index, (name, _) in enumerate(columns)
     ]
     return f"({' + '.join(terms)})"
 
@@ -236,16 +231,19 @@ def find_wal_damage(file: Path) -> WalDamage | None:
         sums = _wal_sums(frame[:8], sums, is_little=is_little)
         sums = _wal_sums(frame[_WAL_FRAME.size :], sums, is_little=is_little)
         if frame_salts != salts or sums != (sum_1, sum_2):
-            return _judged(path, content[start:], size, salts)
+            return _judge_damage(path, content[start:], size, salts)
     return None
 
 
-def _judged(path: Path, rest: memoryview, size: int, salts: Sequence[int]) -> WalDamage | None:
-    """The first frame of `rest` does not fit. Frames of an older generation, which the present one
-    has not yet overwritten, have other salts; a flipped bit changes only one of the two."""
+def _judge_damage(
+    path: Path, frames_left: memoryview, size: int, salts: Sequence[int]
+) -> WalDamage | None:
+    """The first of the frames does not match its checksum. Frames of an older generation, which the
+    present one has not overwritten yet, have other salts; a flipped bit changes only one of the
+    two."""
     commits = frames = 0
-    for start in range(0, len(rest) - size + 1, size):
-        _, committed_pages, *frame_salts, _, _ = _WAL_FRAME.unpack_from(rest[start:])
+    for start in range(0, len(frames_left) - size + 1, size):
+        _, committed_pages, *frame_salts, _, _ = _WAL_FRAME.unpack_from(frames_left[start:])
         if frame_salts[0] == salts[0] or frame_salts[1] == salts[1]:
             frames += 1
             commits += committed_pages != 0

@@ -9,17 +9,16 @@ OperationTimedOut or InternalError when the service does not answer.
 
 from __future__ import annotations
 
-import fcntl
-import http.client
 import os
-import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
+from penstock.io.http_client import HttpClient
+from penstock.io.runtime_file import read_runtime
 from penstock.management.faults import error_from_response
 from penstock.management.infos import (
     AccessKeys,
@@ -53,9 +52,7 @@ __all__ = [
 
 API_VERSION = "2024-01-01"
 _TIMEOUT_S = 30.0
-_ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _OWN = "/providers/Penstock"
-_RUNTIME_BYTES_MAX = 64 * 1024
 _TOKEN_BYTES_MAX = 16 * 1024
 _DATA_DEFAULT = "penstock-data"
 
@@ -74,18 +71,11 @@ class ManagementClient:
     ) -> None:
         """`token` is a path where another process replaces the token: it is read for each request.
         Such a request raises ConfigurationError when there is no token in the file."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"'{url}' is no URL of a service: http:// or https:// it is.")
         self.url = url
         self.ca_file = None if ca_file is None else str(ca_file)
         self._token = token
-        self._host, self._port = parts.hostname, parts.port
-        self._tls: ssl.SSLContext | None = None
-        if parts.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=self.ca_file)
         self._timeout_s = timeout_s
-        self._connection: http.client.HTTPConnection | None = None
+        self._http = HttpClient(url, ca_file=self.ca_file, timeout_s=timeout_s)
         self._ids: dict[str, str] = {}  # of namespaces, by name
         # Who asks, where the token is not their own: `role name`, the name percent-encoded. The
         # service takes an administrator's word for it, and at most that role.
@@ -101,7 +91,7 @@ class ManagementClient:
         if url and token:
             return ManagementClient(url, token, ca_file=environ.get("PENSTOCK_CA_FILE"))
         directory = data or Path(environ.get("PENSTOCK_DATA") or _DATA_DEFAULT)
-        facts = read_runtime(directory)
+        facts = _admin_facts(directory)
         return ManagementClient(
             url or facts["admin"], token or facts["admin_token"], ca_file=facts["ca_file"]
         )
@@ -116,9 +106,7 @@ class ManagementClient:
         return f"ManagementClient({self.url!r})"
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._http.close()
 
     # --- namespaces -----------------------------------------------------------------------------
 
@@ -450,41 +438,17 @@ class ManagementClient:
         if body is not None:
             content = msgspec.json.encode(body)
             headers["Content-Type"] = "application/json"
-        status, answer = self._exchange(method, text, content, headers)
-        if status >= 400:
-            raise _refusal(status, answer)
-        return _object(answer) if answer else {}
-
-    def _exchange(
-        self, method: str, target: str, content: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, bytes]:
-        """A kept connection that the service closed meanwhile is opened once more."""
-        for kept in (self._connection is not None, False):
-            connection = self._connection or self._connect()
-            self._connection = connection
-            try:
-                connection.request(method, target, body=content, headers=headers)
-                response = connection.getresponse()
-                answer = response.read(_ANSWER_BYTES_MAX)
-            except TimeoutError:
-                self.close()
-                raise OperationTimedOut(
-                    f"{self.url} did not answer within {self._timeout_s:g} seconds."
-                ) from None
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                if kept and not isinstance(error, ssl.SSLError):
-                    continue
-                raise InternalError(f"{self.url} cannot be reached: {error}.") from None
-            return response.status, answer
-        raise AssertionError("unreachable")
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        return http.client.HTTPSConnection(
-            self._host, self._port, timeout=self._timeout_s, context=self._tls
-        )
+        try:
+            response = self._http.request(method, text, body=content, headers=headers)
+        except TimeoutError:
+            raise OperationTimedOut(
+                f"{self.url} did not answer within {self._timeout_s:g} seconds."
+            ) from None
+        except OSError as error:
+            raise InternalError(f"{self.url} cannot be reached: {error}.") from None
+        if response.status >= 400:
+            raise _refusal(response.status, response.body)
+        return _object(response.body) if response.body else {}
 
     def _list(self, path: str, **query: str | int) -> list[dict[str, Any]]:
         return list(self.call("GET", path, **query)["value"])
@@ -531,32 +495,20 @@ def read_token(file: Path) -> str:
     return token
 
 
-def read_runtime(directory: Path) -> dict[str, str]:
-    """What the service that runs on this directory tells. It holds a lock on the file while it
-    does, and the system lets go of that however it ends."""
-    file = directory / "runtime.json"
-    try:
-        with file.open("rb") as opened:
-            if is_stale(opened.fileno()):
-                raise FileNotFoundError
-            facts = msgspec.json.decode(opened.read(_RUNTIME_BYTES_MAX))
-        return {name: str(facts[name]) for name in ("admin", "admin_token", "ca_file")}
-    except FileNotFoundError:
+def _admin_facts(directory: Path) -> dict[str, str]:
+    """URL, token and authority of the service that runs on this data directory. Raises NotFound,
+    ConfigurationError, DataDirectoryError."""
+    facts = read_runtime(directory)
+    if facts is None:
         raise NotFound(
             f"No service runs on the data directory {directory}: start one with 'penstock serve', "
             "name the directory with PENSTOCK_DATA, or the service with PENSTOCK_ADMIN_URL and "
             "PENSTOCK_ADMIN_TOKEN."
-        ) from None
-    except (OSError, KeyError, TypeError, msgspec.MsgspecError) as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}.") from None
-
-
-def is_stale(opened: int) -> bool:
+        )
     try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return {name: str(facts[name]) for name in ("admin", "admin_token", "ca_file")}
+    except KeyError as error:
+        raise ConfigurationError(f"{directory}/runtime.json lacks {error}.") from None
 
 
 def _refusal(status: int, answer: bytes) -> PenstockError:

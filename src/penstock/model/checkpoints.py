@@ -34,3 +34,21 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     offset: str
     sequence_number: int
     modified_ms: int = 0  # when it was stored
+
+
+class ClaimList(msgspec.Struct):
+    """The JSON body of a claim request to the service."""
+
+    claims: list[Claim]
+
+
+class OwnershipList(msgspec.Struct):
+    """The JSON body of the response to it, and to a request for the ownerships of a group."""
+
+    ownerships: list[Ownership]
+
+
+class CheckpointList(msgspec.Struct):
+    """The JSON body of checkpoints, in both directions."""
+
+    checkpoints: list[Checkpoint]

@@ -7,11 +7,12 @@ was issued before: damage must not make an ended session valid again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import zlib
 from pathlib import Path
+
+from penstock.io.files import write_file_atomically
 
 log = logging.getLogger("penstock.portal")
 
@@ -102,18 +103,10 @@ class Revocations:
             return
         lines = [_line(_EVERYTHING, self._all_until_ms, 0)] if self._all_until_ms else []
         lines += [_line(each, *times) for each, times in self._entries.items()]
-        aside = self._file.with_name(self._file.name + ".new")
         try:
-            opened = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-            with os.fdopen(opened, "wb") as stream:
-                stream.write(b"".join(lines))
-                stream.flush()
-                os.fsync(opened)
-            aside.replace(self._file)
+            write_file_atomically(self._file, b"".join(lines))
             self._lines = len(lines)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                aside.unlink(missing_ok=True)
             self._warn(error)
 
     def _warn(self, error: OSError) -> None:

@@ -7,18 +7,17 @@ matter. Changes are made with the name and role of the user.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import logging
 import queue
-import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
+from penstock.io.http_client import HttpClient
 from penstock.io.threads import StartedThreads
 from penstock.management.client import (
     ConsumerGroupResource,
@@ -42,7 +41,6 @@ _NOTES_MAX = 64  # sign-ins on their way into the audit log
 _KEPT_MAX = 512
 _TIMEOUT_S = 15.0
 _PORTAL = "portal"
-_ANSWER_BYTES_MAX = 1024 * 1024
 
 
 class ServiceHealth(msgspec.Struct, frozen=True):
@@ -217,25 +215,16 @@ class PortalServiceClient:
 
     def _ready(self) -> ServiceHealth:
         """`/ready` needs no token, and has a body with status 503, too."""
-        parts = urlsplit(self._settings.admin_url)
-        assert parts.hostname is not None
-        connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            tls = ssl.create_default_context(cafile=self._settings.ca_file)
-            connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=_TIMEOUT_S, context=tls
-            )
-        else:
-            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
-        began_ms = self._clock.monotonic_ms()
-        try:
-            connection.request("GET", "/ready")
-            body = connection.getresponse().read(_ANSWER_BYTES_MAX)
-            found = msgspec.json.decode(body, type=ServiceHealth)
-        except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-            raise InternalError(f"The service cannot be reached: {error}.") from None
-        finally:
-            connection.close()
+        settings = self._settings
+        with HttpClient(
+            settings.admin_url, ca_file=settings.ca_file, timeout_s=_TIMEOUT_S
+        ) as client:
+            began_ms = self._clock.monotonic_ms()
+            try:
+                body = client.request("GET", "/ready").body
+                found = msgspec.json.decode(body, type=ServiceHealth)
+            except (OSError, msgspec.MsgspecError) as error:
+                raise InternalError(f"The service cannot be reached: {error}.") from None
         took_ms = self._clock.monotonic_ms() - began_ms
         return msgspec.structs.replace(found, took_ms=took_ms)
 

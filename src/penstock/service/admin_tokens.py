@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 from penstock.auth.admin_token import LIFETIME_S
-from penstock.io.files import add_checksum, remove_checksum
+from penstock.io.files import add_checksum, remove_checksum, write_file_atomically
 from penstock.management.operations import IssuedToken
 from penstock.management.permissions import ProcessRole, Verified
 from penstock.model.clock import Clock
 from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed, DataDirectoryError, QuotaExceeded
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import DataDirectory, write_file_atomically
+from penstock.service.data_directory import DataDirectory
 
 REVOKED_MAX = 10_000
 _REVOKED_BYTES_MAX = 4 * 1024 * 1024

@@ -25,10 +25,11 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 
+from penstock.io.database import copy_database, open_read_only
+from penstock.io.files import fsync_directory
 from penstock.log.embedded.verify import (
     DumpedRecord,
     DumpedSegment,
@@ -262,9 +263,8 @@ class _BackupCopier:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(target, b"")  # created here with its mode, so that other users can never read it
         try:
-            with closing(_read_only(file)) as source, closing(sqlite3.connect(target)) as copy:
-                source.backup(copy)  # in one step: a snapshot, which delays no writer
-                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a write-ahead log
+            with closing(_read_only(file)) as source:
+                copy_database(source, target)
         except sqlite3.Error as error:
             raise DataDirectoryError(f"{file} cannot be copied: {error}") from error
         self._note(target, _hash_file(target, self._report))
@@ -344,18 +344,10 @@ def _hub_ids(catalog: Path) -> list[str]:
 
 
 def _read_only(file: Path) -> sqlite3.Connection:
-    """Open a database for reading; as immutable where its directory cannot be written and it has no
-    write-ahead log."""
-    place = quote(str(file.absolute()))
-    connection = sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=_BUSY_S)
     try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return open_read_only(file, busy_s=_BUSY_S, is_locked=True)
     except sqlite3.Error as error:
-        connection.close()
-        if (file.parent / f"{file.name}-wal").exists():
-            raise DataDirectoryError(f"{file} cannot be read: {error}") from error
-        return sqlite3.connect(f"file:{place}?immutable=1", uri=True)
-    return connection
+        raise DataDirectoryError(f"{file} cannot be read: {error}") from error
 
 
 def _copy_file(file: Path, target: Path, stop: int | None, report: Report) -> tuple[int, str]:
@@ -438,14 +430,6 @@ def _flush_all(place: Path) -> None:
             finally:
                 os.close(opened)
         fsync_directory(Path(root))
-
-
-def fsync_directory(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _remove(folder: Path) -> None:

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.io.files import write_file_atomically
 from penstock.model import limits
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.config.settings import Settings
-from penstock.service.data_directory import write_file_atomically
 
 _logger = logging.getLogger("penstock.tls")
 

@@ -19,9 +19,10 @@ from enum import StrEnum
 import msgspec
 
 from penstock.model import names
+from penstock.model.backoff import Backoff
 from penstock.model.clock import Clock
 
-BACKOFF_S = (1.0, 60.0)  # the first pause and the longest
+BACKOFF = Backoff(1.0, 60.0)
 LIVED_S = 60.0  # a child that lived this long starts again as if it were new
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 PROBE_EVERY_S = 10.0
@@ -130,7 +131,7 @@ class ChildProcesses:
     # --- one child's life -----------------------------------------------------------------------
 
     async def _keep(self, kept: _SupervisedChild) -> None:
-        delay_s = BACKOFF_S[0]
+        failures = 0  # in a row
         while not kept.stopping.is_set():
             began_ms = self._clock.monotonic_ms()
             try:
@@ -141,8 +142,8 @@ class ChildProcesses:
             if kept.stopping.is_set():
                 break
             has_lived = self._clock.monotonic_ms() - began_ms >= LIVED_S * 1000
-            if has_lived:
-                delay_s = BACKOFF_S[0]
+            failures = 1 if has_lived else failures + 1
+            delay_s = BACKOFF.pause_s(failures)
             was_well = has_lived and kept.status.state is ChildState.RUNNING
             in_vain = 1 if was_well else kept.status.in_vain + 1
             self._move(kept, ChildState.WAITING, pid=None, last_exit=exit_code, in_vain=in_vain)
@@ -150,7 +151,6 @@ class ChildProcesses:
                 "ended child=%s exit=%s: starts again in %g s", kept.child.name, exit_code, delay_s
             )
             await self._pause(kept.stopping, delay_s)
-            delay_s = min(delay_s * 2, BACKOFF_S[1])
             if not kept.stopping.is_set():
                 kept.status = msgspec.structs.replace(
                     kept.status, restarts=kept.status.restarts + 1

@@ -17,8 +17,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import fcntl
-import json
 import logging
 import os
 import secrets
@@ -28,7 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.auth.admin_token import AdminTokens
-from penstock.io.files import add_checksum, remove_checksum
+from penstock.io.files import add_checksum, remove_checksum, write_file_atomically
+from penstock.io.runtime_file import RuntimeFile
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import DataDirectoryError
@@ -37,7 +36,6 @@ _logger = logging.getLogger(__name__)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _KEY_BYTES = 32
-_RUNTIME_BYTES_MAX = 64 * limits.KB
 _SECRET_BYTES_MAX = 1 * limits.KB
 
 
@@ -47,9 +45,7 @@ class DataDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # sent to clients, which have another current directory
-        self._runtime: int | None = (
-            None  # descriptor of runtime.json, locked while the service runs
-        )
+        self._runtime = RuntimeFile(self.path)
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
@@ -81,67 +77,21 @@ class DataDirectory:
         return self.admin_tokens().derive_secret("portal")
 
     def write_runtime(self, facts: Mapping[str, object]) -> None:
-        """Write `runtime.json` atomically and hold a lock on it. The system releases the lock when
-        this process ends, however it ends: a reader can tell that the file is stale. A full disk
-        does not prevent the start: events can still be read, and retention frees space."""
-        self.remove_runtime()
-        aside = self.path / "runtime.json.new"
+        """Write `runtime.json`, locked while this process runs. A full disk does not prevent the
+        start: events can still be read, and retention frees space. Raises DataDirectoryError."""
         try:
-            aside.unlink(missing_ok=True)
-            opened = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-            self._runtime = opened
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with os.fdopen(opened, "wb", closefd=False) as stream:
-                stream.write(json.dumps(facts).encode() + b"\n")
-            aside.replace(self.path / "runtime.json")
+            self._runtime.write(facts)
         except OSError as error:
-            if error.errno in _NO_ROOM:
-                _logger.warning(
-                    "The disk is full: without %s the penstock command does not find this service "
-                    "by itself.",
-                    self.path / "runtime.json",
-                )
-                aside.unlink(missing_ok=True)
-                self.remove_runtime()
-                return
-            raise _cannot("write", aside, error) from error
+            if error.errno not in _NO_ROOM:
+                raise _cannot("write", self._runtime.path, error) from error
+            _logger.warning(
+                "The disk is full: without %s the penstock command does not find this service "
+                "by itself.",
+                self._runtime.path,
+            )
 
     def remove_runtime(self) -> None:
-        """To be called at stop. Keeps a file that another process has written meanwhile."""
-        if self._runtime is None:
-            return
-        file = self.path / "runtime.json"
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(self._runtime), file.stat()):
-                file.unlink()
-        os.close(self._runtime)
-        self._runtime = None
-
-
-def read_runtime(directory: Path) -> dict[str, object] | None:
-    """The description of the service that runs on this directory; None when none does."""
-    try:
-        with (directory / "runtime.json").open("rb") as file:
-            if is_stale(file.fileno()):
-                return None
-            content = file.read(_RUNTIME_BYTES_MAX)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _cannot("read", directory / "runtime.json", error) from error
-    try:
-        facts = json.loads(content)
-    except ValueError:
-        return None
-    return facts if isinstance(facts, dict) else None
-
-
-def is_stale(opened: int) -> bool:
-    try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        self._runtime.remove()
 
 
 def _load_secret(file: Path) -> str:
@@ -190,34 +140,6 @@ def _make_private(directory: Path) -> None:
         )
     else:
         _logger.warning("data directory made private: directory=%s mode=%o to=700", directory, mode)
-
-
-def write_file_atomically(file: Path, content: bytes, *, mode: int, replace: bool = True) -> None:
-    """Write a small file completely or not at all; it is on disk on return. Without `replace`, an
-    existing file stays."""
-    aside = file.with_name(f"{file.name}.{os.getpid()}.new")
-    opened = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode)
-    try:
-        with os.fdopen(opened, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(opened)
-        if replace:
-            aside.replace(file)
-        else:
-            with contextlib.suppress(FileExistsError):
-                file.hardlink_to(aside)
-        fsync_directory(file.parent)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def fsync_directory(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _cannot(what: str, path: Path, error: OSError) -> DataDirectoryError:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from penstock.service.data_directory import write_file_atomically
+from penstock.io.files import write_file_atomically
 
 DAY_MS = 86_400_000
 CA_DAYS = 10 * 365

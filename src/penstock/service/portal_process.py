@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import ssl
 import sys
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from penstock.io.tls import unverified_tls_context
 from penstock.management.permissions import AdminRole, ProcessRole, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
 from penstock.portal.settings import PortalSettings, hash_token, to_environ
@@ -152,11 +152,7 @@ async def _is_alive(sockets: PortalSockets, *, tls: bool) -> bool:
     """Whether the portal answers. Its certificate is not verified: the sockets are ours."""
     host = str(sockets.sockets[0].getsockname()[0])
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # compared
-    context: ssl.SSLContext | None = None
-    if tls:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    context = unverified_tls_context() if tls else None
     reader, writer = await asyncio.open_connection(host, sockets.port, ssl=context)
     try:
         writer.write(b"GET /alive HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from penstock.io.event_loop import new_event_loop
 from penstock.model import limits, names
 from penstock.model.clock import Clock, ManualClock, SystemClock
 from penstock.testing.fault_board import WAIT_S, FaultBoard
@@ -254,7 +255,7 @@ class InProcessBroker:
 
     def _live(self, started: concurrent.futures.Future[None]) -> None:
         try:
-            with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve(started))
         finally:
             self._stopped.set_result(None)
@@ -317,11 +318,3 @@ class InProcessBroker:
 def _names(given: Sequence[str]) -> Sequence[str]:
     """One name alone is a sequence of letters to Python, and meant as one to everybody else."""
     return [given] if isinstance(given, str) else given
-
-
-def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

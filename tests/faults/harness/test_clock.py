@@ -12,7 +12,7 @@ from tests.faults.harness.history import AnomalyKind, History
 from tests.faults.harness.traffic import Clients, read_everything
 
 from penstock.client import Connection, Sender
-from penstock.client.connection import ClientDenied
+from penstock.client.errors import ClientDenied
 from penstock.log.embedded.partition import EmbeddedPartition
 
 if TYPE_CHECKING:

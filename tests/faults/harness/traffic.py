@@ -95,7 +95,7 @@ class Publisher:
     async def send_marker(self) -> Publication:
         """One small event, as soon as the service grants credit."""
         async with asyncio.timeout(DEADLINE_S):
-            await self._link.has_credit()
+            await self._link.wait_for_credit()
         drawn = self._made(1, BODY_BYTES_MIN, is_batch=False)
         if not self._send(drawn):
             raise ClientError("There is no room for a single event on a new link.")

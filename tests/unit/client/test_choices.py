@@ -25,7 +25,7 @@ from penstock.client import (
     RetryPolicy,
     retry,
 )
-from penstock.client.errors import failure, refusal
+from penstock.client.errors import condition_error, status_error
 from penstock.model.errors import ArgumentError, NotFound, PenstockError, ServerBusy
 from penstock.model.partitioner import partition_for_key
 
@@ -113,7 +113,7 @@ def test_policies_that_make_no_sense_are_refused(wrong: Any) -> None:
 def test_conditions_tell_what_it_is_and_whether_to_try_again(
     condition: str, kind: type[ClientError], is_final: bool
 ) -> None:
-    error = failure("text", Error(condition=condition))
+    error = condition_error("text", Error(condition=condition))
     assert type(error) is kind
     assert error.is_final is is_final
     assert isinstance(error, PenstockError)
@@ -131,7 +131,7 @@ def test_conditions_tell_what_it_is_and_whether_to_try_again(
     ],
 )
 def test_statuses_tell_the_same(status: int, kind: type[Exception], is_final: bool) -> None:
-    error = refusal(status, "text", None)
+    error = status_error(status, "text", None)
     assert isinstance(error, kind)
     assert error.is_final is is_final
 

@@ -12,14 +12,15 @@ from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import Error
 from penstock.amqp.session import Session
 from penstock.client import ClientError, parse_connection_string
-from penstock.client.connection import (
+from penstock.client.errors import (
     ClientDenied,
     ClientNotFound,
     ClientThrottled,
     ClientTimedOut,
-    failure,
+    condition_error,
 )
-from penstock.client.load.producer import LatencyConsumer, LoadProfile, LoadRate, TimestampedRun
+from penstock.client.load.consumer import LatencyConsumer
+from penstock.client.load.producer import LoadProfile, LoadRate, TimestampedRun
 from penstock.client.transfer_frames import BATCH_FORMAT, TransferFraming
 from penstock.model.errors import ArgumentError, NotFound, OperationTimedOut, ServerBusy
 
@@ -93,12 +94,12 @@ def test_refusals_keep_their_kind_so_that_exit_codes_fit() -> None:
         "com.microsoft:timeout": ClientTimedOut,
     }
     for condition, kind in kinds.items():
-        error = failure("text", Error(condition=condition))
+        error = condition_error("text", Error(condition=condition))
         assert type(error) is kind
         assert isinstance(error, ClientError)
         assert str(error) == "text"
-    assert type(failure("x", Error(condition="amqp:internal-error"))) is ClientError
-    assert type(failure("x", None)) is ClientError
+    assert type(condition_error("x", Error(condition="amqp:internal-error"))) is ClientError
+    assert type(condition_error("x", None)) is ClientError
     assert issubclass(ClientNotFound, NotFound)
     assert issubclass(ClientThrottled, ServerBusy)
     assert issubclass(ClientTimedOut, OperationTimedOut)

@@ -312,7 +312,7 @@ async def test_idempotent_producer_chooses_partitions_itself(peer: Any) -> None:
 
 async def test_service_without_idempotent_producers_is_told_from_one_with(peer: Any) -> None:
     async with producer(peer, idempotent=True, retry=RetryPolicy(retry_total=0)) as sender:
-        with pytest.raises(ClientError, match="no idempotent producers"):
+        with pytest.raises(ClientError, match="does not support idempotent producers"):
             await sender.send_event(EventData("a"), partition_id="0")
 
 

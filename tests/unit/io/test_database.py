@@ -12,7 +12,9 @@ from penstock.io.database import (
     DatabaseFormat,
     DatabaseInaccessible,
     DatabaseUnusable,
+    copy_database,
     open_database,
+    open_read_only,
     read_pragma,
 )
 from penstock.io.sqlite import transaction
@@ -161,3 +163,33 @@ def test_damaged_last_commit_in_the_log_is_a_warning(
     connection.close()
     assert rows == ([("first",)] if is_durable else [])
     assert f"last changes of the notebook discarded: file={path}" in caplog.text
+
+
+def test_reading_creates_no_file(written: Path) -> None:
+    connection = open_read_only(written, busy_s=1.0)
+    assert connection.execute("SELECT count(*) FROM notes").fetchone() == (2,)
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("DELETE FROM notes")
+    connection.close()
+    assert list(written.parent.iterdir()) == [written]
+
+
+def test_reader_sees_what_a_running_service_has_committed(written: Path) -> None:
+    owner = opened(written)
+    with transaction(owner):
+        owner.execute("INSERT INTO notes (text) VALUES ('third')")
+    for is_locked in (False, True):
+        connection = open_read_only(written, busy_s=1.0, is_locked=is_locked)
+        assert connection.execute("SELECT count(*) FROM notes").fetchone() == (3,)
+        connection.close()
+    owner.close()
+
+
+def test_copy_is_one_file(written: Path, tmp_path: Path) -> None:
+    source = open_read_only(written, busy_s=1.0, is_locked=True)
+    target = tmp_path / "copy" / "notes.sqlite"
+    target.parent.mkdir()
+    copy_database(source, target)
+    source.close()
+    assert list(target.parent.iterdir()) == [target]
+    assert texts(target) == ["first", "second"]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.client.batch import EventDataBatch
-from penstock.client.event_data import EventData
+from penstock.client.event_data import EventData, EventDataBatch
 from penstock.client.idempotence import ProducerState
 from penstock.kernels import KernelError
 from penstock.kernels._pure.publications import Publication

@@ -160,10 +160,9 @@ def test_client_raises_our_own_errors(client: ManagementClient, url: str) -> Non
 
 def test_connection_is_kept_and_opened_again(client: ManagementClient) -> None:
     client.namespaces()
-    first = client._connection
+    (first,) = client._http._idle
     client.namespaces()
-    assert client._connection is first
-    assert first is not None
+    assert client._http._idle == [first]
     assert first.sock is not None
     first.sock.shutdown(socket.SHUT_RDWR)  # the service closed it meanwhile
     assert client.namespaces()
@@ -227,10 +226,10 @@ def test_token_of_a_file_is_read_again_for_each_request(url: str, tmp_path: Path
 
 def test_broken_runtime_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "runtime.json"
-    file.write_text("[]")
+    file.write_text("{}")
     with file.open("rb") as held:
         fcntl.flock(held.fileno(), fcntl.LOCK_EX)
-        with pytest.raises(ConfigurationError, match=r"runtime\.json"):
+        with pytest.raises(ConfigurationError, match=r"runtime\.json lacks 'admin'"):
             ManagementClient.find({}, data=tmp_path)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.model.clock import ManualClock
 from penstock.service.child_processes import (
-    BACKOFF_S,
+    BACKOFF,
     LINE_BYTES_MAX,
     ChildProcess,
     ChildProcesses,
@@ -134,7 +134,7 @@ async def test_child_that_ends_is_started_again_later_each_time(
         await seen(children, lambda s, times=times: s.restarts == times + 1)  # type: ignore[misc]
     await seen(children, lambda s: s.state is ChildState.WAITING)
     assert pauses.seconds == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert BACKOFF_S == (1, 60)
+    assert (BACKOFF.first_s, BACKOFF.max_s) == (1, 60)
 
 
 async def test_child_that_lived_for_a_minute_starts_again_soon(

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.io.runtime_file import read_runtime
 from penstock.model.errors import DataDirectoryError
-from penstock.service.data_directory import DataDirectory, read_runtime, write_file_atomically
+from penstock.service.data_directory import DataDirectory
 
 FACTS = {"namespace": "penstock", "pid": 1, "portal": None}
 
@@ -204,13 +205,3 @@ def test_a_runtime_that_cannot_be_read_is_one_sentence(data: DataDirectory) -> N
     with pytest.raises(DataDirectoryError, match=r"Cannot write .*runtime\.json"):
         data.write_runtime(FACTS)
     data.remove_runtime()
-
-
-def test_write_whole_keeps_or_replaces_what_is_there(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    write_file_atomically(file, b"1", mode=0o600, replace=False)
-    write_file_atomically(file, b"2", mode=0o600, replace=False)
-    assert file.read_bytes() == b"1"
-    write_file_atomically(file, b"3", mode=0o600)
-    assert file.read_bytes() == b"3"
-    assert list(tmp_path.iterdir()) == [file]

@@ -42,11 +42,11 @@ def grant(
 
 def _grant(place: Path, namespace: str, kind: QuotaKind, value: int, by: str, note: str) -> None:
     from penstock.catalog import offline
+    from penstock.io.runtime_file import read_runtime
     from penstock.management.client import ManagementClient
     from penstock.model.clock import SystemClock
     from penstock.model.names import NamespaceName
     from penstock.model.quotas import QuotaGrant
-    from penstock.service.data_directory import read_runtime
 
     if read_runtime(place) is not None:  # the service would not see what others write
         with ManagementClient.find({}, data=place) as client:

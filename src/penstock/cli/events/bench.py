@@ -96,7 +96,7 @@ def recv(
 ) -> None:
     """Read from the start, as fast as the service delivers."""
     from penstock.cli.service_lookup import find_endpoint
-    from penstock.client.load.producer import receive
+    from penstock.client.load.consumer import receive
 
     endpoint, tls = find_endpoint(connection_string, data)
     result = _run(
@@ -134,7 +134,8 @@ def e2e(
 ) -> None:
     """Publish at a fixed rate, read at the same time: from sending to reading."""
     from penstock.cli.service_lookup import find_endpoint
-    from penstock.client.load.producer import LoadProfile, end_to_end
+    from penstock.client.load.consumer import end_to_end
+    from penstock.client.load.producer import LoadProfile
 
     endpoint, tls = find_endpoint(connection_string, data)
     load = LoadProfile(
@@ -156,9 +157,9 @@ def e2e(
 def _run(
     work: Callable[[Report | None], Coroutine[Any, Any, LoadResult]], duration_s: float
 ) -> LoadResult:
-    from penstock.cli.server.serve import event_loop_factory
+    from penstock.io.event_loop import new_event_loop
 
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         if duration_s <= _PROGRESS_FROM_S:
             return runner.run(work(None))
         from rich.console import Console
@@ -230,8 +231,8 @@ def _exit_if_failed(result: LoadResult) -> None:
     """Figures were shown; a script must still notice that not everything was taken."""
     from penstock.amqp.performatives import Error
     from penstock.cli.app import exit_code
-    from penstock.client.connection import failure
+    from penstock.client.errors import condition_error
 
     if result.errors and result.first_condition is not None:
         wire = Error(condition=result.first_condition)
-        raise typer.Exit(exit_code(failure(result.first_error or "", wire)))
+        raise typer.Exit(exit_code(condition_error(result.first_error or "", wire)))

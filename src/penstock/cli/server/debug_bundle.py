@@ -167,7 +167,7 @@ def _doctor(data: Path) -> object:
 
 
 def _redacted_runtime(data: Path) -> object:
-    from penstock.service.data_directory import read_runtime
+    from penstock.io.runtime_file import read_runtime
 
     facts = read_runtime(data)
     if facts is None:
@@ -234,7 +234,7 @@ def _log_findings(data: Path) -> object:
 
 def _secrets(service: AdminSession, data: Path) -> Iterator[str]:
     """Every secret that we can know of, to be looked for in everything."""
-    from penstock.service.data_directory import read_runtime
+    from penstock.io.runtime_file import read_runtime
 
     for name in ("root.key", "admin.secret", "capture.token", "portal.token"):
         try:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from penstock.cli.output import Format, OutputFormat, print_rows
 from penstock.cli.service_lookup import ServiceFlags, data_directory
+from penstock.io.database import open_read_only
 
 if TYPE_CHECKING:
     from penstock.service.certificates import CertificateValidity
@@ -87,7 +87,7 @@ def _program() -> Iterator[Finding]:
 def _readiness(data: Path, config: Path | None) -> Iterator[Finding]:
     """The checks of `/ready`: those of a running service as it reports them, and those of this
     machine."""
-    from penstock.service.data_directory import read_runtime
+    from penstock.io.runtime_file import read_runtime
     from penstock.service.readiness import Subject, run_checks
 
     runtime = read_runtime(data)
@@ -241,11 +241,8 @@ def _rows(file: Path, query: str) -> list[tuple[Any, ...]] | str:
     """What the file holds, read and never written, also beside a running service; or why not."""
     if not file.is_file():
         return []
-    # Without a write-ahead log the file itself is whole; a reader need not make one then.
-    mode = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "immutable=1"
-    place = f"file:{quote(str(file.absolute()))}?{mode}"
     try:
-        with contextlib.closing(sqlite3.connect(place, uri=True, timeout=_CONNECT_S)) as opened:
+        with contextlib.closing(open_read_only(file, busy_s=_CONNECT_S)) as opened:
             return opened.execute(query).fetchall()
     except sqlite3.Error as error:
         return f"{file} cannot be read: {error}"
@@ -275,7 +272,7 @@ def _last_sequence(folder: Path, *, wanted: int) -> int | None:
 
 
 def _listeners(data: Path) -> Iterator[Finding]:
-    from penstock.service.data_directory import read_runtime
+    from penstock.io.runtime_file import read_runtime
 
     runtime = read_runtime(data)
     if runtime is not None:

@@ -37,7 +37,7 @@ def init(
     Certificate, root policy with its key, namespace and event hubs, as `penstock serve` makes
     them on its first start. One that is ready already is brought up to the configuration.
     """
-    from penstock.cli.server.serve import event_loop_factory
+    from penstock.io.event_loop import new_event_loop
     from penstock.service.config.loader import load_settings
 
     settings = load_settings(
@@ -50,7 +50,7 @@ def init(
         environ=os.environ,
     )
     was_there = (settings.data / "catalog.sqlite").exists()
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         facts = runner.run(_create_data_directory(settings))
     first = settings.namespaces[0]
     record = {

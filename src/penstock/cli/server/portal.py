@@ -49,20 +49,13 @@ def url(
 
 def _address(service: AdminSession) -> str:
     """`/` of the administration port leads there."""
-    import urllib.error
-    import urllib.request
+    from penstock.io.http_client import HttpClient
 
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            return None
-
-    opener = urllib.request.build_opener(Stay)
-    try:
-        opener.open(service.client.url.rstrip("/") + "/", timeout=10).close()
-    except urllib.error.HTTPError as answer:
-        with answer:
-            if answer.code == 307 and answer.headers["location"]:
-                return str(answer.headers["location"])
+    client = service.client
+    with HttpClient(client.url, ca_file=client.ca_file, timeout_s=10) as http:
+        response = http.request("GET", "/")
+    if response.status == 307 and response.headers["location"]:
+        return str(response.headers["location"])
     raise NotFound("The service runs without its portal: start it without --no-portal.")
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,6 +84,7 @@ def serve(
     strings and a portal link for one sign-in. Without a terminal and without --json the service
     logs one line `ready ...` and prints no key or token.
     """
+    from penstock.io.event_loop import new_event_loop
     from penstock.model.clock import SystemClock
     from penstock.service import logging_setup
     from penstock.service.config.loader import load_settings
@@ -111,7 +111,7 @@ def serve(
         environ=os.environ,
     )
     logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings))
 
 
@@ -180,12 +180,3 @@ def _log_value(value: object) -> str:
     """`-` means absent. Text with a blank is quoted, so that the line can be split."""
     text = "-" if value is None else str(value)
     return repr(text) if " " in text else text
-
-
-def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed (docs/decisions.md); the standard loop works too."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -107,7 +107,7 @@ def _troubles(told: dict[str, object]) -> list[tuple[str, object]]:
 def _service_fields(service: AdminSession) -> dict[str, object]:
     """What the service on this machine tells about itself, where it is that one."""
     from penstock.cli.service_lookup import data_directory
-    from penstock.service.data_directory import read_runtime
+    from penstock.io.runtime_file import read_runtime
 
     try:
         facts = read_runtime(data_directory(service.where)) or {}

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from penstock.io.files import make_private
+from penstock.io.files import lock_file, make_private
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -135,12 +135,9 @@ class _CaptureSpark:
 @contextlib.contextmanager
 def _lock_state(state: Path) -> Iterator[None]:
     """One job for a state directory: two would write one checkpoint."""
-    import fcntl
-
-    make_private(state / "lock")
-    with (state / "lock").open("a") as lock:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(lock_file(state / "lock"))
         except BlockingIOError:
             raise ConfigurationError(
                 f"Another capture job works with {state}: stop it, or name another directory with "

@@ -1,4 +1,4 @@
-"""What a load generator counts, at a cost per turn instead of per delivery."""
+"""What a load generator counts: the cost is per turn of the event loop, not per delivery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LATENCY_MS_MIN = 0.001
 
 
 class LatencySamples:
-    """A histogram: as exact as 1 %, in a few kilobytes, however many are added."""
+    """A histogram with a resolution of 1 %, in a few kilobytes for any number of samples."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -32,19 +32,19 @@ class LatencySamples:
         self.count += other.count
 
     def percentile(self, share: float) -> float | None:
-        """The latency that a `share` (0 to 1) of all were not above; None without any."""
+        """The latency that a `share` (0 to 1) of the samples does not exceed; None if empty."""
         if not self.count:
             return None
-        left = max(1, math.ceil(share * self.count))
+        remaining = max(1, math.ceil(share * self.count))
         for key in sorted(self._counts):
-            left -= self._counts[key]
-            if left <= 0:
+            remaining -= self._counts[key]
+            if remaining <= 0:
                 return math.exp((key + 0.5) / _STEPS)
-        raise AssertionError("the classes hold fewer than were counted")
+        raise AssertionError("the classes hold all samples")
 
 
 class SentDeliveries(msgspec.Struct):
-    """Deliveries first … first + count - 1, sent at one moment."""
+    """The deliveries first … first + count - 1, sent at the same time."""
 
     first: int
     count: int
@@ -52,10 +52,10 @@ class SentDeliveries(msgspec.Struct):
 
 
 class OutstandingDeliveries:
-    """What was sent and not settled, as runs of delivery-ids in the order of sending.
+    """Deliveries that are not settled, as runs of delivery-ids in the order of sending.
 
-    Partitions commit in any order, so a disposition may take a run's middle; a range that names
-    what is not outstanding (another link's ids, or an absurd one) takes nothing of it.
+    Partitions commit in any order, so a disposition may settle the middle of a run. Ids that are
+    not outstanding (of another link, or in an absurd range) are ignored.
     """
 
     def __init__(self) -> None:
@@ -67,35 +67,37 @@ class OutstandingDeliveries:
         self.count += count
 
     def settle(self, first: int, last: int) -> list[tuple[int, float]]:
-        """Take first … last out; (how many, sent when) of each run that was touched."""
+        """Remove first … last; returns the number and the send time for each run with some."""
         settled: list[tuple[int, float]] = []
-        kept: list[SentDeliveries] = []
+        unsettled: list[SentDeliveries] = []
         runs = self._runs
         while runs and serial_distance(runs[0].first, last) <= 0:
             run = runs.popleft()
             start = max(0, serial_distance(first, run.first))
             stop = min(run.count, serial_distance(last, run.first) + 1)
             if start >= stop:
-                kept.append(run)
+                unsettled.append(run)
                 continue
             settled.append((stop - start, run.at_s))
             self.count -= stop - start
             if start > 0:
-                kept.append(SentDeliveries(run.first, start, run.at_s))
+                unsettled.append(SentDeliveries(run.first, start, run.at_s))
             if stop < run.count:
-                kept.append(SentDeliveries(serial_add(run.first, stop), run.count - stop, run.at_s))
-        runs.extendleft(reversed(kept))
+                unsettled.append(
+                    SentDeliveries(serial_add(run.first, stop), run.count - stop, run.at_s)
+                )
+        runs.extendleft(reversed(unsettled))
         return settled
 
     def clear(self) -> int:
-        """Nothing will be heard of the rest: how many those are."""
+        """Forget all; returns how many deliveries were outstanding."""
         count, self.count = self.count, 0
         self._runs.clear()
         return count
 
 
 class LoadResult(msgspec.Struct, kw_only=True):
-    """One run. `latencies` are of acknowledgements, `deliveries` from sending to reading."""
+    """One run. `latencies` are from send to acknowledgement, `deliveries` from send to receive."""
 
     events: int = 0
     payload_bytes: int = 0
@@ -117,7 +119,7 @@ class LoadResult(msgspec.Struct, kw_only=True):
         return self.payload_bytes / self.seconds / _MB if self.seconds else 0.0
 
     def merge(self, other: LoadResult) -> None:
-        """Another connection of the same run: times are the run's own."""
+        """Add another connection of the same run; the times stay those of the run."""
         self.events += other.events
         self.payload_bytes += other.payload_bytes
         self.errors += other.errors

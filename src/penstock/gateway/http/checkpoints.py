@@ -25,7 +25,14 @@ from penstock.gateway.http.request import HttpRequest
 from penstock.gateway.http.responses import HttpResponse
 from penstock.gateway.http.routes import HttpOperation, RequestTarget, split_path
 from penstock.model import limits, names
-from penstock.model.checkpoints import Checkpoint, Claim, Ownership
+from penstock.model.checkpoints import (
+    Checkpoint,
+    CheckpointList,
+    Claim,
+    ClaimList,
+    Ownership,
+    OwnershipList,
+)
 from penstock.model.entities import Right
 from penstock.model.errors import (
     ArgumentError,
@@ -51,18 +58,6 @@ class CheckpointService(Protocol):
     def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]: ...
     async def claim(self, hub_id: str, group: str, claims: Sequence[Claim]) -> list[Ownership]: ...
     async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None: ...
-
-
-class ClaimList(msgspec.Struct):
-    claims: list[Claim]
-
-
-class OwnershipList(msgspec.Struct):
-    ownerships: list[Ownership]
-
-
-class CheckpointList(msgspec.Struct):
-    checkpoints: list[Checkpoint]
 
 
 class _CheckpointRequest(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from penstock.io.files import make_private
 from penstock.management.client import ManagementClient
 from penstock.management.jobs import CAPTURE_JOB
 from penstock.model import names
+from penstock.model.backoff import Backoff
 from penstock.model.errors import AlreadyExists, InternalError, NotFound, PenstockError
 from penstock.spark.capture.announcements import NotificationTarget, announce_files, write_manifests
 from penstock.spark.capture.plan import CapturePlan
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 2.0  # between two looks at what is to be done
 REPORT_S = 5.0  # at the latest; what has news reports at once
-BACKOFF_S = (1.0, 60.0)
+_BACKOFF = Backoff(1.0, 60.0)
 STEADY_S = 120.0  # a query that lived so long did not fail at its start
 _FORGOTTEN_S = 8 * 24 * 3600  # more than the longest retention of a standard namespace
 _FILES_TOLD = 10  # the last ones, for people who look
@@ -267,7 +268,7 @@ class CaptureRunQuery:
         self._ledger: CaptureStateFile | None = None
         self._started_s = 0.0
         self._next_s = 0.0
-        self._pause_s = BACKOFF_S[0]
+        self._failures = 0  # in a row
         self._is_changed = False
         self.is_finished = False  # all of it is in files, listed and told of
         self._query_error = ""
@@ -321,7 +322,7 @@ class CaptureRunQuery:
         query = self._query
         if query is not None and query.isActive:
             if now_s - self._started_s >= STEADY_S:
-                self._pause_s = BACKOFF_S[0]
+                self._failures = 0
             if self._captured_positions() != self._failed_at:
                 self._query_error = ""
             return
@@ -553,5 +554,5 @@ class CaptureRunQuery:
             _log.warning("capture of %s: %s", self._where, text)
         self._query_error = text
         self._failed_at = self._captured_positions()
-        self._next_s = now_s + self._pause_s
-        self._pause_s = min(self._pause_s * 2, BACKOFF_S[1])
+        self._failures += 1
+        self._next_s = now_s + _BACKOFF.pause_s(self._failures)

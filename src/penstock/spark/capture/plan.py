@@ -3,7 +3,6 @@ that no key stands in a query's options, in its plan or in Spark's pages."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ from penstock.capture.destinations import Destination
 from penstock.capture.runs import RunProgress
 from penstock.capture.windows import CaptureStop
 from penstock.client.ranges import RangeSettings
+from penstock.io.files import write_file_atomically
 from penstock.model.errors import ConfigurationError
 
 OPTION = "capturePlan"
@@ -89,13 +89,8 @@ def write_plan(plan: CapturePlan) -> Path:
     """Raises OSError."""
     directory = Path(plan.state)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file, aside = directory / "plan.json", directory / "plan.json.new"
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as opened:
-        opened.write(msgspec.json.encode(plan))
-        opened.flush()
-        os.fsync(opened.fileno())
-    aside.replace(file)
+    file = directory / "plan.json"
+    write_file_atomically(file, msgspec.json.encode(plan))
     return file
 
 

@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from penstock.checkpoints.records import GroupNames
+from penstock.model.backoff import Backoff
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.connection_string import parse_connection_string
 from penstock.model.errors import PenstockError
 from penstock.spark.eventhubs.options import ReadOptions
 
 _log = logging.getLogger("penstock.spark")
-_AGAIN_S, _AGAIN_S_MAX = 30.0, 600.0
+_BACKOFF = Backoff(30.0, 600.0)
 _STOP_S = 5.0
 _START = Checkpoint(partition_id="", offset="-1", sequence_number=-1)
 
@@ -29,7 +30,7 @@ OffsetOf = Callable[[str, int], str | None]
 
 
 class PositionStore(Protocol):
-    """`penstock.checkpoints.backends.Backend`, as far as it is used here."""
+    """`penstock.checkpoints.sqlite_file.CheckpointBackend`, as far as it is used here."""
 
     def save(self, names: GroupNames, checkpoint: Checkpoint) -> None: ...
     def close(self) -> None: ...
@@ -48,7 +49,7 @@ def open_checkpoint_reporter(
     def open_store() -> PositionStore:
         from penstock.checkpoints.service_client import ServiceBackend
 
-        return ServiceBackend.of(
+        return ServiceBackend.from_connection_string(
             target.connection_string.reveal(),
             https_url=target.https_url,
             ca_file=target.ca_file,
@@ -76,7 +77,7 @@ class CheckpointReporter:
         self._saved: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
         self._again_at_s = 0.0
-        self._pause_s = _AGAIN_S
+        self._failures = 0  # in a row
         self._changed = threading.Condition()
         self._is_busy = False
         self._is_closed = False
@@ -122,7 +123,7 @@ class CheckpointReporter:
                 self._is_busy = False
                 self._changed.notify_all()
                 while not (self._is_closed or self._due()):
-                    self._changed.wait(_AGAIN_S)
+                    self._changed.wait(_BACKOFF.first_s)
                 if self._is_closed:
                     break
                 due = self._due()
@@ -139,9 +140,11 @@ class CheckpointReporter:
             for partition_id, position in due.items():
                 self._store.save(self._names, self._checkpoint(partition_id, position))
                 self._saved[partition_id] = position
-            self._pause_s = _AGAIN_S
+            self._failures = 0
         except (PenstockError, OSError) as error:
             # The text of our errors never holds a secret.
+            self._failures += 1
+            pause_s = _BACKOFF.pause_s(self._failures)
             level = logging.INFO if self._has_warned else logging.WARNING
             self._has_warned = True
             _log.log(
@@ -151,10 +154,9 @@ class CheckpointReporter:
                 "address of the service) and tls.caFile (its CA file), or "
                 "commitToService=false. Next attempt in %.0f s.",
                 error,
-                self._pause_s,
+                pause_s,
             )
-            self._again_at_s = self._monotonic_s() + self._pause_s
-            self._pause_s = min(self._pause_s * 2, _AGAIN_S_MAX)
+            self._again_at_s = self._monotonic_s() + pause_s
 
     def _checkpoint(self, partition_id: str, position: int) -> Checkpoint:
         """The last event that was processed, as event processors note it."""

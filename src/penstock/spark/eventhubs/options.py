@@ -484,7 +484,7 @@ def _with_tls(connection_string: str, *, tls: bool) -> str:
 def _known_ca_file(connection_string: str, host: str) -> str | None:
     """Of a service that this environment knows: named there, or running on the data directory
     here. Azure's own hosts are signed by authorities that every machine has."""
-    from penstock.checkpoints.locating import locate_service
+    from penstock.checkpoints.service_client import locate_service
 
     named = os.environ.get("PENSTOCK_CA_FILE")
     if named and Path(named).is_file() and _AZURE not in host.casefold():

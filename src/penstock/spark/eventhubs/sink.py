@@ -13,18 +13,16 @@ import asyncio
 import hashlib
 import itertools
 import logging
-import ssl
 import struct
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.batch import EventDataBatch
 from penstock.client.consumer import EventHubConsumerClient
 from penstock.client.errors import ClientDenied, ClientThrottled
-from penstock.client.event_data import EventData
+from penstock.client.event_data import EventData, EventDataBatch
 from penstock.client.idempotence import (
     PRODUCER_SEQUENCE,
     ProducerState,
@@ -33,6 +31,8 @@ from penstock.client.idempotence import (
 )
 from penstock.client.producer import EventHubProducerClient
 from penstock.client.retry import RetryPolicy
+from penstock.io.event_loop import new_event_loop
+from penstock.io.tls import unverified_tls_context
 from penstock.kernels import append_bodies, append_event
 from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT
@@ -67,16 +67,8 @@ def publish(
 ) -> int:
     """Publish every row; how many there were. Returns when all are stored. Raises ClientError,
     ArgumentError for a row that cannot be an event."""
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_publish(batches, options, producer_id(*identity)))
-
-
-def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 async def _publish(batches: Iterator[pa.RecordBatch], options: WriteOptions, number: int) -> int:
@@ -221,7 +213,7 @@ class _SinkTask:
             eventhub_name=target.eventhub_name,
             idempotent=number is not None,
             producer_id=number,
-            ssl_context=_insecure() if target.insecure else None,
+            ssl_context=unverified_tls_context() if target.insecure else None,
             ca_file=target.ca_file,
             retry=RetryPolicy(options.retries_max, options.retry_backoff_s, 30.0),
             timeout_s=target.timeout_s,
@@ -339,7 +331,7 @@ class _SinkTask:
         consumer = EventHubConsumerClient(
             target.connection_string.reveal(),
             eventhub_name=target.eventhub_name,
-            ssl_context=_insecure() if target.insecure else None,
+            ssl_context=unverified_tls_context() if target.insecure else None,
             ca_file=target.ca_file,
             timeout_s=target.timeout_s,
             transport="websocket" if target.websocket else "amqp",
@@ -543,10 +535,3 @@ def _too_large(size: int, batch: EventDataBatch) -> ArgumentError:
 
 def _no_partition(wanted: str, ids: list[str]) -> str:
     return f"The hub has no partition {wanted!r}: it has {', '.join(ids)}."
-
-
-def _insecure() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from penstock.model.backoff import Backoff
 from penstock.model.errors import ConfigurationError, PenstockError
 from penstock.spark.default_write_mode import activate
 from penstock.spark.failures import QueryFailure, explain_error, explain_failure
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.5
 _CLOSE_TICK_S = 0.02  # while a batch ends: the next one must not begin
-_BACK_OFF_S, _BACK_OFF_MAX_S = 1.0, 60.0
+_BACKOFF = Backoff(1.0, 60.0)
 _STEADY_S = 60.0  # who lived so long did not fail at its start
 # Spark gives a Python process ten seconds to come up, however busy the machine is, and no setting
 # changes that: such a failure is tried again so often without being counted.
@@ -185,7 +186,7 @@ class PipelineRun:
 
     def run(self) -> PipelineSnapshot:
         """The last shot; raises the pipeline's failure, a PenstockError."""
-        delay_s = _BACK_OFF_S
+        failures = 0  # in a row
         while True:
             began_s = self._monotonic()
             failure = self._attempt()
@@ -195,14 +196,14 @@ class PipelineRun:
             if not self._may_restart(failure):
                 self._saw("Failed")
                 raise failure.error()
-            if self._monotonic() - began_s >= _STEADY_S:
-                delay_s = _BACK_OFF_S
+            is_steady = self._monotonic() - began_s >= _STEADY_S
+            failures = 1 if is_steady else failures + 1
+            delay_s = _BACKOFF.pause_s(failures)
             self._restarts += 1
             self._watcher.note(f"{failure.text}\nStarting again in {delay_s:.0f} s.")
             self._saw("Failed")
             if self._stop.wait(delay_s):
                 return self._saw("Stopped")
-            delay_s = min(delay_s * 2, _BACK_OFF_MAX_S)
             if self._is_jvm_gone:
                 self._restart()
 

@@ -11,7 +11,7 @@ import itertools
 import selectors
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from penstock.client import (
     ClientStolen,
     CloseReason,
     EventData,
+    EventHubConsumerClient,
     EventPosition,
     EventProcessorClient,
     PartitionContext,
@@ -283,7 +284,8 @@ class User:
             "clock": LoopClock(),
         }
         on_events = options.pop("on_events", self.on_events)
-        return EventProcessorClient(hub, store, on_events, **given | options)
+        consumer = cast(EventHubConsumerClient, hub)  # it has the methods that a processor calls
+        return EventProcessorClient(consumer, store, on_events, **given | options)
 
 
 async def passes(seconds: float) -> None:

@@ -182,7 +182,7 @@ async def test_failure_after_the_flush_reaches_its_callers_and_later_writes_work
         raise RuntimeError("unexpected")
 
     with monkeypatch.context() as patched:
-        patched.setattr(keeper, "_apply_write", fail)
+        patched.setattr(keeper, "_apply", fail)
         with pytest.raises(RuntimeError):
             await keeper.save("h", "g", saved(1))
     async with asyncio.timeout(30):

@@ -24,7 +24,7 @@ from penstock.amqp.types import Decimal128, Int, Long, Symbol, Timestamp, Uint, 
 from penstock.client import ClientError, EventData, EventDataBatch
 from penstock.client.event_data import to_events
 from penstock.client.idempotence import ProducerState
-from penstock.client.inbox import MessageChunk, ReceiveQueue, join_columns
+from penstock.client.receiver import MessageChunk, ReceiveQueue, join_columns
 from penstock.kernels import decode_events, split_batch
 from penstock.model.errors import ArgumentError
 
