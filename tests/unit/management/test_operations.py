@@ -14,20 +14,19 @@ from penstock.management.capture_registry import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import (
     HubRequest,
-    KeyType,
     NamespaceRequest,
     Operations,
     ResourceScope,
 )
 from penstock.management.operations.namespaces import capacity_of
 from penstock.management.permissions import (
-    REQUIRED,
     Action,
     Actor,
     AdminRole,
     Forbidden,
     role_from_claims,
 )
+from penstock.management.resources import KeyType
 from penstock.model.entities import HubStatus, LimitSet, Right, Secret, Tier
 from penstock.model.errors import (
     AlreadyExists,
@@ -116,7 +115,7 @@ def ready(full: Plane) -> Plane:
 def test_every_action_needs_its_role(ready: Plane, action: Action, role: AdminRole) -> None:
     before = len(ready.audit())
     act = ACTS[action]
-    if role >= REQUIRED[action]:
+    if role >= action.required:
         if action is Action.PUBLISHER_REVOKE:
             ready.admin.publishers.resume(NS, HUB, "device")
         act(ready.as_(role))
@@ -124,7 +123,7 @@ def test_every_action_needs_its_role(ready: Plane, action: Action, role: AdminRo
     with pytest.raises(Forbidden) as refused:
         act(ready.as_(role))
     assert refused.value.http_status == 403
-    assert REQUIRED[action].name.lower() in str(refused.value)
+    assert action.required.name.lower() in str(refused.value)
     denied = [entry for entry in ready.audit()[before:] if entry[2].startswith("denied")]
     assert len(denied) == (0 if action.endswith("/read") else 1)
 

@@ -32,7 +32,7 @@ from penstock.management.operations.namespaces import (
 from penstock.management.operations.progress import ConsumerProgressOperations, MovedCheckpoint
 from penstock.management.operations.publishers import PublisherOperations
 from penstock.management.operations.reports import ActivityOperations, PartitionView
-from penstock.management.operations.rules import AuthorizationRuleOperations, KeyType
+from penstock.management.operations.rules import AuthorizationRuleOperations
 from penstock.management.permissions import Actor
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "ConnectionView",
     "HubRequest",
     "IssuedToken",
-    "KeyType",
     "LagSource",
     "LinkView",
     "ManagementContext",

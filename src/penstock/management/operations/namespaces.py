@@ -57,7 +57,7 @@ class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     location: str | None = None
     tags: Mapping[str, str] | None = None
     limit_set: str | None = None
-    kept: Mapping[str, Any] = {}  # properties that are kept and told, without an effect
+    stored: Mapping[str, Any] = {}  # properties that are stored and reported, without an effect
 
 
 class NamespaceOperations(OperationGroup):
@@ -151,8 +151,8 @@ class NamespaceOperations(OperationGroup):
             metadata["location"] = _checked_location(old, request.location)
         if request.tags is not None:
             metadata["tags"] = _checked_tags(request.tags)
-        if request.kept:
-            metadata["properties"] = dict(old.metadata.get("properties", {})) | dict(request.kept)
+        if request.stored:
+            metadata["properties"] = old.metadata.get("properties", {}) | dict(request.stored)
         if request.limit_set not in (None, old.limits.value):
             raise NotAllowed(
                 f"limits is '{names.quote_text(request.limit_set)}': the namespace has the limits "

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
+from penstock.management.resources import KeyType
 from penstock.model import limits, names
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.errors import ArgumentError, NotFound
-
-
-class KeyType(StrEnum):
-    PRIMARY = "PrimaryKey"
-    SECONDARY = "SecondaryKey"
 
 
 class AuthorizationRuleOperations(OperationGroup):
