@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.io import asgi
 from penstock.management import openapi
 from penstock.management.errors import INTERNAL, RequestError, status_and_code
-from penstock.management.operations import ManagementContext
+from penstock.management.operations.base import ManagementContext
 from penstock.management.permissions import (
     Actor,
     AdminRole,

@@ -1,10 +1,9 @@
-"""The management API from the other side: typed, synchronous, the standard library alone.
+"""Blocking client of the management API, for the CLI, the portal and scripts.
 
-Used by the command line and the portal. `ManagementClient.find()` looks for the service as its
-users do: PENSTOCK_ADMIN_URL with PENSTOCK_ADMIN_TOKEN or PENSTOCK_ADMIN_TOKEN_FILE, else the data
-directory's `runtime.json`.
-Raises penstock's own errors (NotFound, Unauthorized, AlreadyExists, ServerBusy, ...) and
-OperationTimedOut or InternalError when the service does not answer.
+`ManagementClient.find()` finds the service by PENSTOCK_ADMIN_URL with PENSTOCK_ADMIN_TOKEN or
+PENSTOCK_ADMIN_TOKEN_FILE, else by `runtime.json` in the data directory. Methods raise Penstock's
+errors (NotFound, Unauthorized, AlreadyExists, ServerBusy, ...), and OperationTimedOut or
+InternalError when the service does not answer.
 """
 
 from __future__ import annotations
@@ -20,36 +19,16 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from penstock.management import resources as arm
 from penstock.management.errors import error_from_response
 from penstock.management.jobs import JobState
 from penstock.management.resources import (
     AccessKeys,
-    AdminTokenBody,
-    ArmStruct,
     AuthorizationRuleResource,
     CaptureStatus,
     ConsumerGroupResource,
     EventHubResource,
-    GrantBody,
-    GroupBody,
-    GroupBodyProperties,
-    HubBody,
-    HubBodyProperties,
-    JobBody,
-    KeyType,
-    NamespaceBody,
-    NamespaceBodyProperties,
     NamespaceResource,
-    Page,
-    RegenerateBody,
-    RetentionDescription,
-    RuleBody,
-    RuleProperties,
-    SeekBody,
-    SignInBody,
-    Sku,
-    TokenBody,
-    TokenHolder,
 )
 from penstock.model.errors import (
     ConfigurationError,
@@ -80,8 +59,8 @@ _DATA_DEFAULT = "penstock-data"
 
 
 class ManagementClient:
-    """One service. Not for several threads at once; each call is one request on a connection
-    that is kept open between them."""
+    """One service. Only one thread at a time may use it. Each call is one request on a connection
+    that stays open."""
 
     def __init__(
         self,
@@ -91,11 +70,13 @@ class ManagementClient:
         ca_file: Path | str | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        """`token` is a path where another process replaces the token: it is read for each request.
-        Such a request raises ConfigurationError when there is no token in the file."""
+        """A `token` that is a path is read for each request, because another process replaces the
+        file. A request raises ConfigurationError when the file contains no token."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"'{url}' is no URL of a service: http:// or https:// it is.")
+            raise ConfigurationError(
+                f"'{url}' is not the URL of a service: it must begin with http:// or https://."
+            )
         self.url = url
         self.ca_file = None if ca_file is None else str(ca_file)
         self._token = token
@@ -105,16 +86,16 @@ class ManagementClient:
             self._tls = ssl.create_default_context(cafile=self.ca_file)
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
-        self._ids: dict[str, str] = {}  # of namespaces, by name
-        # Who asks, where the token is not their own: `role name`, the name percent-encoded. The
-        # service takes an administrator's word for it, and at most that role.
+        self._ids: dict[str, str] = {}  # ARM ids of namespaces, by name in lower case
+        # `ROLE NAME` of the person on whose behalf requests are sent, the name percent-encoded.
+        # The service accepts it from an administrator's token.
         self.on_behalf_of: str | None = None
 
     @staticmethod
     def find(
         environ: Mapping[str, str] | None = None, *, data: Path | None = None
     ) -> ManagementClient:
-        """By the environment, or by what the service on this machine tells."""
+        """The service that the environment names, or the one that runs on the data directory."""
         environ = os.environ if environ is None else environ
         url, token = environ.get("PENSTOCK_ADMIN_URL"), environment_token(environ)
         if url and token:
@@ -171,11 +152,11 @@ class ManagementClient:
                 f"/subscriptions/{_segment(subscription)}/resourceGroups/{_segment(resource_group)}"
                 f"/providers/Microsoft.EventHub/namespaces/{_segment(name)}"
             )
-        body = NamespaceBody(
+        body = arm.NamespaceBody(
             location=location,
             tags=None if tags is None else dict(tags),
-            sku=Sku(name=sku, capacity=units),
-            properties=NamespaceBodyProperties(
+            sku=arm.Sku(name=sku, capacity=units),
+            properties=arm.NamespaceBodyProperties(
                 throughput_units="unlimited" if unlimited else None,
                 is_auto_inflate_enabled=None if maximum_units is None else maximum_units > 0,
                 maximum_throughput_units=maximum_units,
@@ -207,15 +188,15 @@ class ManagementClient:
         capture: Mapping[str, Any] | None = None,
     ) -> EventHubResource:
         """Create the hub, or change what is not None."""
-        properties = HubBodyProperties(
+        properties = arm.HubBodyProperties(
             partition_count=partition_count,
-            retention_description=RetentionDescription(retention_time_in_hours=retention_hours),
+            retention_description=arm.RetentionDescription(retention_time_in_hours=retention_hours),
             status=status,
             user_metadata=user_metadata,
             capture_description=None if capture is None else dict(capture),
         )
         path = self._hub_id(namespace, name)
-        return self._read(EventHubResource, "PUT", path, HubBody(properties=properties))
+        return self._read(EventHubResource, "PUT", path, arm.HubBody(properties=properties))
 
     def delete_hub(self, namespace: str, name: str) -> None:
         """Raises NotFound."""
@@ -240,7 +221,7 @@ class ManagementClient:
     def put_group(
         self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
     ) -> ConsumerGroupResource:
-        body = GroupBody(properties=GroupBodyProperties(user_metadata=user_metadata))
+        body = arm.GroupBody(properties=arm.GroupBodyProperties(user_metadata=user_metadata))
         return self._read(ConsumerGroupResource, "PUT", self._group_id(namespace, hub, name), body)
 
     def delete_group(self, namespace: str, hub: str, name: str) -> None:
@@ -268,7 +249,7 @@ class ManagementClient:
         latest, a sequence number or an ISO time. Returns partition, from_sequence_number,
         to_sequence_number and delta of each. Raises GroupInUse while an event processor holds a
         lease, unless `force` is set."""
-        body = SeekBody(to=to, partition=partition, dry_run=dry_run, force=force)
+        body = arm.SeekBody(to=to, partition=partition, dry_run=dry_run, force=force)
         path = f"{_own_hub(namespace, hub)}/consumergroups/{_segment(group)}/seek"
         return list(self.call("POST", path, body)["value"])
 
@@ -280,7 +261,7 @@ class ManagementClient:
     def put_rule(
         self, namespace: str, hub: str | None, name: str, rights: list[str]
     ) -> AuthorizationRuleResource:
-        body = RuleBody(properties=RuleProperties(rights=rights))
+        body = arm.RuleBody(properties=arm.RuleProperties(rights=rights))
         path = self._rule_id(namespace, hub, name)
         return self._read(AuthorizationRuleResource, "PUT", path, body)
 
@@ -298,7 +279,7 @@ class ManagementClient:
     ) -> AccessKeys:
         """`key_type` is PrimaryKey or SecondaryKey. Without `key` the service makes a random
         one."""
-        body = RegenerateBody(key_type=KeyType(key_type), key=key)
+        body = arm.RegenerateBody(key_type=arm.KeyType(key_type), key=key)
         path = f"{self._rule_id(namespace, hub, name)}/regenerateKeys"
         return self._read(AccessKeys, "POST", path, body)
 
@@ -354,7 +335,7 @@ class ManagementClient:
 
     def grant(self, namespace: str, kind: str, value: int, *, note: str = "", by: str = "") -> None:
         path = f"{_own_parent(namespace)}/quotaGrants/{_segment(kind)}"
-        self.call("PUT", path, GrantBody(value=value, note=note, by=by))
+        self.call("PUT", path, arm.GrantBody(value=value, note=note, by=by))
 
     def withdraw(self, namespace: str, kind: str) -> None:
         self.call("DELETE", f"{_own_parent(namespace)}/quotaGrants/{_segment(kind)}")
@@ -382,7 +363,7 @@ class ManagementClient:
     ) -> None:
         """Report a job, every few seconds. `state` is Starting, Running, Stopping, Stopped or
         Failed."""
-        body = JobBody(
+        body = arm.JobBody(
             kind=kind,
             state=JobState(state),
             pid=pid,
@@ -426,7 +407,7 @@ class ManagementClient:
 
     def note_sign_in(self, address: str, *, refused_name: str | None = None) -> None:
         """Record in the audit log that a person signed in to the portal, or was refused."""
-        body = SignInBody(address=address, refused_name=refused_name)
+        body = arm.SignInBody(address=address, refused_name=refused_name)
         self.call("POST", f"{_OWN}/portal/signIn", body)
 
     def sign_in_link(self) -> str:
@@ -437,14 +418,14 @@ class ManagementClient:
     def token_holder(self, token: str) -> tuple[str, list[str]] | None:
         """Subject and roles of an admin token; None for an invalid one."""
         path = f"{_OWN}/portal/tokenHolder"
-        holder = self._read(TokenHolder, "POST", path, TokenBody(token=token))
+        holder = self._read(arm.TokenHolder, "POST", path, arm.TokenBody(token=token))
         return (holder.subject, holder.roles) if holder.active else None
 
     # --- admin tokens -----------------------------------------------------------------------------
 
     def issue_admin_token(self, name: str, *, role: str, lifetime_s: int) -> dict[str, Any]:
         """`id`, `token`, `role`, `expiresAt` of a new token for `name`."""
-        body = AdminTokenBody(name=name, role=role, lifetime_seconds=lifetime_s)
+        body = arm.AdminTokenBody(name=name, role=role, lifetime_seconds=lifetime_s)
         return self.call("POST", f"{_OWN}/adminTokens", body)
 
     def revoke_admin_token(self, token_id: str) -> None:
@@ -459,7 +440,7 @@ class ManagementClient:
         self,
         method: str,
         path: str,
-        body: ArmStruct | Mapping[str, Any] | None = None,
+        body: arm.ArmStruct | Mapping[str, Any] | None = None,
         **query: str | int | None,
     ) -> dict[str, Any]:
         """Send one request. `path` is escaped already; a query value of None is left out. Returns
@@ -513,20 +494,20 @@ class ManagementClient:
     def _list(self, path: str, **query: str | int | None) -> list[dict[str, Any]]:
         return list(self.call("GET", path, None, **query)["value"])
 
-    def _read(self, kind: type[T], method: str, path: str, body: ArmStruct | None = None) -> T:
+    def _read(self, kind: type[T], method: str, path: str, body: arm.ArmStruct | None = None) -> T:
         return _convert(self.call(method, path, body), kind)
 
     def _read_list(self, kind: type[T], path: str) -> list[T]:
-        return _convert(self.call("GET", path), Page[kind]).value  # type: ignore[valid-type]  # a type at run time
+        return _convert(self.call("GET", path), arm.Page[kind]).value  # type: ignore[valid-type]  # mypy: a variable
 
     def _id(self, namespace: str) -> str:
-        """Where the namespace lies; looked up once."""
+        """The escaped ARM id of the namespace. Raises NotFound."""
         if namespace.casefold() not in self._ids:
             self.namespaces()
-        found = self._ids.get(namespace.casefold())
-        if found is None:
+        resource_id = self._ids.get(namespace.casefold())
+        if resource_id is None:
             raise NotFound(f"The namespace '{namespace}' does not exist.")
-        return quote(found, safe="/$")
+        return quote(resource_id, safe="/$")
 
     def _hub_id(self, namespace: str, hub: str) -> str:
         return f"{self._id(namespace)}/eventhubs/{_segment(hub)}"
@@ -543,7 +524,7 @@ class ManagementClient:
 
 
 def environment_token(environ: Mapping[str, str]) -> str | Path | None:
-    """The token that the environment gives, or the file that it names."""
+    """The admin token in the environment, or the file that the environment names."""
     file = environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
     return environ.get("PENSTOCK_ADMIN_TOKEN") or (Path(file) if file else None)
 

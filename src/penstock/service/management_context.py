@@ -16,7 +16,7 @@ from penstock.broker import Broker
 from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.gateway.amqp.server import AmqpServer
-from penstock.management.operations import ConnectionView, IssuedToken, LinkView
+from penstock.management.operations.base import ConnectionView, IssuedToken, LinkView
 from penstock.management.permissions import AdminRole, Verified, role_from_claims
 from penstock.management.routes.router import ServiceEndpoints
 from penstock.model import names

@@ -36,7 +36,7 @@ from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.management.app import ManagementApp, ManagementMount
 from penstock.management.jobs import JobRegistry
-from penstock.management.operations import ManagementContext
+from penstock.management.operations.base import ManagementContext
 from penstock.management.permissions import AdminRole
 from penstock.management.routes.router import ServiceEndpoints
 from penstock.model import slow_operations

@@ -16,15 +16,15 @@ from penstock.catalog.memory import MemoryCatalog, MemoryUsageLedger
 from penstock.log.memory import MemoryLogStore
 from penstock.management.app import ManagementApp
 from penstock.management.jobs import JobRegistry
-from penstock.management.operations import (
+from penstock.management.operations import Operations
+from penstock.management.operations.base import (
     ConnectionView,
-    HubRequest,
     IssuedToken,
     LinkView,
     ManagementContext,
-    NamespaceRequest,
-    Operations,
 )
+from penstock.management.operations.hubs import HubRequest
+from penstock.management.operations.namespaces import NamespaceRequest
 from penstock.management.permissions import Actor, AdminRole, Verified
 from penstock.management.routes.router import ServiceEndpoints
 from penstock.model.checkpoints import Checkpoint, Ownership

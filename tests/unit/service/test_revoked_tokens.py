@@ -16,7 +16,7 @@ from penstock.service.data_directory import DataDirectory
 from penstock.service.management_context import ServiceTokens
 
 if TYPE_CHECKING:
-    from penstock.management.operations import IssuedToken
+    from penstock.management.operations.base import IssuedToken
 
 
 @pytest.fixture

@@ -10,39 +10,21 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from penstock.management.operations import HubRequest, NamespaceRequest
-from penstock.management.operations.hubs import to_days
+import msgspec
+from msgspec import UNSET
+
+from penstock.management import resources as arm
+from penstock.management.operations.hubs import HubRequest, to_days
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
+    NamespaceRequest,
     ResourceScope,
     capacity_of,
     scope_of,
     sku_of,
 )
 from penstock.management.operations.rules import rights_texts
-from penstock.management.resources import (
-    AccessKeys,
-    AuthorizationRuleResource,
-    ConsumerGroupResource,
-    EventHubResource,
-    GroupBody,
-    GroupProperties,
-    HubBody,
-    HubBodyProperties,
-    HubProperties,
-    NamespaceBody,
-    NamespaceBodyProperties,
-    NamespaceProperties,
-    NamespaceResource,
-    Page,
-    RegenerateBody,
-    RetentionDescription,
-    RuleBody,
-    RuleProperties,
-    Sku,
-    SystemData,
-    TimestampDescription,
-)
+from penstock.management.resources import Page
 from penstock.management.routes.router import ApiRequest, PageQuery, RouteTable
 from penstock.model.entities import (
     AuthorizationRule,
@@ -64,11 +46,21 @@ _GROUP = HUB + "/consumergroups/{group}"
 _NAMESPACE_RULE = NAMESPACE + "/authorizationRules/{rule}"
 _HUB_RULE = HUB + "/authorizationRules/{rule}"
 _TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
-_STORED_PROPERTIES = {
-    "kafkaEnabled": "kafka_enabled",
-    "clusterArmId": "cluster_arm_id",
-    "alternateName": "alternate_name",
-}  # stored and reported, without an effect
+# Stored and reported, without an effect.
+_STORED_PROPERTIES = ("kafkaEnabled", "clusterArmId", "alternateName")
+# Properties of a namespace that the service does not implement: name, values that ask for nothing,
+# and the text of the refusal. A client would rely on a setting that is stored and reported.
+_REFUSED_PROPERTIES = (
+    ("disableLocalAuth", (), "is not supported: shared access policies are the only credentials."),
+    ("publicNetworkAccess", ("Enabled",), "can only be Enabled; see --host of serve."),
+    ("encryption", (), "with own keys is not supported; encrypt the data directory."),
+    ("minimumTlsVersion", ("1.0", "1.1", "1.2"), "is always 1.2, and 1.3 cannot be demanded."),
+    ("geoDataReplication", (), "is not supported: the data is in one directory."),
+    ("zoneRedundant", (), "can only be false: the data is in one directory."),
+    ("ipAddressType", ("IPv4",), "can only be IPv4; see --host of serve."),
+    ("privateEndpointConnections", (), "are not supported; see --host of serve."),
+    ("status", ("Active",), "of a namespace cannot change. Disable its event hubs."),
+)
 
 ROUTES = RouteTable()
 
@@ -86,10 +78,10 @@ class ParentNamespace:
         self.location = _location(self.entity)
 
 
-def _deleted(request: ApiRequest, delete: Callable[..., None], *path: str | None) -> None:
+def _delete(request: ApiRequest, delete: Callable[..., None], *arguments: object) -> None:
     """Delete the entity. Resource Manager answers 204, not 404, when there is none."""
     try:
-        delete(*path)
+        delete(*arguments)
     except NotFound:
         request.status = 204
 
@@ -99,20 +91,20 @@ def _deleted(request: ApiRequest, delete: Callable[..., None], *path: str | None
 
 @ROUTES.add("GET", f"{SUBSCRIPTION}/providers/{PROVIDER}/namespaces")
 @ROUTES.add("GET", NAMESPACES, name="list_namespaces_of_resource_group")
-async def list_namespaces(request: ApiRequest, query: PageQuery) -> Page[NamespaceResource]:
+async def list_namespaces(request: ApiRequest, query: PageQuery) -> Page[arm.NamespaceResource]:
     scope = request.scope
     namespaces = request.operations.namespaces.list(scope)
     return query.page([namespace_resource(request, entity, scope) for entity in namespaces])
 
 
 @ROUTES.add("GET", NAMESPACE)
-async def get_namespace(request: ApiRequest) -> NamespaceResource:
+async def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
     parent = ParentNamespace(request)
     return namespace_resource(request, parent.entity, parent.scope)
 
 
 @ROUTES.add("PUT", NAMESPACE, statuses=(200, 201))
-async def put_namespace(request: ApiRequest, body: NamespaceBody) -> NamespaceResource:
+async def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
     """The operation is complete when this answers: `provisioningState` is Succeeded."""
     scope = request.scope
     namespace, is_new = request.operations.namespaces.put(
@@ -123,35 +115,35 @@ async def put_namespace(request: ApiRequest, body: NamespaceBody) -> NamespaceRe
 
 
 @ROUTES.add("PATCH", NAMESPACE)
-async def update_namespace(request: ApiRequest, body: NamespaceBody) -> NamespaceResource:
+async def update_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
     ParentNamespace(request)
     return await put_namespace(request, body)
 
 
 @ROUTES.add("DELETE", NAMESPACE, statuses=(200, 204))
 async def delete_namespace(request: ApiRequest) -> None:
-    delete = request.operations.namespaces.delete
-    _deleted(request, lambda name: delete(name, request.scope), request.names["namespace"])
+    namespaces = request.operations.namespaces
+    _delete(request, namespaces.delete, request.names["namespace"], request.scope)
 
 
 # --- event hubs -----------------------------------------------------------------------------------
 
 
 @ROUTES.add("GET", f"{NAMESPACE}/eventhubs")
-async def list_event_hubs(request: ApiRequest, query: PageQuery) -> Page[EventHubResource]:
+async def list_event_hubs(request: ApiRequest, query: PageQuery) -> Page[arm.EventHubResource]:
     parent = ParentNamespace(request)
     hubs = parent.operations.hubs.list(parent.name)
     return query.page([_hub_resource(hub, parent) for hub in hubs])
 
 
 @ROUTES.add("GET", HUB)
-async def get_event_hub(request: ApiRequest) -> EventHubResource:
+async def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
     parent = ParentNamespace(request)
     return _hub_resource(parent.operations.hubs.show(parent.name, request.names["hub"]), parent)
 
 
 @ROUTES.add("PUT", HUB)
-async def put_event_hub(request: ApiRequest, body: HubBody) -> EventHubResource:
+async def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
     parent = ParentNamespace(request)
     hub = parent.operations.hubs.put(parent.name, request.names["hub"], _hub_request(body))
     return _hub_resource(hub, parent)
@@ -160,7 +152,7 @@ async def put_event_hub(request: ApiRequest, body: HubBody) -> EventHubResource:
 @ROUTES.add("DELETE", HUB, statuses=(200, 204))
 async def delete_event_hub(request: ApiRequest) -> None:
     parent = ParentNamespace(request)
-    _deleted(request, parent.operations.hubs.delete, parent.name, request.names["hub"])
+    _delete(request, parent.operations.hubs.delete, parent.name, request.names["hub"])
 
 
 # --- consumer groups ------------------------------------------------------------------------------
@@ -169,21 +161,23 @@ async def delete_event_hub(request: ApiRequest) -> None:
 @ROUTES.add("GET", f"{HUB}/consumergroups")
 async def list_consumer_groups(
     request: ApiRequest, query: PageQuery
-) -> Page[ConsumerGroupResource]:
+) -> Page[arm.ConsumerGroupResource]:
     parent = ParentNamespace(request)
     groups = parent.operations.groups.list(parent.name, request.names["hub"])
     return query.page([_group_resource(group, parent) for group in groups])
 
 
 @ROUTES.add("GET", _GROUP)
-async def get_consumer_group(request: ApiRequest) -> ConsumerGroupResource:
+async def get_consumer_group(request: ApiRequest) -> arm.ConsumerGroupResource:
     parent = ParentNamespace(request)
     hub, group = request.names["hub"], request.names["group"]
     return _group_resource(parent.operations.groups.show(parent.name, hub, group), parent)
 
 
 @ROUTES.add("PUT", _GROUP)
-async def put_consumer_group(request: ApiRequest, body: GroupBody | None) -> ConsumerGroupResource:
+async def put_consumer_group(
+    request: ApiRequest, body: arm.GroupBody | None
+) -> arm.ConsumerGroupResource:
     parent = ParentNamespace(request)
     properties = None if body is None else body.properties
     metadata = None if properties is None else properties.user_metadata
@@ -196,7 +190,7 @@ async def put_consumer_group(request: ApiRequest, body: GroupBody | None) -> Con
 async def delete_consumer_group(request: ApiRequest) -> None:
     parent = ParentNamespace(request)
     hub, group = request.names["hub"], request.names["group"]
-    _deleted(request, parent.operations.groups.delete, parent.name, hub, group)
+    _delete(request, parent.operations.groups.delete, parent.name, hub, group)
 
 
 # --- authorization rules of a namespace and of a hub ----------------------------------------------
@@ -204,7 +198,7 @@ async def delete_consumer_group(request: ApiRequest) -> None:
 
 @ROUTES.add("GET", f"{NAMESPACE}/authorizationRules", name="list_namespace_rules")
 @ROUTES.add("GET", f"{HUB}/authorizationRules", name="list_hub_rules")
-async def list_rules(request: ApiRequest) -> Page[AuthorizationRuleResource]:
+async def list_rules(request: ApiRequest) -> Page[arm.AuthorizationRuleResource]:
     parent = ParentNamespace(request)
     rules = parent.operations.rules.list(parent.name, request.names.get("hub"))
     return Page([_rule_resource(rule, parent) for rule in rules])
@@ -212,7 +206,7 @@ async def list_rules(request: ApiRequest) -> Page[AuthorizationRuleResource]:
 
 @ROUTES.add("GET", _NAMESPACE_RULE, name="get_namespace_rule")
 @ROUTES.add("GET", _HUB_RULE, name="get_hub_rule")
-async def get_rule(request: ApiRequest) -> AuthorizationRuleResource:
+async def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
     parent = ParentNamespace(request)
     rule = parent.operations.rules.show(*_rule_path(request, parent))
     return _rule_resource(rule, parent)
@@ -220,7 +214,7 @@ async def get_rule(request: ApiRequest) -> AuthorizationRuleResource:
 
 @ROUTES.add("PUT", _NAMESPACE_RULE, name="put_namespace_rule")
 @ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
-async def put_rule(request: ApiRequest, body: RuleBody) -> AuthorizationRuleResource:
+async def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
     parent = ParentNamespace(request)
     rights = _parse_rights(body.properties.rights)
     rule = parent.operations.rules.put(*_rule_path(request, parent), rights)
@@ -231,12 +225,12 @@ async def put_rule(request: ApiRequest, body: RuleBody) -> AuthorizationRuleReso
 @ROUTES.add("DELETE", _HUB_RULE, name="delete_hub_rule", statuses=(200, 204))
 async def delete_rule(request: ApiRequest) -> None:
     parent = ParentNamespace(request)
-    _deleted(request, parent.operations.rules.delete, *_rule_path(request, parent))
+    _delete(request, parent.operations.rules.delete, *_rule_path(request, parent))
 
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/listKeys", name="list_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/listKeys", name="list_hub_keys")
-async def list_keys(request: ApiRequest) -> AccessKeys:
+async def list_keys(request: ApiRequest) -> arm.AccessKeys:
     parent = ParentNamespace(request)
     rule = parent.operations.rules.keys(*_rule_path(request, parent))
     return _access_keys(rule, request.endpoints.servicebus)
@@ -244,7 +238,7 @@ async def list_keys(request: ApiRequest) -> AccessKeys:
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
-async def regenerate_keys(request: ApiRequest, body: RegenerateBody) -> AccessKeys:
+async def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
     parent = ParentNamespace(request)
     key = None if body.key is None else Secret(body.key)
     rule = parent.operations.rules.regenerate(*_rule_path(request, parent), body.key_type, key)
@@ -258,11 +252,19 @@ def _rule_path(request: ApiRequest, parent: ParentNamespace) -> tuple[str, str |
 # --- requests to operations -----------------------------------------------------------------------
 
 
-def _namespace_request(body: NamespaceBody) -> NamespaceRequest:
-    sku, properties = body.sku or Sku(), body.properties or NamespaceBodyProperties()
-    _refuse_unsupported(body.identity, properties)
+def _namespace_request(body: arm.NamespaceBody) -> NamespaceRequest:
+    """Raises NotAllowed for what the service does not do."""
+    sku, properties = body.sku or arm.Sku(), body.properties or arm.NamespaceBodyProperties()
+    values = msgspec.to_builtins(properties)
+    for name, allowed, text in _REFUSED_PROPERTIES:
+        if values.get(name) and values[name] not in allowed:
+            raise NotAllowed(f"{name} {text}")
+    if (body.identity or {}).get("type") not in (None, "None"):
+        raise NotAllowed(
+            "identity is not supported: a namespace has no managed identity. The credentials of "
+            "Capture's destinations are in the configuration of the service."
+        )
     units = properties.throughput_units
-    stored = {name: getattr(properties, field) for name, field in _STORED_PROPERTIES.items()}
     return NamespaceRequest(
         sku=sku.name or sku.tier,
         capacity=sku.capacity,
@@ -273,68 +275,14 @@ def _namespace_request(body: NamespaceBody) -> NamespaceRequest:
         location=body.location,
         tags=body.tags,
         limit_set=properties.limits,
-        stored={name: value for name, value in stored.items() if value is not None},
+        stored={name: values[name] for name in _STORED_PROPERTIES if name in values},
     )
 
 
-def _refuse_unsupported(
-    identity: dict[str, Any] | None, properties: NamespaceBodyProperties
-) -> None:
-    """Raise NotAllowed for what the service does not do. A client would rely on a setting that is
-    stored and reported."""
-    network = "see --host of serve"
-    refusals = (
-        (
-            properties.disable_local_auth,
-            "disableLocalAuth is not supported: shared access policies are the only credentials.",
-        ),
-        (
-            properties.public_network_access not in (None, "", "Enabled"),
-            f"publicNetworkAccess: only Enabled is supported; {network}.",
-        ),
-        (
-            properties.encryption,
-            "encryption with own keys is not supported; encrypt the data directory.",
-        ),
-        (
-            properties.minimum_tls_version not in (None, "", "1.0", "1.1", "1.2"),
-            "minimumTlsVersion: 1.2 is always enforced, and 1.3 cannot be demanded.",
-        ),
-        (
-            properties.geo_data_replication,
-            "geoDataReplication is not supported: the data is in one directory.",
-        ),
-        (
-            properties.zone_redundant,
-            "zoneRedundant: only false is supported: the data is in one directory.",
-        ),
-        (
-            properties.ip_address_type not in (None, "", "IPv4"),
-            f"ipAddressType: only IPv4 is supported; {network}.",
-        ),
-        (
-            properties.private_endpoint_connections,
-            f"privateEndpointConnections are not supported; {network}.",
-        ),
-        (
-            properties.status not in (None, "", "Active"),
-            "status: a namespace cannot be disabled. Disable its event hubs.",
-        ),
-        (
-            (identity or {}).get("type") not in (None, "None"),
-            "identity is not supported: a namespace has no managed identity. The credentials of "
-            "Capture's destinations are in the configuration of the service.",
-        ),
-    )
-    for is_requested, text in refusals:
-        if is_requested:
-            raise NotAllowed(text)
-
-
-def _hub_request(body: HubBody) -> HubRequest:
-    properties = body.properties or HubBodyProperties()
-    retention = properties.retention_description or RetentionDescription()
-    timestamp = properties.message_timestamp_description or TimestampDescription()
+def _hub_request(body: arm.HubBody) -> HubRequest:
+    properties = body.properties or arm.HubBodyProperties()
+    retention = properties.retention_description or arm.RetentionDescription()
+    timestamp = properties.message_timestamp_description or arm.TimestampDescription()
     if (timestamp.timestamp_type or "LogAppend") != "LogAppend":
         raise NotAllowed(
             "messageTimestampDescription.timestampType: only LogAppend is supported: events "
@@ -370,20 +318,20 @@ def _parse_rights(words: list[str]) -> Right:
 
 def namespace_resource(
     request: ApiRequest, namespace: Namespace, scope: ResourceScope | None
-) -> NamespaceResource:
+) -> arm.NamespaceResource:
     """`scope` is the one of the request's path, for a namespace that has none of its own."""
     sku = sku_of(namespace)
     maximum, units = namespace.maximum_throughput_units, namespace.throughput_units
     stored = namespace.metadata.get("properties", {})
-    return NamespaceResource(
+    return arm.NamespaceResource(
         name=namespace.name,
         id=_namespace_id(namespace, scope),
         type=f"{PROVIDER}/Namespaces",
         location=_location(namespace),
         tags=namespace.metadata.get("tags", {}),
-        sku=Sku(name=sku, tier=sku, capacity=capacity_of(namespace)),
+        sku=arm.Sku(name=sku, tier=sku, capacity=capacity_of(namespace)),
         system_data=_system_data(namespace),
-        properties=NamespaceProperties(
+        properties=arm.NamespaceProperties(
             is_auto_inflate_enabled=maximum is not None,
             maximum_throughput_units=maximum or 0,
             created_at=format_time(namespace.created_ms),
@@ -393,7 +341,9 @@ def namespace_resource(
             limits=namespace.limits.value,
             throughput_units="unlimited" if units is None else units,
             throughput_units_needed=request.operations.namespaces.needed_units(namespace),
-            **{field: stored[name] for name, field in _STORED_PROPERTIES.items() if name in stored},
+            kafka_enabled=stored.get("kafkaEnabled", False),
+            cluster_arm_id=stored.get("clusterArmId", UNSET),
+            alternate_name=stored.get("alternateName", UNSET),
         ),
     )
 
@@ -410,26 +360,23 @@ def _location(namespace: Namespace) -> str:
     return str(namespace.metadata.get("location", DEFAULT_LOCATION))
 
 
-def _hub_resource(hub: Hub, parent: ParentNamespace) -> EventHubResource:
-    return EventHubResource(
-        name=hub.name,
-        id=_hub_id(hub.name, parent),
-        type=f"{PROVIDER}/Namespaces/EventHubs",
-        location=parent.location,
-        system_data=_system_data(hub),
-        properties=HubProperties(
-            message_retention_in_days=to_days(hub.retention_hours),
-            partition_count=hub.partition_count,
-            status=hub.status.value,
-            created_at=format_time(hub.created_ms),
-            updated_at=format_time(hub.updated_ms),
-            partition_ids=[str(index) for index in range(hub.partition_count)],
-            retention_description=RetentionDescription(
-                cleanup_policy="Delete", retention_time_in_hours=hub.retention_hours
-            ),
-            user_metadata=hub.user_metadata,
-            capture_description=hub.metadata.get("capture"),
+def _hub_resource(hub: Hub, parent: ParentNamespace) -> arm.EventHubResource:
+    properties = arm.HubProperties(
+        message_retention_in_days=to_days(hub.retention_hours),
+        partition_count=hub.partition_count,
+        status=hub.status.value,
+        created_at=format_time(hub.created_ms),
+        updated_at=format_time(hub.updated_ms),
+        partition_ids=[str(index) for index in range(hub.partition_count)],
+        retention_description=arm.RetentionDescription(
+            cleanup_policy="Delete", retention_time_in_hours=hub.retention_hours
         ),
+        user_metadata=hub.user_metadata,
+        capture_description=hub.metadata.get("capture"),
+    )
+    resource_id = _hub_id(hub.name, parent)
+    return arm.EventHubResource(
+        **_child_fields(hub, parent, resource_id, "EventHubs"), properties=properties
     )
 
 
@@ -437,41 +384,54 @@ def _hub_id(name: str, parent: ParentNamespace) -> str:
     return f"{parent.id}/eventhubs/{quote(name, safe='$')}"
 
 
-def _group_resource(group: ConsumerGroup, parent: ParentNamespace) -> ConsumerGroupResource:
-    return ConsumerGroupResource(
-        name=group.name,
-        id=f"{_hub_id(group.hub, parent)}/consumergroups/{quote(group.name, safe='$')}",
-        type=f"{PROVIDER}/Namespaces/EventHubs/ConsumerGroups",
-        location=parent.location,
-        system_data=_system_data(group),
-        properties=GroupProperties(
-            created_at=format_time(group.created_ms),
-            updated_at=format_time(group.updated_ms),
-            user_metadata=group.user_metadata,
-        ),
+def _group_resource(group: ConsumerGroup, parent: ParentNamespace) -> arm.ConsumerGroupResource:
+    properties = arm.GroupProperties(
+        created_at=format_time(group.created_ms),
+        updated_at=format_time(group.updated_ms),
+        user_metadata=group.user_metadata,
+    )
+    resource_id = f"{_hub_id(group.hub, parent)}/consumergroups/{quote(group.name, safe='$')}"
+    return arm.ConsumerGroupResource(
+        **_child_fields(group, parent, resource_id, "EventHubs/ConsumerGroups"),
+        properties=properties,
     )
 
 
-def _rule_resource(rule: AuthorizationRule, parent: ParentNamespace) -> AuthorizationRuleResource:
-    parent_id, kind = parent.id, "Namespaces/AuthorizationRules"
+def _rule_resource(
+    rule: AuthorizationRule, parent: ParentNamespace
+) -> arm.AuthorizationRuleResource:
+    parent_id, kind = parent.id, "AuthorizationRules"
     if rule.hub is not None:
-        parent_id, kind = _hub_id(rule.hub, parent), "Namespaces/EventHubs/AuthorizationRules"
-    return AuthorizationRuleResource(
-        name=rule.name,
-        id=f"{parent_id}/authorizationRules/{rule.name}",
-        type=f"{PROVIDER}/{kind}",
-        location=parent.location,
-        system_data=_system_data(rule),
-        properties=RuleProperties(rights=rights_texts(rule.rights)),
+        parent_id, kind = _hub_id(rule.hub, parent), "EventHubs/AuthorizationRules"
+    resource_id = f"{parent_id}/authorizationRules/{rule.name}"
+    return arm.AuthorizationRuleResource(
+        **_child_fields(rule, parent, resource_id, kind),
+        properties=arm.RuleProperties(rights=rights_texts(rule.rights)),
     )
 
 
-def _access_keys(rule: AuthorizationRule, servicebus: str) -> AccessKeys:
+def _child_fields(
+    entity: Hub | ConsumerGroup | AuthorizationRule,
+    parent: ParentNamespace,
+    resource_id: str,
+    kind: str,
+) -> dict[str, Any]:
+    """The fields that every resource below a namespace has."""
+    return {
+        "name": entity.name,
+        "id": resource_id,
+        "type": f"{PROVIDER}/Namespaces/{kind}",
+        "location": parent.location,
+        "system_data": _system_data(entity),
+    }
+
+
+def _access_keys(rule: AuthorizationRule, servicebus: str) -> arm.AccessKeys:
     """The only response that contains keys."""
     primary, secondary = rule.primary_key.reveal(), rule.secondary_key.reveal()
     start = f"Endpoint={servicebus};SharedAccessKeyName={rule.name};SharedAccessKey="
     end = "" if rule.hub is None else f";EntityPath={rule.hub}"
-    return AccessKeys(
+    return arm.AccessKeys(
         key_name=rule.name,
         primary_key=primary,
         secondary_key=secondary,
@@ -480,8 +440,8 @@ def _access_keys(rule: AuthorizationRule, servicebus: str) -> AccessKeys:
     )
 
 
-def _system_data(entity: Namespace | Hub | ConsumerGroup | AuthorizationRule) -> SystemData:
-    return SystemData(
+def _system_data(entity: Namespace | Hub | ConsumerGroup | AuthorizationRule) -> arm.SystemData:
+    return arm.SystemData(
         created_at=format_time(entity.created_ms), last_modified_at=format_time(entity.updated_ms)
     )
 

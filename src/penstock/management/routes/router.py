@@ -17,7 +17,9 @@ import msgspec
 from msgspec import Meta
 
 from penstock.management.errors import RequestError
-from penstock.management.operations import ManagementContext, Operations, ResourceScope
+from penstock.management.operations import Operations
+from penstock.management.operations.base import ManagementContext
+from penstock.management.operations.namespaces import ResourceScope
 from penstock.management.permissions import Actor
 from penstock.management.resources import Page
 from penstock.model import limits, names

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.management.operations import ResourceScope
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
     DEFAULT_SUBSCRIPTION,
+    ResourceScope,
     is_at,
     scope_of,
 )
@@ -173,7 +173,7 @@ async def list_operations(request: ApiRequest) -> Page[dict[str, Any]]:
 
 @ROUTES.add("POST", f"{_PROVIDER}/checkNameAvailability")
 async def check_name_availability(request: ApiRequest, body: NameRequest) -> NameAvailability:
-    refusal = request.operations.namespaces.why_not(body.name)
+    refusal = request.operations.namespaces.check_name(body.name)
     if refusal is None:
         return NameAvailability(name_available=True)
     reason, text = refusal
