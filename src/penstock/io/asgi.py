@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from penstock.model import names
 from penstock.model.errors import ArgumentError, MessageTooLarge, OperationTimedOut, PenstockError
@@ -75,16 +75,6 @@ async def read_request_body(
         raise OperationTimedOut(
             f"The request's body was not complete within {deadline_s:g} seconds."
         ) from None
-
-
-def replay_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns the body that was read already, for the next application."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return replay
 
 
 async def send_response(

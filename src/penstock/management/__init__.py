@@ -1,6 +1,3 @@
-"""Every administrative act as one function, the ARM-shaped API over them, and its typed client.
-
-Light to import: the API itself (`management.api`) is loaded with the first request to it.
-"""
+"""Administrative operations, their API in the form of Azure Resource Manager, and its client."""
 
 from __future__ import annotations

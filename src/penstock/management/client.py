@@ -1,10 +1,9 @@
-"""The management API from the other side: typed, synchronous, the standard library alone.
+"""Blocking client of the management API, for the CLI, the portal and scripts.
 
-Used by the command line and the portal. `ManagementClient.find()` looks for the service as its
-users do: PENSTOCK_ADMIN_URL with PENSTOCK_ADMIN_TOKEN or PENSTOCK_ADMIN_TOKEN_FILE, else the data
-directory's `runtime.json`.
-Raises penstock's own errors (NotFound, Unauthorized, AlreadyExists, ServerBusy, ...) and
-OperationTimedOut or InternalError when the service does not answer.
+`ManagementClient.find()` finds the service by PENSTOCK_ADMIN_URL with PENSTOCK_ADMIN_TOKEN or
+PENSTOCK_ADMIN_TOKEN_FILE, else by `runtime.json` in the data directory. Methods raise Penstock's
+errors (NotFound, Unauthorized, AlreadyExists, ServerBusy, ...), and OperationTimedOut or
+InternalError when the service does not answer.
 """
 
 from __future__ import annotations
@@ -12,25 +11,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from penstock.io.http_client import HttpClient
 from penstock.io.runtime_file import read_runtime
-from penstock.management.faults import error_from_response
-from penstock.management.infos import (
+from penstock.management import resources as arm
+from penstock.management.errors import error_from_response
+from penstock.management.jobs import JobState
+from penstock.management.resources import (
     AccessKeys,
     AuthorizationRuleResource,
     CaptureStatus,
     ConsumerGroupResource,
     EventHubResource,
     NamespaceResource,
-    group_info,
-    hub_info,
-    namespace_info,
-    rule_info,
 )
 from penstock.model.errors import (
     ConfigurationError,
@@ -50,6 +47,7 @@ __all__ = [
     "NamespaceResource",
 ]
 
+T = TypeVar("T")
 API_VERSION = "2024-01-01"
 _TIMEOUT_S = 30.0
 _OWN = "/providers/Penstock"
@@ -58,8 +56,8 @@ _DATA_DEFAULT = "penstock-data"
 
 
 class ManagementClient:
-    """One service. Not for several threads at once; each call is one request on a connection
-    that is kept open between them."""
+    """One service. Only one thread at a time may use it. Each call is one request on a connection
+    that stays open."""
 
     def __init__(
         self,
@@ -69,23 +67,23 @@ class ManagementClient:
         ca_file: Path | str | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        """`token` is a path where another process replaces the token: it is read for each request.
-        Such a request raises ConfigurationError when there is no token in the file."""
+        """A `token` that is a path is read for each request, because another process replaces the
+        file. A request raises ConfigurationError when the file contains no token."""
         self.url = url
         self.ca_file = None if ca_file is None else str(ca_file)
         self._token = token
         self._timeout_s = timeout_s
         self._http = HttpClient(url, ca_file=self.ca_file, timeout_s=timeout_s)
-        self._ids: dict[str, str] = {}  # of namespaces, by name
-        # Who asks, where the token is not their own: `role name`, the name percent-encoded. The
-        # service takes an administrator's word for it, and at most that role.
+        self._ids: dict[str, str] = {}  # ARM ids of namespaces, by name in lower case
+        # `ROLE NAME` of the person on whose behalf requests are sent, the name percent-encoded.
+        # The service accepts it from an administrator's token.
         self.on_behalf_of: str | None = None
 
     @staticmethod
     def find(
         environ: Mapping[str, str] | None = None, *, data: Path | None = None
     ) -> ManagementClient:
-        """By the environment, or by what the service on this machine tells."""
+        """The service that the environment names, or the one that runs on the data directory."""
         environ = os.environ if environ is None else environ
         url, token = environ.get("PENSTOCK_ADMIN_URL"), environment_token(environ)
         if url and token:
@@ -111,12 +109,12 @@ class ManagementClient:
     # --- namespaces -----------------------------------------------------------------------------
 
     def namespaces(self) -> list[NamespaceResource]:
-        found = [namespace_info(each) for each in self._list(f"{_OWN}/namespaces")]
-        self._ids = {each.name.casefold(): each.id for each in found}
-        return found
+        namespaces = self._read_list(NamespaceResource, f"{_OWN}/namespaces")
+        self._ids = {namespace.name.casefold(): namespace.id for namespace in namespaces}
+        return namespaces
 
     def namespace(self, name: str) -> NamespaceResource:
-        return namespace_info(self.call("GET", self._id(name)))
+        return self._read(NamespaceResource, "GET", self._id(name))
 
     def put_namespace(
         self,
@@ -131,7 +129,8 @@ class ManagementClient:
         resource_group: str = "penstock",
         subscription: str = "00000000-0000-0000-0000-000000000000",
     ) -> NamespaceResource:
-        """Create it (at the place given), or change what is said."""
+        """Create the namespace in the given resource group, or change what is not None.
+        `maximum_units` switches auto-inflate on, 0 switches it off."""
         try:
             path = self._id(name)
         except NotFound:
@@ -139,23 +138,17 @@ class ManagementClient:
                 f"/subscriptions/{_segment(subscription)}/resourceGroups/{_segment(resource_group)}"
                 f"/providers/Microsoft.EventHub/namespaces/{_segment(name)}"
             )
-        properties: dict[str, Any] = {}
-        if unlimited:
-            properties["throughputUnits"] = "unlimited"
-        if maximum_units is not None:
-            properties |= {
-                "isAutoInflateEnabled": maximum_units > 0,
-                "maximumThroughputUnits": maximum_units,
-            }
-        body = _without_none(
-            {
-                "location": location,
-                "tags": None if tags is None else dict(tags),
-                "sku": _without_none({"name": sku, "capacity": units}) or None,
-                "properties": properties or None,
-            }
+        body = arm.NamespaceBody(
+            location=location,
+            tags=None if tags is None else dict(tags),
+            sku=arm.Sku(name=sku, capacity=units),
+            properties=arm.NamespaceBodyProperties(
+                throughput_units="unlimited" if unlimited else None,
+                is_auto_inflate_enabled=None if maximum_units is None else maximum_units > 0,
+                maximum_throughput_units=maximum_units,
+            ),
         )
-        return namespace_info(self.call("PUT", path, body))
+        return self._read(NamespaceResource, "PUT", path, body)
 
     def delete_namespace(self, name: str) -> None:
         self.call("DELETE", self._id(name))
@@ -164,10 +157,10 @@ class ManagementClient:
     # --- hubs -----------------------------------------------------------------------------------
 
     def hubs(self, namespace: str) -> list[EventHubResource]:
-        return [hub_info(each) for each in self._list(f"{self._id(namespace)}/eventhubs")]
+        return self._read_list(EventHubResource, f"{self._id(namespace)}/eventhubs")
 
     def hub(self, namespace: str, name: str) -> EventHubResource:
-        return hub_info(self.call("GET", self._hub_id(namespace, name)))
+        return self._read(EventHubResource, "GET", self._hub_id(namespace, name))
 
     def put_hub(
         self,
@@ -180,21 +173,19 @@ class ManagementClient:
         user_metadata: str | None = None,
         capture: Mapping[str, Any] | None = None,
     ) -> EventHubResource:
-        retention = None if retention_hours is None else {"retentionTimeInHours": retention_hours}
-        properties = _without_none(
-            {
-                "partitionCount": partition_count,
-                "retentionDescription": retention,
-                "status": status,
-                "userMetadata": user_metadata,
-                "captureDescription": None if capture is None else dict(capture),
-            }
+        """Create the hub, or change what is not None."""
+        properties = arm.HubBodyProperties(
+            partition_count=partition_count,
+            retention_description=arm.RetentionDescription(retention_time_in_hours=retention_hours),
+            status=status,
+            user_metadata=user_metadata,
+            capture_description=None if capture is None else dict(capture),
         )
-        body = {"properties": properties}
-        return hub_info(self.call("PUT", self._hub_id(namespace, name), body))
+        path = self._hub_id(namespace, name)
+        return self._read(EventHubResource, "PUT", path, arm.HubBody(properties=properties))
 
     def delete_hub(self, namespace: str, name: str) -> None:
-        """NotFound when there is none."""
+        """Raises NotFound."""
         self.hub(namespace, name)
         self.call("DELETE", self._hub_id(namespace, name))
 
@@ -207,29 +198,28 @@ class ManagementClient:
     # --- groups ---------------------------------------------------------------------------------
 
     def groups(self, namespace: str, hub: str) -> list[ConsumerGroupResource]:
-        found = self._list(f"{self._hub_id(namespace, hub)}/consumergroups")
-        return [group_info(each) for each in found]
+        path = f"{self._hub_id(namespace, hub)}/consumergroups"
+        return self._read_list(ConsumerGroupResource, path)
 
     def group(self, namespace: str, hub: str, name: str) -> ConsumerGroupResource:
-        return group_info(self.call("GET", self._group_id(namespace, hub, name)))
+        return self._read(ConsumerGroupResource, "GET", self._group_id(namespace, hub, name))
 
     def put_group(
         self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
     ) -> ConsumerGroupResource:
-        body = {"properties": _without_none({"userMetadata": user_metadata})}
-        return group_info(self.call("PUT", self._group_id(namespace, hub, name), body))
+        body = arm.GroupBody(properties=arm.GroupBodyProperties(user_metadata=user_metadata))
+        return self._read(ConsumerGroupResource, "PUT", self._group_id(namespace, hub, name), body)
 
     def delete_group(self, namespace: str, hub: str, name: str) -> None:
-        """NotFound when there is none."""
+        """Raises NotFound."""
         self.group(namespace, hub, name)
         self.call("DELETE", self._group_id(namespace, hub, name))
 
     def lag(
         self, namespace: str, hub: str | None = None, group: str | None = None
     ) -> list[dict[str, Any]]:
-        """How far each group is behind on each partition; of all hubs without one."""
-        parent = _own_namespace(namespace) if hub is None else _own_hub(namespace, hub)
-        return self._list(f"{parent}/lag", **_without_none({"group": group}))
+        """The lag of each group on each partition: of one hub or of all, of one group or of all."""
+        return self._list(f"{_own_parent(namespace, hub)}/lag", group=group)
 
     def seek(
         self,
@@ -241,43 +231,45 @@ class ManagementClient:
         dry_run: bool = False,
         force: bool = False,
     ) -> list[dict[str, Any]]:
-        """Move the checkpoints that the service keeps so that `to` (earliest, latest, a sequence
-        number, an ISO time) is seen next: partition, from_sequence_number, to_sequence_number,
-        delta. GroupInUse while a processor holds a lease, unless forced."""
-        body = _without_none({"to": to, "partition": partition, "dryRun": dry_run, "force": force})
+        """Move the checkpoints that the service stores so that the group reads `to` next: earliest,
+        latest, a sequence number or an ISO time. Returns partition, from_sequence_number,
+        to_sequence_number and delta of each. Raises GroupInUse while an event processor holds a
+        lease, unless `force` is set."""
+        body = arm.SeekBody(to=to, partition=partition, dry_run=dry_run, force=force)
         path = f"{_own_hub(namespace, hub)}/consumergroups/{_segment(group)}/seek"
         return list(self.call("POST", path, body)["value"])
 
     # --- rules and keys ---------------------------------------------------------------------------
 
     def rules(self, namespace: str, hub: str | None = None) -> list[AuthorizationRuleResource]:
-        return [rule_info(each) for each in self._list(self._rules(namespace, hub))]
+        return self._read_list(AuthorizationRuleResource, self._rules(namespace, hub))
 
     def put_rule(
         self, namespace: str, hub: str | None, name: str, rights: list[str]
     ) -> AuthorizationRuleResource:
-        body = {"properties": {"rights": rights}}
-        return rule_info(self.call("PUT", self._rule_id(namespace, hub, name), body))
+        body = arm.RuleBody(properties=arm.RuleProperties(rights=rights))
+        path = self._rule_id(namespace, hub, name)
+        return self._read(AuthorizationRuleResource, "PUT", path, body)
 
     def delete_rule(self, namespace: str, hub: str | None, name: str) -> None:
-        """NotFound when there is none."""
+        """Raises NotFound."""
         path = self._rule_id(namespace, hub, name)
         self.call("GET", path)
         self.call("DELETE", path)
 
     def keys(self, namespace: str, hub: str | None, name: str) -> AccessKeys:
-        found = self.call("POST", f"{self._rule_id(namespace, hub, name)}/listKeys")
-        return msgspec.convert(found, AccessKeys)
+        return self._read(AccessKeys, "POST", f"{self._rule_id(namespace, hub, name)}/listKeys")
 
     def regenerate(
         self, namespace: str, hub: str | None, name: str, key_type: str, key: str | None = None
     ) -> AccessKeys:
-        """`key_type` PrimaryKey or SecondaryKey."""
-        body = _without_none({"keyType": key_type, "key": key})
+        """`key_type` is PrimaryKey or SecondaryKey. Without `key` the service makes a random
+        one."""
+        body = arm.RegenerateBody(key_type=arm.KeyType(key_type), key=key)
         path = f"{self._rule_id(namespace, hub, name)}/regenerateKeys"
-        return msgspec.convert(self.call("POST", path, body), AccessKeys)
+        return self._read(AccessKeys, "POST", path, body)
 
-    # --- what runs and what ran -------------------------------------------------------------------
+    # --- connections, publishers, usage, metrics --------------------------------------------------
 
     def connections(self) -> list[dict[str, Any]]:
         return self._list(f"{_OWN}/connections")
@@ -297,8 +289,7 @@ class ManagementClient:
     def usage(
         self, *, since_ms: int | None = None, until_ms: int | None = None
     ) -> list[dict[str, Any]]:
-        query = _without_none({"sinceMs": since_ms, "untilMs": until_ms})
-        return self._list(f"{_OWN}/usage", **query)
+        return self._list(f"{_OWN}/usage", sinceMs=since_ms, untilMs=until_ms)
 
     def metric_history(
         self,
@@ -310,22 +301,36 @@ class ManagementClient:
         until_ms: int | None = None,
         points: int = 500,
     ) -> dict[str, Any]:
-        """Numbers over time of a namespace or a hub, of the last hour unless it is said:
-        `step_ms`, `at_ms` (when each step begins), `values` (a list for each name, None where
-        nothing was recorded), and of a hub `lag_by_group`."""
-        query = _without_none(
-            {
-                "names": ",".join(names) if names else None,
-                "sinceMs": since_ms,
-                "untilMs": until_ms,
-                "points": points,
-            }
+        """Metrics over time of a namespace or a hub, of the last hour by default: `step_ms`,
+        `at_ms` (the start of each step), `values` (a list for each name, None where nothing was
+        recorded), and for a hub `lag_by_group`."""
+        return self.call(
+            "GET",
+            f"{_own_parent(namespace, hub)}/metrics",
+            names=",".join(names) if names else None,
+            sinceMs=since_ms,
+            untilMs=until_ms,
+            points=points,
         )
-        parent = _own_namespace(namespace) if hub is None else _own_hub(namespace, hub)
-        return self.call("GET", f"{parent}/metrics", **query)
+
+    def audit(self, *, newest: int = 100) -> list[dict[str, Any]]:
+        return self._list(f"{_OWN}/audit", newest=newest)
+
+    def grants(self, namespace: str) -> list[dict[str, Any]]:
+        return self._list(f"{_own_parent(namespace)}/quotaGrants")
+
+    def grant(self, namespace: str, kind: str, value: int, *, note: str = "", by: str = "") -> None:
+        path = f"{_own_parent(namespace)}/quotaGrants/{_segment(kind)}"
+        self.call("PUT", path, arm.GrantBody(value=value, note=note, by=by))
+
+    def withdraw(self, namespace: str, kind: str) -> None:
+        self.call("DELETE", f"{_own_parent(namespace)}/quotaGrants/{_segment(kind)}")
+
+    # --- pipeline jobs ----------------------------------------------------------------------------
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Pipeline jobs as they reported themselves; state Lost: not heard of for a minute."""
+        """Pipeline jobs as they reported themselves. The state Lost means: no report for a
+        minute."""
         return self._list(f"{_OWN}/jobs")
 
     def put_job(
@@ -342,27 +347,29 @@ class ManagementClient:
         lag_events: int | None = None,
         last_error: str = "",
     ) -> None:
-        """A job's report of itself, every few seconds; `state` is Starting, Running, Stopping,
-        Stopped or Failed."""
-        body = {
-            "kind": kind,
-            "state": state,
-            "pid": pid,
-            "master": master,
-            "uiUrl": ui_url,
-            "rowsPerSecond": rows_per_second,
-            "batchSeconds": batch_seconds,
-            "lagEvents": lag_events,
-            "lastError": last_error,
-        }
-        self.call("PUT", f"{_OWN}/jobs/{_segment(name)}", _without_none(body))
+        """Report a job, every few seconds. `state` is Starting, Running, Stopping, Stopped or
+        Failed."""
+        body = arm.JobBody(
+            kind=kind,
+            state=JobState(state),
+            pid=pid,
+            master=master,
+            ui_url=ui_url,
+            rows_per_second=rows_per_second,
+            batch_seconds=batch_seconds,
+            lag_events=lag_events,
+            last_error=last_error,
+        )
+        self.call("PUT", f"{_OWN}/jobs/{_segment(name)}", body)
 
     def delete_job(self, name: str) -> None:
         self.call("DELETE", f"{_OWN}/jobs/{_segment(name)}")
 
+    # --- Capture ----------------------------------------------------------------------------------
+
     def capture_status(self) -> list[CaptureStatus]:
         """Of every hub that has a captureDescription, on or off."""
-        return [msgspec.convert(each, CaptureStatus) for each in self._list(f"{_OWN}/capture")]
+        return self._read_list(CaptureStatus, f"{_OWN}/capture")
 
     def capture_destinations(self) -> list[dict[str, str]]:
         """What `storageAccountResourceId` may name: name and url, without credentials."""
@@ -371,7 +378,7 @@ class ManagementClient:
     def capture_runs(self, job: str | None = None) -> list[dict[str, Any]]:
         """What a capture job has to do: namespace, hub, hub_id, run, description. A job says which
         it is: AlreadyExists while another one is at it."""
-        return self._list(f"{_OWN}/captureRuns", **_without_none({"job": job}))
+        return self._list(f"{_OWN}/captureRuns", job=job)
 
     def report_capture(self, namespace: str, hub: str, report: Mapping[str, Any]) -> None:
         """A capture job's report of one run, in the API's own words."""
@@ -382,54 +389,50 @@ class ManagementClient:
         path = f"{_own_hub(namespace, hub)}/capture/backfill"
         return list(self.call("POST", path, {"since": since})["value"])
 
-    def audit(self, *, newest: int = 100) -> list[dict[str, Any]]:
-        return self._list(f"{_OWN}/audit", newest=newest)
+    # --- the portal -------------------------------------------------------------------------------
 
     def note_sign_in(self, address: str, *, refused_name: str | None = None) -> None:
-        """Into the audit log: somebody signed in to the portal from there, or was refused."""
-        body = _without_none({"address": address, "refusedName": refused_name})
+        """Record in the audit log that a person signed in to the portal, or was refused."""
+        body = arm.SignInBody(address=address, refused_name=refused_name)
         self.call("POST", f"{_OWN}/portal/signIn", body)
 
     def sign_in_link(self) -> str:
-        """An address of the portal that signs the token's holder in once. NotFound without one."""
+        """An address of the portal that signs the token's holder in once. Raises NotFound when the
+        portal is off."""
         return str(self.call("POST", f"{_OWN}/portal/signInLink")["url"])
 
     def token_holder(self, token: str) -> tuple[str, list[str]] | None:
-        """Subject and roles of an admin token; None for one that is not valid."""
-        found = self.call("POST", f"{_OWN}/portal/tokenHolder", {"token": token})
-        return (found["subject"], list(found["roles"])) if found["active"] else None
-
-    def grants(self, namespace: str) -> list[dict[str, Any]]:
-        return self._list(f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants")
-
-    def grant(self, namespace: str, kind: str, value: int, *, note: str = "", by: str = "") -> None:
-        path = f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants/{_segment(kind)}"
-        self.call("PUT", path, {"value": value, "note": note, "by": by})
-
-    def withdraw(self, namespace: str, kind: str) -> None:
-        path = f"{_OWN}/namespaces/{_segment(namespace)}/quotaGrants/{_segment(kind)}"
-        self.call("DELETE", path)
+        """Subject and roles of an admin token; None for an invalid one."""
+        path = f"{_OWN}/portal/tokenHolder"
+        holder = self._read(arm.TokenHolder, "POST", path, arm.TokenBody(token=token))
+        return (holder.subject, holder.roles) if holder.active else None
 
     # --- admin tokens -----------------------------------------------------------------------------
 
     def issue_admin_token(self, name: str, *, role: str, lifetime_s: int) -> dict[str, Any]:
         """`id`, `token`, `role`, `expiresAt` of a new token for `name`."""
-        body = {"name": name, "role": role, "lifetimeSeconds": lifetime_s}
+        body = arm.AdminTokenBody(name=name, role=role, lifetime_seconds=lifetime_s)
         return self.call("POST", f"{_OWN}/adminTokens", body)
 
     def revoke_admin_token(self, token_id: str) -> None:
         self.call("PUT", f"{_OWN}/revokedAdminTokens/{_segment(token_id)}")
 
     def revoked_admin_tokens(self) -> list[str]:
-        return [str(each["id"]) for each in self._list(f"{_OWN}/revokedAdminTokens")]
+        return [str(token["id"]) for token in self._list(f"{_OWN}/revokedAdminTokens")]
 
     # --- requests ---------------------------------------------------------------------------------
 
     def call(
-        self, method: str, path: str, body: object = None, **query: str | int
+        self,
+        method: str,
+        path: str,
+        body: arm.ArmStruct | Mapping[str, Any] | None = None,
+        **query: str | int | None,
     ) -> dict[str, Any]:
-        """One request; `path` is escaped already. The answer's object, empty without one."""
-        text = f"{path}?{urlencode({'api-version': API_VERSION, **query})}"
+        """Send one request. `path` is escaped already; a query value of None is left out. Returns
+        the object in the response, empty without one."""
+        fields = {name: value for name, value in query.items() if value is not None}
+        text = f"{path}?{urlencode({'api-version': API_VERSION, **fields})}"
         token = read_token(self._token) if isinstance(self._token, Path) else self._token
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         if self.on_behalf_of is not None:
@@ -450,17 +453,23 @@ class ManagementClient:
             raise _refusal(response.status, response.body)
         return _object(response.body) if response.body else {}
 
-    def _list(self, path: str, **query: str | int) -> list[dict[str, Any]]:
-        return list(self.call("GET", path, **query)["value"])
+    def _list(self, path: str, **query: str | int | None) -> list[dict[str, Any]]:
+        return list(self.call("GET", path, None, **query)["value"])
+
+    def _read(self, kind: type[T], method: str, path: str, body: arm.ArmStruct | None = None) -> T:
+        return _convert(self.call(method, path, body), kind)
+
+    def _read_list(self, kind: type[T], path: str) -> list[T]:
+        return _convert(self.call("GET", path), arm.Page[kind]).value  # type: ignore[valid-type]  # mypy: a variable
 
     def _id(self, namespace: str) -> str:
-        """Where the namespace lies; looked up once."""
+        """The escaped ARM id of the namespace. Raises NotFound."""
         if namespace.casefold() not in self._ids:
             self.namespaces()
-        found = self._ids.get(namespace.casefold())
-        if found is None:
+        resource_id = self._ids.get(namespace.casefold())
+        if resource_id is None:
             raise NotFound(f"The namespace '{namespace}' does not exist.")
-        return quote(found, safe="/$")
+        return quote(resource_id, safe="/$")
 
     def _hub_id(self, namespace: str, hub: str) -> str:
         return f"{self._id(namespace)}/eventhubs/{_segment(hub)}"
@@ -477,7 +486,7 @@ class ManagementClient:
 
 
 def environment_token(environ: Mapping[str, str]) -> str | Path | None:
-    """The token that the environment gives, or the file that it names."""
+    """The admin token in the environment, or the file that the environment names."""
     file = environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
     return environ.get("PENSTOCK_ADMIN_TOKEN") or (Path(file) if file else None)
 
@@ -526,17 +535,22 @@ def _object(answer: bytes) -> dict[str, Any]:
         raise InternalError(f"The service's answer cannot be read: {error}.") from None
 
 
+def _convert(value: object, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.MsgspecError as error:
+        raise InternalError(f"The service's answer cannot be read: {error}.") from None
+
+
 def _segment(name: str) -> str:
     return quote(name, safe="$")
 
 
-def _own_namespace(namespace: str) -> str:
-    return f"{_OWN}/namespaces/{_segment(namespace)}"
-
-
 def _own_hub(namespace: str, hub: str) -> str:
-    return f"{_own_namespace(namespace)}/eventhubs/{_segment(hub)}"
+    return f"{_own_parent(namespace)}/eventhubs/{_segment(hub)}"
 
 
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _own_parent(namespace: str, hub: str | None = None) -> str:
+    if hub is not None:
+        return _own_hub(namespace, hub)
+    return f"{_OWN}/namespaces/{_segment(namespace)}"

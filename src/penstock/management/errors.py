@@ -1,11 +1,89 @@
-"""Refusals that only the control plane knows."""
+"""Errors in the form of Azure Resource Manager: from Penstock's errors, and back in the client."""
 
 from __future__ import annotations
 
-from penstock.model.errors import PenstockError
+from collections.abc import Sequence
+
+from penstock.management.permissions import Forbidden
+from penstock.model.errors import (
+    AlreadyExists,
+    ArgumentError,
+    ArgumentOutOfRange,
+    AuthFailed,
+    InternalError,
+    MessageTooLarge,
+    NotAllowed,
+    NotFound,
+    PenstockError,
+    QuotaExceeded,
+    ServerBusy,
+    Unauthorized,
+)
+
+INTERNAL = "The service was unable to process the request; the operator finds why in the log."
 
 
 class GroupInUse(PenstockError):
     """An event processor holds a lease on a partition whose checkpoint is to be moved."""
 
     http_status = 409
+
+
+class RequestError(ArgumentError):
+    """A request that no operation accepts: its path, method, api-version or content is wrong."""
+
+    def __init__(
+        self, status: int, code: str, text: str, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+
+# Subclasses come before their bases. The codes are those of Resource Manager where it has one.
+_CODES: tuple[tuple[type[PenstockError], int, str], ...] = (
+    (Forbidden, 403, "AuthorizationFailed"),
+    (AuthFailed, 401, "InvalidAuthenticationToken"),
+    (Unauthorized, 401, "AuthenticationFailed"),
+    (NotFound, 404, "ResourceNotFound"),
+    (AlreadyExists, 409, "Conflict"),
+    (GroupInUse, 409, "ConsumerGroupInUse"),
+    (QuotaExceeded, 403, "QuotaExceeded"),
+    (ArgumentOutOfRange, 400, "ArgumentOutOfRange"),
+    (ArgumentError, 400, "BadRequest"),
+    (NotAllowed, 400, "OperationNotAllowed"),
+    (MessageTooLarge, 413, "RequestEntityTooLarge"),
+    (ServerBusy, 429, "TooManyRequests"),
+)
+# Clients raise the same error for an invalid token and for a missing one.
+_BY_CODE = {code: kind for kind, _, code in _CODES} | {"InvalidAuthenticationToken": Unauthorized}
+_BY_STATUS: dict[int, type[PenstockError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: AlreadyExists,
+    413: MessageTooLarge,
+    429: ServerBusy,
+    503: ServerBusy,
+}
+
+
+def status_and_code(error: PenstockError) -> tuple[int, str]:
+    """HTTP status and error code of the response that reports `error`."""
+    if isinstance(error, RequestError):
+        return error.status, error.code
+    for kind, status, code in _CODES:
+        if isinstance(error, kind):
+            return status, code
+    if error.http_status == 500:
+        return 500, "InternalServerError"
+    return error.http_status, type(error).__name__
+
+
+def error_from_response(status: int, code: str, text: str) -> PenstockError:
+    """The error that a client raises for a response."""
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status)
+    if kind is None:
+        kind = ArgumentError if 400 <= status < 500 else InternalError
+    return kind(text or f"The service answered {status}.")

@@ -1,7 +1,7 @@
-"""Pipeline jobs as they report themselves: a small registry in memory.
+"""Registry of pipeline jobs, in memory.
 
-A job (a Spark query, Capture) tells every few seconds how it is; what is not told again is taken
-for lost, and forgotten a day later. Nothing of it is kept over a restart: whoever runs tells again.
+A job (a Spark query, Capture) reports itself every few seconds. A job without a report for a minute
+is lost, and is removed a day later. After a restart of the service the jobs report again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 from penstock.model import names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 
-CAPTURE_JOB = "capture"  # the name by which Capture's job reports itself
-JOBS_MAX = 256  # the one that was silent for longest makes room
+CAPTURE_JOB = "capture"  # the name of the capture job
+JOBS_MAX = 256  # a new job replaces the one with the oldest report
 LOST_AFTER_MS = 60_000  # jobs report at least every 15 seconds
 KEPT_MS = 24 * 3_600_000
 NAME_MAX = 128
@@ -28,14 +28,14 @@ class JobState(StrEnum):
     STOPPING = "Stopping"
     STOPPED = "Stopped"
     FAILED = "Failed"
-    LOST = "Lost"  # never reported: it is silent, and did not say that it ends
+    LOST = "Lost"  # set by the registry for a job that stopped reporting without an end
 
 
 _ENDED = (JobState.STOPPED, JobState.FAILED)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job tells of itself; texts are shown to people."""
+    """The last report of a job."""
 
     name: str
     kind: str = ""  # capture, pipeline, ...
@@ -51,18 +51,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRegistry:
-    """By name, in any case."""
+    """Jobs by name, in any letter case. Used on the event loop's thread only."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
     def put(self, job: Job, *, now_ms: int) -> bool:
-        """True if it was not known. Raises ArgumentError, ArgumentOutOfRange."""
+        """Store a report. True for the first one of a job. Raises ArgumentError,
+        ArgumentOutOfRange."""
         _check(job)
         self._expire(now_ms)
         is_new = self._jobs.pop(names.fold_name(job.name), None) is None
         if len(self._jobs) >= JOBS_MAX:
-            del self._jobs[next(iter(self._jobs))]  # in the order of their last report
+            del self._jobs[next(iter(self._jobs))]  # the dict is in the order of last reports
         self._jobs[names.fold_name(job.name)] = msgspec.structs.replace(job, updated_ms=now_ms)
         return is_new
 
@@ -71,7 +72,7 @@ class JobRegistry:
         return [_mark_lost(job, now_ms) for _, job in sorted(self._jobs.items())]
 
     def delete(self, name: str) -> None:
-        """NotFound. One that still runs is back with its next report."""
+        """Raises NotFound. A job that still runs returns with its next report."""
         if self._jobs.pop(names.fold_name(name), None) is None:
             raise NotFound(f"There is no job '{names.quote_text(name)}'.")
 
@@ -95,14 +96,14 @@ def _check(job: Job) -> None:
         ("uiUrl", job.ui_url, TEXT_MAX),
         ("lastError", job.last_error, ERROR_MAX),
     )
-    for what, text, most in bounds:
+    for field, text, most in bounds:
         if len(text) > most:
             raise ArgumentOutOfRange(
-                f"A job's {what} has {len(text)} characters: at most {most} are allowed."
+                f"A job's {field} has {len(text)} characters: at most {most} are allowed."
             )
     if not job.name.strip():
         raise ArgumentError("A job needs a name.")
     if job.state is JobState.LOST:
-        raise ArgumentError("A job does not report itself lost.")
+        raise ArgumentError("A job cannot report the state Lost.")
     if job.ui_url and not job.ui_url.startswith(("http://", "https://")):
         raise ArgumentError("A job's uiUrl begins with http:// or https://.")

@@ -1,9 +1,10 @@
-"""Who may do what: roles, actions, and the table that joins them."""
+"""Roles and actions: which role may do which action."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
+from typing import Self
 
 import msgspec
 
@@ -12,15 +13,15 @@ from penstock.model.errors import Unauthorized
 
 
 class AdminRole(IntEnum):
-    """Each includes those below it."""
+    """Each role includes the lower ones."""
 
     NOBODY = 0
-    VIEWER = 1  # sees everything but keys
-    OPERATOR = 2  # runs hubs, groups, publishers, connections and units
-    ADMIN = 3  # namespaces, policies, keys, grants
+    VIEWER = 1  # reads everything except keys and the audit log
+    OPERATOR = 2  # also changes hubs, groups, publishers, connections and units
+    ADMIN = 3  # also changes namespaces, policies, keys, quota grants and admin tokens
 
 
-# Azure's names of its built-in roles, and ours.
+# Names of Azure's built-in roles, and Penstock's own.
 _ROLES = {
     "owner": AdminRole.ADMIN,
     "admin": AdminRole.ADMIN,
@@ -32,105 +33,71 @@ _ROLES = {
 
 
 class ProcessRole(StrEnum):
-    """The role of a process that works for the service. It is no part of the order of `Role`: it
+    """The role of a process that works for the service. It is not in the order of `AdminRole`: it
     allows exactly the actions of PROCESS_ACTIONS."""
 
-    CAPTURE = "Capture"  # the capture job; of entities it reaches only what is captured
-    PORTAL = "Portal"  # acts on behalf of people who signed in, with their role
+    CAPTURE = "Capture"  # the capture job; it reads only the hubs that are captured
+    PORTAL = "Portal"  # acts on behalf of persons who signed in, with their role
 
 
 _PROCESS_ROLES = {role.lower(): role for role in ProcessRole}
 
 
 class Action(StrEnum):
-    """Azure's names of operations, after `Microsoft.EventHub/`; below the line our own."""
+    """An operation under Azure's name (after `Microsoft.EventHub/`), with the lowest role that may
+    do it. Those after the line are Penstock's own."""
 
-    NAMESPACE_READ = "namespaces/read"
-    NAMESPACE_CREATE = "namespaces/create"
-    NAMESPACE_UPDATE = "namespaces/write"
-    NAMESPACE_DELETE = "namespaces/delete"
-    HUB_READ = "eventhubs/read"
-    HUB_WRITE = "eventhubs/write"
-    HUB_DELETE = "eventhubs/delete"
-    GROUP_READ = "consumergroups/read"
-    GROUP_WRITE = "consumergroups/write"
-    GROUP_DELETE = "consumergroups/delete"
-    GROUP_SEEK = "consumergroups/seek"
-    RULE_READ = "authorizationRules/read"
-    RULE_WRITE = "authorizationRules/write"
-    RULE_DELETE = "authorizationRules/delete"
-    KEYS_LIST = "authorizationRules/listKeys"
-    KEYS_REGENERATE = "authorizationRules/regenerateKeys"
+    _value_: str
+    required: AdminRole
+
+    def __new__(cls, name: str, required: AdminRole) -> Self:
+        action = str.__new__(cls, name)
+        action._value_ = name
+        action.required = required
+        return action
+
+    NAMESPACE_READ = "namespaces/read", AdminRole.VIEWER
+    NAMESPACE_CREATE = "namespaces/create", AdminRole.ADMIN
+    NAMESPACE_UPDATE = "namespaces/write", AdminRole.OPERATOR
+    NAMESPACE_DELETE = "namespaces/delete", AdminRole.ADMIN
+    HUB_READ = "eventhubs/read", AdminRole.VIEWER
+    HUB_WRITE = "eventhubs/write", AdminRole.OPERATOR
+    HUB_DELETE = "eventhubs/delete", AdminRole.OPERATOR
+    GROUP_READ = "consumergroups/read", AdminRole.VIEWER
+    GROUP_WRITE = "consumergroups/write", AdminRole.OPERATOR
+    GROUP_DELETE = "consumergroups/delete", AdminRole.OPERATOR
+    GROUP_SEEK = "consumergroups/seek", AdminRole.OPERATOR
+    RULE_READ = "authorizationRules/read", AdminRole.VIEWER
+    # A policy grants access to the events themselves, which no role does.
+    RULE_WRITE = "authorizationRules/write", AdminRole.ADMIN
+    RULE_DELETE = "authorizationRules/delete", AdminRole.ADMIN
+    KEYS_LIST = "authorizationRules/listKeys", AdminRole.ADMIN
+    KEYS_REGENERATE = "authorizationRules/regenerateKeys", AdminRole.ADMIN
     # ---
-    PUBLISHER_READ = "revokedPublishers/read"
-    PUBLISHER_REVOKE = "revokedPublishers/write"
-    PUBLISHER_RESUME = "revokedPublishers/delete"
-    CONNECTION_READ = "connections/read"
-    CONNECTION_KILL = "connections/delete"
-    USAGE_READ = "usage/read"
-    AUDIT_READ = "audit/read"
-    GRANT_READ = "quotaGrants/read"
-    GRANT_WRITE = "quotaGrants/write"
-    GRANT_DELETE = "quotaGrants/delete"
-    METRICS_READ = "metrics/read"
-    JOB_READ = "jobs/read"
-    JOB_REPORT = "jobs/write"
-    JOB_DELETE = "jobs/delete"
-    CAPTURE_READ = "capture/read"
-    CAPTURE_RUN = "capture/write"
-    CAPTURE_BACKFILL = "capture/backfill"
-    PORTAL_SIGN_IN = "portal/signIn"
-    PORTAL_LINK = "portal/signInLink"
-    TOKEN_READ = "tokens/read"  # noqa: S105  # the name of an action
-    ADMIN_TOKEN_READ = "revokedAdminTokens/read"  # noqa: S105
-    ADMIN_TOKEN_ISSUE = "adminTokens/write"  # noqa: S105
-    ADMIN_TOKEN_REVOKE = "revokedAdminTokens/write"  # noqa: S105
+    PUBLISHER_READ = "revokedPublishers/read", AdminRole.VIEWER
+    PUBLISHER_REVOKE = "revokedPublishers/write", AdminRole.OPERATOR
+    PUBLISHER_RESUME = "revokedPublishers/delete", AdminRole.OPERATOR
+    CONNECTION_READ = "connections/read", AdminRole.VIEWER
+    CONNECTION_KILL = "connections/delete", AdminRole.OPERATOR
+    USAGE_READ = "usage/read", AdminRole.VIEWER
+    AUDIT_READ = "audit/read", AdminRole.OPERATOR
+    GRANT_READ = "quotaGrants/read", AdminRole.VIEWER
+    GRANT_WRITE = "quotaGrants/write", AdminRole.ADMIN
+    GRANT_DELETE = "quotaGrants/delete", AdminRole.ADMIN
+    METRICS_READ = "metrics/read", AdminRole.VIEWER
+    JOB_READ = "jobs/read", AdminRole.VIEWER
+    JOB_REPORT = "jobs/write", AdminRole.OPERATOR
+    JOB_DELETE = "jobs/delete", AdminRole.OPERATOR
+    CAPTURE_READ = "capture/read", AdminRole.VIEWER
+    CAPTURE_RUN = "capture/write", AdminRole.OPERATOR
+    CAPTURE_BACKFILL = "capture/backfill", AdminRole.OPERATOR
+    PORTAL_SIGN_IN = "portal/signIn", AdminRole.VIEWER
+    PORTAL_LINK = "portal/signInLink", AdminRole.VIEWER
+    TOKEN_READ = "tokens/read", AdminRole.ADMIN
+    ADMIN_TOKEN_READ = "revokedAdminTokens/read", AdminRole.ADMIN
+    ADMIN_TOKEN_ISSUE = "adminTokens/write", AdminRole.ADMIN
+    ADMIN_TOKEN_REVOKE = "revokedAdminTokens/write", AdminRole.ADMIN
 
-
-REQUIRED: dict[Action, AdminRole] = {
-    Action.NAMESPACE_READ: AdminRole.VIEWER,
-    Action.NAMESPACE_CREATE: AdminRole.ADMIN,
-    Action.NAMESPACE_UPDATE: AdminRole.OPERATOR,
-    Action.NAMESPACE_DELETE: AdminRole.ADMIN,
-    Action.HUB_READ: AdminRole.VIEWER,
-    Action.HUB_WRITE: AdminRole.OPERATOR,
-    Action.HUB_DELETE: AdminRole.OPERATOR,
-    Action.GROUP_READ: AdminRole.VIEWER,
-    Action.GROUP_WRITE: AdminRole.OPERATOR,
-    Action.GROUP_DELETE: AdminRole.OPERATOR,
-    Action.GROUP_SEEK: AdminRole.OPERATOR,
-    Action.RULE_READ: AdminRole.VIEWER,
-    # A policy is a key to the events, and a key can do what no role can: read them.
-    Action.RULE_WRITE: AdminRole.ADMIN,
-    Action.RULE_DELETE: AdminRole.ADMIN,
-    Action.KEYS_LIST: AdminRole.ADMIN,
-    Action.KEYS_REGENERATE: AdminRole.ADMIN,
-    Action.PUBLISHER_READ: AdminRole.VIEWER,
-    Action.PUBLISHER_REVOKE: AdminRole.OPERATOR,
-    Action.PUBLISHER_RESUME: AdminRole.OPERATOR,
-    Action.CONNECTION_READ: AdminRole.VIEWER,
-    Action.CONNECTION_KILL: AdminRole.OPERATOR,
-    Action.USAGE_READ: AdminRole.VIEWER,
-    Action.AUDIT_READ: AdminRole.OPERATOR,
-    Action.GRANT_READ: AdminRole.VIEWER,
-    Action.GRANT_WRITE: AdminRole.ADMIN,
-    Action.GRANT_DELETE: AdminRole.ADMIN,
-    Action.METRICS_READ: AdminRole.VIEWER,
-    Action.JOB_READ: AdminRole.VIEWER,
-    Action.JOB_REPORT: AdminRole.OPERATOR,
-    Action.JOB_DELETE: AdminRole.OPERATOR,
-    Action.CAPTURE_READ: AdminRole.VIEWER,
-    Action.CAPTURE_RUN: AdminRole.OPERATOR,
-    Action.CAPTURE_BACKFILL: AdminRole.OPERATOR,
-    Action.PORTAL_SIGN_IN: AdminRole.VIEWER,
-    Action.PORTAL_LINK: AdminRole.VIEWER,
-    Action.TOKEN_READ: AdminRole.ADMIN,
-    Action.ADMIN_TOKEN_READ: AdminRole.ADMIN,
-    Action.ADMIN_TOKEN_ISSUE: AdminRole.ADMIN,
-    Action.ADMIN_TOKEN_REVOKE: AdminRole.ADMIN,
-}
-
-assert REQUIRED.keys() == set(Action)
 
 PROCESS_ACTIONS: dict[ProcessRole, frozenset[Action]] = {
     ProcessRole.CAPTURE: frozenset(
@@ -145,7 +112,7 @@ PROCESS_ACTIONS: dict[ProcessRole, frozenset[Action]] = {
     ),
     ProcessRole.PORTAL: frozenset({Action.TOKEN_READ}),
 }
-# The portal has no page for these. A lost token of the portal must not be exchanged for an admin
+# The portal has no page for these. A stolen token of the portal must not be exchanged for an admin
 # token or a session that outlives it.
 _NOT_THROUGH_PORTAL = frozenset(
     {
@@ -157,30 +124,30 @@ _NOT_THROUGH_PORTAL = frozenset(
 )
 
 
-Verified = tuple[str, tuple[str, ...]]  # a valid admin token's subject and roles
+Verified = tuple[str, tuple[str, ...]]  # subject and roles of a valid admin token
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who acts: a name for the audit log, and what it may do."""
+    """The person or process of a request: its name in the audit log, and its role."""
 
     name: str
     role: AdminRole
-    process: ProcessRole | None = None  # of a process's own token; `role` is NOBODY then
-    is_through_portal: bool = False  # a person for whom the portal acts
+    process: ProcessRole | None = None  # for the token of a process; `role` is then NOBODY
+    is_through_portal: bool = False  # a person on whose behalf the portal acts
 
     def may(self, action: Action) -> bool:
         if self.process is not None:
             return action in PROCESS_ACTIONS[self.process]
         if self.is_through_portal and action in _NOT_THROUGH_PORTAL:
             return False
-        return self.role >= REQUIRED[action]
+        return self.role >= action.required
 
     def explain_refusal(self, action: Action) -> str:
-        """One sentence for an action that this actor may not do."""
+        """The text of the error for an action that this actor may not do."""
         name = names.quote_text(self.name)
         if self.process is not None:
             return f"'{name}' has the role {self.process}: it does not allow {action} here."
-        required = REQUIRED[action]
+        required = action.required
         if self.role >= required:
             return f"{action} is not possible through the portal: use the penstock command."
         return (
@@ -190,13 +157,13 @@ class Actor(msgspec.Struct, frozen=True):
 
 
 class Forbidden(Unauthorized):
-    """Known, but without the role that the action needs."""
+    """The client is authenticated; its role does not allow the action."""
 
     http_status = 403
 
 
 def actor_of(subject: str, claims: Iterable[str]) -> Actor:
-    """The holder of a token with these roles. A person's role wins over a process's."""
+    """The holder of a token with these roles. A person's role has priority over a process's."""
     claims = list(claims)
     role = role_from_claims(claims)
     if role is AdminRole.NOBODY:
@@ -207,7 +174,7 @@ def actor_of(subject: str, claims: Iterable[str]) -> Actor:
 
 
 def role_from_claims(claims: Iterable[str]) -> AdminRole:
-    """The highest role among a token's; words that mean nothing here give nothing."""
+    """The highest role among a token's. Unknown names are ignored."""
     return max(
         (_ROLES.get(claim.lower(), AdminRole.NOBODY) for claim in claims), default=AdminRole.NOBODY
     )

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.auth.admin_token import LIFETIME_S
 from penstock.io.files import add_checksum, remove_checksum, write_file_atomically
-from penstock.management.operations import IssuedToken
+from penstock.management.operations.base import IssuedToken
 from penstock.management.permissions import ProcessRole, Verified
 from penstock.model.clock import Clock
 from penstock.model.entities import Secret

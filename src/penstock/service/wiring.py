@@ -32,14 +32,12 @@ from penstock.gateway.http.checkpoints import CheckpointEndpoint
 from penstock.gateway.http.publish import PublishEndpoint
 from penstock.gateway.http.request import log_refusal
 from penstock.gateway.http.server import HttpServer, PublicApplication
-from penstock.io.threads import StartedThreads
 from penstock.log.embedded.store import EmbeddedLogStore
-from penstock.management.door import ManagementApp
+from penstock.management.app import ManagementApp, ManagementMount
 from penstock.management.jobs import JobRegistry
-from penstock.management.mount import ManagementMount
-from penstock.management.operations import ManagementContext
+from penstock.management.operations.base import ManagementContext
 from penstock.management.permissions import AdminRole
-from penstock.management.shapes import ServiceEndpoints
+from penstock.management.routes.router import ServiceEndpoints
 from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule
@@ -425,15 +423,12 @@ class Penstock:
                 raise ServerBusy("Penstock is starting; try again in a moment.")
             return self._endpoints
 
-        loader = StartedThreads(1, "penstock-load")
-        self._stack.callback(loader.shutdown)
         return ManagementApp(
             administration,
             verify=tokens.verify,
             endpoints=endpoints,
             new_id=context.new_id,
             log_refusal=partial(log_refusal, context.refusal_log, names_entity=False),
-            loader=loader,
         )
 
     def _build_public_app(

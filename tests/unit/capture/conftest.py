@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.capture.destinations import Destination
-from penstock.management.infos import AccessKeys, AuthorizationRuleResource
+from penstock.management.resources import AccessKeys, AuthorizationRuleResource, RuleProperties
 from penstock.model.errors import AlreadyExists, InternalError
 from penstock.spark.capture.job import CaptureJob, CaptureJobSettings
 from penstock.spark.capture.plan import CapturePlan, write_plan
@@ -63,8 +63,8 @@ class FakeService:
 
     def rules(self, namespace: str) -> list[AuthorizationRuleResource]:
         return [
-            AuthorizationRuleResource(name="a", rights=["Send"]),
-            AuthorizationRuleResource(name="root", rights=self.rights),
+            AuthorizationRuleResource(name="a", properties=RuleProperties(rights=["Send"])),
+            AuthorizationRuleResource(name="root", properties=RuleProperties(rights=self.rights)),
         ]
 
     def keys(self, namespace: str, hub: str | None, name: str) -> AccessKeys:

@@ -1,4 +1,4 @@
-"""A whole control plane in memory: catalog, log, broker, operations by any role, the door."""
+"""A whole control plane in memory: catalog, log, broker, operations by any role, the API."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pytest
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog, MemoryUsageLedger
 from penstock.log.memory import MemoryLogStore
-from penstock.management.door import ManagementApp
+from penstock.management.app import ManagementApp
 from penstock.management.jobs import JobRegistry
-from penstock.management.operations import (
+from penstock.management.operations import Operations
+from penstock.management.operations.base import (
     ConnectionView,
-    HubRequest,
     IssuedToken,
     LinkView,
     ManagementContext,
-    NamespaceRequest,
-    Operations,
 )
+from penstock.management.operations.hubs import HubRequest
+from penstock.management.operations.namespaces import NamespaceRequest
 from penstock.management.permissions import Actor, AdminRole, Verified
-from penstock.management.shapes import ServiceEndpoints
+from penstock.management.routes.router import ServiceEndpoints
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Secret
@@ -254,7 +254,7 @@ def full(plane: Plane) -> Plane:
 
 
 class Answered:
-    """An answer of the door."""
+    """A response of the API."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status = status
@@ -271,13 +271,13 @@ class Answered:
 
 
 class Caller:
-    """Requests to the door without a socket."""
+    """Requests to the API without a socket."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self.tokens = list(TOKENS)
         ids = itertools.count(1)
-        self.door = ManagementApp(
+        self.app = ManagementApp(
             plane.administration,
             verify=self._verify,
             endpoints=lambda: ENDPOINTS,
@@ -304,7 +304,7 @@ class Caller:
         pairs = {"host": "localhost", "content-type": "application/json", **(headers or {})}
         if token is not None:
             pairs["authorization"] = f"Bearer {token}"
-        return await asgi(self.door, method, path, content, pairs, query)
+        return await asgi(self.app, method, path, content, pairs, query)
 
 
 async def asgi(

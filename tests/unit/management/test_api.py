@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock.management.operations import NamespaceRequest, ResourceScope
+from penstock.management.operations.namespaces import NamespaceRequest, ResourceScope
 from penstock.model.entities import LimitSet
 
 if TYPE_CHECKING:

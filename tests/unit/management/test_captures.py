@@ -20,7 +20,7 @@ from penstock.management.capture_registry import (
     CaptureState,
     RecentFile,
 )
-from penstock.management.operations import HubRequest
+from penstock.management.operations.hubs import HubRequest
 from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The typed client against the real door, over a socket, in one process."""
+"""The typed client against the real application, over a socket, in one process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import pytest
 import uvicorn
 
 from penstock.management.client import ManagementClient
-from penstock.management.errors import GroupInUse
-from penstock.management.faults import error_from_response, status_and_code
+from penstock.management.errors import GroupInUse, error_from_response, status_and_code
 from penstock.management.permissions import Forbidden
 from penstock.model.checkpoints import Ownership
 from penstock.model.errors import (
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def url(call: Caller) -> Iterator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(call.door, lifespan="off", log_config=None, ws="none")
+    config = uvicorn.Config(call.app, lifespan="off", log_config=None, ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()

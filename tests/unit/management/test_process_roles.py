@@ -10,7 +10,9 @@ from tests.unit.management.test_operations import ACTS, CAPTURE, HUB, NS, ready
 
 from penstock.management.capture_registry import CaptureReport
 from penstock.management.jobs import Job
-from penstock.management.operations import HubRequest, NamespaceRequest, Operations
+from penstock.management.operations import Operations
+from penstock.management.operations.hubs import HubRequest
+from penstock.management.operations.namespaces import NamespaceRequest
 from penstock.management.permissions import Action, AdminRole, Forbidden, actor_of
 from penstock.model.entities import Right
 from penstock.model.errors import NotFound
@@ -29,9 +31,9 @@ JOB_CALLS: dict[str, Callable[[Operations], object]] = {
     "namespaces": lambda o: o.namespaces.list(),
     "rules": lambda o: o.rules.list(NS),
     "keys": lambda o: o.rules.keys(NS, None, ROOT_RULE),
-    "partitions": lambda o: o.reports.partitions(NS, HUB),
+    "partitions": lambda o: o.activity.partitions(NS, HUB),
     "report_capture": lambda o: o.captures.report(NS, HUB, CaptureReport(run="one")),
-    "put_job": lambda o: o.jobs.report(Job(name="capture")),
+    "put_job": lambda o: o.activity.report_job(Job(name="capture")),
 }
 CAPTURE_ACTIONS = {
     Action.NAMESPACE_READ,
@@ -80,9 +82,9 @@ def test_capture_may_do_nothing_else(two: Plane, action: Action) -> None:
             lambda o: o.rules.keys(OTHER, None, ROOT_RULE), OTHER, id="keys of a namespace"
         ),
         pytest.param(lambda o: o.rules.list(OTHER), "", id="policies"),
-        pytest.param(lambda o: o.reports.partitions(NS, "plain"), "", id="partitions"),
+        pytest.param(lambda o: o.activity.partitions(NS, "plain"), "", id="partitions"),
         pytest.param(lambda o: o.hubs.list(NS), "", id="all hubs"),
-        pytest.param(lambda o: o.jobs.report(Job(name="pipeline")), "pipeline", id="a job"),
+        pytest.param(lambda o: o.activity.report_job(Job(name="pipeline")), "pipeline", id="a job"),
     ],
 )
 def test_capture_reaches_only_what_is_captured(
@@ -114,14 +116,14 @@ def test_keys_are_refused_when_the_last_run_has_ended(two: Plane) -> None:
 def test_hub_that_was_deleted_is_not_found(two: Plane) -> None:
     capture = operations(two, "Capture")
     with pytest.raises(NotFound):
-        capture.reports.partitions(NS, "gone")
+        capture.activity.partitions(NS, "gone")
     with pytest.raises(NotFound):
         capture.rules.list("gone")
 
 
 def test_portal_may_ask_only_whose_token_it_is(two: Plane) -> None:
     portal = operations(two, "Portal")
-    assert portal.reports.token_holder("known") == ("vera", ("Reader",))
+    assert portal.activity.token_holder("known") == ("vera", ("Reader",))
     for action in Action:
         if action is not Action.TOKEN_READ:
             with pytest.raises(Forbidden, match="has the role Portal"):

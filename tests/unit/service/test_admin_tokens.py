@@ -16,7 +16,7 @@ from penstock.service.admin_tokens import ServiceTokens
 from penstock.service.data_directory import DataDirectory
 
 if TYPE_CHECKING:
-    from penstock.management.operations import IssuedToken
+    from penstock.management.operations.base import IssuedToken
 
 
 @pytest.fixture

@@ -130,8 +130,8 @@ def _units(text: str | None) -> tuple[int | None, bool]:
 def _namespace_row(found: NamespaceResource) -> dict[str, object]:
     return {
         "name": found.name,
-        "sku": found.sku,
-        "limits": found.limits,
+        "sku": found.sku.name,
+        "limits": found.properties.limits,
         "units": found.capacity,
         "enforced": not found.unlimited,
         "maximum_units": found.maximum_units or None,

@@ -1,4 +1,4 @@
-"""Admin tokens: issue one with a role and an expiry, revoke one before it expires."""
+"""Admin tokens: issue one with a role and an expiry; revoke one before it expires."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LIFETIME_S_MAX = 10 * 365 * 86_400
 _TOKEN_ID = re.compile("[0-9a-f]{32}")
 
 
-class AdminTokenActs(OperationGroup):
+class AdminTokenOperations(OperationGroup):
     def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
-        """A token for `subject`, which the audit log shows. Raises ArgumentError."""
+        """A token for `subject`, the name in the audit log. Raises ArgumentError."""
         self._permit(Action.ADMIN_TOKEN_ISSUE, subject)
-        by_name = {known.lower(): known for known in ROLES}
-        known_role = by_name.get(role.lower())
-        if known_role is None:
+        allowed = {name.lower(): name for name in ROLES}
+        role_name = allowed.get(role.lower())
+        if role_name is None:
             raise ArgumentError(
                 f"The role is '{names.quote_text(role)}': {', '.join(ROLES)} are allowed."
             )
@@ -37,17 +37,15 @@ class AdminTokenActs(OperationGroup):
                 f"The lifetime is {lifetime_s} seconds: {LIFETIME_S_MIN} to {LIFETIME_S_MAX} "
                 "(ten years) are allowed."
             )
-        issued = self._administration.tokens.issue(
-            subject=subject, role=known_role, lifetime_s=lifetime_s
-        )
+        issued = self._context.tokens.issue(subject=subject, role=role_name, lifetime_s=lifetime_s)
         self._record(
             Action.ADMIN_TOKEN_ISSUE,
-            f"{issued.id}: {known_role} for {names.quote_text(subject)}, {lifetime_s} s",
+            f"{issued.id}: {role_name} for {names.quote_text(subject)}, {lifetime_s} s",
         )
         return issued
 
     def revoke(self, token_id: str) -> None:
-        """No token of this id is valid from now on, whether one was issued or not."""
+        """Refuse the token with this id from now on, whether it was issued or not."""
         self._permit(Action.ADMIN_TOKEN_REVOKE, token_id)
         if _TOKEN_ID.fullmatch(token_id) is None:
             raise ArgumentError(
@@ -55,9 +53,9 @@ class AdminTokenActs(OperationGroup):
                 "digits are "
                 "allowed. 'penstock token admin' and the audit log show it."
             )
-        self._administration.tokens.revoke(token_id)
+        self._context.tokens.revoke(token_id)
         self._record(Action.ADMIN_TOKEN_REVOKE, token_id)
 
     def revoked(self) -> Sequence[str]:
         self._permit(Action.ADMIN_TOKEN_READ)
-        return self._administration.tokens.revoked()
+        return self._context.tokens.revoked()

@@ -1,4 +1,4 @@
-"""What all acts share: the things they act on, the check of rights, the audit entry."""
+"""What all operations share: their context, the permission check, the audit entry."""
 
 from __future__ import annotations
 
@@ -24,13 +24,22 @@ from penstock.management.permissions import (
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
-from penstock.model.entities import AuditEntry, Hub, LimitSet, Namespace, Secret
+from penstock.model.entities import (
+    AuditEntry,
+    AuthorizationRule,
+    Hub,
+    LimitSet,
+    Namespace,
+    Right,
+    Secret,
+)
 from penstock.model.errors import NotFound
 from penstock.model.metrics import MetricSeries
+from penstock.model.names import HubName, NamespaceName, RuleName
 
 
 class LinkView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a connection sends to or receives from."""
+    """A link of a connection to a hub."""
 
     hub: str
     role: str  # send, receive, manage
@@ -40,17 +49,17 @@ class LinkView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A connection as operators see it. Texts of the peer's are shown as text only."""
+    """A connection as operators see it."""
 
     id: str
     peer: str
-    namespace: str  # empty until it is known
+    namespace: str  # empty before the client named it
     container_id: str
     user_agent: str
     opened_ms: int
     age_seconds: float
     links: int
-    hub_links: list[LinkView]  # the first of them, where there are many
+    hub_links: list[LinkView]  # only the first ones of many
     events_in: int
     events_out: int
     bytes_in: int
@@ -58,17 +67,17 @@ class ConnectionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionRegistry(Protocol):
-    """The doors' connections, handed in by the service."""
+    """The connections of the gateways."""
 
     def list(self) -> list[ConnectionView]: ...
 
     def kill(self, connection_id: str) -> bool:
-        """End it with a word of why; False when there is none of that id."""
+        """Close the connection with an error; False when there is none with that id."""
         ...
 
 
 class LagSource(Protocol):
-    """How far consumer groups are behind."""
+    """Measures the lag of consumer groups."""
 
     async def measure(
         self, namespace: str | None = None, hub: str | None = None
@@ -76,7 +85,7 @@ class LagSource(Protocol):
 
 
 class MetricHistoryReader(Protocol):
-    """Numbers over time."""
+    """Reads stored metrics."""
 
     async def read(
         self,
@@ -91,7 +100,7 @@ class MetricHistoryReader(Protocol):
 
 
 class CheckpointAccess(CheckpointReader, Protocol):
-    """The leases and checkpoints that the service keeps, by the hub's id and the group's name."""
+    """The leases and checkpoints that the service stores, by hub id and group name."""
 
     async def save(self, hub_id: str, group: str, checkpoints: Sequence[Checkpoint]) -> None:
         """Durable on return. Raises ServerBusy, and PenstockError where the disk fails."""
@@ -99,19 +108,19 @@ class CheckpointAccess(CheckpointReader, Protocol):
 
 
 class PortalAccess(Protocol):
-    """What the management API needs to know for the web portal."""
+    """What the management API needs from the web portal."""
 
     def sign_in_link(self, user: str, role: AdminRole, *, now_ms: int) -> str:
         """An address that signs `user` in once. Raises NotFound when the portal is off."""
         ...
 
     def token_holder(self, token: str) -> Verified | None:
-        """Whose admin token it is; None for one that is not valid."""
+        """Subject and roles of an admin token; None for an invalid one."""
         ...
 
 
 class IssuedToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A new admin token. `id` names it when it is revoked."""
+    """A new admin token. `id` is for revoking it."""
 
     id: str
     token: Secret
@@ -121,7 +130,7 @@ class IssuedToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdminTokens(Protocol):
-    """Admin tokens of the service, all under one secret."""
+    """Issues and revokes admin tokens."""
 
     def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken: ...
 
@@ -130,14 +139,13 @@ class AdminTokens(Protocol):
         ...
 
     def revoked(self) -> Sequence[str]:
-        """The ids."""
+        """The ids of revoked tokens."""
         ...
 
 
 class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to administer. `units_needed` tells how many units the namespace's hour
-    needed, for one whose units are not enforced (docs/management.md); `reads` runs what waits for
-    the disk."""
+    """What the operations work on. `units_needed` returns the units that a namespace needed in the
+    current hour (docs/management.md); `reads` runs functions that wait for the disk."""
 
     catalog: Catalog
     broker: Broker
@@ -159,15 +167,15 @@ class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationGroup:
-    """One noun's acts by one actor."""
+    """Operations of one actor. They run on the event loop's thread."""
 
-    def __init__(self, administration: ManagementContext, actor: Actor) -> None:
-        self._administration = administration
-        self._catalog = administration.catalog
+    def __init__(self, context: ManagementContext, actor: Actor) -> None:
+        self._context = context
+        self._catalog = context.catalog
         self._actor = actor
 
     def _permit(self, action: Action, *path: str | None) -> None:
-        """Raises Forbidden. A refused change, and a refused look at keys, is recorded."""
+        """Raises Forbidden. A refused change or look at keys is written to the audit log."""
         if self._actor.may(action) and self._is_in_scope(action, *path):
             return
         if not action.endswith("/read"):
@@ -175,9 +183,9 @@ class OperationGroup:
         raise Forbidden(self._actor.explain_refusal(action))
 
     def _is_in_scope(self, action: Action, *path: str | None) -> bool:
-        """Whether `path` is within the actor's reach. The capture job reports itself, and of
-        entities it sees captured hubs and the policies by which it reads them. What does not exist
-        is in scope: the operation says that it does not."""
+        """Whether the actor may see `path`. The capture job may report itself, and read captured
+        hubs and the policies with which it reads their events. An entity that does not exist is in
+        scope: the operation raises NotFound."""
         if self._actor.process is not ProcessRole.CAPTURE:
             return True
         if action is Action.JOB_REPORT:
@@ -188,11 +196,11 @@ class OperationGroup:
         if namespace is None or self._catalog.namespace(namespace) is None:
             return True
         if hub is not None:
-            found = self._catalog.hub(namespace, hub)
-            return found is None or _is_captured(found)
-        # A namespace's policy opens each of its hubs; a list of all hubs is not needed.
+            entity = self._catalog.hub(namespace, hub)
+            return entity is None or _is_captured(entity)
+        # A policy of the namespace is valid for each hub. The job needs no list of all hubs.
         return action is not Action.HUB_READ and any(
-            _is_captured(each) for each in self._catalog.hubs(namespace)
+            _is_captured(entity) for entity in self._catalog.hubs(namespace)
         )
 
     def _record(self, action: Action, detail: str) -> None:
@@ -207,13 +215,34 @@ class OperationGroup:
         )
 
     def _now_ms(self) -> int:
-        return self._administration.clock.now_ms()
+        return self._context.clock.now_ms()
 
     def _namespace(self, name: str) -> Namespace:
         namespace = self._catalog.namespace(name)
         if namespace is None:
             raise NotFound(f"The namespace '{names.quote_text(name)}' does not exist.")
         return namespace
+
+    def _new_rule(
+        self, namespace: NamespaceName, hub: HubName | None, name: RuleName, rights: Right
+    ) -> AuthorizationRule:
+        """A rule with random keys, not stored yet."""
+        now_ms = self._now_ms()
+        return AuthorizationRule(
+            namespace=namespace,
+            hub=hub,
+            name=name,
+            rights=rights,
+            primary_key=self._context.new_key(),
+            secondary_key=self._context.new_key(),
+            created_ms=now_ms,
+            updated_ms=now_ms,
+        )
+
+    def _find_hub(self, action: Action, namespace: str, hub: str, *path: str) -> Hub:
+        """The hub, after the permission check for `path` below it. Raises Forbidden, NotFound."""
+        self._permit(action, namespace, hub, *path)
+        return self._hub(namespace, hub)
 
     def _hub(self, namespace: str, name: str) -> Hub:
         self._namespace(namespace)
@@ -227,10 +256,10 @@ class OperationGroup:
 
 
 def _is_captured(hub: Hub) -> bool:
-    """Whether the capture job has something to do for the hub, as `Captures.runs` lists it."""
+    """Whether the capture job has work for the hub."""
     return bool(hub.metadata.get("captureRuns"))
 
 
 def format_path(*parts: str | None) -> str:
-    """An entity's path for people: `contoso/events/readers`."""
+    """The path of an entity in texts: `contoso/events/readers`."""
     return "/".join(names.quote_text(part, most=limits.HUB_NAME_MAX) for part in parts if part)

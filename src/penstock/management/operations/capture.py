@@ -13,7 +13,7 @@ from penstock.capture import runs as capture_runs
 from penstock.capture.runs import CaptureRun, load_runs
 from penstock.management.capture_registry import CaptureReport, CaptureStatus, DestinationSummary
 from penstock.management.operations.base import OperationGroup, format_path
-from penstock.management.operations.progress import parse_position
+from penstock.management.operations.groups import parse_position
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.entities import Hub
@@ -39,7 +39,7 @@ class CaptureOperations(OperationGroup):
     def list(self) -> Sequence[CaptureStatus]:
         """Of every hub that has a captureDescription."""
         self._permit(Action.CAPTURE_READ)
-        registry, now_ms = self._administration.captures, self._now_ms()
+        registry, now_ms = self._context.captures, self._now_ms()
         return [
             registry.status(hub, self._ends(hub), now_ms=now_ms)
             for hub in self._hubs()
@@ -48,14 +48,14 @@ class CaptureOperations(OperationGroup):
 
     def destinations(self) -> Sequence[DestinationSummary]:
         self._permit(Action.CAPTURE_READ)
-        return self._administration.captures.infos()
+        return self._context.captures.infos()
 
     def runs(self, job: str | None = None) -> Sequence[RunAssignment]:
         """What is to be captured now: runs that go on, and those that are over and not done. A
         job that asks says who it is: AlreadyExists while another one is at it."""
         self._permit(Action.CAPTURE_RUN)
         if job is not None:
-            self._administration.captures.claim(job, now_ms=self._now_ms())
+            self._context.captures.claim(job, now_ms=self._now_ms())
         return [
             RunAssignment(
                 namespace=hub.namespace,
@@ -64,7 +64,7 @@ class CaptureOperations(OperationGroup):
                 run=run,
                 description=run.description or hub.metadata["capture"],
                 retention_hours=hub.retention_hours,
-                captured=self._administration.captures.captured_positions(hub, run),
+                captured=self._context.captures.captured_positions(hub, run),
             )
             for hub in self._hubs()
             for run in load_runs(hub.metadata.get("captureRuns"))
@@ -74,7 +74,7 @@ class CaptureOperations(OperationGroup):
         """What the job tells now replaces what it told before. The first report is recorded."""
         self._permit(Action.CAPTURE_RUN, namespace, name)
         hub = self._hub(namespace, name)
-        registry, now_ms = self._administration.captures, self._now_ms()
+        registry, now_ms = self._context.captures, self._now_ms()
         if registry.put(hub, report, now_ms=now_ms):
             path = format_path(hub.namespace, hub.name)
             self._record(Action.CAPTURE_RUN, f"{path}: {report.state}")
@@ -98,7 +98,7 @@ class CaptureOperations(OperationGroup):
         self._permit(Action.CAPTURE_BACKFILL, namespace, name)
         self._hub(namespace, name)
         position = parse_position(since)
-        runtime = self._administration.broker.hub(namespace, name)
+        runtime = self._context.broker.hub(namespace, name)
         asked = [
             (runtime.log(index), runtime.status(index), partition)
             for index, partition in enumerate(runtime.partition_ids)
@@ -109,7 +109,7 @@ class CaptureOperations(OperationGroup):
             return {each.partition_id: each.sequence_number + 1 for each in found}
 
         loop = asyncio.get_running_loop()
-        starts = await loop.run_in_executor(self._administration.reads, locate)
+        starts = await loop.run_in_executor(self._context.reads, locate)
         hub = self._hub(namespace, name)
         known = load_runs(hub.metadata.get("captureRuns"))
         if all(run.is_over for run in known):
@@ -121,7 +121,7 @@ class CaptureOperations(OperationGroup):
             known,
             capture_runs.load_history(hub.metadata.get("capturePast")),
             starts,
-            new_id=self._administration.new_hub_id,
+            new_id=self._context.new_hub_id,
             at_ms=self._now_ms(),
             created_ms=hub.created_ms,
         )
@@ -155,7 +155,7 @@ class CaptureOperations(OperationGroup):
 
     def _ends(self, hub: Hub) -> dict[str, int]:
         """The next event of each partition."""
-        runtime = self._administration.broker.hub(hub.namespace, hub.name)
+        runtime = self._context.broker.hub(hub.namespace, hub.name)
         return {
             partition: runtime.status(index).last_sequence + 1
             for index, partition in enumerate(runtime.partition_ids)

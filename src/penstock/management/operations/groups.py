@@ -1,49 +1,61 @@
-"""Consumer groups: create, change, list, show, delete."""
+"""Consumer groups: create, change, list, show, delete, lag; moving their checkpoints."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 import msgspec
 
+from penstock.broker import HubRuntime
+from penstock.broker.lag import LagRow
+from penstock.broker.seek import checkpoint_for_position
+from penstock.management.errors import GroupInUse
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import names
-from penstock.model.entities import ConsumerGroup
-from penstock.model.errors import AlreadyExists, NotFound
+from penstock.model.checkpoints import Checkpoint
+from penstock.model.entities import ConsumerGroup, Hub
+from penstock.model.errors import ArgumentError, NotFound
+from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
+
+# Event processors renew their leases every 10 to 30 seconds. An older lease without a connected
+# reader belongs to a processor that has ended.
+LEASE_FRESH_MS = 60_000
+_TO_MAX = 64  # characters
+_SEQUENCE_MAX = 2**63 - 1
+
+
+class MovedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint of one partition before and after a seek. The numbers are those of the next
+    event that the group reads; None where the service stored no checkpoint."""
+
+    partition: str
+    from_sequence_number: int | None
+    to_sequence_number: int
+    delta: int | None  # negative: events are read again; positive: events are skipped
 
 
 class ConsumerGroupOperations(OperationGroup):
     def list(self, namespace: str, hub: str) -> list[ConsumerGroup]:
-        self._permit(Action.GROUP_READ, namespace, hub)
-        self._hub(namespace, hub)
+        self._find_hub(Action.GROUP_READ, namespace, hub)
         return self._catalog.groups(namespace, hub)
 
     def show(self, namespace: str, hub: str, name: str) -> ConsumerGroup:
-        self._permit(Action.GROUP_READ, namespace, hub, name)
-        self._hub(namespace, hub)
-        group = self._catalog.group(namespace, hub, name)
-        if group is None:
-            raise NotFound(f"The consumer group '{names.quote_text(name)}' does not exist.")
-        return group
-
-    def create(
-        self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
-    ) -> ConsumerGroup:
-        """AlreadyExists when there is one, which `$Default` always is."""
-        self._permit(Action.GROUP_WRITE, namespace, hub, name)
-        if self._catalog.group(namespace, hub, name) is not None:
-            raise AlreadyExists(f"The consumer group '{names.quote_text(name)}' exists already.")
-        return self.put(namespace, hub, name, user_metadata=user_metadata)
+        """Raises NotFound."""
+        self._find_hub(Action.GROUP_READ, namespace, hub, name)
+        return self._group(namespace, hub, name)
 
     def put(
         self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
     ) -> ConsumerGroup:
-        """Create or change it. QuotaExceeded beyond 20 beside `$Default`."""
-        self._permit(Action.GROUP_WRITE, namespace, hub, name)
-        parent = self._hub(namespace, hub)
+        """Create or change the group. Raises QuotaExceeded beyond 20 groups besides `$Default`."""
+        parent = self._find_hub(Action.GROUP_WRITE, namespace, hub, name)
         old = self._catalog.group(namespace, hub, name)
         now_ms = self._now_ms()
         if old is None:
-            wanted = ConsumerGroup(
+            group = ConsumerGroup(
                 namespace=parent.namespace,
                 hub=parent.name,
                 name=names.group_name(name),
@@ -54,14 +66,166 @@ class ConsumerGroupOperations(OperationGroup):
         elif user_metadata is None or user_metadata == old.user_metadata:
             return old
         else:
-            wanted = msgspec.structs.replace(old, user_metadata=user_metadata, updated_ms=now_ms)
-        self._catalog.put_group(wanted)
-        self._record(Action.GROUP_WRITE, format_path(parent.namespace, parent.name, wanted.name))
-        return self.show(namespace, hub, name)
+            group = msgspec.structs.replace(old, user_metadata=user_metadata, updated_ms=now_ms)
+        self._catalog.put_group(group)
+        self._record(Action.GROUP_WRITE, format_path(parent.namespace, parent.name, group.name))
+        return self._group(namespace, hub, name)
 
     def delete(self, namespace: str, hub: str, name: str) -> None:
-        """NotFound; NotAllowed for `$Default`."""
-        self._permit(Action.GROUP_DELETE, namespace, hub, name)
-        group = self.show(namespace, hub, name)
+        """Raises NotFound, and NotAllowed for `$Default`."""
+        self._find_hub(Action.GROUP_DELETE, namespace, hub, name)
+        group = self._group(namespace, hub, name)
         self._catalog.delete_group(namespace, hub, name)
         self._record(Action.GROUP_DELETE, format_path(group.namespace, group.hub, group.name))
+
+    async def lag(
+        self, namespace: str, hub: str | None = None, group: str | None = None
+    ) -> Sequence[LagRow]:
+        """The lag of one hub or of all hubs of the namespace, of one group or of all."""
+        self._permit(Action.GROUP_READ, namespace, hub, group)
+        self._namespace(namespace)
+        hubs = self._catalog.hubs(namespace) if hub is None else [self._hub(namespace, hub)]
+        for entity in hubs:
+            self._context.broker.hub(namespace, entity.name)  # a hub that is not open has no row
+            if group is not None and hub is not None:
+                self._group(namespace, hub, group)
+        rows = await self._context.lag.measure(namespace, hub)
+        if group is None:
+            return rows
+        return [row for row in rows if names.fold_name(row.group) == names.fold_name(group)]
+
+    async def seek(
+        self,
+        namespace: str,
+        hub: str,
+        group: str,
+        to: str,
+        *,
+        partition: str | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Sequence[MovedCheckpoint]:
+        """Move the checkpoints of one partition or of all so that the group reads `to` next:
+        'earliest', 'latest', a sequence number or an ISO 8601 time. Raises GroupInUse while an
+        event processor holds a lease, unless `force` is set: the processor would overwrite the
+        checkpoint."""
+        action = Action.GROUP_READ if dry_run else Action.GROUP_SEEK
+        entity = self._find_hub(action, namespace, hub, group)
+        group = self._group(namespace, hub, group).name
+        position = parse_position(to)
+        runtime = self._context.broker.hub(namespace, hub)
+        indexes = (
+            range(runtime.partition_count)
+            if partition is None
+            else [runtime.partition_index(partition)]
+        )
+        targets = await self._targets(runtime, indexes, position)
+        moved = self._moved_checkpoints(entity, group, targets)
+        if dry_run:
+            return moved
+        if not force:
+            self._refuse_in_use(runtime, group, {target.partition_id for target in targets})
+        # Nothing is awaited between the check and this call, so no processor claims a partition.
+        await self._context.checkpoints.save(entity.id, group, targets)
+        where = "all partitions" if partition is None else f"partition {partition}"
+        how = ", forced" if force else ""
+        self._record(
+            Action.GROUP_SEEK,
+            f"{format_path(entity.namespace, entity.name, group)}: {where} to "
+            f"{names.quote_text(to)}{how}",
+        )
+        return moved
+
+    async def _targets(
+        self, runtime: HubRuntime, indexes: Sequence[int], position: Position
+    ) -> Sequence[Checkpoint]:
+        """The checkpoints at `position`. The log is read in a thread."""
+        partitions = [
+            (runtime.log(index), runtime.status(index), runtime.partition_ids[index])
+            for index in indexes
+        ]
+
+        def locate() -> Sequence[Checkpoint]:
+            return [checkpoint_for_position(*partition, position) for partition in partitions]
+
+        return await asyncio.get_running_loop().run_in_executor(self._context.reads, locate)
+
+    def _moved_checkpoints(
+        self, hub: Hub, group: str, targets: Sequence[Checkpoint]
+    ) -> Sequence[MovedCheckpoint]:
+        stored = {
+            checkpoint.partition_id: checkpoint.sequence_number + 1
+            for checkpoint in self._context.checkpoints.checkpoints(hub.id, group)
+        }
+        moved = []
+        for target in targets:
+            before, after = stored.get(target.partition_id), target.sequence_number + 1
+            moved.append(
+                MovedCheckpoint(
+                    partition=target.partition_id,
+                    from_sequence_number=before,
+                    to_sequence_number=after,
+                    delta=None if before is None else after - before,
+                )
+            )
+        return moved
+
+    def _refuse_in_use(self, runtime: HubRuntime, group: str, partitions: set[str]) -> None:
+        """Raises GroupInUse for a lease that was renewed lately, or whose partition is read."""
+        now_ms = self._now_ms()
+        read = {
+            runtime.partition_ids[reader.partition]
+            for reader in runtime.readers()
+            if names.fold_name(reader.group) == names.fold_name(group)
+        }
+        for lease in self._context.checkpoints.ownerships(runtime.entity.id, group):
+            is_fresh = now_ms - lease.modified_ms < LEASE_FRESH_MS
+            is_held = lease.owner_id and (is_fresh or lease.partition_id in read)
+            if is_held and lease.partition_id in partitions:
+                raise GroupInUse(
+                    f"The event processor '{names.quote_text(lease.owner_id)}' holds partition "
+                    f"{lease.partition_id} of the consumer group '{names.quote_text(group)}' "
+                    "and would write its own checkpoint over this one. Stop it, wait "
+                    f"{LEASE_FRESH_MS // 1000} seconds, or force it and restart the processor."
+                )
+
+    def _group(self, namespace: str, hub: str, name: str) -> ConsumerGroup:
+        group = self._catalog.group(namespace, hub, name)
+        if group is None:
+            raise NotFound(f"The consumer group '{names.quote_text(name)}' does not exist.")
+        return group
+
+
+def parse_position(to: str) -> Position:
+    """The position that a user wrote. Raises ArgumentError.
+
+    >>> parse_position("1970-01-01T00:00:01Z").value
+    1000
+    """
+    word = to.strip().lower()
+    if word == "earliest":
+        return EARLIEST
+    if word == "latest":
+        return LATEST
+    if word.isascii() and word.isdigit() and len(word) < _TO_MAX:
+        if int(word) <= _SEQUENCE_MAX:
+            return Position(PositionKind.SEQUENCE, int(word), inclusive=True)
+    elif (moment_ms := _time_ms(to.strip())) is not None:
+        return Position(PositionKind.ENQUEUED_TIME, moment_ms, inclusive=True)
+    raise ArgumentError(
+        f"'{names.quote_text(to)}' is no position: earliest, latest, a sequence number, or a "
+        "time such as 2026-11-16T08:30:00Z."
+    )
+
+
+def _time_ms(text: str) -> int | None:
+    """A time without a zone is UTC. None for text that is not a time."""
+    if len(text) > _TO_MAX:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(0, int(moment.timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return None

@@ -1,8 +1,8 @@
-"""Event hubs: create, change, list, show, delete."""
+"""Event hubs and their revoked publishers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,14 +13,14 @@ from penstock.capture.destinations import resolve_destination
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import limits, names
-from penstock.model.entities import Hub, HubStatus
-from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
+from penstock.model.entities import Hub, HubStatus, RevokedPublisher
+from penstock.model.errors import ArgumentError, NotAllowed
 
 _HOURS_PER_DAY = 24
 
 
 class HubRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hub shall become; None leaves it as it is, or takes the default."""
+    """The requested state of a hub. None leaves a field unchanged; a new hub gets the default."""
 
     partition_count: int | None = None
     retention_days: int | None = None
@@ -38,15 +38,8 @@ class HubOperations(OperationGroup):
         return self._catalog.hubs(namespace)
 
     def show(self, namespace: str, name: str) -> Hub:
-        self._permit(Action.HUB_READ, namespace, name)
-        return self._hub(namespace, name)
-
-    def create(self, namespace: str, name: str, request: HubRequest) -> Hub:
-        """AlreadyExists when there is one (the older management API tells the two apart)."""
-        self._permit(Action.HUB_WRITE, namespace, name)
-        if self._catalog.hub(namespace, name) is not None:
-            raise AlreadyExists(f"The event hub '{names.quote_text(name)}' exists already.")
-        return self.put(namespace, name, request)
+        """Raises NotFound."""
+        return self._find_hub(Action.HUB_READ, namespace, name)
 
     def put(self, namespace: str, name: str, request: HubRequest) -> Hub:
         """Create or change it. NotAllowed for another partition count: it is fixed at creation.
@@ -56,7 +49,7 @@ class HubOperations(OperationGroup):
         old = self._catalog.hub(namespace, name)
         now_ms = self._now_ms()
         blank = old or Hub(
-            id=self._administration.new_hub_id(),
+            id=self._context.new_hub_id(),
             namespace=parent.name,
             name=names.hub_name(name),
             partition_count=limits.PARTITION_COUNT_DEFAULT,
@@ -89,7 +82,7 @@ class HubOperations(OperationGroup):
             return
         settings = capture.CaptureDescription.of(description)
         resolve_destination(
-            self._administration.captures.destinations, settings.account, settings.container
+            self._context.captures.destinations, settings.account, settings.container
         )
 
     def _update_capture_runs(self, hub: Hub, old: Hub | None, now_ms: int) -> Hub:
@@ -97,7 +90,7 @@ class HubOperations(OperationGroup):
         if old is None:
             ends = {str(index): 0 for index in range(hub.partition_count)}
         else:
-            runtime = self._administration.broker.hub(old.namespace, old.name)
+            runtime = self._context.broker.hub(old.namespace, old.name)
             ends = {
                 partition: runtime.status(index).last_sequence + 1
                 for index, partition in enumerate(runtime.partition_ids)
@@ -114,7 +107,7 @@ class HubOperations(OperationGroup):
             runs = capture_runs.start_run(
                 runs,
                 ends,
-                run_id=self._administration.new_hub_id(),
+                run_id=self._context.new_hub_id(),
                 at_ms=now_ms,
                 created_ms=hub.created_ms,
                 past=capture_runs.load_history(hub.metadata.get("capturePast")),
@@ -126,11 +119,36 @@ class HubOperations(OperationGroup):
         return msgspec.structs.replace(hub, metadata=metadata)
 
     def delete(self, namespace: str, name: str) -> None:
-        """Its log goes along, at once and for good. NotFound."""
-        self._permit(Action.HUB_DELETE, namespace, name)
-        hub = self._hub(namespace, name)
+        """Delete the hub and its log, at once and for good. Raises NotFound."""
+        hub = self._find_hub(Action.HUB_DELETE, namespace, name)
         self._catalog.delete_hub(namespace, name)
         self._record(Action.HUB_DELETE, format_path(hub.namespace, hub.name))
+
+    def list_revoked_publishers(self, namespace: str, hub: str) -> Sequence[RevokedPublisher]:
+        self._find_hub(Action.PUBLISHER_READ, namespace, hub)
+        return self._catalog.revoked_publishers(namespace, hub)
+
+    def revoke_publisher(self, namespace: str, hub: str, name: str) -> RevokedPublisher:
+        """Refuse events of the publisher and close its links. A second call changes nothing."""
+        parent = self._find_hub(Action.PUBLISHER_REVOKE, namespace, hub, name)
+        existing = self._catalog.revoked_publisher(namespace, hub, name)
+        if existing is not None:
+            return existing
+        revoked = RevokedPublisher(
+            namespace=parent.namespace,
+            hub=parent.name,
+            name=names.publisher_name(name),
+            revoked_ms=self._now_ms(),
+        )
+        self._catalog.put_revoked_publisher(revoked)
+        self._record(Action.PUBLISHER_REVOKE, format_path(parent.namespace, parent.name, name))
+        return revoked
+
+    def resume_publisher(self, namespace: str, hub: str, name: str) -> None:
+        """Raises NotFound when the publisher is not revoked."""
+        parent = self._find_hub(Action.PUBLISHER_RESUME, namespace, hub, name)
+        self._catalog.delete_revoked_publisher(namespace, hub, name)
+        self._record(Action.PUBLISHER_RESUME, format_path(parent.namespace, parent.name, name))
 
 
 def is_captured(hub: Hub) -> bool:

@@ -1,4 +1,4 @@
-"""Namespaces: create, change, list, show, delete; throughput units as `sku.capacity`."""
+"""Namespaces and their throughput units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from penstock.management.operations.base import OperationGroup
 from penstock.management.permissions import Action
 from penstock.model import limits, names, quotas
-from penstock.model.entities import AuthorizationRule, Namespace, Right, Tier
+from penstock.model.entities import Namespace, Right, Tier
 from penstock.model.errors import (
     AlreadyExists,
     ArgumentError,
@@ -57,28 +57,30 @@ class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
     location: str | None = None
     tags: Mapping[str, str] | None = None
     limit_set: str | None = None
-    kept: Mapping[str, Any] = {}  # properties that are kept and told, without an effect
+    stored: Mapping[str, Any] = {}  # properties that are stored and reported, without an effect
 
 
 class NamespaceOperations(OperationGroup):
-    def list(self, place: ResourceScope | None = None) -> list[Namespace]:
-        """All, or those at the place: of its subscription where the resource group is empty."""
+    def list(self, scope: ResourceScope | None = None) -> list[Namespace]:
+        """All namespaces, or those in `scope`. An empty resource group means all of its
+        subscription."""
         self._permit(Action.NAMESPACE_READ)
-        found = self._catalog.namespaces()
-        return [each for each in found if place is None or is_at(each, place)]
+        namespaces = self._catalog.namespaces()
+        return [entity for entity in namespaces if scope is None or is_at(entity, scope)]
 
-    def show(self, name: str, place: ResourceScope | None = None) -> Namespace:
+    def show(self, name: str, scope: ResourceScope | None = None) -> Namespace:
+        """Raises NotFound, also for a namespace outside `scope`."""
         self._permit(Action.NAMESPACE_READ, name)
         namespace = self._namespace(name)
-        if place is not None and not is_at(namespace, place):
+        if scope is not None and not is_at(namespace, scope):
             raise NotFound(
                 f"The namespace '{names.quote_text(name)}' does not exist in the resource group "
-                f"'{names.quote_text(place.resource_group)}'."
+                f"'{names.quote_text(scope.resource_group)}'."
             )
         return namespace
 
-    def why_not(self, name: str) -> tuple[str, str] | None:
-        """None when a namespace of this name can be made, else Azure's reason and a text."""
+    def check_name(self, name: str) -> tuple[str, str] | None:
+        """None when a namespace of this name can be created, else Azure's reason and a text."""
         self._permit(Action.NAMESPACE_READ)
         try:
             names.namespace_name(name)
@@ -89,53 +91,52 @@ class NamespaceOperations(OperationGroup):
         return None
 
     def put(
-        self, name: str, request: NamespaceRequest, place: ResourceScope | None = None
+        self, name: str, request: NamespaceRequest, scope: ResourceScope | None = None
     ) -> tuple[Namespace, bool]:
-        """Create or change it; True when it is new. A new one gets its root policy."""
+        """Create or change the namespace. Returns it, and True when it is new. A new namespace gets
+        its root policy."""
         old = self._catalog.namespace(name)
         action = Action.NAMESPACE_CREATE if old is None else Action.NAMESPACE_UPDATE
         self._permit(action, name)
         if old is None:
-            wanted = self._new(name, request, place or ResourceScope())
+            new = self._create(name, request, scope or ResourceScope())
         else:
-            if place is not None and not is_at(old, place):
+            if scope is not None and not is_at(old, scope):
                 raise AlreadyExists(
-                    f"The namespace '{names.quote_text(name)}' exists already, in another place: "
-                    "its name is that of a host, and so there is one of it."
+                    f"The namespace '{names.quote_text(name)}' exists already in another resource "
+                    "group: its name is a host name, which exists only once."
                 )
-            wanted = self._apply_request(old, request)
-        if old is None or msgspec.structs.replace(wanted, updated_ms=old.updated_ms) != old:
-            self._catalog.put_namespace(
-                wanted, audit=self._entry(action, _describe_namespace(wanted))
-            )
+            new = self._apply_request(old, request)
+        if old is None or msgspec.structs.replace(new, updated_ms=old.updated_ms) != old:
+            self._catalog.put_namespace(new, audit=self._entry(action, _describe_namespace(new)))
         if old is None:
-            self._put_root_rule(wanted)
+            self._catalog.put_rule(self._new_rule(new.name, None, names.ROOT_RULE, Right.ALL))
         return self._namespace(name), old is None
 
-    def delete(self, name: str, place: ResourceScope | None = None) -> None:
-        """Everything below it goes along, the logs of its hubs too. NotFound."""
+    def delete(self, name: str, scope: ResourceScope | None = None) -> None:
+        """Delete the namespace with its hubs and their logs. Raises NotFound."""
         self._permit(Action.NAMESPACE_DELETE, name)
-        namespace = self.show(name, place)
+        namespace = self.show(name, scope)
         hubs = len(self._catalog.hubs(name))
         self._catalog.delete_namespace(name)
         self._record(Action.NAMESPACE_DELETE, f"{namespace.name} with {hubs} event hubs")
 
     def needed_units(self, namespace: Namespace) -> int:
         """The units that the traffic of the current hour needed, at least 1."""
-        return max(1, self._administration.units_needed(namespace.name))
+        return max(1, self._context.units_needed(namespace.name))
 
-    def _new(self, name: str, request: NamespaceRequest, place: ResourceScope) -> Namespace:
+    def _create(self, name: str, request: NamespaceRequest, scope: ResourceScope) -> Namespace:
         now_ms = self._now_ms()
         blank = Namespace(
             name=names.namespace_name(name),
             created_ms=now_ms,
             updated_ms=now_ms,
-            # Azure's own default; `serve` alone makes unlimited ones unasked.
+            # Azure's default. Only `serve` creates unlimited namespaces by default.
             throughput_units=None if request.unlimited else limits.THROUGHPUT_UNITS_MIN,
-            limits=self._administration.limit_set,
+            limits=self._context.limit_set,
             metadata={
-                "subscription": _checked_part("subscription id", place.subscription),
-                "resourceGroup": _checked_part("resource group", place.resource_group),
+                "subscription": _check_part("subscription id", scope.subscription),
+                "resourceGroup": _check_part("resource group", scope.resource_group),
             },
         )
         return self._apply_request(blank, request)
@@ -144,61 +145,46 @@ class NamespaceOperations(OperationGroup):
         metadata = dict(old.metadata)
         tier = old.tier
         if request.sku is not None:
-            sku = _checked_sku(request.sku)
+            sku = _check_sku(request.sku)
             metadata["sku"] = sku
             tier = Tier.DEDICATED if sku == "Premium" else Tier.STANDARD
         if request.location is not None:
-            metadata["location"] = _checked_location(old, request.location)
+            metadata["location"] = _check_location(old, request.location)
         if request.tags is not None:
-            metadata["tags"] = _checked_tags(request.tags)
-        if request.kept:
-            metadata["properties"] = dict(old.metadata.get("properties", {})) | dict(request.kept)
+            metadata["tags"] = _check_tags(request.tags)
+        if request.stored:
+            metadata["properties"] = old.metadata.get("properties", {}) | dict(request.stored)
         if request.limit_set not in (None, old.limits.value):
             raise NotAllowed(
                 f"limits is '{names.quote_text(request.limit_set)}': the namespace has the limits "
                 f"'{old.limits.value}'. They are set in the configuration of the service."
             )
-        held = _units(old, request)
+        units = _units(old, request)
         return msgspec.structs.replace(
             old,
             updated_ms=self._now_ms(),
             tier=tier,
-            throughput_units=held,
-            maximum_throughput_units=_maximum_units(old, request, held),
+            throughput_units=units,
+            maximum_throughput_units=_maximum_units(old, request, units),
             metadata=metadata,
         )
 
-    def _put_root_rule(self, namespace: Namespace) -> None:
-        now_ms = self._now_ms()
-        self._catalog.put_rule(
-            AuthorizationRule(
-                namespace=namespace.name,
-                hub=None,
-                name=names.ROOT_RULE,
-                rights=Right.ALL,
-                primary_key=self._administration.new_key(),
-                secondary_key=self._administration.new_key(),
-                created_ms=now_ms,
-                updated_ms=now_ms,
-            )
-        )
 
-
-def scope_of(namespace: Namespace, asked: ResourceScope | None = None) -> ResourceScope:
-    """The namespace's own place; where it has none, the one that it was asked for at."""
+def scope_of(namespace: Namespace, requested: ResourceScope | None = None) -> ResourceScope:
+    """The scope of the namespace; for one without a scope, that of the request."""
     metadata = namespace.metadata
     if "resourceGroup" in metadata:
         return ResourceScope(metadata["subscription"], metadata["resourceGroup"])
-    if asked is None:
+    if requested is None:
         return ResourceScope()
-    return ResourceScope(asked.subscription, asked.resource_group or DEFAULT_RESOURCE_GROUP)
+    return ResourceScope(requested.subscription, requested.resource_group or DEFAULT_RESOURCE_GROUP)
 
 
-def is_at(namespace: Namespace, place: ResourceScope) -> bool:
-    own = scope_of(namespace, place)
-    return names.fold_name(own.subscription) == names.fold_name(place.subscription) and (
-        not place.resource_group
-        or names.fold_name(own.resource_group) == names.fold_name(place.resource_group)
+def is_at(namespace: Namespace, scope: ResourceScope) -> bool:
+    own = scope_of(namespace, scope)
+    return names.fold_name(own.subscription) == names.fold_name(scope.subscription) and (
+        not scope.resource_group
+        or names.fold_name(own.resource_group) == names.fold_name(scope.resource_group)
     )
 
 
@@ -231,9 +217,9 @@ def _units(old: Namespace, request: NamespaceRequest) -> int | None:
     return None if request.unlimited else old.throughput_units
 
 
-def _maximum_units(old: Namespace, request: NamespaceRequest, held: int | None) -> int | None:
-    """The maximum of auto-inflate, None when it is off; `held` are the units from now on. Azure's
-    clients write 0 and off together. Stored values that a request repeats are not judged again."""
+def _maximum_units(old: Namespace, request: NamespaceRequest, units: int | None) -> int | None:
+    """The maximum of auto-inflate, None when it is off; `units` is the new number of units. Azure's
+    clients write 0 and off together. Stored values that a request repeats are not checked again."""
     if request.auto_inflate is False:
         if request.maximum_units and request.maximum_units != old.maximum_throughput_units:
             raise ArgumentError(
@@ -256,25 +242,25 @@ def _maximum_units(old: Namespace, request: NamespaceRequest, held: int | None) 
             f"maximumThroughputUnits is {maximum} and auto-inflate is off: set "
             "isAutoInflateEnabled to true as well."
         )
-    is_repeated = (maximum, held) == (old.maximum_throughput_units, old.throughput_units)
-    if held is not None and maximum < held and not is_repeated:
+    is_repeated = (maximum, units) == (old.maximum_throughput_units, old.throughput_units)
+    if units is not None and maximum < units and not is_repeated:
         raise ArgumentError(
-            f"The auto-inflate maximum is {maximum}, below the {held} units of the "
-            f"namespace: give a maximum of at least {held}, or switch auto-inflate off."
+            f"The auto-inflate maximum is {maximum}, below the {units} units of the "
+            f"namespace: give a maximum of at least {units}, or switch auto-inflate off."
         )
     return maximum
 
 
-def _checked_sku(given: str) -> str:
-    sku = SKUS.get(given.lower())
+def _check_sku(text: str) -> str:
+    sku = SKUS.get(text.lower())
     if sku is None:
         raise ArgumentError(
-            f"sku.name is '{names.quote_text(given)}': {', '.join(SKUS.values())} are allowed."
+            f"sku.name is '{names.quote_text(text)}': {', '.join(SKUS.values())} are allowed."
         )
     return sku
 
 
-def _checked_part(what: str, text: str, most: int = 90) -> str:
+def _check_part(what: str, text: str, most: int = 90) -> str:
     if not 1 <= len(text) <= most or not text.isprintable() or "/" in text:
         raise ArgumentError(
             f"The {what} '{names.quote_text(text)}' is invalid: "
@@ -283,37 +269,33 @@ def _checked_part(what: str, text: str, most: int = 90) -> str:
     return text
 
 
-def _checked_location(old: Namespace, given: str) -> str:
-    """AlreadyExists for another location than the stored one, as in Azure. 'West Europe' and
+def _check_location(old: Namespace, text: str) -> str:
+    """Raises AlreadyExists for another location than the stored one, as in Azure. 'West Europe' and
     'westeurope' are the same."""
-    location = _checked_part("location", given, _LOCATION_MAX)
+    location = _check_part("location", text, _LOCATION_MAX)
     stored = old.metadata.get("location", location)
     if names.fold_name(stored.replace(" ", "")) != names.fold_name(location.replace(" ", "")):
         raise AlreadyExists(
             f"The namespace '{old.name}' exists already in the location "
-            f"'{names.quote_text(stored)}': "
-            f"it cannot move to '{names.quote_text(location)}'."
+            f"'{names.quote_text(stored)}': it cannot move to '{names.quote_text(location)}'."
         )
     return str(stored)
 
 
-def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Resource Manager's own limits."""
+def _check_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """The limits are those of Resource Manager."""
     if len(tags) > _TAGS_MAX:
         raise ArgumentError(f"There are {len(tags)} tags: at most {_TAGS_MAX} are allowed.")
     for name, value in tags.items():
         if not 1 <= len(name) <= _TAG_NAME_MAX or len(value) > _TAG_VALUE_MAX:
             raise ArgumentError(
-                f"The tag '{names.quote_text(name)}' is invalid: a name of 1 to "
-                f"{_TAG_NAME_MAX} and a "
-                f"value of at most {_TAG_VALUE_MAX} characters are allowed."
+                f"The tag '{names.quote_text(name)}' is invalid: a name of 1 to {_TAG_NAME_MAX} "
+                f"and a value of at most {_TAG_VALUE_MAX} characters are allowed."
             )
     return dict(tags)
 
 
 def _describe_namespace(namespace: Namespace) -> str:
-    held = namespace.throughput_units
-    return (
-        f"{namespace.name}: {sku_of(namespace)}, "
-        f"{'unlimited' if held is None else held} throughput units"
-    )
+    units = namespace.throughput_units
+    text = "unlimited" if units is None else units
+    return f"{namespace.name}: {sku_of(namespace)}, {text} throughput units"

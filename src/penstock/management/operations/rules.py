@@ -1,69 +1,58 @@
-"""Authorization rules of a namespace (`hub` None) or of one hub, and their keys."""
+"""Authorization rules of a namespace (`hub` is None) or of one hub, and their keys."""
 
 from __future__ import annotations
-
-from enum import StrEnum
 
 import msgspec
 
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
+from penstock.management.resources import KeyType
 from penstock.model import limits, names
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.errors import ArgumentError, NotFound
 
 
-class KeyType(StrEnum):
-    PRIMARY = "PrimaryKey"
-    SECONDARY = "SecondaryKey"
-
-
 class AuthorizationRuleOperations(OperationGroup):
     def list(self, namespace: str, hub: str | None = None) -> list[AuthorizationRule]:
-        """Keys are in the records: whoever shows them asks `keys` first."""
+        """The records contain keys. A caller that shows keys must call `keys`, which is audited."""
         self._permit(Action.RULE_READ, namespace, hub)
         self._parent(namespace, hub)
         return self._catalog.rules(namespace, hub)
 
     def show(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule:
+        """Raises NotFound."""
         self._permit(Action.RULE_READ, namespace, hub, name)
         return self._rule(namespace, hub, name)
 
     def put(self, namespace: str, hub: str | None, name: str, rights: Right) -> AuthorizationRule:
-        """Create it with new keys, or change its rights. QuotaExceeded beyond 12 of a level."""
+        """Create a rule with random keys, or change its rights. Raises QuotaExceeded when there are
+        12 rules already."""
         self._permit(Action.RULE_WRITE, namespace, hub, name)
         self._parent(namespace, hub)
         old = self._catalog.rule(namespace, hub, name)
-        now_ms = self._now_ms()
         if old is None:
-            wanted = AuthorizationRule(
-                namespace=names.NamespaceName(namespace),
-                hub=None if hub is None else names.HubName(hub),
-                name=names.rule_name(name),
-                rights=rights,
-                primary_key=self._administration.new_key(),
-                secondary_key=self._administration.new_key(),
-                created_ms=now_ms,
-                updated_ms=now_ms,
+            parent = None if hub is None else names.HubName(hub)
+            new = self._new_rule(
+                names.NamespaceName(namespace), parent, names.rule_name(name), rights
             )
         elif old.rights == rights:
             return old
         else:
-            wanted = msgspec.structs.replace(old, rights=rights, updated_ms=now_ms)
-        self._catalog.put_rule(wanted)
+            new = msgspec.structs.replace(old, rights=rights, updated_ms=self._now_ms())
+        self._catalog.put_rule(new)
         rule = self._rule(namespace, hub, name)
         self._record(Action.RULE_WRITE, f"{_path(rule)}: {', '.join(rights_texts(rights))}")
         return rule
 
     def delete(self, namespace: str, hub: str | None, name: str) -> None:
-        """Links that came in by it end. NotFound."""
+        """Delete the rule. Links that were authorized by it are closed. Raises NotFound."""
         self._permit(Action.RULE_DELETE, namespace, hub, name)
         rule = self._rule(namespace, hub, name)
         self._catalog.delete_rule(namespace, hub, name)
         self._record(Action.RULE_DELETE, _path(rule))
 
     def keys(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule:
-        """The rule, for somebody who may see its keys; recorded."""
+        """The rule with its keys. The call is written to the audit log."""
         self._permit(Action.KEYS_LIST, namespace, hub, name)
         rule = self._rule(namespace, hub, name)
         self._record(Action.KEYS_LIST, _path(rule))
@@ -77,18 +66,15 @@ class AuthorizationRuleOperations(OperationGroup):
         key_type: KeyType,
         key: Secret | None = None,
     ) -> AuthorizationRule:
-        """A new key, random or given. The old one is worth nothing from now on, on open links
-        too; those that use the other key go on. ArgumentError for a given key that is weak or
-        that would break a connection string."""
+        """Replace a key by `key`, or by a random one. Links that were authorized by the old key are
+        closed; those that use the other key stay open. Raises ArgumentError for a key that is weak
+        or that would break a connection string."""
         self._permit(Action.KEYS_REGENERATE, namespace, hub, name)
         rule = self._rule(namespace, hub, name)
-        new = self._administration.new_key() if key is None else _checked_key(key)
-        now_ms = self._now_ms()
-        if key_type is KeyType.PRIMARY:
-            wanted = msgspec.structs.replace(rule, primary_key=new, updated_ms=now_ms)
-        else:
-            wanted = msgspec.structs.replace(rule, secondary_key=new, updated_ms=now_ms)
-        self._catalog.put_rule(wanted)
+        new_key = self._context.new_key() if key is None else _check_key(key)
+        field = "primary_key" if key_type is KeyType.PRIMARY else "secondary_key"
+        change = {field: new_key, "updated_ms": self._now_ms()}
+        self._catalog.put_rule(msgspec.structs.replace(rule, **change))
         self._record(Action.KEYS_REGENERATE, f"{_path(rule)}: {key_type}")
         return self._rule(namespace, hub, name)
 
@@ -106,8 +92,8 @@ class AuthorizationRuleOperations(OperationGroup):
         return rule
 
 
-def _checked_key(key: Secret) -> Secret:
-    """The error does not repeat the key."""
+def _check_key(key: Secret) -> Secret:
+    """Raises ArgumentError, without the key in its text."""
     text = key.reveal()
     problem = ""
     if not limits.SAS_KEY_SET_MIN <= len(text) <= limits.SAS_KEY_MAX:
@@ -123,7 +109,7 @@ def _checked_key(key: Secret) -> Secret:
 
 
 def rights_texts(rights: Right) -> list[str]:
-    """Azure's words, in the order in which its own answers have them."""
+    """The names of rights, in the order of Azure's responses."""
     words = {Right.MANAGE: "Manage", Right.LISTEN: "Listen", Right.SEND: "Send"}
     return [word for right, word in words.items() if rights & right]
 

@@ -1,108 +1,102 @@
-"""Routes of Capture below /providers/Penstock: how it is, what a job has to do and tells."""
+"""Routes of Capture below /providers/Penstock: its status, the runs and reports of a job."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Query, Response
-from pydantic import Field, StrictBool, StrictStr
+from msgspec import Meta
 
 from penstock.capture.runs import RunProgress
-from penstock.management import bodies, shapes
-from penstock.management.bodies import ArmStruct, Number, Rate
 from penstock.management.capture_registry import (
     RECENT_FILES_MAX,
     CaptureReport,
     CaptureState,
+    DestinationSummary,
     RecentFile,
 )
-from penstock.management.routes.parameters import Asked, HubName, NamespaceName, Responses
-from penstock.management.shapes import Shape, format_time
+from penstock.management.operations.capture import RunAssignment
+from penstock.management.resources import ArmStruct, Number, Page, Rate
+from penstock.management.routes.entities import format_time
+from penstock.management.routes.router import OWN, ApiRequest, RouteTable
 
-OWN = "/providers/Penstock"
 _HUB_CAPTURE = OWN + "/namespaces/{namespace}/eventhubs/{hub}/capture"
-_LIST: Responses = {200: {"model": bodies.ArmResourceList}}
 
-_Job = Annotated[str | None, Query(max_length=256)]
-
-router = APIRouter()
+ROUTES = RouteTable()
 
 
 class RecentFileBody(ArmStruct):
-    url: StrictStr
+    url: str
     ms: Number = 0
     written_ms: Number = 0
     events: Number = 0
     bytes: Number = 0
 
 
-class CaptureReportBody(ArmStruct):
-    run: Annotated[StrictStr, Field(max_length=64)]
+class CaptureReportBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    run: Annotated[str, Meta(max_length=64)]
     state: CaptureState = CaptureState.RUNNING
-    captured: dict[StrictStr, Number] = Field(default_factory=dict)
-    reached: dict[StrictStr, tuple[Number, Number, Number, Number]] = Field(default_factory=dict)
+    captured: dict[str, Number] = {}
+    reached: dict[str, tuple[Number, Number, Number, Number]] = {}
     backlog_seconds: Rate = 0.0
-    last_file: StrictStr = ""
+    last_file: str = ""
     last_file_ms: Number = 0
-    recent_files: Annotated[list[RecentFileBody], Field(max_length=RECENT_FILES_MAX)] = Field(
-        default_factory=list
-    )
+    recent_files: Annotated[list[RecentFileBody], Meta(max_length=RECENT_FILES_MAX)] = []
     files: Number = 0
     events: Number = 0
     lost: Number = 0
-    last_error: StrictStr = ""
-    is_finished: StrictBool = False
+    last_error: str = ""
+    is_finished: bool = False
 
     def report(self) -> CaptureReport:
-        told = {name: getattr(self, name) for name in type(self).model_fields}
-        files = [
-            RecentFile(each.url, each.ms, each.events, each.bytes, each.written_ms)
-            for each in told["recent_files"]
-        ]
-        reached = {key: RunProgress(*each) for key, each in told["reached"].items()}
-        return CaptureReport(**told | {"recent_files": files, "reached": reached})
+        files = [RecentFile(**msgspec.structs.asdict(file)) for file in self.recent_files]
+        reached = {key: RunProgress(*progress) for key, progress in self.reached.items()}
+        fields = msgspec.structs.asdict(self) | {"recent_files": files, "reached": reached}
+        return CaptureReport(**fields)
 
 
 class BackfillRequest(ArmStruct):
-    since: Annotated[StrictStr, Field(max_length=64, examples=["earliest"])] = "earliest"
+    since: Annotated[str, Meta(max_length=64, examples=["earliest"])] = "earliest"
 
 
-@router.get(f"{OWN}/capture", responses=_LIST)
-async def list_captures(asked: Asked) -> Shape:
-    """Of every hub that has a captureDescription."""
-    found = asked.operations.captures.list()
-    return shapes.to_page(
-        [msgspec.to_builtins(each) | {"updated": format_time(each.updated_ms)} for each in found]
+class CaptureRunsQuery(msgspec.Struct, frozen=True):
+    job: Annotated[str, Meta(max_length=256)] | None = None
+
+
+@ROUTES.add("GET", f"{OWN}/capture")
+async def list_captures(request: ApiRequest) -> Page[dict[str, Any]]:
+    """Every hub that has a captureDescription."""
+    statuses = request.operations.captures.list()
+    return Page(
+        [
+            msgspec.to_builtins(status) | {"updated": format_time(status.updated_ms)}
+            for status in statuses
+        ]
     )
 
 
-@router.get(f"{OWN}/captureDestinations", responses=_LIST)
-async def list_capture_destinations(asked: Asked) -> Shape:
-    """What `storageAccountResourceId` may name."""
-    found = asked.operations.captures.destinations()
-    return shapes.to_page([msgspec.to_builtins(each) for each in found])
+@ROUTES.add("GET", f"{OWN}/captureDestinations")
+async def list_capture_destinations(request: ApiRequest) -> Page[DestinationSummary]:
+    """The destinations that `storageAccountResourceId` may name."""
+    return Page(list(request.operations.captures.destinations()))
 
 
-@router.get(f"{OWN}/captureRuns", responses=_LIST)
-async def list_capture_runs(asked: Asked, job: _Job = None) -> Shape:
-    """What a capture job has to do. One job at a time says that it is at it."""
-    found = asked.operations.captures.runs(job)
-    return shapes.to_page([msgspec.to_builtins(each) for each in found])
+@ROUTES.add("GET", f"{OWN}/captureRuns")
+async def list_capture_runs(request: ApiRequest, query: CaptureRunsQuery) -> Page[RunAssignment]:
+    """The runs that a capture job has to work on. Only one job at a time gets them."""
+    return Page(list(request.operations.captures.runs(query.job)))
 
 
-@router.put(_HUB_CAPTURE, response_class=Response)
-async def report_capture(
-    asked: Asked, namespace: NamespaceName, hub: HubName, body: CaptureReportBody
-) -> Response:
-    asked.operations.captures.report(namespace, hub, body.report())
-    return Response(status_code=200)
+@ROUTES.add("PUT", _HUB_CAPTURE)
+async def report_capture(request: ApiRequest, body: CaptureReportBody) -> None:
+    request.operations.captures.report(
+        request.names["namespace"], request.names["hub"], body.report()
+    )
 
 
-@router.post(f"{_HUB_CAPTURE}/backfill")
-async def backfill_capture(
-    asked: Asked, namespace: NamespaceName, hub: HubName, body: BackfillRequest
-) -> Any:
-    """Capture what is retained from before Capture was switched on."""
-    counts = await asked.operations.captures.backfill(namespace, hub, body.since)
-    return {"value": [{"partition": key, "events": count} for key, count in counts.items()]}
+@ROUTES.add("POST", f"{_HUB_CAPTURE}/backfill")
+async def backfill_capture(request: ApiRequest, body: BackfillRequest) -> Page[dict[str, Any]]:
+    """Capture the retained events from before Capture was switched on."""
+    namespace, hub = request.names["namespace"], request.names["hub"]
+    counts = await request.operations.captures.backfill(namespace, hub, body.since)
+    return Page([{"partition": key, "events": count} for key, count in counts.items()])

@@ -1,312 +1,453 @@
-"""Routes of namespaces, event hubs, consumer groups, authorization rules and keys."""
+"""Routes of namespaces, event hubs, consumer groups, authorization rules and keys.
+
+Responses have the shape of api-version 2024-01-01 (protocol.md 7.3).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Response
-from fastapi.responses import JSONResponse
+import msgspec
+from msgspec import UNSET
 
-from penstock.management import bodies, shapes
-from penstock.management.operations import ResourceScope
-from penstock.management.paths import decode_name as unescaped
-from penstock.management.routes.parameters import (
-    VERSIONED,
-    ApiRequest,
-    Asked,
-    GroupName,
-    HubName,
-    InNamespace,
-    InPlace,
-    NamespaceName,
-    NamespaceScope,
-    Responses,
-    RuleName,
-    Skip,
-    Subscription,
-    Top,
+from penstock.management import resources as arm
+from penstock.management.operations.hubs import HubRequest, to_days
+from penstock.management.operations.namespaces import (
+    DEFAULT_LOCATION,
+    NamespaceRequest,
+    ResourceScope,
+    capacity_of,
+    scope_of,
+    sku_of,
 )
-from penstock.management.shapes import PROVIDER, Shape
-from penstock.model.entities import AuthorizationRule, Namespace, Secret
-from penstock.model.errors import NotFound
+from penstock.management.operations.rules import rights_texts
+from penstock.management.resources import Page
+from penstock.management.routes.router import ApiRequest, PageQuery, RouteTable
+from penstock.model.entities import (
+    AuthorizationRule,
+    ConsumerGroup,
+    Hub,
+    Namespace,
+    Right,
+    Secret,
+)
+from penstock.model.errors import ArgumentError, NotAllowed, NotFound
 
+PROVIDER = "Microsoft.EventHub"
 SUBSCRIPTION = "/subscriptions/{subscription}"
 RESOURCE_GROUP = SUBSCRIPTION + "/resourceGroups/{resource_group}"
 NAMESPACES = f"{RESOURCE_GROUP}/providers/{PROVIDER}/namespaces"
 NAMESPACE = NAMESPACES + "/{namespace}"
-HUBS = f"{NAMESPACE}/eventhubs"
-HUB = HUBS + "/{hub}"
-GROUPS = f"{HUB}/consumergroups"
-GROUP = GROUPS + "/{group}"
+HUB = NAMESPACE + "/eventhubs/{hub}"
+_GROUP = HUB + "/consumergroups/{group}"
+_NAMESPACE_RULE = NAMESPACE + "/authorizationRules/{rule}"
+_HUB_RULE = HUB + "/authorizationRules/{rule}"
+_TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
+# Stored and reported, without an effect.
+_STORED_PROPERTIES = ("kafkaEnabled", "clusterArmId", "alternateName")
+# Properties of a namespace that the service does not implement: name, values that ask for nothing,
+# and the text of the refusal. A client would rely on a setting that is stored and reported.
+_REFUSED_PROPERTIES = (
+    ("disableLocalAuth", (), "is not supported: shared access policies are the only credentials."),
+    ("publicNetworkAccess", ("Enabled",), "can only be Enabled; see --host of serve."),
+    ("encryption", (), "with own keys is not supported; encrypt the data directory."),
+    ("minimumTlsVersion", ("1.0", "1.1", "1.2"), "is always 1.2, and 1.3 cannot be demanded."),
+    ("geoDataReplication", (), "is not supported: the data is in one directory."),
+    ("zoneRedundant", (), "can only be false: the data is in one directory."),
+    ("ipAddressType", ("IPv4",), "can only be IPv4; see --host of serve."),
+    ("privateEndpointConnections", (), "are not supported; see --host of serve."),
+    ("status", ("Active",), "of a namespace cannot change. Disable its event hubs."),
+)
 
-router = APIRouter(dependencies=VERSIONED)
-
-_RESOURCE: Responses = {200: {"model": bodies.ArmResource}}
-_LIST: Responses = {200: {"model": bodies.ArmResourceList}}
-_KEYS: Responses = {200: {"model": bodies.AccessKeys}}
-_GONE: Responses = {204: {"description": "It was not there"}}
+ROUTES = RouteTable()
 
 
-def _namespace_resource(
-    asked: ApiRequest, namespace: Namespace, place: ResourceScope | None
-) -> Shape:
-    needed = asked.operations.namespaces.needed_units(namespace)
-    return shapes.namespace_shape(
-        namespace, place, needed_units=needed, https=asked.endpoints.https
-    )
+class ParentNamespace:
+    """The namespace in a request's path. It exists, in the resource group of the path."""
+
+    def __init__(self, request: ApiRequest) -> None:
+        """Raises NotFound."""
+        self.operations = request.operations
+        self.scope = request.scope
+        self.entity = self.operations.namespaces.show(request.names["namespace"], self.scope)
+        self.name = self.entity.name
+        self.id = _namespace_id(self.entity, self.scope)
+        self.location = _location(self.entity)
 
 
-def _delete_response(found: bool) -> Response:
-    """Deleting what is not there is no error in Resource Manager."""
-    return Response(status_code=200 if found else 204)
+def _delete(request: ApiRequest, delete: Callable[..., None], *arguments: object) -> None:
+    """Delete the entity. Resource Manager answers 204, not 404, when there is none."""
+    try:
+        delete(*arguments)
+    except NotFound:
+        request.status = 204
 
 
 # --- namespaces -----------------------------------------------------------------------------------
 
 
-@router.get(f"{SUBSCRIPTION}/providers/{PROVIDER}/namespaces", responses=_LIST)
-async def list_namespaces(
-    asked: Asked, subscription: Subscription, skip: Skip = 0, top: Top = None
-) -> Shape:
-    return _list_namespaces(asked, ResourceScope(unescaped(subscription), ""), skip, top)
+@ROUTES.add("GET", f"{SUBSCRIPTION}/providers/{PROVIDER}/namespaces")
+@ROUTES.add("GET", NAMESPACES, name="list_namespaces_of_resource_group")
+async def list_namespaces(request: ApiRequest, query: PageQuery) -> Page[arm.NamespaceResource]:
+    scope = request.scope
+    namespaces = request.operations.namespaces.list(scope)
+    return query.page([namespace_resource(request, entity, scope) for entity in namespaces])
 
 
-@router.get(NAMESPACES, responses=_LIST)
-async def list_namespaces_of_resource_group(
-    asked: Asked, place: InPlace, skip: Skip = 0, top: Top = None
-) -> Shape:
-    return _list_namespaces(asked, place, skip, top)
+@ROUTES.add("GET", NAMESPACE)
+async def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
+    parent = ParentNamespace(request)
+    return namespace_resource(request, parent.entity, parent.scope)
 
 
-def _list_namespaces(asked: ApiRequest, place: ResourceScope, skip: int, top: int | None) -> Shape:
-    found = asked.operations.namespaces.list(place)
-    return shapes.to_page(
-        [_namespace_resource(asked, each, place) for each in found], skip=skip, top=top
+@ROUTES.add("PUT", NAMESPACE, statuses=(200, 201))
+async def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
+    """The operation is complete when this answers: `provisioningState` is Succeeded."""
+    scope = request.scope
+    namespace, is_new = request.operations.namespaces.put(
+        request.names["namespace"], _namespace_request(body), scope
     )
+    request.status = 201 if is_new else 200
+    return namespace_resource(request, namespace, scope)
 
 
-@router.get(NAMESPACE, responses=_RESOURCE)
-async def get_namespace(parent: InNamespace) -> Shape:
-    return _namespace_resource(parent.asked, parent.entity, parent.place)
+@ROUTES.add("PATCH", NAMESPACE)
+async def update_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
+    ParentNamespace(request)
+    return await put_namespace(request, body)
 
 
-@router.put(NAMESPACE, responses={**_RESOURCE, 201: {"model": bodies.ArmResource}})
-async def put_namespace(
-    asked: Asked, place: InPlace, namespace: NamespaceName, body: bodies.NamespaceResource
-) -> JSONResponse:
-    made, is_new = asked.operations.namespaces.put(namespace, body.request(), place)
-    # Done when it answers: `provisioningState` says Succeeded, and no client polls.
-    return JSONResponse(_namespace_resource(asked, made, place), status_code=201 if is_new else 200)
-
-
-@router.patch(NAMESPACE, responses=_RESOURCE)
-async def update_namespace(parent: InNamespace, body: bodies.NamespaceResource) -> Shape:
-    changed, _ = parent.operations.namespaces.put(parent.name, body.request(), parent.place)
-    return _namespace_resource(parent.asked, changed, parent.place)
-
-
-@router.delete(NAMESPACE, responses=_GONE, response_class=Response)
-async def delete_namespace(asked: Asked, place: InPlace, namespace: NamespaceName) -> Response:
-    try:
-        asked.operations.namespaces.delete(namespace, place)
-    except NotFound:
-        return _delete_response(False)
-    return _delete_response(True)
+@ROUTES.add("DELETE", NAMESPACE, statuses=(200, 204))
+async def delete_namespace(request: ApiRequest) -> None:
+    namespaces = request.operations.namespaces
+    _delete(request, namespaces.delete, request.names["namespace"], request.scope)
 
 
 # --- event hubs -----------------------------------------------------------------------------------
 
 
-@router.get(HUBS, responses=_LIST)
-async def list_event_hubs(parent: InNamespace, skip: Skip = 0, top: Top = None) -> Shape:
-    found = parent.operations.hubs.list(parent.name)
-    return shapes.to_page([shapes.hub_shape(hub, parent.ref) for hub in found], skip=skip, top=top)
+@ROUTES.add("GET", f"{NAMESPACE}/eventhubs")
+async def list_event_hubs(request: ApiRequest, query: PageQuery) -> Page[arm.EventHubResource]:
+    parent = ParentNamespace(request)
+    hubs = parent.operations.hubs.list(parent.name)
+    return query.page([_hub_resource(hub, parent) for hub in hubs])
 
 
-@router.get(HUB, responses=_RESOURCE)
-async def get_event_hub(parent: InNamespace, hub: HubName) -> Shape:
-    return shapes.hub_shape(parent.operations.hubs.show(parent.name, hub), parent.ref)
+@ROUTES.add("GET", HUB)
+async def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
+    parent = ParentNamespace(request)
+    return _hub_resource(parent.operations.hubs.show(parent.name, request.names["hub"]), parent)
 
 
-@router.put(HUB, responses=_RESOURCE)
-async def put_event_hub(parent: InNamespace, hub: HubName, body: bodies.EventHubResource) -> Shape:
-    made = parent.operations.hubs.put(parent.name, hub, body.request())
-    return shapes.hub_shape(made, parent.ref)
+@ROUTES.add("PUT", HUB)
+async def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
+    parent = ParentNamespace(request)
+    hub = parent.operations.hubs.put(parent.name, request.names["hub"], _hub_request(body))
+    return _hub_resource(hub, parent)
 
 
-@router.delete(HUB, responses=_GONE, response_class=Response)
-async def delete_event_hub(parent: InNamespace, hub: HubName) -> Response:
-    try:
-        parent.operations.hubs.delete(parent.name, hub)
-    except NotFound:
-        return _delete_response(False)
-    return _delete_response(True)
+@ROUTES.add("DELETE", HUB, statuses=(200, 204))
+async def delete_event_hub(request: ApiRequest) -> None:
+    parent = ParentNamespace(request)
+    _delete(request, parent.operations.hubs.delete, parent.name, request.names["hub"])
 
 
 # --- consumer groups ------------------------------------------------------------------------------
 
 
-@router.get(GROUPS, responses=_LIST)
+@ROUTES.add("GET", f"{HUB}/consumergroups")
 async def list_consumer_groups(
-    parent: InNamespace, hub: HubName, skip: Skip = 0, top: Top = None
-) -> Shape:
-    found = parent.operations.groups.list(parent.name, hub)
-    return shapes.to_page(
-        [shapes.group_shape(each, parent.ref) for each in found], skip=skip, top=top
+    request: ApiRequest, query: PageQuery
+) -> Page[arm.ConsumerGroupResource]:
+    parent = ParentNamespace(request)
+    groups = parent.operations.groups.list(parent.name, request.names["hub"])
+    return query.page([_group_resource(group, parent) for group in groups])
+
+
+@ROUTES.add("GET", _GROUP)
+async def get_consumer_group(request: ApiRequest) -> arm.ConsumerGroupResource:
+    parent = ParentNamespace(request)
+    hub, group = request.names["hub"], request.names["group"]
+    return _group_resource(parent.operations.groups.show(parent.name, hub, group), parent)
+
+
+@ROUTES.add("PUT", _GROUP)
+async def put_consumer_group(
+    request: ApiRequest, body: arm.GroupBody | None
+) -> arm.ConsumerGroupResource:
+    parent = ParentNamespace(request)
+    properties = None if body is None else body.properties
+    metadata = None if properties is None else properties.user_metadata
+    hub, group = request.names["hub"], request.names["group"]
+    entity = parent.operations.groups.put(parent.name, hub, group, user_metadata=metadata)
+    return _group_resource(entity, parent)
+
+
+@ROUTES.add("DELETE", _GROUP, statuses=(200, 204))
+async def delete_consumer_group(request: ApiRequest) -> None:
+    parent = ParentNamespace(request)
+    hub, group = request.names["hub"], request.names["group"]
+    _delete(request, parent.operations.groups.delete, parent.name, hub, group)
+
+
+# --- authorization rules of a namespace and of a hub ----------------------------------------------
+
+
+@ROUTES.add("GET", f"{NAMESPACE}/authorizationRules", name="list_namespace_rules")
+@ROUTES.add("GET", f"{HUB}/authorizationRules", name="list_hub_rules")
+async def list_rules(request: ApiRequest) -> Page[arm.AuthorizationRuleResource]:
+    parent = ParentNamespace(request)
+    rules = parent.operations.rules.list(parent.name, request.names.get("hub"))
+    return Page([_rule_resource(rule, parent) for rule in rules])
+
+
+@ROUTES.add("GET", _NAMESPACE_RULE, name="get_namespace_rule")
+@ROUTES.add("GET", _HUB_RULE, name="get_hub_rule")
+async def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
+    parent = ParentNamespace(request)
+    rule = parent.operations.rules.show(*_rule_path(request, parent))
+    return _rule_resource(rule, parent)
+
+
+@ROUTES.add("PUT", _NAMESPACE_RULE, name="put_namespace_rule")
+@ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
+async def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
+    parent = ParentNamespace(request)
+    rights = _parse_rights(body.properties.rights)
+    rule = parent.operations.rules.put(*_rule_path(request, parent), rights)
+    return _rule_resource(rule, parent)
+
+
+@ROUTES.add("DELETE", _NAMESPACE_RULE, name="delete_namespace_rule", statuses=(200, 204))
+@ROUTES.add("DELETE", _HUB_RULE, name="delete_hub_rule", statuses=(200, 204))
+async def delete_rule(request: ApiRequest) -> None:
+    parent = ParentNamespace(request)
+    _delete(request, parent.operations.rules.delete, *_rule_path(request, parent))
+
+
+@ROUTES.add("POST", f"{_NAMESPACE_RULE}/listKeys", name="list_namespace_keys")
+@ROUTES.add("POST", f"{_HUB_RULE}/listKeys", name="list_hub_keys")
+async def list_keys(request: ApiRequest) -> arm.AccessKeys:
+    parent = ParentNamespace(request)
+    rule = parent.operations.rules.keys(*_rule_path(request, parent))
+    return _access_keys(rule, request.endpoints.servicebus)
+
+
+@ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
+@ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
+async def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
+    parent = ParentNamespace(request)
+    key = None if body.key is None else Secret(body.key)
+    rule = parent.operations.rules.regenerate(*_rule_path(request, parent), body.key_type, key)
+    return _access_keys(rule, request.endpoints.servicebus)
+
+
+def _rule_path(request: ApiRequest, parent: ParentNamespace) -> tuple[str, str | None, str]:
+    return parent.name, request.names.get("hub"), request.names["rule"]
+
+
+# --- requests to operations -----------------------------------------------------------------------
+
+
+def _namespace_request(body: arm.NamespaceBody) -> NamespaceRequest:
+    """Raises NotAllowed for what the service does not do."""
+    sku, properties = body.sku or arm.Sku(), body.properties or arm.NamespaceBodyProperties()
+    values = msgspec.to_builtins(properties)
+    for name, allowed, text in _REFUSED_PROPERTIES:
+        if values.get(name) and values[name] not in allowed:
+            raise NotAllowed(f"{name} {text}")
+    if (body.identity or {}).get("type") not in (None, "None"):
+        raise NotAllowed(
+            "identity is not supported: a namespace has no managed identity. The credentials of "
+            "Capture's destinations are in the configuration of the service."
+        )
+    units = properties.throughput_units
+    return NamespaceRequest(
+        sku=sku.name or sku.tier,
+        capacity=sku.capacity,
+        units=None if units == "unlimited" else units,
+        unlimited=units == "unlimited" or None,
+        auto_inflate=properties.is_auto_inflate_enabled,
+        maximum_units=properties.maximum_throughput_units,
+        location=body.location,
+        tags=body.tags,
+        limit_set=properties.limits,
+        stored={name: values[name] for name in _STORED_PROPERTIES if name in values},
     )
 
 
-@router.get(GROUP, responses=_RESOURCE)
-async def get_consumer_group(parent: InNamespace, hub: HubName, group: GroupName) -> Shape:
-    return shapes.group_shape(parent.operations.groups.show(parent.name, hub, group), parent.ref)
+def _hub_request(body: arm.HubBody) -> HubRequest:
+    properties = body.properties or arm.HubBodyProperties()
+    retention = properties.retention_description or arm.RetentionDescription()
+    timestamp = properties.message_timestamp_description or arm.TimestampDescription()
+    if (timestamp.timestamp_type or "LogAppend") != "LogAppend":
+        raise NotAllowed(
+            "messageTimestampDescription.timestampType: only LogAppend is supported: events "
+            "have the time at which they were stored."
+        )
+    if retention.tombstone_retention_time_in_hours:
+        raise NotAllowed(
+            "retentionDescription.tombstoneRetentionTimeInHours belongs to log compaction, "
+            "which is not supported."
+        )
+    return HubRequest(
+        partition_count=properties.partition_count,
+        retention_days=properties.message_retention_in_days,
+        retention_hours=retention.retention_time_in_hours,
+        cleanup_policy=retention.cleanup_policy,
+        status=properties.status,
+        user_metadata=properties.user_metadata,
+        capture=properties.capture_description,
+    )
 
 
-@router.put(GROUP, responses=_RESOURCE)
-async def put_consumer_group(
-    parent: InNamespace,
-    hub: HubName,
-    group: GroupName,
-    body: bodies.ConsumerGroupResource | None = None,
-) -> Shape:
-    metadata = None if body is None else body.user_metadata
-    made = parent.operations.groups.put(parent.name, hub, group, user_metadata=metadata)
-    return shapes.group_shape(made, parent.ref)
+def _parse_rights(words: list[str]) -> Right:
+    rights = Right.NONE
+    for word in words:
+        if word.upper() not in ("LISTEN", "SEND", "MANAGE"):
+            raise ArgumentError("rights: only Listen, Send and Manage are allowed.")
+        rights |= Right[word.upper()]
+    return rights
 
 
-@router.delete(GROUP, responses=_GONE, response_class=Response)
-async def delete_consumer_group(parent: InNamespace, hub: HubName, group: GroupName) -> Response:
-    try:
-        parent.operations.groups.delete(parent.name, hub, group)
-    except NotFound:
-        return _delete_response(False)
-    return _delete_response(True)
+# --- entities as resources ------------------------------------------------------------------------
 
 
-# --- authorization rules, of a namespace and of a hub ---------------------------------------------
+def namespace_resource(
+    request: ApiRequest, namespace: Namespace, scope: ResourceScope | None
+) -> arm.NamespaceResource:
+    """`scope` is the one of the request's path, for a namespace that has none of its own."""
+    sku = sku_of(namespace)
+    maximum, units = namespace.maximum_throughput_units, namespace.throughput_units
+    stored = namespace.metadata.get("properties", {})
+    return arm.NamespaceResource(
+        name=namespace.name,
+        id=_namespace_id(namespace, scope),
+        type=f"{PROVIDER}/Namespaces",
+        location=_location(namespace),
+        tags=namespace.metadata.get("tags", {}),
+        sku=arm.Sku(name=sku, tier=sku, capacity=capacity_of(namespace)),
+        system_data=_system_data(namespace),
+        properties=arm.NamespaceProperties(
+            is_auto_inflate_enabled=maximum is not None,
+            maximum_throughput_units=maximum or 0,
+            created_at=format_time(namespace.created_ms),
+            updated_at=format_time(namespace.updated_ms),
+            service_bus_endpoint=f"{request.endpoints.https}/",
+            metric_id=f"{scope_of(namespace, scope).subscription}:{namespace.name.lower()}",
+            limits=namespace.limits.value,
+            throughput_units="unlimited" if units is None else units,
+            throughput_units_needed=request.operations.namespaces.needed_units(namespace),
+            kafka_enabled=stored.get("kafkaEnabled", False),
+            cluster_arm_id=stored.get("clusterArmId", UNSET),
+            alternate_name=stored.get("alternateName", UNSET),
+        ),
+    )
 
 
-async def _no_hub() -> None:
-    return None
+def _namespace_id(namespace: Namespace, scope: ResourceScope | None) -> str:
+    own = scope_of(namespace, scope)
+    return (
+        f"/subscriptions/{own.subscription}/resourceGroups/{own.resource_group}"
+        f"/providers/{PROVIDER}/namespaces/{namespace.name}"
+    )
 
 
-class _RuleParent:
-    """Where a rule stands: a namespace, or one of its hubs."""
-
-    def __init__(self, parent: NamespaceScope, hub: str | None) -> None:
-        self.parent, self.hub = parent, hub
-        self.rules = parent.operations.rules
-
-    def shape(self, rule: AuthorizationRule) -> Shape:
-        return shapes.rule_shape(rule, self.parent.ref)
-
-    def keys(self, rule: AuthorizationRule) -> Shape:
-        return shapes.keys_shape(rule, self.parent.asked.endpoints.servicebus)
+def _location(namespace: Namespace) -> str:
+    return str(namespace.metadata.get("location", DEFAULT_LOCATION))
 
 
-async def _namespace_level(parent: InNamespace) -> _RuleParent:
-    return _RuleParent(parent, None)
+def _hub_resource(hub: Hub, parent: ParentNamespace) -> arm.EventHubResource:
+    properties = arm.HubProperties(
+        message_retention_in_days=to_days(hub.retention_hours),
+        partition_count=hub.partition_count,
+        status=hub.status.value,
+        created_at=format_time(hub.created_ms),
+        updated_at=format_time(hub.updated_ms),
+        partition_ids=[str(index) for index in range(hub.partition_count)],
+        retention_description=arm.RetentionDescription(
+            cleanup_policy="Delete", retention_time_in_hours=hub.retention_hours
+        ),
+        user_metadata=hub.user_metadata,
+        capture_description=hub.metadata.get("capture"),
+    )
+    resource_id = _hub_id(hub.name, parent)
+    return arm.EventHubResource(
+        **_child_fields(hub, parent, resource_id, "EventHubs"), properties=properties
+    )
 
 
-async def _hub_level(parent: InNamespace, hub: HubName) -> _RuleParent:
-    return _RuleParent(parent, hub)
+def _hub_id(name: str, parent: ParentNamespace) -> str:
+    return f"{parent.id}/eventhubs/{quote(name, safe='$')}"
 
 
-OfNamespace = Annotated[_RuleParent, Depends(_namespace_level)]
-OfHub = Annotated[_RuleParent, Depends(_hub_level)]
+def _group_resource(group: ConsumerGroup, parent: ParentNamespace) -> arm.ConsumerGroupResource:
+    properties = arm.GroupProperties(
+        created_at=format_time(group.created_ms),
+        updated_at=format_time(group.updated_ms),
+        user_metadata=group.user_metadata,
+    )
+    resource_id = f"{_hub_id(group.hub, parent)}/consumergroups/{quote(group.name, safe='$')}"
+    return arm.ConsumerGroupResource(
+        **_child_fields(group, parent, resource_id, "EventHubs/ConsumerGroups"),
+        properties=properties,
+    )
 
 
-def _list_rules(level: _RuleParent) -> Shape:
-    found = level.rules.list(level.parent.name, level.hub)
-    return shapes.to_page([level.shape(rule) for rule in found])
+def _rule_resource(
+    rule: AuthorizationRule, parent: ParentNamespace
+) -> arm.AuthorizationRuleResource:
+    parent_id, kind = parent.id, "AuthorizationRules"
+    if rule.hub is not None:
+        parent_id, kind = _hub_id(rule.hub, parent), "EventHubs/AuthorizationRules"
+    resource_id = f"{parent_id}/authorizationRules/{rule.name}"
+    return arm.AuthorizationRuleResource(
+        **_child_fields(rule, parent, resource_id, kind),
+        properties=arm.RuleProperties(rights=rights_texts(rule.rights)),
+    )
 
 
-def _get_rule(level: _RuleParent, rule: str) -> Shape:
-    return level.shape(level.rules.show(level.parent.name, level.hub, rule))
+def _child_fields(
+    entity: Hub | ConsumerGroup | AuthorizationRule,
+    parent: ParentNamespace,
+    resource_id: str,
+    kind: str,
+) -> dict[str, Any]:
+    """The fields that every resource below a namespace has."""
+    return {
+        "name": entity.name,
+        "id": resource_id,
+        "type": f"{PROVIDER}/Namespaces/{kind}",
+        "location": parent.location,
+        "system_data": _system_data(entity),
+    }
 
 
-def _put_rule(level: _RuleParent, rule: str, body: bodies.AuthorizationRuleResource) -> Shape:
-    return level.shape(level.rules.put(level.parent.name, level.hub, rule, body.rights()))
+def _access_keys(rule: AuthorizationRule, servicebus: str) -> arm.AccessKeys:
+    """The only response that contains keys."""
+    primary, secondary = rule.primary_key.reveal(), rule.secondary_key.reveal()
+    start = f"Endpoint={servicebus};SharedAccessKeyName={rule.name};SharedAccessKey="
+    end = "" if rule.hub is None else f";EntityPath={rule.hub}"
+    return arm.AccessKeys(
+        key_name=rule.name,
+        primary_key=primary,
+        secondary_key=secondary,
+        primary_connection_string=f"{start}{primary}{end}",
+        secondary_connection_string=f"{start}{secondary}{end}",
+    )
 
 
-def _delete_rule(level: _RuleParent, rule: str) -> Response:
-    try:
-        level.rules.delete(level.parent.name, level.hub, rule)
-    except NotFound:
-        return _delete_response(False)
-    return _delete_response(True)
+def _system_data(entity: Namespace | Hub | ConsumerGroup | AuthorizationRule) -> arm.SystemData:
+    return arm.SystemData(
+        created_at=format_time(entity.created_ms), last_modified_at=format_time(entity.updated_ms)
+    )
 
 
-def _list_keys(level: _RuleParent, rule: str) -> Shape:
-    return level.keys(level.rules.keys(level.parent.name, level.hub, rule))
-
-
-def _regenerate(level: _RuleParent, rule: str, body: bodies.RegenerateBody) -> Shape:
-    key = None if body.key is None else Secret(body.key)
-    made = level.rules.regenerate(level.parent.name, level.hub, rule, body.key_type, key)
-    return level.keys(made)
-
-
-@router.get(f"{NAMESPACE}/authorizationRules", responses=_LIST)
-async def list_namespace_rules(level: OfNamespace) -> Shape:
-    return _list_rules(level)
-
-
-@router.get(f"{NAMESPACE}/authorizationRules/{{rule}}", responses=_RESOURCE)
-async def get_namespace_rule(level: OfNamespace, rule: RuleName) -> Shape:
-    return _get_rule(level, rule)
-
-
-@router.put(f"{NAMESPACE}/authorizationRules/{{rule}}", responses=_RESOURCE)
-async def put_namespace_rule(
-    level: OfNamespace, rule: RuleName, body: bodies.AuthorizationRuleResource
-) -> Shape:
-    return _put_rule(level, rule, body)
-
-
-@router.delete(f"{NAMESPACE}/authorizationRules/{{rule}}", responses=_GONE, response_class=Response)
-async def delete_namespace_rule(level: OfNamespace, rule: RuleName) -> Response:
-    return _delete_rule(level, rule)
-
-
-@router.post(f"{NAMESPACE}/authorizationRules/{{rule}}/listKeys", responses=_KEYS)
-async def list_namespace_keys(level: OfNamespace, rule: RuleName) -> Shape:
-    return _list_keys(level, rule)
-
-
-@router.post(f"{NAMESPACE}/authorizationRules/{{rule}}/regenerateKeys", responses=_KEYS)
-async def regenerate_namespace_keys(
-    level: OfNamespace, rule: RuleName, body: bodies.RegenerateBody
-) -> Shape:
-    return _regenerate(level, rule, body)
-
-
-@router.get(f"{HUB}/authorizationRules", responses=_LIST)
-async def list_hub_rules(level: OfHub) -> Shape:
-    return _list_rules(level)
-
-
-@router.get(f"{HUB}/authorizationRules/{{rule}}", responses=_RESOURCE)
-async def get_hub_rule(level: OfHub, rule: RuleName) -> Shape:
-    return _get_rule(level, rule)
-
-
-@router.put(f"{HUB}/authorizationRules/{{rule}}", responses=_RESOURCE)
-async def put_hub_rule(
-    level: OfHub, rule: RuleName, body: bodies.AuthorizationRuleResource
-) -> Shape:
-    return _put_rule(level, rule, body)
-
-
-@router.delete(f"{HUB}/authorizationRules/{{rule}}", responses=_GONE, response_class=Response)
-async def delete_hub_rule(level: OfHub, rule: RuleName) -> Response:
-    return _delete_rule(level, rule)
-
-
-@router.post(f"{HUB}/authorizationRules/{{rule}}/listKeys", responses=_KEYS)
-async def list_hub_keys(level: OfHub, rule: RuleName) -> Shape:
-    return _list_keys(level, rule)
-
-
-@router.post(f"{HUB}/authorizationRules/{{rule}}/regenerateKeys", responses=_KEYS)
-async def regenerate_hub_keys(level: OfHub, rule: RuleName, body: bodies.RegenerateBody) -> Shape:
-    return _regenerate(level, rule, body)
+def format_time(now_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds. A time after the year 9999 becomes its last moment."""
+    seconds, milliseconds = divmod(min(now_ms, _TIME_MS_MAX), 1000)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

@@ -1,269 +1,256 @@
-"""Routes below /providers/Penstock: what Azure has no words for."""
+"""Routes below /providers/Penstock: what Azure's API does not have."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Response
+from msgspec import Meta
 
-from penstock.management import bodies, shapes
-from penstock.management.routes.parameters import (
-    Asked,
-    ConnectionId,
-    GroupName,
-    HubName,
-    JobName,
-    NamespaceName,
-    PublisherName,
-    Responses,
-    TokenId,
-)
-from penstock.management.shapes import Shape, format_time
+from penstock.broker import ReaderView
+from penstock.broker.lag import LagRow
+from penstock.management import resources as arm
+from penstock.management.jobs import Job
+from penstock.management.operations.activity import PartitionView
+from penstock.management.operations.base import ConnectionView
+from penstock.management.operations.groups import MovedCheckpoint
+from penstock.management.resources import Number, Page
+from penstock.management.routes.entities import format_time, namespace_resource
+from penstock.management.routes.router import OWN, ApiRequest, RouteTable, decode
 from penstock.model import metrics
-from penstock.model.quotas import QuotaKind
+from penstock.model.entities import RevokedPublisher
+from penstock.model.quotas import QuotaGrant, QuotaKind
+from penstock.model.usage import Usage
 
-_TIME_MS_MAX = 2**53
-OWN = "/providers/Penstock"
-_OWN_NAMESPACE = OWN + "/namespaces/{namespace}"
-_OWN_HUB = _OWN_NAMESPACE + "/eventhubs/{hub}"
-_LIST: Responses = {200: {"model": bodies.ArmResourceList}}
-_SERIES: Responses = {200: {"model": bodies.MetricSeriesResponse}}
-_GroupQuery = Annotated[str | None, Query(max_length=256)]
+_NAMESPACE = OWN + "/namespaces/{namespace}"
+_HUB = _NAMESPACE + "/eventhubs/{hub}"
+_GRANT = _NAMESPACE + "/quotaGrants/{kind}"
+_PUBLISHER = _HUB + "/revokedPublishers/{publisher}"
+_JOB = OWN + "/jobs/{job}"
 
-router = APIRouter()
-
-
-def _records(found: list[Any]) -> Shape:
-    return shapes.to_page([msgspec.to_builtins(each) for each in found])
+ROUTES = RouteTable()
 
 
-@router.get(f"{OWN}/namespaces", responses=_LIST)
-async def list_all_namespaces(asked: Asked) -> Shape:
-    """Of every subscription and resource group."""
-    namespaces = asked.operations.namespaces
-    return shapes.to_page(
-        [
-            shapes.namespace_shape(
-                each, None, needed_units=namespaces.needed_units(each), https=asked.endpoints.https
-            )
-            for each in namespaces.list()
-        ]
+@ROUTES.add("GET", f"{OWN}/namespaces")
+async def list_all_namespaces(request: ApiRequest) -> Page[arm.NamespaceResource]:
+    """The namespaces of every subscription and resource group."""
+    namespaces = request.operations.namespaces.list()
+    return Page([namespace_resource(request, entity, None) for entity in namespaces])
+
+
+@ROUTES.add("GET", f"{OWN}/connections")
+async def list_connections(request: ApiRequest) -> Page[ConnectionView]:
+    return Page(request.operations.activity.connections())
+
+
+@ROUTES.add("DELETE", OWN + "/connections/{connection}")
+async def kill_connection(request: ApiRequest) -> None:
+    request.operations.activity.kill_connection(request.names["connection"])
+
+
+class UsageQuery(msgspec.Struct, frozen=True, rename="camel"):
+    since_ms: Number = 0
+    until_ms: Number = 2**53
+
+
+@ROUTES.add("GET", f"{OWN}/usage")
+async def list_usage(request: ApiRequest, query: UsageQuery) -> Page[Usage]:
+    return Page(request.operations.activity.usage(since_ms=query.since_ms, until_ms=query.until_ms))
+
+
+class AuditQuery(msgspec.Struct, frozen=True):
+    newest: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+@ROUTES.add("GET", f"{OWN}/audit")
+async def list_audit(request: ApiRequest, query: AuditQuery) -> Page[dict[str, Any]]:
+    entries = request.operations.activity.audit(newest=query.newest)
+    return Page(
+        [msgspec.structs.asdict(entry) | {"at": format_time(entry.at_ms)} for entry in entries]
     )
 
 
-@router.get(f"{OWN}/connections", responses=_LIST)
-async def list_connections(asked: Asked) -> Shape:
-    return _records(asked.operations.reports.connections())
+@ROUTES.add("POST", f"{OWN}/portal/signIn")
+async def note_sign_in(request: ApiRequest, body: arm.SignInBody) -> None:
+    """The portal reports a sign-in, or a refused one, for the audit log."""
+    request.operations.activity.note_sign_in(body.address, refused_name=body.refused_name)
 
 
-@router.delete(f"{OWN}/connections/{{connection}}", response_class=Response)
-async def kill_connection(asked: Asked, connection: ConnectionId) -> Response:
-    asked.operations.reports.kill_connection(connection)
-    return Response(status_code=200)
-
-
-@router.get(f"{OWN}/usage", responses=_LIST)
-async def list_usage(
-    asked: Asked,
-    since_ms: Annotated[int, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)] = 0,
-    until_ms: Annotated[int, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)] = _TIME_MS_MAX,
-) -> Shape:
-    return _records(asked.operations.reports.usage(since_ms=since_ms, until_ms=until_ms))
-
-
-@router.get(f"{OWN}/audit", responses=_LIST)
-async def list_audit(asked: Asked, newest: Annotated[int, Query(ge=1, le=1000)] = 100) -> Shape:
-    found = asked.operations.reports.audit(newest=newest)
-    return shapes.to_page(
-        [msgspec.to_builtins(each) | {"at": format_time(each.at_ms)} for each in found]
-    )
-
-
-@router.post(f"{OWN}/portal/signIn", response_class=Response)
-async def note_sign_in(asked: Asked, body: bodies.SignInBody) -> Response:
-    """The portal tells of who signed in there, or was refused: it stands in the audit log."""
-    asked.operations.reports.note_sign_in(body.address, refused_name=body.refused_name)
-    return Response(status_code=200)
-
-
-@router.post(f"{OWN}/portal/signInLink", responses={200: {"model": bodies.SignInLink}})
-async def issue_sign_in_link(asked: Asked) -> Shape:
+@ROUTES.add("POST", f"{OWN}/portal/signInLink")
+async def issue_sign_in_link(request: ApiRequest) -> arm.SignInLink:
     """An address of the portal that signs the token's holder in, once and within ten minutes."""
-    return {"url": asked.operations.reports.sign_in_link()}
+    return arm.SignInLink(url=request.operations.activity.sign_in_link())
 
 
-@router.post(f"{OWN}/portal/tokenHolder", responses={200: {"model": bodies.TokenHolder}})
-async def show_token_holder(asked: Asked, body: bodies.TokenBody) -> Shape:
-    """Whose admin token it is, for the portal's sign-in page."""
-    holder = asked.operations.reports.token_holder(body.token)
+@ROUTES.add("POST", f"{OWN}/portal/tokenHolder")
+async def show_token_holder(request: ApiRequest, body: arm.TokenBody) -> arm.TokenHolder:
+    """The holder of an admin token, for the portal's sign-in page."""
+    holder = request.operations.activity.token_holder(body.token)
     subject, roles = holder or ("", ())
-    return {"active": holder is not None, "subject": subject, "roles": list(roles)}
+    return arm.TokenHolder(active=holder is not None, subject=subject, roles=list(roles))
 
 
-@router.get(f"{_OWN_NAMESPACE}/lag", responses=_LIST)
-async def list_lag(asked: Asked, namespace: NamespaceName, group: _GroupQuery = None) -> Shape:
-    return _records(await asked.operations.progress.lag(namespace, None, group))
+# --- consumer groups ------------------------------------------------------------------------------
 
 
-@router.get(f"{_OWN_HUB}/lag", responses=_LIST)
-async def list_hub_lag(
-    asked: Asked, namespace: NamespaceName, hub: HubName, group: _GroupQuery = None
-) -> Shape:
-    return _records(await asked.operations.progress.lag(namespace, hub, group))
+class LagQuery(msgspec.Struct, frozen=True):
+    group: Annotated[str, Meta(max_length=256)] | None = None
 
 
-@router.post(f"{_OWN_HUB}/consumergroups/{{group}}/seek", responses=_LIST)
-async def seek_consumer_group(
-    asked: Asked, namespace: NamespaceName, hub: HubName, group: GroupName, body: bodies.SeekBody
-) -> Shape:
-    moved = await asked.operations.progress.seek(
-        namespace,
-        hub,
-        group,
+@ROUTES.add("GET", f"{_NAMESPACE}/lag")
+@ROUTES.add("GET", f"{_HUB}/lag", name="list_hub_lag")
+async def list_lag(request: ApiRequest, query: LagQuery) -> Page[LagRow]:
+    namespace, hub = request.names["namespace"], request.names.get("hub")
+    return Page(list(await request.operations.groups.lag(namespace, hub, query.group)))
+
+
+@ROUTES.add("POST", _HUB + "/consumergroups/{group}/seek")
+async def seek_consumer_group(request: ApiRequest, body: arm.SeekBody) -> Page[MovedCheckpoint]:
+    moved = await request.operations.groups.seek(
+        request.names["namespace"],
+        request.names["hub"],
+        request.names["group"],
         body.to,
         partition=body.partition,
         dry_run=body.dry_run,
         force=body.force,
     )
-    return _records(moved)
+    return Page(list(moved))
 
 
-@router.get(f"{_OWN_HUB}/partitions", responses=_LIST)
-async def list_partitions(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
-    return _records(asked.operations.reports.partitions(namespace, hub))
+# --- partitions, readers, publishers --------------------------------------------------------------
 
 
-@router.get(f"{_OWN_HUB}/readers", responses=_LIST)
-async def list_readers(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
-    return _records(asked.operations.reports.readers(namespace, hub))
+@ROUTES.add("GET", f"{_HUB}/partitions")
+async def list_partitions(request: ApiRequest) -> Page[PartitionView]:
+    return Page(request.operations.activity.partitions(**request.names))
 
 
-@router.get(f"{_OWN_HUB}/revokedPublishers", responses=_LIST)
-async def list_revoked_publishers(asked: Asked, namespace: NamespaceName, hub: HubName) -> Shape:
-    return _records(asked.operations.publishers.list_revoked(namespace, hub))
+@ROUTES.add("GET", f"{_HUB}/readers")
+async def list_readers(request: ApiRequest) -> Page[ReaderView]:
+    return Page(request.operations.activity.readers(**request.names))
 
 
-@router.put(f"{_OWN_HUB}/revokedPublishers/{{publisher}}")
-async def revoke_publisher(
-    asked: Asked, namespace: NamespaceName, hub: HubName, publisher: PublisherName
-) -> Any:
-    return msgspec.to_builtins(asked.operations.publishers.revoke(namespace, hub, publisher))
+@ROUTES.add("GET", f"{_HUB}/revokedPublishers")
+async def list_revoked_publishers(request: ApiRequest) -> Page[RevokedPublisher]:
+    return Page(list(request.operations.hubs.list_revoked_publishers(**request.names)))
 
 
-@router.delete(f"{_OWN_HUB}/revokedPublishers/{{publisher}}", response_class=Response)
-async def resume_publisher(
-    asked: Asked, namespace: NamespaceName, hub: HubName, publisher: PublisherName
-) -> Response:
-    asked.operations.publishers.resume(namespace, hub, publisher)
-    return Response(status_code=200)
+@ROUTES.add("PUT", _PUBLISHER)
+async def revoke_publisher(request: ApiRequest) -> RevokedPublisher:
+    return request.operations.hubs.revoke_publisher(*_publisher_path(request))
 
 
-@router.get(f"{_OWN_NAMESPACE}/quotaGrants", responses=_LIST)
-async def list_quota_grants(asked: Asked, namespace: NamespaceName) -> Shape:
-    return _records(asked.operations.reports.grants(namespace))
+@ROUTES.add("DELETE", _PUBLISHER)
+async def resume_publisher(request: ApiRequest) -> None:
+    request.operations.hubs.resume_publisher(*_publisher_path(request))
 
 
-@router.put(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}")
-async def grant_quota(
-    asked: Asked, namespace: NamespaceName, kind: QuotaKind, body: bodies.GrantBody
-) -> Any:
-    made = asked.operations.reports.grant(namespace, kind, body.value, note=body.note, by=body.by)
-    return msgspec.to_builtins(made)
+def _publisher_path(request: ApiRequest) -> tuple[str, str, str]:
+    return request.names["namespace"], request.names["hub"], request.names["publisher"]
 
 
-@router.delete(f"{_OWN_NAMESPACE}/quotaGrants/{{kind}}", response_class=Response)
-async def withdraw_quota(asked: Asked, namespace: NamespaceName, kind: QuotaKind) -> Response:
-    asked.operations.reports.withdraw(namespace, kind)
-    return Response(status_code=200)
+# --- quota grants ---------------------------------------------------------------------------------
 
 
-# --- numbers over time ----------------------------------------------------------------------------
+@ROUTES.add("GET", f"{_NAMESPACE}/quotaGrants")
+async def list_quota_grants(request: ApiRequest) -> Page[QuotaGrant]:
+    return Page(request.operations.activity.grants(request.names["namespace"]))
 
 
-class MetricTimeRange(NamedTuple):
-    """Which numbers of which time are asked for."""
+@ROUTES.add("PUT", _GRANT)
+async def grant_quota(request: ApiRequest, body: arm.GrantBody) -> QuotaGrant:
+    return request.operations.activity.grant(
+        request.names["namespace"],
+        _quota_kind(request),
+        body.value,
+        note=body.note,
+        by=body.by,
+    )
 
-    wanted: list[str]
-    since_ms: int | None
-    until_ms: int | None
-    points: int
+
+@ROUTES.add("DELETE", _GRANT)
+async def withdraw_quota(request: ApiRequest) -> None:
+    request.operations.activity.withdraw(request.names["namespace"], _quota_kind(request))
 
 
-def _span(
+def _quota_kind(request: ApiRequest) -> QuotaKind:
+    kind: QuotaKind = decode(request.names["kind"], QuotaKind, "path.kind")
+    return kind
+
+
+# --- metrics over time ----------------------------------------------------------------------------
+
+
+class MetricQuery(msgspec.Struct, frozen=True, rename="camel"):
     names: Annotated[
-        str | None, Query(max_length=1024, description="Separated by commas; all without it")
-    ] = None,
-    since_ms: Annotated[int | None, Query(alias="sinceMs", ge=0, le=_TIME_MS_MAX)] = None,
-    until_ms: Annotated[int | None, Query(alias="untilMs", ge=0, le=_TIME_MS_MAX)] = None,
-    points: Annotated[int, Query(ge=1, le=metrics.POINTS_MAX)] = metrics.POINTS_MAX,
-) -> MetricTimeRange:
-    return MetricTimeRange(_words(names), since_ms, until_ms, points)
+        str | None,
+        Meta(extra_json_schema={"description": "Separated by commas; all without it"}),
+    ] = None
+    since_ms: Number | None = None
+    until_ms: Number | None = None
+    points: Annotated[int, Meta(ge=1, le=metrics.POINTS_MAX)] = metrics.POINTS_MAX
 
 
-Spanned = Annotated[MetricTimeRange, Depends(_span)]
-
-
-@router.get(f"{_OWN_NAMESPACE}/metrics", responses=_SERIES)
-async def namespace_metrics(asked: Asked, namespace: NamespaceName, span: Spanned) -> Any:
-    found = await asked.operations.reports.metric_history(namespace, None, **span._asdict())
-    return msgspec.to_builtins(found)
-
-
-@router.get(f"{_OWN_HUB}/metrics", responses=_SERIES)
-async def hub_metrics(asked: Asked, namespace: NamespaceName, hub: HubName, span: Spanned) -> Any:
-    found = await asked.operations.reports.metric_history(namespace, hub, **span._asdict())
-    return msgspec.to_builtins(found)
-
-
-def _words(names: str | None) -> list[str]:
-    return [word.strip() for word in (names or "").split(",") if word.strip()]
+@ROUTES.add("GET", f"{_NAMESPACE}/metrics", name="namespace_metrics")
+@ROUTES.add("GET", f"{_HUB}/metrics", name="hub_metrics")
+async def list_metrics(request: ApiRequest, query: MetricQuery) -> metrics.MetricSeries:
+    words = [word.strip() for word in (query.names or "").split(",")]
+    return await request.operations.activity.metric_history(
+        request.names["namespace"],
+        request.names.get("hub"),
+        metric_names=[word for word in words if word],
+        since_ms=query.since_ms,
+        until_ms=query.until_ms,
+        points=query.points,
+    )
 
 
 # --- pipeline jobs --------------------------------------------------------------------------------
 
 
-@router.get(f"{OWN}/jobs", responses=_LIST)
-async def list_jobs(asked: Asked) -> Shape:
-    found = asked.operations.jobs.list()
-    return shapes.to_page(
-        [msgspec.to_builtins(each) | {"updated": format_time(each.updated_ms)} for each in found]
+@ROUTES.add("GET", f"{OWN}/jobs")
+async def list_jobs(request: ApiRequest) -> Page[dict[str, Any]]:
+    jobs = request.operations.activity.jobs()
+    return Page(
+        [msgspec.structs.asdict(job) | {"updated": format_time(job.updated_ms)} for job in jobs]
     )
 
 
-@router.put(f"{OWN}/jobs/{{job}}", response_class=Response)
-async def report_job(asked: Asked, job: JobName, body: bodies.JobBody) -> Response:
-    asked.operations.jobs.report(body.job(job))
-    return Response(status_code=200)
+@ROUTES.add("PUT", _JOB)
+async def report_job(request: ApiRequest, body: arm.JobBody) -> None:
+    job = Job(name=request.names["job"], **msgspec.structs.asdict(body))
+    request.operations.activity.report_job(job)
 
 
-@router.delete(f"{OWN}/jobs/{{job}}", response_class=Response)
-async def delete_job(asked: Asked, job: JobName) -> Response:
-    asked.operations.jobs.delete(job)
-    return Response(status_code=200)
+@ROUTES.add("DELETE", _JOB)
+async def delete_job(request: ApiRequest) -> None:
+    request.operations.activity.delete_job(request.names["job"])
 
 
-@router.post(f"{OWN}/adminTokens", status_code=201)
-async def issue_admin_token(asked: Asked, body: bodies.AdminTokenBody) -> Shape:
-    """A token with the role Reader, Operator or Owner. The answer has the token itself."""
-    issued = asked.operations.admin_tokens.issue(
+# --- admin tokens ---------------------------------------------------------------------------------
+
+
+@ROUTES.add("POST", f"{OWN}/adminTokens", statuses=(201,))
+async def issue_admin_token(request: ApiRequest, body: arm.AdminTokenBody) -> arm.AdminToken:
+    """A token with the role Reader, Operator or Owner. The response contains the token itself."""
+    issued = request.operations.admin_tokens.issue(
         subject=body.name, role=body.role, lifetime_s=body.lifetime_seconds
     )
-    return {
-        "id": issued.id,
-        "token": issued.token.reveal(),
-        "name": issued.subject,
-        "role": issued.role,
-        "expiresAt": format_time(issued.expires_ms),
-    }
+    return arm.AdminToken(
+        id=issued.id,
+        token=issued.token.reveal(),
+        name=issued.subject,
+        role=issued.role,
+        expires_at=format_time(issued.expires_ms),
+    )
 
 
-@router.get(f"{OWN}/revokedAdminTokens", responses=_LIST)
-async def list_revoked_admin_tokens(asked: Asked) -> Shape:
-    return shapes.to_page([{"id": each} for each in asked.operations.admin_tokens.revoked()])
+@ROUTES.add("GET", f"{OWN}/revokedAdminTokens")
+async def list_revoked_admin_tokens(request: ApiRequest) -> Page[dict[str, str]]:
+    return Page([{"id": token_id} for token_id in request.operations.admin_tokens.revoked()])
 
 
-@router.put(f"{OWN}/revokedAdminTokens/{{token_id}}", response_class=Response)
-async def revoke_admin_token(asked: Asked, token_id: TokenId) -> Response:
-    asked.operations.admin_tokens.revoke(token_id)
-    return Response(status_code=200)
+@ROUTES.add("PUT", OWN + "/revokedAdminTokens/{token_id}")
+async def revoke_admin_token(request: ApiRequest) -> None:
+    request.operations.admin_tokens.revoke(request.names["token_id"])

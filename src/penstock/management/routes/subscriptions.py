@@ -1,36 +1,30 @@
-"""Routes around the entities: subscriptions, resource groups, the provider."""
+"""Routes around the entities: subscriptions, resource groups, the provider, empty lists."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Any
 
-from penstock.management import bodies, shapes
-from penstock.management.operations import ResourceScope
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
     DEFAULT_SUBSCRIPTION,
+    ResourceScope,
     is_at,
     scope_of,
 )
-from penstock.management.paths import decode_name as unescaped
 from penstock.management.permissions import Action
-from penstock.management.routes.entities import HUB, NAMESPACE, RESOURCE_GROUP, SUBSCRIPTION
-from penstock.management.routes.parameters import (
-    VERSIONED,
-    ApiRequest,
-    Asked,
-    HubName,
-    InNamespace,
-    InPlace,
-    NamespaceScope,
-    ResourceGroup,
-    Responses,
-    Subscription,
+from penstock.management.resources import NameAvailability, NameRequest, Page, ResourceGroupBody
+from penstock.management.routes.entities import (
+    HUB,
+    NAMESPACE,
+    PROVIDER,
+    RESOURCE_GROUP,
+    SUBSCRIPTION,
+    ParentNamespace,
 )
-from penstock.management.shapes import PROVIDER, Shape
+from penstock.management.routes.router import ApiRequest, RouteTable
 from penstock.model import names
+from penstock.model.errors import NotAllowed
 
-_LIST: Responses = {200: {"model": bodies.ArmResourceList}}
 _RESOURCE_TYPES = (
     "namespaces",
     "namespaces/authorizationRules",
@@ -41,17 +35,17 @@ _RESOURCE_TYPES = (
 _PROVIDER = f"{SUBSCRIPTION}/providers/{PROVIDER}"
 _API_VERSIONS = ("2024-01-01", "2021-11-01", "2017-04-01", "2015-08-01", "2014-09-01")
 
-router = APIRouter()
+ROUTES = RouteTable()
 
 
-# --- subscriptions and resource groups: any is accepted, those in use are listed ----------------
+# --- subscriptions and resource groups: any is accepted, those in use are listed ------------------
 
 
-def _subscription(asked: ApiRequest, subscription: str) -> Shape:
+def _subscription(request: ApiRequest, subscription: str) -> dict[str, Any]:
     return {
         "id": f"/subscriptions/{subscription}",
         "subscriptionId": subscription,
-        "tenantId": asked.endpoints.tenant_id,
+        "tenantId": request.endpoints.tenant_id,
         "displayName": "Penstock",
         "state": "Enabled",
         "subscriptionPolicies": {
@@ -64,41 +58,38 @@ def _subscription(asked: ApiRequest, subscription: str) -> Shape:
     }
 
 
-@router.get("/subscriptions", responses=_LIST, dependencies=VERSIONED)
-async def list_subscriptions(asked: Asked) -> Shape:
-    places = [scope_of(each).subscription for each in asked.operations.namespaces.list()]
-    known = sorted({DEFAULT_SUBSCRIPTION, *places})
-    return shapes.to_page([_subscription(asked, each) for each in known])
+@ROUTES.add("GET", "/subscriptions")
+async def list_subscriptions(request: ApiRequest) -> Page[dict[str, Any]]:
+    used = [scope_of(entity).subscription for entity in request.operations.namespaces.list()]
+    return Page([_subscription(request, name) for name in sorted({DEFAULT_SUBSCRIPTION, *used})])
 
 
-@router.get(SUBSCRIPTION, dependencies=VERSIONED)
-async def get_subscription(asked: Asked, subscription: Subscription) -> Shape:
-    asked.operations.namespaces.list()  # the right to read
-    return _subscription(asked, unescaped(subscription))
+@ROUTES.add("GET", SUBSCRIPTION)
+async def get_subscription(request: ApiRequest) -> dict[str, Any]:
+    request.operations.namespaces.list()  # checks the right to read
+    return _subscription(request, request.names["subscription"])
 
 
-@router.get(f"{SUBSCRIPTION}/locations", responses=_LIST, dependencies=VERSIONED)
-async def list_locations(asked: Asked, subscription: Subscription) -> Shape:
+@ROUTES.add("GET", f"{SUBSCRIPTION}/locations")
+async def list_locations(request: ApiRequest) -> Page[dict[str, Any]]:
     location = {
-        "id": f"/subscriptions/{unescaped(subscription)}/locations/{DEFAULT_LOCATION}",
+        "id": f"/subscriptions/{request.names['subscription']}/locations/{DEFAULT_LOCATION}",
         "name": DEFAULT_LOCATION,
         "displayName": "This machine",
     }
-    return shapes.to_page([location])
+    return Page([location])
 
 
-@router.get("/tenants", responses=_LIST, dependencies=VERSIONED)
-async def list_tenants(asked: Asked) -> Shape:
-    tenant = asked.endpoints.tenant_id
-    return shapes.to_page(
-        [{"id": f"/tenants/{tenant}", "tenantId": tenant, "displayName": "Penstock"}]
-    )
+@ROUTES.add("GET", "/tenants")
+async def list_tenants(request: ApiRequest) -> Page[dict[str, Any]]:
+    tenant = request.endpoints.tenant_id
+    return Page([{"id": f"/tenants/{tenant}", "tenantId": tenant, "displayName": "Penstock"}])
 
 
-def _resource_group(place: ResourceScope) -> Shape:
+def _resource_group(scope: ResourceScope) -> dict[str, Any]:
     return {
-        "id": f"/subscriptions/{place.subscription}/resourceGroups/{place.resource_group}",
-        "name": place.resource_group,
+        "id": f"/subscriptions/{scope.subscription}/resourceGroups/{scope.resource_group}",
+        "name": scope.resource_group,
         "type": "Microsoft.Resources/resourceGroups",
         "location": DEFAULT_LOCATION,
         "tags": {},
@@ -106,67 +97,46 @@ def _resource_group(place: ResourceScope) -> Shape:
     }
 
 
-@router.get(f"{SUBSCRIPTION}/resourceGroups", responses=_LIST, dependencies=VERSIONED)
-async def list_resource_groups(asked: Asked, subscription: Subscription) -> Shape:
-    here = ResourceScope(unescaped(subscription), "")
-    found = asked.operations.namespaces.list(here)
-    groups = {
-        names.fold_name(place.resource_group): place
-        for place in (scope_of(each, here) for each in found if is_at(each, here))
-    }
-    return shapes.to_page([_resource_group(place) for _, place in sorted(groups.items())])
+@ROUTES.add("GET", f"{SUBSCRIPTION}/resourceGroups")
+async def list_resource_groups(request: ApiRequest) -> Page[dict[str, Any]]:
+    requested = request.scope
+    namespaces = request.operations.namespaces.list(requested)
+    scopes = [scope_of(entity, requested) for entity in namespaces if is_at(entity, requested)]
+    groups = {names.fold_name(scope.resource_group): scope for scope in scopes}
+    return Page([_resource_group(scope) for _, scope in sorted(groups.items())])
 
 
-@router.get(RESOURCE_GROUP, dependencies=VERSIONED)
-async def get_resource_group(
-    asked: Asked, subscription: Subscription, resource_group: ResourceGroup
-) -> Shape:
-    """Every one exists: a name that namespaces are kept under, and nothing more."""
-    asked.operations.namespaces.list()  # the right to read
-    return _resource_group(ResourceScope(unescaped(subscription), unescaped(resource_group)))
+@ROUTES.add("GET", RESOURCE_GROUP)
+async def get_resource_group(request: ApiRequest) -> dict[str, Any]:
+    """Every resource group exists: it is a part of a namespace's path, and nothing more."""
+    request.operations.namespaces.list()  # checks the right to read
+    return _resource_group(request.scope)
 
 
-@router.put(RESOURCE_GROUP, dependencies=VERSIONED)
-@router.patch(RESOURCE_GROUP, dependencies=VERSIONED, operation_id="update_resource_group")
-async def put_resource_group(
-    asked: Asked,
-    subscription: Subscription,
-    resource_group: ResourceGroup,
-    body: bodies.ResourceGroupBody | None = None,
-) -> Shape:
-    if body is not None:
-        body.check()
-    return await get_resource_group(asked, subscription, resource_group)
+@ROUTES.add("PUT", RESOURCE_GROUP)
+@ROUTES.add("PATCH", RESOURCE_GROUP, name="update_resource_group")
+async def put_resource_group(request: ApiRequest, body: ResourceGroupBody | None) -> dict[str, Any]:
+    if body is not None and body.tags:
+        raise NotAllowed(
+            "tags of a resource group are not supported: a resource group is only a name "
+            "here. Tag the namespaces in it."
+        )
+    return await get_resource_group(request)
 
 
-@router.head(RESOURCE_GROUP, status_code=204, dependencies=VERSIONED)
-async def head_resource_group(
-    asked: Asked, subscription: Subscription, resource_group: ResourceGroup
-) -> None:
-    asked.operations.namespaces.list()  # the right to read
+@ROUTES.add("HEAD", RESOURCE_GROUP, statuses=(204,))
+async def head_resource_group(request: ApiRequest) -> None:
+    request.operations.namespaces.list()  # checks the right to read
 
 
-# --- the provider -------------------------------------------------------------------------------
+# --- the provider ---------------------------------------------------------------------------------
 
 
-@router.get(_PROVIDER, dependencies=VERSIONED)
-@router.post(
-    f"{_PROVIDER}/register",
-    dependencies=VERSIONED,
-    operation_id="register_provider",
-)
-async def get_provider(asked: Asked, subscription: Subscription) -> Shape:
-    return _provider(subscription)
-
-
-@router.get(f"{SUBSCRIPTION}/providers", responses=_LIST, dependencies=VERSIONED)
-async def list_providers(asked: Asked, subscription: Subscription) -> Shape:
-    return shapes.to_page([_provider(subscription)])
-
-
-def _provider(subscription: str) -> Shape:
+@ROUTES.add("GET", _PROVIDER)
+@ROUTES.add("POST", f"{_PROVIDER}/register", name="register_provider")
+async def get_provider(request: ApiRequest) -> dict[str, Any]:
     return {
-        "id": f"/subscriptions/{unescaped(subscription)}/providers/{PROVIDER}",
+        "id": f"/subscriptions/{request.names['subscription']}/providers/{PROVIDER}",
         "namespace": PROVIDER,
         "registrationPolicy": "RegistrationRequired",
         "registrationState": "Registered",
@@ -182,9 +152,14 @@ def _provider(subscription: str) -> Shape:
     }
 
 
-@router.get(f"/providers/{PROVIDER}/operations", responses=_LIST, dependencies=VERSIONED)
-async def list_operations(asked: Asked) -> Shape:
-    return shapes.to_page(
+@ROUTES.add("GET", f"{SUBSCRIPTION}/providers")
+async def list_providers(request: ApiRequest) -> Page[dict[str, Any]]:
+    return Page([await get_provider(request)])
+
+
+@ROUTES.add("GET", f"/providers/{PROVIDER}/operations")
+async def list_operations(request: ApiRequest) -> Page[dict[str, Any]]:
+    return Page(
         [
             {
                 "name": f"{PROVIDER}/{action}",
@@ -196,30 +171,26 @@ async def list_operations(asked: Asked) -> Shape:
     )
 
 
-@router.post(
-    f"{_PROVIDER}/checkNameAvailability",
-    dependencies=VERSIONED,
-    responses={200: {"model": bodies.NameAvailability}},
-)
-async def check_name_availability(
-    asked: Asked, subscription: Subscription, body: bodies.NameRequest
-) -> Shape:
-    found = asked.operations.namespaces.why_not(body.name)
-    if found is None:
-        return {"nameAvailable": True, "reason": "None", "message": ""}
-    reason, text = found
-    return {"nameAvailable": False, "reason": reason, "message": text}
+@ROUTES.add("POST", f"{_PROVIDER}/checkNameAvailability")
+async def check_name_availability(request: ApiRequest, body: NameRequest) -> NameAvailability:
+    refusal = request.operations.namespaces.check_name(body.name)
+    if refusal is None:
+        return NameAvailability(name_available=True)
+    reason, text = refusal
+    return NameAvailability(name_available=False, reason=reason, message=text)
 
 
-# --- what a namespace has in Azure and not here: read, and empty ---------------------------------
+# --- resources that Azure has and Penstock does not: lists of them are empty ----------------------
 
 
-def _network_rules(parent: NamespaceScope) -> Shape:
+@ROUTES.add("GET", f"{NAMESPACE}/networkRuleSets/default")
+async def get_network_rule_set(request: ApiRequest) -> dict[str, Any]:
+    parent = ParentNamespace(request)
     return {
-        "id": f"{parent.ref.id}/networkRuleSets/default",
+        "id": f"{parent.id}/networkRuleSets/default",
         "name": "default",
         "type": f"{PROVIDER}/Namespaces/NetworkRuleSets",
-        "location": parent.ref.location,
+        "location": parent.location,
         "properties": {
             "publicNetworkAccess": "Enabled",
             "defaultAction": "Allow",
@@ -230,42 +201,37 @@ def _network_rules(parent: NamespaceScope) -> Shape:
     }
 
 
-@router.get(f"{NAMESPACE}/networkRuleSets/default", dependencies=VERSIONED)
-async def get_network_rule_set(parent: InNamespace) -> Shape:
-    return _network_rules(parent)
+@ROUTES.add("GET", f"{NAMESPACE}/networkRuleSets")
+async def list_network_rule_sets(request: ApiRequest) -> Page[dict[str, Any]]:
+    return Page([await get_network_rule_set(request)])
 
 
-@router.get(f"{NAMESPACE}/networkRuleSets", responses=_LIST, dependencies=VERSIONED)
-async def list_network_rule_sets(parent: InNamespace) -> Shape:
-    return shapes.to_page([_network_rules(parent)])
-
-
-@router.get(f"{NAMESPACE}/privateEndpointConnections", responses=_LIST, dependencies=VERSIONED)
-@router.get(f"{NAMESPACE}/privateLinkResources", responses=_LIST, dependencies=VERSIONED)
-@router.get(f"{NAMESPACE}/disasterRecoveryConfigs", responses=_LIST, dependencies=VERSIONED)
-@router.get(f"{NAMESPACE}/schemagroups", responses=_LIST, dependencies=VERSIONED)
-@router.get(f"{NAMESPACE}/applicationGroups", responses=_LIST, dependencies=VERSIONED)
-@router.get(
-    f"{NAMESPACE}/networkSecurityPerimeterConfigurations", responses=_LIST, dependencies=VERSIONED
+@ROUTES.add("GET", f"{NAMESPACE}/privateEndpointConnections", name="list_private_endpoints")
+@ROUTES.add("GET", f"{NAMESPACE}/privateLinkResources", name="list_private_links")
+@ROUTES.add("GET", f"{NAMESPACE}/disasterRecoveryConfigs", name="list_disaster_recovery_configs")
+@ROUTES.add("GET", f"{NAMESPACE}/schemagroups", name="list_schema_groups")
+@ROUTES.add("GET", f"{NAMESPACE}/applicationGroups", name="list_application_groups")
+@ROUTES.add(
+    "GET", f"{NAMESPACE}/networkSecurityPerimeterConfigurations", name="list_network_perimeters"
 )
-async def list_nothing(parent: InNamespace) -> Shape:
-    return shapes.to_page([])
+async def list_none_of_namespace(request: ApiRequest) -> Page[dict[str, Any]]:
+    ParentNamespace(request)
+    return Page([])
 
 
-@router.get(f"{HUB}/fabricShortcuts", responses=_LIST, dependencies=VERSIONED)
-async def list_fabric_shortcuts(parent: InNamespace, hub: HubName) -> Shape:
-    parent.operations.hubs.show(parent.name, hub)
-    return shapes.to_page([])
+@ROUTES.add("GET", f"{HUB}/fabricShortcuts")
+async def list_fabric_shortcuts(request: ApiRequest) -> Page[dict[str, Any]]:
+    parent = ParentNamespace(request)
+    parent.operations.hubs.show(parent.name, request.names["hub"])
+    return Page([])
 
 
-@router.get(f"{_PROVIDER}/clusters", responses=_LIST, dependencies=VERSIONED)
-@router.get(f"{_PROVIDER}/availableClusterRegions", responses=_LIST, dependencies=VERSIONED)
-async def list_clusters(asked: Asked, subscription: Subscription) -> Shape:
-    return shapes.to_page([])
-
-
-@router.get(
-    f"{RESOURCE_GROUP}/providers/{PROVIDER}/clusters", responses=_LIST, dependencies=VERSIONED
+@ROUTES.add("GET", f"{_PROVIDER}/clusters")
+@ROUTES.add("GET", f"{_PROVIDER}/availableClusterRegions", name="list_cluster_regions")
+@ROUTES.add(
+    "GET",
+    f"{RESOURCE_GROUP}/providers/{PROVIDER}/clusters",
+    name="list_clusters_of_resource_group",
 )
-async def list_clusters_of_resource_group(asked: Asked, place: InPlace) -> Shape:
-    return shapes.to_page([])
+async def list_clusters(request: ApiRequest) -> Page[dict[str, Any]]:
+    return Page([])

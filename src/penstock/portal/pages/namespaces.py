@@ -23,8 +23,8 @@ async def namespace_list(visit: PageRequest) -> Response:
         rows.append(
             (
                 el("a", each.name, href=path("", namespace=each.name)),
-                each.sku,
-                each.limits,
+                each.sku.name,
+                each.properties.limits,
                 "unlimited" if each.unlimited else format_integer(each.capacity),
                 format_integer(each.maximum_units) if each.maximum_units else "off",
                 format_integer(len(hubs)),

@@ -119,7 +119,7 @@ async def _tiles(visit: PageRequest, hubs: list[EventHubResource], now: dict[str
             f"in {format_plural(len(hubs), 'event hub')}",
         ),
         tile("Connections", format_integer(newest(now, "active_connections")), "AMQP, of clients"),
-        tile("Throughput units", units, namespace.sku),
+        tile("Throughput units", units, namespace.sku.name),
     )
 
 

@@ -103,7 +103,7 @@ def _tiles(namespace: NamespaceResource, now: dict[str, Any]) -> Html:
         tile(
             "Units",
             "unlimited" if namespace.unlimited else format_integer(units),
-            "counted, not enforced" if namespace.unlimited else namespace.sku,
+            "counted, not enforced" if namespace.unlimited else namespace.sku.name,
         )
     ]
     for label, used, bound, text in bounds:

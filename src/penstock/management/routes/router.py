@@ -1,0 +1,219 @@
+"""Routes of the management API: path templates, and requests decoded for their handlers.
+
+A handler is a coroutine function `handler(request, body, query)`. Its annotations are the only
+declaration of a route's types: `body` and `query` are decoded as annotated (a handler without them
+takes neither), and the OpenAPI document is built from them and from the return type.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from msgspec import Meta
+
+from penstock.management.errors import RequestError
+from penstock.management.operations import Operations
+from penstock.management.operations.base import ManagementContext
+from penstock.management.operations.namespaces import ResourceScope
+from penstock.management.permissions import Actor
+from penstock.management.resources import Page
+from penstock.model import limits, names
+from penstock.model.errors import ArgumentError
+
+OWN = "/providers/Penstock"  # the prefix of Penstock's own routes, which need no api-version
+# Dated versions from the first one of Microsoft.EventHub on (protocol.md 7.3).
+API_VERSION = re.compile(
+    r"^(2014-(09|1[0-2])|20(1[5-9]|[2-9][0-9])-(0[1-9]|1[0-2]))-(0[1-9]|[12][0-9]|3[01])"
+    r"(-preview|-privatepreview)?$"
+)
+
+Handler = Callable[..., Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
+T = TypeVar("T")
+_PAGE_MAX = 1_000_000
+
+
+class ServiceEndpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """Addresses of the service, as `serve` prints them (docs/configuration.md)."""
+
+    servicebus: str  # sb://localhost:5671/
+    https: str  # https://localhost:8443
+    tenant_id: str
+
+
+class ApiRequest:
+    """One request: the operations of its actor, and the names in its path."""
+
+    def __init__(
+        self,
+        context: ManagementContext,
+        actor: Actor,
+        endpoints: ServiceEndpoints,
+        path_names: dict[str, str],
+    ) -> None:
+        self.operations = Operations(context, actor)
+        self.endpoints = endpoints
+        self.names = path_names
+        self.status: int | None = None  # set by a handler that has several; else the route's first
+
+    @property
+    def scope(self) -> ResourceScope:
+        return ResourceScope(self.names["subscription"], self.names.get("resource_group", ""))
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    skip: Annotated[int, Meta(ge=0, le=_PAGE_MAX)] = msgspec.field(name="$skip", default=0)
+    top: Annotated[int, Meta(ge=1, le=_PAGE_MAX)] | None = msgspec.field(name="$top", default=None)
+
+    def page(self, values: list[T]) -> Page[T]:
+        end = None if self.top is None else self.skip + self.top
+        return Page(values[self.skip : end])
+
+
+class Route(msgspec.Struct, frozen=True):
+    method: str
+    path: str  # /subscriptions/{subscription}: literals in any letter case
+    handler: Handler
+    name: str  # the operation's id in the OpenAPI document
+    statuses: tuple[int, ...]  # of success; the first one unless the handler sets another
+    types: dict[str, Any]  # of `body`, `query` and `return`, where the handler has them
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names in the path."""
+        return [segment[1:-1] for segment in self.path.split("/") if segment.startswith("{")]
+
+
+class RouteTable(list[Route]):
+    """The routes of one module."""
+
+    def add(
+        self, method: str, path: str, *, name: str | None = None, statuses: tuple[int, ...] = (200,)
+    ) -> Callable[[H], H]:
+        """Decorator of a handler. A handler of several routes needs a `name` for each."""
+
+        def register(handler: H) -> H:
+            types = typing.get_type_hints(handler)
+            del types["request"]
+            self.append(Route(method, path, handler, name or handler.__name__, statuses, types))
+            return handler
+
+        return register
+
+
+class _Node:
+    """The routes that share a prefix. `None` is the child for a name."""
+
+    def __init__(self) -> None:
+        self.children: dict[str | None, _Node] = {}
+        self.routes: dict[str, Route] = {}
+
+
+class Router:
+    """Finds the route of a request. Resource Manager compares the words of a path in any letter
+    case; names are passed on as the client wrote them."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            for segment in route.path.split("/")[1:]:
+                key = None if segment.startswith("{") else segment.lower()
+                node = node.children.setdefault(key, _Node())
+            node.routes[route.method] = route
+
+    def find(self, method: str, segments: list[str]) -> tuple[Route, dict[str, str]]:
+        """The route and the names in the path. Raises RequestError."""
+        node: _Node | None = self._root
+        values = []
+        for segment in segments:
+            assert node is not None
+            child = node.children.get(segment.lower())
+            if child is None:
+                values.append(segment)
+                child = node.children.get(None)
+            node = child
+            if node is None:
+                break
+        methods = {} if node is None else node.routes
+        route = methods.get(method)
+        if route is not None:
+            return route, dict(zip(route.parameters, values, strict=True))
+        path = names.quote_text("/" + "/".join(segments), most=300)
+        text = f"{method} {path} is not supported; docs/management.md lists what is."
+        if methods:
+            raise RequestError(405, "MethodNotAllowed", text, [("allow", ", ".join(methods))])
+        raise RequestError(404, "InvalidResourceType", text)
+
+
+async def run_route(
+    route: Route, request: ApiRequest, body: bytes, query: dict[str, str]
+) -> tuple[int, Any]:
+    """Status and value of the response. `query` has its names in lower case. Raises RequestError
+    for content that the handler's types do not accept, and what the operation raises."""
+    types = route.types
+    arguments = {}
+    if "body" in types:
+        arguments["body"] = decode(parse_json(body), types["body"], "body")
+    if "query" in types:
+        fields = [field.encode_name for field in msgspec.structs.fields(types["query"])]
+        values = {name: query[name.lower()] for name in fields if name.lower() in query}
+        arguments["query"] = decode(values, types["query"], "query", strict=False)
+    value = await route.handler(request, **arguments)
+    return request.status or route.statuses[0], value
+
+
+def decode(value: object, kind: Any, where: str, *, strict: bool = True) -> Any:
+    """`value` as `kind`. Raises RequestError; its text begins with the position in `where`."""
+    try:
+        return msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        reason, _, position = str(error).partition(" - at `$")
+        text = names.quote_text(f"{where}{position.rstrip('`')}: {reason}.", most=300)
+        raise RequestError(400, "InvalidRequestContent", text) from None
+
+
+def parse_json(body: bytes) -> object:
+    """The value of a body of bounded depth; None for an empty one. Raises ArgumentError."""
+    if not body.strip():
+        return None
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ArgumentError(
+            f"The body is not JSON: {names.quote_text(reason, most=200)}."
+        ) from None
+    level = [value]
+    for _ in range(limits.MANAGEMENT_BODY_DEPTH_MAX):
+        children: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                children += item.values()
+            elif isinstance(item, list):
+                children += item
+        if not children:
+            return value
+        level = children
+    raise ArgumentError(
+        f"The body is nested more than {limits.MANAGEMENT_BODY_DEPTH_MAX} levels deep."
+    )
+
+
+def split_path(raw_path: bytes) -> list[str]:
+    """The segments of a path. An escaped slash within a name does not divide it. Empty segments are
+    dropped, as Resource Manager does: `az` writes `Microsoft.EventHub//namespaces` and appends to
+    an endpoint with a trailing slash. Raises ArgumentError."""
+    if len(raw_path) > limits.HTTP_PATH_BYTES_MAX:
+        raise ArgumentError(
+            f"The path has {len(raw_path)} bytes: at most {limits.HTTP_PATH_BYTES_MAX} are allowed."
+        )
+    try:
+        return [unquote_to_bytes(part).decode() for part in raw_path.split(b"/") if part]
+    except UnicodeDecodeError:
+        raise ArgumentError("The path is not escaped UTF-8.") from None
