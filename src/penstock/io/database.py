@@ -24,6 +24,9 @@ from penstock.io.sqlite import (
     transaction,
 )
 
+# SQLite's own default is 2 MB for each connection: memory would grow for hours as files grow.
+CACHE_KB = 256
+
 _logger = logging.getLogger(__name__)
 
 
@@ -122,6 +125,7 @@ def _prepare(
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if kind.is_durable else 'NORMAL'}")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     damage = None
     if version < kind.version:
         # All that can be checked in a file of a version without row sums.
