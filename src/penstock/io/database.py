@@ -26,6 +26,9 @@ from penstock.io.sqlite import (
     transaction,
 )
 
+# SQLite's own default is 2 MB for each connection: memory would grow for hours as files grow.
+CACHE_KB = 256
+
 _logger = logging.getLogger(__name__)
 
 
@@ -157,6 +160,7 @@ def _prepare(
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if kind.is_durable else 'NORMAL'}")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     damage = None
     if version < kind.version:
         # The only check of a file whose version has no row sums.
