@@ -20,11 +20,16 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from penstock.capture.status import (
+    CaptureReport,
+    CaptureStatus,
+    DestinationSummary,
+    RunAssignment,
+)
 from penstock.management.faults import error_from_response
 from penstock.management.infos import (
     AccessKeys,
     AuthorizationRuleResource,
-    CaptureStatus,
     ConsumerGroupResource,
     EventHubResource,
     NamespaceResource,
@@ -44,7 +49,6 @@ from penstock.model.errors import (
 __all__ = [
     "AccessKeys",
     "AuthorizationRuleResource",
-    "CaptureStatus",
     "ConsumerGroupResource",
     "EventHubResource",
     "ManagementClient",
@@ -373,24 +377,24 @@ class ManagementClient:
         self.call("DELETE", f"{_OWN}/jobs/{_segment(name)}")
 
     def capture_status(self) -> list[CaptureStatus]:
-        """Of every hub that has a captureDescription, on or off."""
-        return [msgspec.convert(each, CaptureStatus) for each in self._list(f"{_OWN}/capture")]
+        """The status of every hub that has a captureDescription, on or off."""
+        return msgspec.convert(self._list(f"{_OWN}/capture"), list[CaptureStatus])
 
-    def capture_destinations(self) -> list[dict[str, str]]:
+    def capture_destinations(self) -> list[DestinationSummary]:
         """What `storageAccountResourceId` may name: name and url, without credentials."""
-        return self._list(f"{_OWN}/captureDestinations")
+        return msgspec.convert(self._list(f"{_OWN}/captureDestinations"), list[DestinationSummary])
 
-    def capture_runs(self, job: str | None = None) -> list[dict[str, Any]]:
-        """What a capture job has to do: namespace, hub, hub_id, run, description. A job says which
-        it is: AlreadyExists while another one is at it."""
-        return self._list(f"{_OWN}/captureRuns", **_without_none({"job": job}))
+    def capture_runs(self, job: str | None = None) -> list[RunAssignment]:
+        """All unfinished runs. A capture job gives its id; raises AlreadyExists while another one
+        works."""
+        runs = self._list(f"{_OWN}/captureRuns", **_without_none({"job": job}))
+        return msgspec.convert(runs, list[RunAssignment])
 
-    def report_capture(self, namespace: str, hub: str, report: Mapping[str, Any]) -> None:
-        """A capture job's report of one run, in the API's own words."""
-        self.call("PUT", f"{_own_hub(namespace, hub)}/capture", dict(report))
+    def report_capture(self, namespace: str, hub: str, report: CaptureReport) -> None:
+        self.call("PUT", f"{_own_hub(namespace, hub)}/capture", msgspec.to_builtins(report))
 
     def backfill_capture(self, namespace: str, hub: str, since: str) -> list[dict[str, Any]]:
-        """Capture what is retained from before it was switched on: partition, events."""
+        """Capture retained events from before it was switched on. Returns partition and events."""
         path = f"{_own_hub(namespace, hub)}/capture/backfill"
         return list(self.call("POST", path, {"since": since})["value"])
 

@@ -55,44 +55,6 @@ class AccessKeys(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"KeysInfo(key_name={self.key_name!r})"
 
 
-class RecentFile(msgspec.Struct, frozen=True):
-    """A file that Capture wrote: when its window closed, how many events and bytes it has, and when
-    it was complete at the destination (0: unknown)."""
-
-    url: str
-    ms: int
-    events: int
-    bytes: int
-    written_ms: int = 0
-
-
-class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How Capture of one hub is. `state` is Off, Starting, Running, Waiting (it is tried again) or
-    Failed; `destination` a URL without credentials."""
-
-    namespace: str
-    hub: str
-    state: str
-    destination: str
-    encoding: str
-    interval_seconds: int
-    size_limit_bytes: int
-    backlog_events: int
-    backlog_seconds: float
-    last_file: str
-    last_file_ms: int
-    files: int
-    events: int
-    lost_events: int
-    last_error: str
-    updated_ms: int
-    retention_hours: int
-    created_ms: int = 0  # of the hub: files named before that are of one that was deleted
-    recent_files: list[RecentFile] = []  # the newest first
-    past: dict[str, Any] = {}  # of runs that are done: covered, by partition [first, end] spans
-    places: list[dict[str, str]] = []  # account, container, name_format: as it is now, then before
-
-
 def namespace_info(shape: dict[str, Any]) -> NamespaceResource:
     properties = shape["properties"]
     unlimited = properties["throughputUnits"] == "unlimited"

@@ -119,8 +119,8 @@ def hub_shape(hub: Hub, parent: NamespaceRef) -> Shape:
     }
     if hub.user_metadata:
         properties["userMetadata"] = hub.user_metadata
-    if "capture" in hub.metadata:
-        properties["captureDescription"] = hub.metadata["capture"]
+    if (description := hub.capture_description) is not None:
+        properties["captureDescription"] = description
     return _child(parent, hub_id(hub.name, parent.id), hub, "Namespaces/EventHubs", properties)
 
 

@@ -6,10 +6,10 @@ copied one after the other: each ends at a moment of its own, and no later one i
 
 - Checkpoints are copied before the log, so none is beyond its end; the catalog before both, and
   of the log only the hubs that it names. SQLite's own backup API sees whole transactions alone.
-- Of Capture first the ledgers, before the catalog: it names no run whose ledger has gone since.
+- Of Capture first the job's state files, before the catalog: it names no run that they lack.
   Then the files that lie in the data directory, before the log, which has every event of theirs.
   Nothing else: a checkpoint may lie beyond the log, and a plan holds keys of others' storage. A job
-  that finds no checkpoint goes on where its ledger says.
+  that finds no checkpoint continues from its state file.
 - Of a partition first the derived files, then its segments, oldest first: nothing that is copied
   speaks of bytes that are not. Of the newest segment the whole records are taken, after a flush.
 - The manifest is written last: a backup without one is not whole, and is not restored.
@@ -46,7 +46,8 @@ _SEGMENT = re.compile(r"[0-9]{20}\.log")
 _LEFT_OUT = ("runtime.json", "capture.token", "portal.token", "lock", MANIFEST)
 _CAPTURE = "capture"  # the state of the job that the service runs
 _CAPTURED = "captured"  # the destination of a service that names none
-_LEDGERS = f"{_CAPTURE}/*/ledger.sqlite"
+# The second is of a run that no job has opened since version 0.1.
+_CAPTURE_STATES = (f"{_CAPTURE}/*.sqlite", f"{_CAPTURE}/*/ledger.sqlite")
 _JOB_ID = f"{_CAPTURE}/job-id"
 _MANIFEST_BYTES_MAX = 256 * 1024 * 1024
 
@@ -84,7 +85,7 @@ def data_size(data: Path) -> int:
     return sum(
         file.stat().st_size
         for file in _files_below(data)
-        if file.relative_to(data).parts[0] != _CAPTURE or file.match(_LEDGERS)
+        if file.relative_to(data).parts[0] != _CAPTURE or any(map(file.match, _CAPTURE_STATES))
     )
 
 
@@ -99,7 +100,7 @@ def back_up(
         raise NotFound(f"{data} is no data directory of Penstock.")
     _make_empty(place)
     copier = _BackupCopier(data, place, report)
-    copier.copy_ledgers()
+    copier.copy_capture_states()
     copier.copy_databases()
     copier.copy_captured()
     copier.copy_log()
@@ -175,7 +176,7 @@ def restore_to(
 
 def verify(data: Path) -> BackupVerification:
     """The log by its own verifier, the databases by theirs. Raises DataDirectoryError."""
-    for file in sorted((*data.glob("*.sqlite"), *data.glob(_LEDGERS))):
+    for file in sorted((*data.glob("*.sqlite"), *_capture_states(data))):
         with closing(_read_only(file)) as connection:
             try:
                 said = connection.execute("PRAGMA integrity_check(1)").fetchone()
@@ -203,18 +204,18 @@ class _BackupCopier:
         self._report = report
         self.files: list[CopiedFile] = []
 
-    def copy_ledgers(self) -> None:
+    def copy_capture_states(self) -> None:
         """What Capture has done, and who did it."""
         if (self._data / _JOB_ID).is_file():
             self._copy(self._data / _JOB_ID)
-        for file in sorted(self._data.glob(_LEDGERS)):
+        for file in _capture_states(self._data):
             try:
                 self._copy_database(file)
             except DataDirectoryError:
                 if file.exists():
                     raise
-                # Its run was over, and the job has forgotten it meanwhile.
-                _remove((self._place / file.relative_to(self._data)).parent)
+                # The job has removed it meanwhile: its run or its hub is gone.
+                (self._place / file.relative_to(self._data)).unlink(missing_ok=True)
 
     def copy_databases(self) -> None:
         """The catalog first: what it names is what is copied of the rest."""
@@ -443,6 +444,10 @@ def fsync_directory(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def _capture_states(data: Path) -> list[Path]:
+    return sorted(file for pattern in _CAPTURE_STATES for file in data.glob(pattern))
 
 
 def _remove(folder: Path) -> None:

@@ -189,10 +189,10 @@ class OperationGroup:
             return True
         if hub is not None:
             found = self._catalog.hub(namespace, hub)
-            return found is None or _is_captured(found)
+            return found is None or found.has_capture_runs
         # A namespace's policy opens each of its hubs; a list of all hubs is not needed.
         return action is not Action.HUB_READ and any(
-            _is_captured(each) for each in self._catalog.hubs(namespace)
+            each.has_capture_runs for each in self._catalog.hubs(namespace)
         )
 
     def _record(self, action: Action, detail: str) -> None:
@@ -224,11 +224,6 @@ class OperationGroup:
                 f"'{names.quote_text(namespace)}'."
             )
         return hub
-
-
-def _is_captured(hub: Hub) -> bool:
-    """Whether the capture job has something to do for the hub, as `Captures.runs` lists it."""
-    return bool(hub.metadata.get("captureRuns"))
 
 
 def format_path(*parts: str | None) -> str:
