@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.faults.test_old_data_directory import OldDirectory
 
-from penstock.capture.ledger import CaptureStateFile
-from penstock.capture.taken import FileNameRegistry
 from penstock.catalog.metric_store import SqliteMetricStore
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteUsageLedger
@@ -36,6 +34,7 @@ from penstock.service.certificates import development_certificates, server_conte
 from penstock.service.data_directory import DataDirectory
 from penstock.service.unclaimed_logs import find_unclaimed_logs
 from penstock.spark.capture.job import job_id
+from penstock.spark.capture.plan import open_run_state
 from penstock.spark.capture.query_checkpoint import set_aside_if_unusable
 
 if TYPE_CHECKING:
@@ -153,21 +152,17 @@ def read_log(data: Path) -> Content:
 
 def read_capture(data: Path) -> Content:
     """As the job opens the files of a run; it reports sqlite3.Error as the run's error. A Spark
-    checkpoint that is set aside is rebuilt from the ledger."""
+    checkpoint that is set aside is rebuilt from the state file."""
     content: Content = []
-    for file in sorted((data / "capture").glob("*/ledger.sqlite")):
-        ledger = CaptureStateFile(file, check=True)
-        try:
-            content += [ledger.totals(), ledger.places(), ledger.newest(1000), ledger.slots(2**62)]
-        finally:
-            ledger.close()
-    for file in sorted((data / "capture").glob("*.names.sqlite")):
-        FileNameRegistry(file, check=True).close()
-        with closing(sqlite3.connect(file)) as names:
-            content += names.execute("SELECT * FROM taken ORDER BY 1, 2").fetchall()
-    for folder in sorted((data / "capture").glob("*/checkpoint")):
-        set_aside_if_unusable(folder, folder.with_name("ledger.sqlite"))
-        content += [file.read_bytes() for file in sorted(folder.glob("*/[0-9]*"))]
+    for folder in sorted((data / "capture").glob("*-*/")):
+        hub_id = folder.name.partition("-")[0]
+        with closing(open_run_state(folder, hub_id, check=True)) as state:
+            starts = state.starts()
+            content += [state.totals(), starts, state.newest_files(1000), state.slots(2**62)]
+        with closing(sqlite3.connect(data / "capture" / f"{hub_id}.sqlite")) as database:
+            content += database.execute("SELECT * FROM taken ORDER BY 1, 2").fetchall()
+        set_aside_if_unusable(folder / "checkpoint", starts)
+        content += [file.read_bytes() for file in sorted(folder.glob("checkpoint/*/[0-9]*"))]
     if (data / "capture" / "job-id").exists():
         content.append(job_id(data / "capture") != "")
     return content
@@ -199,10 +194,8 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         RevokedTokens(data.path, now_ms=NOW_MS).add(name, now_ms=NOW_MS)
         portal.revoke(name, issued_ms=NOW_MS - 1, expires_ms=NOW_MS + 60_000, now_ms=NOW_MS)
     # As the capture job does, which the service of this test does not start.
-    for file in (old.data / "capture").glob("*/ledger.sqlite"):
-        CaptureStateFile(file).close()
-    for file in (old.data / "capture").glob("*.names.sqlite"):
-        FileNameRegistry(file).close()
+    for folder in (old.data / "capture").glob("*-*/"):
+        open_run_state(folder, folder.name.partition("-")[0]).close()
 
     async def use() -> None:
         async with old.served() as service, service.producer("readings") as producer:

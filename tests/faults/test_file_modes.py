@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from tests.faults.test_old_data_directory import OldDirectory
 
-from penstock.capture.ledger import CaptureStateFile
-from penstock.capture.taken import FileNameRegistry
 from penstock.cli.spark.capture_job import _CaptureSpark, _lock_state
 from penstock.client import EventData
 from penstock.spark.capture.job import job_id
+from penstock.spark.capture.plan import open_run_state
 
 READABLE = {"tls/ca.pem", "tls/server.pem", "tls/server.json"}
 # Written by Spark with modes of its own, in directories of ours that nobody else can enter.
@@ -42,10 +41,8 @@ async def test_other_users_can_read_nothing_but_certificates(tmp_path: Path, nam
     state = old.data / "capture"
     async with old.served() as service, service.producer("orders") as producer:
         await producer.send_event(EventData("of this version"), partition_id="0")
-        for ledger in state.glob("*/ledger.sqlite"):
-            CaptureStateFile(ledger).close()
-        for names in state.glob("*.names.sqlite"):
-            FileNameRegistry(names).close()
+        for folder in state.glob("*-*/"):
+            open_run_state(folder, folder.name.partition("-")[0]).close()
         with _lock_state(state), _CaptureSpark("local", {}, state):
             job_id(state)
         assert _modes(old.data).keys() <= READABLE

@@ -10,13 +10,13 @@ import json
 import sqlite3
 import tarfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.windows import ClosedRange
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.checkpoints.aio import ServiceCheckpointStore
 from penstock.client import (
@@ -27,6 +27,7 @@ from penstock.client import (
 from penstock.model.clock import ManualClock
 from penstock.service.config.loader import load_settings
 from penstock.service.wiring import Penstock
+from penstock.spark.capture.plan import open_run_state
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "data_directory_2ffc782"
 HOST = "factory.example.com"
@@ -175,28 +176,39 @@ def test_catalog_of_the_old_directory_is_complete(old: OldDirectory) -> None:
         catalog.close()
 
 
-def test_state_of_capture_is_read(old: OldDirectory) -> None:
-    """Files, events and positions of the run, and that the names of its files are taken."""
-    (run,) = (old.data / "capture").glob("*-*/ledger.sqlite")
+def test_capture_continues_where_the_old_state_ends(old: OldDirectory) -> None:
+    """Both files of the run become one. No window is closed twice and none is left out: every
+    window after the recorded ones starts where they end, and each file keeps its name."""
+    state_folder = old.data / "capture"
+    (run,) = state_folder.glob("*-*/")
+    (names,) = state_folder.glob("*.names.sqlite")
+    with closing(sqlite3.connect(names)) as database:
+        taken = database.execute("SELECT partition, window, named_s FROM taken").fetchall()
     files = [*(old.data.parent / "captured").rglob("*.avro")]
-    ledger = CaptureStateFile(run)
-    try:
-        assert ledger.totals().files == 2  # the clean stop came before the second batch's commit
-        places = ledger.places()
-        events = old.expected["events"]["orders"]
-        captured = {partition: places[partition].sequence for partition in places}
-        assert sorted(captured) == ["0", "1"]
-        assert all(0 < captured[each] <= len(events[each]) for each in captured)
-        assert ledger.totals().events == sum(captured.values())
-    finally:
-        ledger.close()
-    (names,) = (old.data / "capture").glob("*.names.sqlite")
-    database = sqlite3.connect(names)
-    try:
-        taken = database.execute("SELECT count(*) FROM taken").fetchone()
-    finally:
-        database.close()
-    assert taken[0] >= len(files)
+    assert len(taken) >= len(files)
+    hub_id = run.name.partition("-")[0]
+    for _ in range(2):  # the second time from the new file
+        with closing(open_run_state(run, hub_id, check=True)) as state:
+            assert state.totals().files == 2  # the clean stop came before the second batch's commit
+            starts = state.starts()
+            events = old.expected["events"]["orders"]
+            captured = {partition: starts[partition].sequence for partition in starts}
+            assert sorted(captured) == ["0", "1"]
+            assert all(0 < captured[each] <= len(events[each]) for each in captured)
+            assert state.totals().events == sum(captured.values())
+            # The recorded windows have no gap and no overlap.
+            for partition, end in captured.items():
+                recorded = [f for f in state.newest_files(1000) if f.partition == partition]
+                recorded.sort(key=lambda file: file.window)
+                assert [file.window for file in recorded] == [*range(starts[partition].window)]
+                firsts = [file.first_sequence for file in recorded]
+                assert [*firsts, end] == [0, *(file.last_sequence + 1 for file in recorded)]
+            for partition, window, named_s in taken:
+                closed = ClosedRange(window, 0, 1, named_s - 1)
+                (named,) = state.take_names(partition, [closed], after_s=named_s - 1)
+                assert named.named_s == named_s
+        assert [*state_folder.glob("*.names.sqlite*"), *run.glob("ledger.sqlite*")] == []
+        assert (state_folder / f"{hub_id}.sqlite").exists()
 
 
 def test_killed_directory_has_its_rows_in_write_ahead_logs(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ HEAVY = (
 # Classes that Spark makes us derive from its own; loaded late by everybody else.
 DERIVED = (
     "spark.capture.history_source",
+    "spark.capture.sink",
     "spark.capture.source",
     "spark.eventhubs.data_source",
     "spark.eventhubs.unsupported",

@@ -143,6 +143,13 @@ class HubRuntime:
             raise error_messages.partition_out_of_range_error(text, self.partition_count)
         return index
 
+    def next_sequences(self) -> dict[str, int]:
+        """The sequence number that the next event of each partition gets."""
+        return {
+            text: self.status(index).last_sequence + 1
+            for index, text in enumerate(self.partition_ids)
+        }
+
     def status(self, index: int) -> PartitionStatus:
         """The committed state of the partition. Raises ArgumentOutOfRange."""
         return self._partition(index).log.status()
@@ -164,7 +171,8 @@ class HubRuntime:
     def group(self, name: str) -> GroupName:
         """The name of the consumer group as it was created. Raises NotFound. A hub with Capture has
         CAPTURE_GROUP too, which is not in the catalog."""
-        if fold_name(name) == fold_name(CAPTURE_GROUP) and self._is_captured and not self._deleted:
+        is_capture = fold_name(name) == fold_name(CAPTURE_GROUP) and self.entity.has_capture_runs
+        if is_capture and not self._deleted:
             return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
@@ -172,10 +180,6 @@ class HubRuntime:
                 error_messages.authority(self.namespace), self.entity.name, name
             )
         return group.name
-
-    @property
-    def _is_captured(self) -> bool:
-        return bool(self.entity.metadata.get("captureRuns"))
 
     def readers(self) -> list[ReaderView]:
         return [
@@ -500,7 +504,7 @@ class HubRuntime:
             fold_name(group.name)
             for group in self._catalog.groups(self.entity.namespace, self.entity.name)
         }
-        if self._is_captured:
+        if self.entity.has_capture_runs:
             groups.add(fold_name(CAPTURE_GROUP))
         for partition in self._partitions:
             for reader in partition.readers():

@@ -1,7 +1,7 @@
-"""Capture: what closes a window, what its file is called and holds, where it goes.
+"""Capture policy and state: windows, file names, Avro, destinations, state of the job.
 
-`penstock.capture.read(spark, ...)` gives captured history as a DataFrame. It loads
-`penstock.spark` when it is called: everything else here works without Spark.
+`penstock.capture.read(spark, ...)` returns captured history as a DataFrame. It loads
+`penstock.spark` when it is called; everything else here works without Spark.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["bridge", "read"]
 
 def read(spark: Any, hub: str, **options: Any) -> Any:
     """Captured events of a hub as a DataFrame, see `penstock.spark.capture.history.read`."""
-    # Upstairs, and only now: the caller hands in a session, so Spark is there.
+    # A higher layer, loaded late: the caller has a session, so Spark is installed.
     module = importlib.import_module("penstock.spark.capture.history")
     return module.read(spark, hub, **options)
 
 
 def bridge(spark: Any, hub: str, **options: Any) -> tuple[Any, Any]:
-    """Captured history, and a stream that goes on behind it in the live hub: no event is in both,
-    none in neither. See `penstock.spark.capture.history.bridge`."""
+    """Captured history, and a stream that continues it from the live hub: each event is in exactly
+    one of them. See `penstock.spark.capture.history.bridge`."""
     module = importlib.import_module("penstock.spark.capture.history")
     history, stream = module.bridge(spark, hub, **options)
     return history, stream

@@ -1,5 +1,4 @@
-"""What is known of a captured file, and the two texts that tell others of it: the manifest of a
-slot and the `CaptureFileCreated` event (protocol.md 9)."""
+"""CapturedFile, slot manifest and CaptureFileCreated event (protocol.md 9)."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ EVENT_TYPE = "Microsoft.EventHub.CaptureFileCreated"
 
 
 class CapturedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One window's file, as it lies at the destination. Sequence numbers of one without events:
-    those of the place in the log where it stands, `last_sequence` one below the first."""
+    """One window's file at the destination. Without events, `first_sequence` is that of the next
+    event and `last_sequence` one less. Field names are stored names."""
 
     path: str
     url: str
@@ -32,23 +31,25 @@ class CapturedFile(msgspec.Struct, frozen=True, kw_only=True):
     named_s: int
     first_ms: int = 0
     last_ms: int = 0
-    # Under which settings it was written: they may have changed since.
+    # The settings that it was written with: they may have changed since.
     account: str = ""
     container: str = ""
     encoding: str = ""
-    written_ms: int = 0  # when it was complete at the destination; 0 in records of 0.1
+    written_ms: int = 0  # when it was complete at the destination; 0: written by version 0.1
 
     @property
     def lost_count(self) -> int:
-        """Events that retention had dropped before they were read."""
+        """Events that retention removed before they were read."""
         return self.last_sequence - self.first_sequence + 1 - self.count
 
 
 def build_manifest(
     namespace: str, hub: str, slot_s: int, interval_s: int, files: Sequence[CapturedFile]
 ) -> dict[str, Any]:
-    """What says that a slot is complete."""
-    ordered = sorted(files, key=lambda file: (partition_order(file.partition), file.named_s))
+    """The list of a slot's files: where it exists, the slot is complete."""
+    ordered = sorted(
+        files, key=lambda file: (file_names.partition_order(file.partition), file.named_s)
+    )
     return {
         "version": 1,
         "namespace": namespace,
@@ -74,7 +75,7 @@ def build_manifest(
 
 
 def is_manifest(document: object) -> bool:
-    """Whether it has what `with_others` looks at; anybody may have put something there."""
+    """Whether it has what `add_files_to_manifest` reads; the stored file may be anything."""
     if not isinstance(document, dict) or not isinstance(document.get("files"), list):
         return False
     return all(
@@ -86,17 +87,16 @@ def is_manifest(document: object) -> bool:
 
 
 def add_files_to_manifest(
-    document: dict[str, Any], there: Mapping[str, Any] | None
+    document: dict[str, Any], stored: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Of a manifest that is there already, the files that are not ours: of another run of the same
-    hub, whose window closed in the same slot."""
-    if there is None or there.get("namespace") != document["namespace"]:
+    """Add the files of the stored manifest that another run of the hub wrote in the same slot."""
+    if stored is None or stored.get("namespace") != document["namespace"]:
         return document
     own = {file["path"] for file in document["files"]}
-    others = [file for file in there.get("files", ()) if file["path"] not in own]
+    others = [file for file in stored.get("files", ()) if file["path"] not in own]
     files = sorted(
         [*document["files"], *others],
-        key=lambda file: (partition_order(file["partitionId"]), file["closedAt"]),
+        key=lambda file: (file_names.partition_order(file["partitionId"]), file["closedAt"]),
     )
     return document | {"files": files, "eventCount": sum(file["eventCount"] for file in files)}
 
@@ -106,15 +106,15 @@ def manifest_bytes(document: Mapping[str, Any]) -> bytes:
 
 
 def build_file_created_event(
-    file: CapturedFile, *, topic: str, hub: str, cloud: bool, kind: str = "AzureBlockBlob"
+    file: CapturedFile, *, topic: str, hub: str, cloud: bool
 ) -> dict[str, Any]:
-    """In Event Grid's shape, or in that of CloudEvents 1.0. Its id is made of the file: whoever
-    gets it twice knows."""
+    """In the format of Event Grid or of CloudEvents 1.0. Its id follows from the file, so that a
+    receiver recognizes a duplicate."""
     event_id = hashlib.sha256(f"{topic}\n{hub}\n{file.url}\n{file.sha256}".encode()).hexdigest()
     created = format_time(file.named_s * 1000)
     data = {
         "fileUrl": file.url,
-        "fileType": kind,
+        "fileType": "AzureBlockBlob",
         "partitionId": file.partition,
         "sizeInBytes": file.bytes,
         "eventCount": file.count,
@@ -149,7 +149,3 @@ def build_file_created_event(
 def format_time(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def partition_order(partition: str) -> tuple[int, str]:
-    return (int(partition), "") if partition.isdecimal() else (-1, partition)

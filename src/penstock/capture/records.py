@@ -1,6 +1,6 @@
-"""Records of captured Avro files, opened: sequence numbers for checks, columns for DataFrames.
+"""Decode the records of captured Avro files.
 
-Files may come from anybody: every length is checked before it is used. Raises DamagedFile.
+Files are untrusted: every length is checked before it is used. Raises DamagedAvroFile.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from penstock.capture.container import DamagedAvroFile
+from penstock.model.capture import SequenceRange
 
 Value = int | float | str | bytes
 _DOUBLE = struct.Struct("<d")
@@ -43,7 +44,7 @@ class CaptureRecord:
 
     @property
     def enqueued_us(self) -> int:
-        """Microseconds; the annotation knows more than the text of .NET's kind."""
+        """Microseconds. The annotation is more exact than a text in .NET's format."""
         exact = self.system.get(_TIME)
         if isinstance(exact, int):
             return exact * 1000
@@ -51,7 +52,7 @@ class CaptureRecord:
 
 
 def read_capture_records(count: int, block: bytes) -> Iterator[CaptureRecord]:
-    """Of one block, which holds so many and nothing else."""
+    """The records of one block, which has `count` of them and nothing else."""
     at = 0
     for _ in range(count):
         record = CaptureRecord(block, at)
@@ -62,8 +63,8 @@ def read_capture_records(count: int, block: bytes) -> Iterator[CaptureRecord]:
 
 
 def is_iso_time(text: str) -> bool:
-    """Which of the two forms EnqueuedTimeUtc has: a file tells it itself, whatever the destination
-    is told to write by now.
+    """Which of the two formats EnqueuedTimeUtc has. The file decides: the destination's setting may
+    have changed since.
 
     >>> is_iso_time("9/26/2017 8:05:27 PM"), is_iso_time("2017-09-26T20:05:27.0000000Z")
     (False, True)
@@ -73,7 +74,7 @@ def is_iso_time(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def parse_time_us(text: str) -> int:
-    """Of EnqueuedTimeUtc, in .NET's form or in ISO 8601."""
+    """Parse EnqueuedTimeUtc, in .NET's format or in ISO 8601."""
     match = _NET.fullmatch(text)
     try:
         if match is not None:
@@ -81,11 +82,11 @@ def parse_time_us(text: str) -> int:
             hour = hour % 12 + (12 if match[7] == "PM" else 0)
             at = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
         else:
-            # .NET writes seven digits of a second: Python takes six.
+            # .NET writes seven digits of a second; Python accepts six.
             at = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
             at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     except ValueError:
-        raise DamagedAvroFile("EnqueuedTimeUtc is no time.") from None
+        raise DamagedAvroFile("EnqueuedTimeUtc is not a time.") from None
     return (at - _EPOCH) // _US
 
 
@@ -118,11 +119,11 @@ def _read_text(block: bytes, at: int) -> tuple[str, int]:
 
 
 def _read_map(block: bytes, at: int) -> tuple[dict[str, Value], int]:
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     while True:
         count, at = decode_long(block, at)
         if count == 0:
-            return found, at
+            return values, at
         if count < 0:
             count = -count
             _, at = decode_long(block, at)
@@ -132,10 +133,10 @@ def _read_map(block: bytes, at: int) -> tuple[dict[str, Value], int]:
             )
         for _ in range(count):
             name, at = _read_text(block, at)
-            found[name], at = _value(block, at)
+            values[name], at = _read_value(block, at)
 
 
-def _value(block: bytes, at: int) -> tuple[Value, int]:
+def _read_value(block: bytes, at: int) -> tuple[Value, int]:
     branch, at = decode_long(block, at)
     if branch == 0:
         return decode_long(block, at)
@@ -150,16 +151,16 @@ def _value(block: bytes, at: int) -> tuple[Value, int]:
     raise DamagedAvroFile(f"Branch {branch} of a union of four.")
 
 
-def to_ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of numbers that follow each other, first and behind the last.
+def to_ranges(numbers: Sequence[int]) -> list[SequenceRange]:
+    """Group consecutive numbers into ranges.
 
-    >>> ranges_of([1, 2, 3, 7])
+    >>> to_ranges([1, 2, 3, 7])
     [(1, 4), (7, 8)]
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[SequenceRange] = []
     for number in numbers:
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = (ranges[-1][0], number + 1)
         else:
-            found.append((number, number + 1))
-    return found
+            ranges.append((number, number + 1))
+    return ranges

@@ -1,5 +1,5 @@
 """A window's file while it is written: block by block into a spool, so that memory holds one block
-whatever the window's size; then put in place whole."""
+whatever the window's size; then uploaded whole."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from penstock.capture import container
-from penstock.capture.destinations import DestinationError, FileStore
+from penstock.capture.storage import DestinationError, FileStore
 
-TRIES = 5
+UPLOAD_TRIES = 5
 _PAUSE_S = 0.5
 
 
 class WindowFile(Protocol):
-    """Of one format."""
+    """A file in one format."""
 
     def add(self, count: int, block: bytes) -> None: ...
 
     def close(self) -> tuple[int, str]:
-        """On disk: its size and its sha256, in hexadecimal."""
+        """Flush to disk. Returns size and hexadecimal SHA-256."""
         ...
 
     def discard(self) -> None:
-        """It is not wanted; harmless when done before."""
+        """Delete the file. May be called after `close`, and twice."""
         ...
 
 
 class AvroFile:
-    """Avro blocks as they come, framed."""
+    """Frames Avro blocks as they come."""
 
     def __init__(self, path: Path, *, name: str, deflate: bool) -> None:
         self.path = path
@@ -68,33 +68,16 @@ def upload_file(
     source: Path,
     path: str,
     *,
-    tries: int = TRIES,
+    tries: int = UPLOAD_TRIES,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Into its place, trying again for some seconds: what is spooled need not be read again.
-    Raises DestinationError."""
-    for tried in range(tries):
+    """Put a spooled file in place, with retries for some seconds: a failure means that its events
+    are read again. Raises DestinationError."""
+    for attempt in range(tries):
         try:
             store.put(source, path)
             return
         except DestinationError:
-            if tried == tries - 1:
+            if attempt == tries - 1:
                 raise
-            pause(_PAUSE_S * 2**tried)
-
-
-def spool_directory(wanted: Path) -> Path:
-    """Where files are written before they are put in place; private. An executor on another
-    machine has no such directory: it makes one of its own."""
-    wanted.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return wanted
-
-
-def remove_stale_spools(spool: Path) -> int:
-    """Remove what a killed job left; how many files that were."""
-    if not spool.is_dir():
-        return 0
-    left = [file for file in spool.iterdir() if file.is_file()]
-    for file in left:
-        file.unlink(missing_ok=True)
-    return len(left)
+            pause(_PAUSE_S * 2**attempt)

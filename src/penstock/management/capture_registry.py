@@ -1,240 +1,155 @@
-"""How Capture is, hub by hub: what the job reports, beside what the service knows itself.
+"""What capture jobs reported, and the status of each hub that follows from it.
 
-Nothing of it is kept over a restart: whoever runs tells again.
+Kept in memory: after a restart the job reports again within seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from typing import Any
 
-import msgspec
-
-from penstock.capture.description import CaptureDescription
+from penstock.capture.description import parse_description
 from penstock.capture.destinations import Destination, redact_url, resolve_destination
-from penstock.capture.runs import (
-    CaptureHistory,
-    CaptureRun,
-    FileLocation,
-    RunProgress,
-    load_history,
-    load_locations,
-    load_runs,
+from penstock.capture.status import (
+    RECENT_FILES_MAX,
+    CaptureReport,
+    CaptureState,
+    CaptureStatus,
+    DestinationSummary,
 )
 from penstock.model import names
+from penstock.model.capture import CaptureDescription, CaptureHistory, CaptureRun, HubCapture
 from penstock.model.entities import Hub
 from penstock.model.errors import AlreadyExists, ArgumentError, PenstockError
 
 REPORTS_MAX = 4096
-RECENT_FILES_MAX = 10
 TEXT_MAX = 2048
 SILENT_MS = 60_000  # the job reports every few seconds
-STARTING_MS = 120_000  # Spark takes its time to start
-CLAIM_MS = 90_000  # a job that did not ask for so long is gone: it asks nothing while Spark starts
-RETENTION_PERCENT = 50  # of it: behind further than that is worth a warning
+STARTING_MS = 120_000  # time for Spark to start
+CLAIM_MS = (
+    90_000  # a job that sent no request for this long is gone; it sends none while Spark starts
+)
 _PARTITIONS_MAX = 4096
 
-
-class CaptureState(StrEnum):
-    OFF = "Off"
-    STARTING = "Starting"
-    RUNNING = "Running"
-    WAITING = "Waiting"  # for storage, for the service, or for the job: it is tried again
-    FAILED = "Failed"  # somebody has to do something
-
-
-class DestinationSummary(msgspec.Struct, frozen=True):
-    """One that may be captured to; without credentials."""
-
-    name: str
-    url: str
-
-
-class RecentFile(msgspec.Struct, frozen=True):
-    """One of the last that were written: when its window closed, and when it was complete at the
-    destination (0: unknown)."""
-
-    url: str
-    ms: int
-    events: int
-    bytes: int
-    written_ms: int = 0
-
-
-class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job tells of one run. `captured` is the next event of each partition that is in no
-    file yet."""
-
-    run: str
-    state: CaptureState = CaptureState.RUNNING
-    captured: dict[str, int] = {}
-    reached: dict[str, RunProgress] = {}
-    backlog_seconds: float = 0.0
-    last_file: str = ""
-    last_file_ms: int = 0
-    recent_files: list[RecentFile] = []  # the newest first
-    files: int = 0
-    events: int = 0
-    lost: int = 0
-    last_error: str = ""
-    is_finished: bool = False  # of a run that is over: all of it is in files
-
-
-class CaptureStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one hub, for people and programs."""
-
-    namespace: str
-    hub: str
-    state: CaptureState
-    destination: str
-    encoding: str
-    interval_seconds: int
-    size_limit_bytes: int
-    backlog_events: int
-    backlog_seconds: float
-    last_file: str
-    last_file_ms: int
-    recent_files: list[RecentFile]
-    files: int
-    events: int
-    lost_events: int
-    last_error: str
-    updated_ms: int
-    retention_hours: int
-    created_ms: int  # of the hub: files named before that are of one that was deleted
-    past: CaptureHistory  # all runs that are over and done
-    places: list[FileLocation]  # where files lie: as it is now, then as it was before
-
-    @property
-    def warning_text(self) -> str | None:
-        """What an operator should look at."""
-        told = []
-        if self.state in (CaptureState.FAILED, CaptureState.WAITING):
-            told.append(f"is {self.state.lower()}: {self.last_error or 'no reason was told'}")
-        if self.is_endangered:
-            left_h = max(0.0, self.retention_hours - self.backlog_seconds / 3600)
-            told.append(
-                f"is {self.backlog_seconds / 3600:.1f} hours behind: in {left_h:.1f} hours "
-                "retention begins to drop events that are in no file"
-            )
-        return f"Capture of {self.namespace}/{self.hub} {'; it '.join(told)}" if told else None
-
-    @property
-    def is_endangered(self) -> bool:
-        limit_s = self.retention_hours * 36 * RETENTION_PERCENT
-        return self.backlog_events > 0 and self.backlog_seconds >= limit_s
+_TimedReport = tuple[CaptureReport, int]  # and when it came
 
 
 class CaptureRegistry:
-    """What is known of all captures. `trouble` is the service's own word, where no job can run."""
+    """Used on the event loop's thread. `trouble` is why the service itself can run no job."""
 
     def __init__(self, destinations: Sequence[Destination] = ()) -> None:
         self.destinations = list(destinations)
         self.trouble = ""
-        self._reports: dict[tuple[str, str], tuple[CaptureReport, int]] = {}
-        self._done_ms: dict[tuple[str, str], int] = {}
-        self._job: tuple[str, int] | None = None  # whose turn it is, and when it last asked
-        self._since_ms: int | None = None  # when it was first looked at: a job needs time to come
+        self._reports: dict[tuple[str, str], _TimedReport] = {}  # by hub id and run id
+        self._stored_ms: dict[tuple[str, str], int] = {}
+        self._job: tuple[str, int] | None = None  # the job that holds the claim, its last request
+        self._since_ms: int | None = None  # first status request: a job needs time to start
 
     def claim(self, job: str, *, now_ms: int) -> None:
-        """One job at a time: two would write each other's files. AlreadyExists."""
+        """Let one job at a time work: two would overwrite each other's files. Raises
+        AlreadyExists."""
         if len(job) > TEXT_MAX:
-            raise ArgumentError(f"A job's id is above {TEXT_MAX} characters.")
+            raise ArgumentError(f"The id of a capture job has more than {TEXT_MAX} characters.")
         if self._job is not None and self._job[0] != job and now_ms - self._job[1] < CLAIM_MS:
             raise AlreadyExists(
-                f"Another capture job ({names.quote_text(self._job[0])}) is at work: stop "
-                "it; where "
-                "'penstock serve' runs it, with 'run = false' in [capture]."
+                f"Another capture job ({names.quote_text(self._job[0])}) is running: stop it. The "
+                "job of 'penstock serve' is switched off by 'run = false' in [capture]."
             )
         self._job = (job, now_ms)
 
-    def infos(self) -> list[DestinationSummary]:
-        return [DestinationSummary(each.name, redact_url(each.url)) for each in self.destinations]
+    def last_poll_age_ms(self, now_ms: int) -> int | None:
+        """How long ago a job asked for its runs; None when none ever did."""
+        return None if self._job is None else now_ms - self._job[1]
+
+    def summarize_destinations(self) -> list[DestinationSummary]:
+        return [
+            DestinationSummary(destination.name, redact_url(destination.url))
+            for destination in self.destinations
+        ]
 
     def put(self, hub: Hub, report: CaptureReport, *, now_ms: int) -> bool:
-        """True if nothing was known of the run. Raises ArgumentError."""
-        files = [each.url for each in report.recent_files]
-        if len(files) > RECENT_FILES_MAX:
-            raise ArgumentError(f"A report tells of {RECENT_FILES_MAX} files at most.")
-        for text in (report.run, report.last_file, report.last_error, *files):
+        """Replace the run's last report. Returns whether it had none. Raises ArgumentError."""
+        urls = [file.url for file in report.recent_files]
+        if len(urls) > RECENT_FILES_MAX:
+            raise ArgumentError(f"A capture report has more than {RECENT_FILES_MAX} files.")
+        for text in (report.run, report.last_file, report.last_error, *urls):
             if len(text) > TEXT_MAX:
-                raise ArgumentError(f"A text of a capture's report is above {TEXT_MAX} characters.")
+                raise ArgumentError(f"A text of a capture report is above {TEXT_MAX} characters.")
         if len(report.captured) > _PARTITIONS_MAX:
-            raise ArgumentError(f"A report of more than {_PARTITIONS_MAX} partitions.")
+            raise ArgumentError(f"A capture report has more than {_PARTITIONS_MAX} partitions.")
         key = (hub.id, report.run)
         is_new = self._reports.pop(key, None) is None
-        if len(self._reports) >= REPORTS_MAX:
-            del self._reports[next(iter(self._reports))]
+        _make_room(self._reports)
         self._reports[key] = (report, now_ms)
         return is_new
 
     def is_due(self, hub: Hub, run: str, *, now_ms: int, every_ms: int) -> bool:
-        """Whether something that is done so often for each run is to be done now."""
-        since_ms = self._done_ms.get((hub.id, run))
+        """Whether the run's progress was not stored for `every_ms`. Counts as stored from now on
+        if so."""
+        since_ms = self._stored_ms.get((hub.id, run))
         if since_ms is not None and 0 <= now_ms - since_ms < every_ms:
             return False
-        if len(self._done_ms) >= REPORTS_MAX:
-            del self._done_ms[next(iter(self._done_ms))]
-        self._done_ms[hub.id, run] = now_ms
+        _make_room(self._stored_ms)
+        self._stored_ms[hub.id, run] = now_ms
         return True
-
-    def asked_ms_ago(self, now_ms: int) -> int | None:
-        """How long ago a job asked what there is to do; None when none ever did."""
-        return None if self._job is None else now_ms - self._job[1]
 
     def status(self, hub: Hub, ends: Mapping[str, int], *, now_ms: int) -> CaptureStatus:
         """`ends` is the next event of each partition."""
         if self._since_ms is None:
             self._since_ms = now_ms
-        description = hub.metadata.get("capture", {})
-        runs = load_runs(hub.metadata.get("captureRuns"))
-        told = [self._reports[key] for run in runs if (key := (hub.id, run.id)) in self._reports]
-        newest = _worst(told)
-        state, error = self._judge_state(description, runs, newest, now_ms)
-        report = told[-1][0] if told else CaptureReport(run="")
-        settings = CaptureDescription.of(description)
-        past = load_history(hub.metadata.get("capturePast"))
-        wrote: list[CaptureHistory | CaptureReport] = [past, *(each for each, _ in told)]
-        if past.last_file_ms > report.last_file_ms:
-            report = msgspec.structs.replace(
-                report, last_file=past.last_file, last_file_ms=past.last_file_ms
-            )
+        capture = hub.capture
+        reports = [
+            self._reports[key] for run in capture.runs if (key := (hub.id, run.id)) in self._reports
+        ]
+        newest = _select_report(reports)
+        state, error = self._judge_state(capture, newest, now_ms)
+        settings = parse_description(capture.description or {})
+        past = capture.past or CaptureHistory()
+        written: list[CaptureHistory | CaptureReport] = [past, *(report for report, _ in reports)]
+        last = written[-1] if written[-1].last_file_ms >= past.last_file_ms else past
         return CaptureStatus(
             namespace=hub.namespace,
             hub=hub.name,
             state=state,
-            destination=self._destination(settings),
+            destination=self._destination_url(settings),
             encoding=settings.encoding,
             interval_seconds=settings.interval_s,
             size_limit_bytes=settings.size_bytes,
-            backlog_events=sum(self._backlog(hub, run, ends) for run in runs),
-            backlog_seconds=self._backlog_seconds(hub, runs, ends, now_ms),
-            last_file=report.last_file,
-            last_file_ms=report.last_file_ms,
-            recent_files=report.recent_files,
-            files=sum(each.files for each in wrote),
-            events=sum(each.events for each in wrote),
-            lost_events=sum(each.lost for each in wrote),
+            backlog_events=sum(self._backlog(hub, run, ends) for run in capture.runs),
+            backlog_seconds=self._backlog_seconds(hub, capture.runs, ends, now_ms),
+            last_file=last.last_file,
+            last_file_ms=last.last_file_ms,
+            recent_files=reports[-1][0].recent_files if reports else [],
+            files=sum(source.files for source in written),
+            events=sum(source.events for source in written),
+            lost_events=sum(source.lost for source in written),
             last_error=error,
             updated_ms=newest[1] if newest else 0,
             retention_hours=hub.retention_hours,
             created_ms=hub.created_ms,
             past=past,
-            places=[settings.place, *reversed(load_locations(hub.metadata.get("capturePlaces")))],
+            places=[settings.location, *reversed(capture.places)],
         )
 
+    def captured_positions(self, hub: Hub, run: CaptureRun) -> dict[str, int]:
+        """Per partition the next event that is in no file, by the job's last report; after a
+        restart of the service by the progress in the catalog."""
+        report, _ = self._reports.get((hub.id, run.id), (None, 0))
+        stored = {key: progress.sequence for key, progress in run.reached.items()}
+        return run.starts | stored | ({} if report is None else report.captured)
+
     def _judge_state(
-        self,
-        description: Mapping[str, object],
-        runs: Sequence[CaptureRun],
-        newest: tuple[CaptureReport, int] | None,
-        now_ms: int,
+        self, capture: HubCapture, newest: _TimedReport | None, now_ms: int
     ) -> tuple[CaptureState, str]:
-        if not runs or not (description.get("enabled") or any(run.is_over for run in runs)):
+        runs = capture.runs
+        if not runs or not (capture.is_enabled or any(run.is_over for run in runs)):
             return CaptureState.OFF, ""
-        for each in [run.description or description for run in runs]:
-            if wrong := self._unusable(each):
-                return CaptureState.FAILED, wrong
+        for run in runs:
+            settings = parse_description(capture.description_of(run))
+            try:
+                resolve_destination(self.destinations, settings.account, settings.container)
+            except PenstockError as error:
+                return CaptureState.FAILED, str(error)
         if self.trouble:
             return CaptureState.FAILED, self.trouble
         if newest is None:
@@ -250,39 +165,25 @@ class CaptureRegistry:
         # A job keeps its last error for its own log; one that runs again has recovered from it.
         return report.state, "" if report.state is CaptureState.RUNNING else report.last_error
 
-    def _unusable(self, description: Mapping[str, object]) -> str:
-        settings = CaptureDescription.of(description)
-        try:
-            resolve_destination(self.destinations, settings.account, settings.container)
-        except PenstockError as error:
-            return str(error)
-        return ""
-
-    def _destination(self, settings: CaptureDescription) -> str:
+    def _destination_url(self, settings: CaptureDescription) -> str:
         try:
             return resolve_destination(self.destinations, settings.account, settings.container).url
         except PenstockError:
             return names.quote_text(settings.account)
 
-    def captured_positions(self, hub: Hub, run: CaptureRun) -> dict[str, int]:
-        """How far the run's job has told that it is, also before the service was started anew."""
-        report, _ = self._reports.get((hub.id, run.id), (None, 0))
-        kept = {key: each.sequence for key, each in run.reached.items()}
-        return run.starts | kept | ({} if report is None else report.captured)
-
     def _backlog(self, hub: Hub, run: CaptureRun, ends: Mapping[str, int]) -> int:
         captured = self.captured_positions(hub, run)
-        wanted = run.stops if run.stops is not None else ends
+        stops = run.stops if run.stops is not None else ends
         return sum(
-            max(0, wanted.get(key, first) - max(first, captured.get(key, first)))
+            max(0, stops.get(key, first) - max(first, captured.get(key, first)))
             for key, first in run.starts.items()
         )
 
     def _backlog_seconds(
         self, hub: Hub, runs: Sequence[CaptureRun], ends: Mapping[str, int], now_ms: int
     ) -> float:
-        """How old the oldest event is that is in no file, about: as reported, and what passed since
-        in silence. Where no job ever came, since Capture was switched on."""
+        """About how old the oldest event is that is in no file: as reported, plus the time without
+        a report. Without any report, the time since Capture was switched on."""
         ages = [0.0]
         for run in runs:
             report, at_ms = self._reports.get((hub.id, run.id), (None, 0))
@@ -299,9 +200,14 @@ class CaptureRegistry:
         return max(ages)
 
 
-def _worst(told: Sequence[tuple[CaptureReport, int]]) -> tuple[CaptureReport, int] | None:
-    """Of several runs the one that waits or failed speaks for all; else the newest."""
-    for each in reversed(told):
-        if each[0].state in (CaptureState.WAITING, CaptureState.FAILED):
-            return each
-    return told[-1] if told else None
+def _select_report(reports: Sequence[_TimedReport]) -> _TimedReport | None:
+    """The report of a run that waits or failed, if there is one; else the newest run's."""
+    for timed in reversed(reports):
+        if timed[0].state in (CaptureState.WAITING, CaptureState.FAILED):
+            return timed
+    return reports[-1] if reports else None
+
+
+def _make_room(entries: dict[tuple[str, str], Any]) -> None:
+    if len(entries) >= REPORTS_MAX:
+        del entries[next(iter(entries))]

@@ -16,6 +16,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from penstock.capture.status import (
+    CaptureReport,
+    CaptureStatus,
+    DestinationSummary,
+    RunAssignment,
+)
 from penstock.io.http_client import HttpClient
 from penstock.io.runtime_file import read_runtime
 from penstock.management import resources as arm
@@ -24,7 +30,6 @@ from penstock.management.jobs import JobState
 from penstock.management.resources import (
     AccessKeys,
     AuthorizationRuleResource,
-    CaptureStatus,
     ConsumerGroupResource,
     EventHubResource,
     NamespaceResource,
@@ -40,7 +45,6 @@ from penstock.model.errors import (
 __all__ = [
     "AccessKeys",
     "AuthorizationRuleResource",
-    "CaptureStatus",
     "ConsumerGroupResource",
     "EventHubResource",
     "ManagementClient",
@@ -368,24 +372,23 @@ class ManagementClient:
     # --- Capture ----------------------------------------------------------------------------------
 
     def capture_status(self) -> list[CaptureStatus]:
-        """Of every hub that has a captureDescription, on or off."""
+        """The status of every hub that has a captureDescription, on or off."""
         return self._read_list(CaptureStatus, f"{_OWN}/capture")
 
-    def capture_destinations(self) -> list[dict[str, str]]:
+    def capture_destinations(self) -> list[DestinationSummary]:
         """What `storageAccountResourceId` may name: name and url, without credentials."""
-        return self._list(f"{_OWN}/captureDestinations")
+        return msgspec.convert(self._list(f"{_OWN}/captureDestinations"), list[DestinationSummary])
 
-    def capture_runs(self, job: str | None = None) -> list[dict[str, Any]]:
-        """What a capture job has to do: namespace, hub, hub_id, run, description. A job says which
-        it is: AlreadyExists while another one is at it."""
-        return self._list(f"{_OWN}/captureRuns", job=job)
+    def capture_runs(self, job: str | None = None) -> list[RunAssignment]:
+        """All unfinished runs. A capture job gives its id; raises AlreadyExists while another one
+        works."""
+        return msgspec.convert(self._list(f"{_OWN}/captureRuns", job=job), list[RunAssignment])
 
-    def report_capture(self, namespace: str, hub: str, report: Mapping[str, Any]) -> None:
-        """A capture job's report of one run, in the API's own words."""
-        self.call("PUT", f"{_own_hub(namespace, hub)}/capture", dict(report))
+    def report_capture(self, namespace: str, hub: str, report: CaptureReport) -> None:
+        self.call("PUT", f"{_own_hub(namespace, hub)}/capture", msgspec.to_builtins(report))
 
     def backfill_capture(self, namespace: str, hub: str, since: str) -> list[dict[str, Any]]:
-        """Capture what is retained from before it was switched on: partition, events."""
+        """Capture retained events from before it was switched on. Returns partition and events."""
         path = f"{_own_hub(namespace, hub)}/capture/backfill"
         return list(self.call("POST", path, {"since": since})["value"])
 

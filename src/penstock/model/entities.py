@@ -9,6 +9,13 @@ from typing import Any
 import msgspec
 
 from penstock.model import limits
+from penstock.model.capture import (
+    HubCapture,
+    decode_capture,
+    encode_capture,
+    has_capture_runs,
+    stored_description,
+)
 from penstock.model.names import GroupName, HubName, NamespaceName, PublisherName, RuleName
 
 
@@ -83,7 +90,23 @@ class Hub(msgspec.Struct, frozen=True, kw_only=True):
     retention_hours: int = limits.RETENTION_HOURS_DEFAULT
     status: HubStatus = HubStatus.ACTIVE
     user_metadata: str = ""
-    metadata: dict[str, Any] = {}  # as in Namespace
+    metadata: dict[str, Any] = {}  # as in Namespace, and the Capture state
+
+    @property
+    def capture(self) -> HubCapture:
+        """Decoded at each access. Raises msgspec.ValidationError, see `decode_capture`."""
+        return decode_capture(self.metadata)
+
+    @property
+    def capture_description(self) -> dict[str, Any] | None:
+        return stored_description(self.metadata)
+
+    @property
+    def has_capture_runs(self) -> bool:
+        return has_capture_runs(self.metadata)
+
+    def replace_capture(self, capture: HubCapture) -> Hub:
+        return msgspec.structs.replace(self, metadata=encode_capture(self.metadata, capture))
 
 
 class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,7 +48,8 @@ _SEGMENT = re.compile(r"[0-9]{20}\.log")
 _LEFT_OUT = ("runtime.json", "capture.token", "portal.token", "lock", MANIFEST)
 _CAPTURE = "capture"  # the state of the job that the service runs
 _CAPTURED = "captured"  # the destination of a service that names none
-_LEDGERS = f"{_CAPTURE}/*/ledger.sqlite"
+# The second is of a run that no job has opened since version 0.1.
+_CAPTURE_STATES = (f"{_CAPTURE}/*.sqlite", f"{_CAPTURE}/*/ledger.sqlite")
 _JOB_ID = f"{_CAPTURE}/job-id"
 _MANIFEST_BYTES_MAX = 256 * 1024 * 1024
 
@@ -86,7 +87,7 @@ def data_size(data: Path) -> int:
     return sum(
         file.stat().st_size
         for file in _files_below(data)
-        if file.relative_to(data).parts[0] != _CAPTURE or file.match(_LEDGERS)
+        if file.relative_to(data).parts[0] != _CAPTURE or any(map(file.match, _CAPTURE_STATES))
     )
 
 
@@ -101,7 +102,7 @@ def back_up(
         raise NotFound(f"{data} is no data directory of Penstock.")
     _make_empty(place)
     copier = _BackupCopier(data, place, report)
-    copier.copy_ledgers()
+    copier.copy_capture_states()
     copier.copy_databases()
     copier.copy_captured()
     copier.copy_log()
@@ -177,7 +178,7 @@ def restore_to(
 
 def verify(data: Path) -> BackupVerification:
     """Verify the log, and the integrity of the databases. Raises DataDirectoryError."""
-    for file in sorted((*data.glob("*.sqlite"), *data.glob(_LEDGERS))):
+    for file in sorted((*data.glob("*.sqlite"), *_capture_states(data))):
         with closing(_read_only(file)) as connection:
             try:
                 said = connection.execute("PRAGMA integrity_check(1)").fetchone()
@@ -205,18 +206,18 @@ class _BackupCopier:
         self._report = report
         self.files: list[CopiedFile] = []
 
-    def copy_ledgers(self) -> None:
+    def copy_capture_states(self) -> None:
         """The state files of Capture, and the id of its job."""
         if (self._data / _JOB_ID).is_file():
             self._copy(self._data / _JOB_ID)
-        for file in sorted(self._data.glob(_LEDGERS)):
+        for file in _capture_states(self._data):
             try:
                 self._copy_database(file)
             except DataDirectoryError:
                 if file.exists():
                     raise
-                # Its run has ended, and the job has removed it meanwhile.
-                _remove((self._place / file.relative_to(self._data)).parent)
+                # The job has removed it meanwhile: its run or its hub is gone.
+                (self._place / file.relative_to(self._data)).unlink(missing_ok=True)
 
     def copy_databases(self) -> None:
         """The catalog first: it decides which logs are copied."""
@@ -430,6 +431,10 @@ def _flush_all(place: Path) -> None:
             finally:
                 os.close(opened)
         fsync_directory(Path(root))
+
+
+def _capture_states(data: Path) -> list[Path]:
+    return sorted(file for pattern in _CAPTURE_STATES for file in data.glob(pattern))
 
 
 def _remove(folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Capture beside the broker: a process of its own, started when a hub needs it and watched.
+"""The capture job's process, started while a hub is captured, and the health of Capture.
 
-A service that captures nothing pays nothing: no process, no Spark, no memory.
+A service that captures nothing has no such process, no Spark and no memory for it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from penstock.broker import Broker
-from penstock.capture.description import CaptureDescription
+from penstock.capture.description import parse_description
 from penstock.capture.destinations import resolve_destination
-from penstock.capture.runs import load_runs
+from penstock.capture.status import CaptureState, CaptureStatus
 from penstock.catalog.api import Catalog, CatalogChange
-from penstock.management.capture_registry import CaptureRegistry, CaptureState, CaptureStatus
+from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
@@ -46,15 +46,15 @@ _MISSING = (
 )
 _FLAGS = ("host", "amqp_port", "amqps_port", "https_port", "admin_port")
 _WARN_EVERY_MS = 600_000
-_SUPERVISE_EVERY_S = 60.0  # at the latest; a change of the catalog is looked at at once
-_HUNG_MS = 300_000  # the job asks every other second, but not while Spark starts or storage is slow
-_START_S = 300.0  # to its first question: on a busy machine Python alone takes its time
-_ENDS_MAX = 3  # in a row; fewer happen
+_SUPERVISE_EVERY_S = 60.0  # at the latest; a change of the catalog is handled at once
+_HUNG_MS = 300_000  # the job polls every two seconds, but not while Spark starts or storage is slow
+_START_S = 300.0  # until its first poll: on a busy machine Python alone takes long
+_EXITS_MAX = 3  # in a row, before it is reported
 _log = logging.getLogger("penstock.capture")
 
 
 class CaptureSupervisor:
-    """Keeps the job's process as long as some hub needs it. Used on the loop's thread."""
+    """Keeps the job's process while some hub needs it. Used on the event loop's thread."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class CaptureSupervisor:
         self._children = children
         self._catalog = catalog
         self._registry = registry
-        self._child = msgspec.structs.replace(child, heard=self._hear)
-        self._ending = ""  # what there is to say of a process that keeps ending
+        self._child = msgspec.structs.replace(child, heard=self._on_status)
+        self._exit_error = ""  # of a process that exits again and again
         self._task = PeriodicTask(
             "capture supervision", self._supervise, clock, interval_s=_SUPERVISE_EVERY_S
         )
@@ -92,31 +92,34 @@ class CaptureSupervisor:
         await self._children.stop(NAME)
 
     async def _supervise(self) -> str | None:
-        """Start or stop the process as the catalog asks; return which hubs cannot be judged."""
-        wanted, problem = await self._is_wanted()
-        if wanted and (missing := missing_packages()):
+        """Start or stop the process as the catalog requires. Returns the hub whose settings cannot
+        be read."""
+        is_needed, problem = await self._is_needed()
+        if is_needed and (missing := missing_packages()):
             trouble = _MISSING.format(", ".join(missing))
             if self._registry.trouble != trouble:
                 _log.warning("%s", trouble)
             self._registry.trouble = trouble
             return problem
-        self._registry.trouble = self._ending
+        self._registry.trouble = self._exit_error
         runs = any(each.name == NAME for each in self._children.status())
-        if wanted and not runs:
+        if is_needed and not runs:
             _log.info("capture_started")
             self._children.start(self._child)
-        elif runs and not wanted:
+        elif runs and not is_needed:
             _log.info("capture_stopped reason=no_hub_is_captured")
             await self._children.stop(NAME)
         return problem
 
-    def _hear(self, status: ChildStatus) -> None:
-        """A process that answers speaks for itself; of one that never gets so far we have to."""
+    def _on_status(self, status: ChildStatus) -> None:
+        """Report a process that exits before it can report by itself."""
         is_down = status.state in (ChildState.STARTING, ChildState.WAITING)
-        self._ending = _describe_exit(status) if is_down and status.in_vain >= _ENDS_MAX else ""
-        self._registry.trouble = self._ending
+        self._exit_error = (
+            _describe_exit(status) if is_down and status.in_vain >= _EXITS_MAX else ""
+        )
+        self._registry.trouble = self._exit_error
 
-    async def _is_wanted(self) -> tuple[bool, str | None]:
+    async def _is_needed(self) -> tuple[bool, str | None]:
         """Whether some hub has something to capture and a destination that exists; and the first
         hub whose Capture settings cannot be read."""
         problem: str | None = None
@@ -124,7 +127,7 @@ class CaptureSupervisor:
         for namespace in self._catalog.namespaces():
             for hub in self._catalog.hubs(namespace.name):
                 await budget.spend()
-                if not hub.metadata.get("captureRuns"):
+                if not hub.has_capture_runs:
                     continue
                 try:
                     if self._is_usable(hub):
@@ -136,8 +139,9 @@ class CaptureSupervisor:
         return False, problem
 
     def _is_usable(self, hub: Hub) -> bool:
-        for run in load_runs(hub.metadata["captureRuns"]):
-            settings = CaptureDescription.of(run.description or hub.metadata["capture"])
+        capture = hub.capture
+        for run in capture.runs:
+            settings = parse_description(capture.description_of(run))
             with contextlib.suppress(PenstockError):
                 resolve_destination(
                     self._registry.destinations, settings.account, settings.container
@@ -147,7 +151,7 @@ class CaptureSupervisor:
 
 
 class CaptureServices:
-    """All of Capture that the service has: what is known of it, who watches, who runs it."""
+    """The service's parts of Capture: registry of reports, monitor, supervisor."""
 
     def __init__(
         self, settings: Settings, broker: Broker, catalog: Catalog, data: Path, clock: Clock
@@ -156,18 +160,16 @@ class CaptureServices:
         self._catalog = catalog
         self.registry = CaptureRegistry(destinations_of(settings.capture, data))
 
-        def ends(hub: Hub) -> dict[str, int]:
-            runtime = broker.hub(hub.namespace, hub.name)
-            return {
-                partition: runtime.status(index).last_sequence + 1
-                for index, partition in enumerate(runtime.partition_ids)
-            }
-
         self._clock = clock
-        self.watch = CaptureMonitor(catalog, self.registry, ends, clock.now_ms)
+        self.watch = CaptureMonitor(
+            catalog,
+            self.registry,
+            lambda hub: broker.hub(hub.namespace, hub.name).next_sequences(),
+            clock.now_ms,
+        )
 
     def start(self, children: ChildProcesses, facts: RuntimeDescription) -> CaptureSupervisor:
-        """Its process comes when a hub needs it: it is no door, and not waited for."""
+        """Start supervision. The process starts when a hub needs it; nothing waits for it."""
         probe = job_is_polling(children, self.registry, self._clock.now_ms)
         child = capture_child(self._settings, facts, probe)
         supervisor = CaptureSupervisor(children, self._catalog, self.registry, child, self._clock)
@@ -183,45 +185,45 @@ def missing_packages() -> list[str]:
 def job_is_polling(
     children: ChildProcesses, registry: CaptureRegistry, now_ms: Callable[[], int]
 ) -> Probe:
-    """Whether the job still asks what to do. A process that is new has to ask for itself: the last
-    question may be of the one before it."""
+    """Whether the job still polls. A new process has to poll itself: the last request may be of
+    the process before it."""
 
-    async def asks() -> bool:
+    async def is_polling() -> bool:
         at_ms = now_ms()
-        ago_ms = registry.asked_ms_ago(at_ms)
+        ago_ms = registry.last_poll_age_ms(at_ms)
         if ago_ms is None or ago_ms < 0:
-            return False  # nobody did, or the clock was set back: it asks again in a moment
+            return False  # no job ever did, or the clock was set back: it polls again soon
         for status in children.status():
             if status.name == NAME and status.state is ChildState.STARTING:
                 return at_ms - ago_ms > status.since_ms
         return ago_ms < _HUNG_MS
 
-    return asks
+    return is_polling
 
 
 def _describe_exit(status: ChildStatus) -> str:
     code = status.last_exit
     if code is None:
-        how = "no process at all"
+        how = "no process started"
     else:
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     return (
         f"The capture process ended {status.in_vain} times in a row, last with {how}: see the "
-        "service's log. It is started again."
+        "service's log. It is restarted."
     )
 
 
 def capture_child(settings: Settings, facts: RuntimeDescription, probe: Probe) -> ChildProcess:
-    """`penstock capture run`, told by its environment where the service is: others can read a
-    command's words."""
+    """`penstock capture run`. The environment names the service: other users can read command-line
+    arguments."""
     environ = {
         name: value
         for name, value in os.environ.items()
-        # These lead to another service, or are more than the job needs. All else is for the job,
-        # which loads what we loaded: credentials of destinations, and keys.
+        # These name another service, or are more than the job needs. The job loads the same
+        # configuration as the service and needs the others: credentials of destinations, keys.
         if name not in ("PENSTOCK_CONNECTION_STRING", "PENSTOCK_CONTEXT", "PENSTOCK_ADMIN_TOKEN")
     }
-    # Flags that won over file and environment: without them it might refuse what we could load.
+    # Flags take precedence over file and environment; the job must load the same settings.
     environ |= {
         f"PENSTOCK_{field.upper()}": str(value)
         for field in _FLAGS
@@ -234,7 +236,7 @@ def capture_child(settings: Settings, facts: RuntimeDescription, probe: Probe) -
         "PENSTOCK_DATA": facts.data,
         "PENSTOCK_CAPTURE_STATE": str(settings.data.resolve() / "capture"),
         "PENSTOCK_LOG_LEVEL": settings.log_level,
-        "MALLOC_ARENA_MAX": "2",  # Java's threads would keep an arena of memory each
+        "MALLOC_ARENA_MAX": "2",  # each thread of Java would keep an arena of memory
     }
     environ.pop("PENSTOCK_CONFIG", None)
     if settings.config is not None:
@@ -246,7 +248,7 @@ def capture_child(settings: Settings, facts: RuntimeDescription, probe: Probe) -
 
 
 class CaptureMonitor:
-    """What health and metrics tell, and the log warns of, of all captures."""
+    """The status of all captured hubs for health, metrics and log warnings."""
 
     def __init__(
         self,
@@ -262,25 +264,25 @@ class CaptureMonitor:
         self._warned: dict[str, int] = {}
 
     async def statuses(self) -> list[CaptureStatus]:
-        """Of every hub with a capture description, a bounded number of hubs per event-loop turn. A
-        hub whose settings cannot be read is left out; the capture supervision names it."""
-        found: list[CaptureStatus] = []
+        """The status of every hub with a capture description, a bounded number of hubs per
+        event-loop turn. A hub whose settings cannot be read is left out; supervision reports it."""
+        statuses: list[CaptureStatus] = []
         budget = TurnBudget()
         for namespace in self._catalog.namespaces():
             for hub in self._catalog.hubs(namespace.name):
                 await budget.spend()
-                if "capture" in hub.metadata:
+                if hub.capture_description is not None:
                     with contextlib.suppress(Exception):
                         ends = self._ends(hub)
-                        found.append(self._registry.status(hub, ends, now_ms=self._now_ms()))
+                        statuses.append(self._registry.status(hub, ends, now_ms=self._now_ms()))
                         await budget.spend(hub.partition_count)
-        return found
+        return statuses
 
     @staticmethod
     def check(statuses: Sequence[CaptureStatus]) -> Finding:
-        """Capture that does not run is named; it does not make the broker unready."""
+        """Capture that does not run is reported; it does not make the broker unready."""
         for state in (CaptureState.FAILED, CaptureState.WAITING):
-            bad = [each for each in statuses if each.state is state]
+            bad = [status for status in statuses if status.state is state]
             if bad:
                 more = f" (and {len(bad) - 1} more hubs)" if len(bad) > 1 else ""
                 text = f"{bad[0].warning_text}{more}"
@@ -294,7 +296,7 @@ class CaptureMonitor:
         return [warning for status in statuses if (warning := status.warning_text)]
 
     async def log_warnings(self) -> None:
-        """Every ten minutes the same one, not more often."""
+        """The same warning at most every ten minutes."""
         now_ms = self._now_ms()
         for status in await self.statuses():
             key = f"{status.namespace}/{status.hub}"

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import LagRow
-from penstock.management.capture_registry import CaptureState
+from penstock.capture.status import CaptureState
 from penstock.model.metrics import FLUSH_BOUNDS_S, LATENCY_BOUNDS_MS, FlushLatencies
 from penstock.service.capture_process import CaptureMonitor
 from penstock.service.periodic_tasks import TurnBudget

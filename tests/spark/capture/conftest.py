@@ -12,12 +12,12 @@ import pytest
 from tests.spark.capture.storages import S3Server, TlsAzurite, s3_server
 from tests.spark.cluster import STARTS_MAX, TOO_BUSY
 
-from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureDescription
+from penstock.capture.description import NAME_FORMAT_DEFAULT
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.hub_files import FileLocationFilter
-from penstock.capture.ledger import CaptureStateFile
+from penstock.model.capture import CaptureDescription
 from penstock.spark.capture.plan import CapturePlan
-from penstock.spark.capture.verify import CaptureVerification, verify
+from penstock.spark.capture.verify import CaptureVerification, ExpectedRange, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +64,7 @@ RunCapture = Callable[[CapturePlan], None]
 
 @pytest.fixture
 def run_capture(spark: SparkSession) -> RunCapture:
-    """Runs a plan until all that it asks for is in the ledger."""
+    """Runs a plan until its state says that all is captured."""
     return lambda plan: run_plan(spark, plan)
 
 
@@ -87,11 +87,11 @@ def run_plan(spark: SparkSession, plan: CapturePlan) -> None:
 
 def wait_until_drained(plan: CapturePlan, query: Any, seconds: float = 120) -> None:
     assert plan.stops is not None
-    ledger = CaptureStateFile(plan.ledger)
+    ledger = plan.open_state()
     try:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            places = ledger.places()
+            places = ledger.starts()
             if all(
                 key in places and places[key].sequence >= stop
                 for key, stop in plan.stops.items()
@@ -101,7 +101,7 @@ def wait_until_drained(plan: CapturePlan, query: Any, seconds: float = 120) -> N
             if not query.isActive:
                 raise AssertionError(f"the query ended: {query.exception()}")
             time.sleep(0.02)
-        raise AssertionError(f"not captured in {seconds} s: {ledger.places()}")
+        raise AssertionError(f"not captured in {seconds} s: {ledger.starts()}")
     finally:
         ledger.close()
 
@@ -148,7 +148,10 @@ def verified(plan: CapturePlan) -> CaptureVerification:
         [FileLocationFilter(target=target, name_format=given.name_format)],
         namespace=plan.namespace,
         hub=plan.hub,
-        runs=[{"starts": plan.starts, "captured": plan.stops}],
+        expected=[
+            ExpectedRange(key, first, plan.stops[key], plan.stops[key])
+            for key, first in plan.starts.items()
+        ],
         ranges=plan.ranges,
     )
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.storage import FileStore
 from penstock.model.errors import PenstockError
 
 PATH = "ns/hub/0/2026/11/17/08/05/00.avro"
@@ -24,7 +25,6 @@ def told(store: FileStore, folder: Path) -> dict[str, Any]:
         source = folder / "spooled"
         source.write_bytes(content)
         store.put(source, PATH)
-    store.check()
     with store.open(PATH) as opened:
         content = opened.read()
     return {

@@ -22,7 +22,6 @@ from tests.spark.capture.conftest import (
 from tests.spark.conftest import TestHub, new_hub
 
 from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA
-from penstock.capture.ledger import CaptureStateFile
 from penstock.spark.capture.announcements import write_manifests
 from penstock.spark.capture.plan import CapturePlan
 
@@ -119,7 +118,7 @@ def test_capture_continues_after_a_power_cut_emptied_its_checkpoint(
 
 
 def test_ledger_knows_each_file_as_it_lies_there(scene: Scene) -> None:
-    ledger = CaptureStateFile(scene.plan.ledger)
+    ledger = scene.plan.open_state()
     known = ledger.unannounced_files()
     ledger.close()
     root = scene.folder / "files" / "captured"
@@ -139,7 +138,7 @@ def test_a_file_that_storage_lost_is_the_same_again_before_its_manifest(scene: S
     lost = avro_files(scene.folder)[0]
     before = lost.read_bytes()
     lost.unlink()
-    ledger = CaptureStateFile(scene.plan.ledger)
+    ledger = scene.plan.open_state()
     assert write_manifests(scene.plan, ledger) >= 1
     ledger.close()
     assert lost.read_bytes() == before

@@ -22,13 +22,14 @@ from tests.conftest import Azurite
 from tests.spark.conftest import TestHub, new_hub
 from tests.support.toolchains import NODE
 
-from penstock.capture.description import CaptureDescription
+from penstock.capture.description import parse_description
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.hub_files import FileLocationFilter
+from penstock.capture.status import CaptureStatus
 from penstock.client.ranges import RangeSettings
-from penstock.management.client import CaptureStatus, ManagementClient
+from penstock.management.client import ManagementClient
 from penstock.model.errors import PenstockError
-from penstock.spark.capture.verify import verify
+from penstock.spark.capture.verify import ExpectedRange, verify
 
 if TYPE_CHECKING:
     from tests.conftest import NodeTools, Server, ServerFactory, Sized
@@ -225,13 +226,13 @@ def _prove(scene: Scene) -> None:
         url="abfs://",
         options={"connection_string": scene.storage.connection_string},
     )
-    settings = CaptureDescription.of(DESCRIPTION)
+    settings = parse_description(DESCRIPTION)
     target = resolve_destination([destination], settings.account, settings.container)
     found = verify(
         [FileLocationFilter(target=target, name_format=settings.name_format)],
         namespace=scene.server["namespace"],
         hub="killed",
-        runs=[{"starts": dict.fromkeys(counts, 0), "captured": counts}],
+        expected=[ExpectedRange(key, 0, count, count) for key, count in counts.items()],
         ranges=RangeSettings(scene.hub.connection_string),
     )
     assert found.is_fine, f"seed {SEED}: {found.row()} {found.problems[:5]}"

@@ -20,8 +20,8 @@ from azure.core.credentials import AccessToken
 from tests.spark.conftest import TestHub, new_hub
 
 from penstock.capture.container import EMPTY_BYTES_MAX
-from penstock.capture.destinations import FileStore
 from penstock.capture.hub_files import list_hub_files
+from penstock.capture.storage import FileStore
 from penstock.client.ranges import HubReader, RangeSettings
 from penstock.management.client import ManagementClient
 from penstock.spark.capture.history import locate_history
@@ -299,8 +299,8 @@ def test_the_service_is_asked_where_history_is_and_how_the_hub_is_read(
 ) -> None:
     monkeypatch.setenv("PENSTOCK_DATA", str(captured.server.data))
     where = locate_history("BEFORE", None, {})
-    stores = [FileStore(shelf.target) for shelf in where.shelves]
-    files = list_hub_files(where.shelves, stores, where.namespace, where.hub)
+    stores = [FileStore(shelf.target) for shelf in where.locations]
+    files = list_hub_files(where.locations, stores, where.namespace, where.hub)
     assert {stores[0].url(file.path) for file in files} == {
         file.as_uri() for file in (captured.folder / "before").rglob("*.avro")
     }
@@ -330,8 +330,8 @@ def test_a_hub_that_is_made_anew_has_files_of_its_own(
     assert len(list((captured.folder / "anew").rglob("*.avro"))) == 2
     monkeypatch.setenv("PENSTOCK_DATA", str(server.data))
     where = locate_history("anew", None, {})
-    stores = [FileStore(shelf.target) for shelf in where.shelves]
-    assert len(list_hub_files(where.shelves, stores, where.namespace, where.hub)) == 1
+    stores = [FileStore(shelf.target) for shelf in where.locations]
+    assert len(list_hub_files(where.locations, stores, where.namespace, where.hub)) == 1
 
 
 def _next_second() -> None:

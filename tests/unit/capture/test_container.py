@@ -15,7 +15,7 @@ import pytest
 from penstock.capture import container
 from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA, AvroContainerReader, DamagedAvroFile
 from penstock.capture.records import decode_long, parse_time_us, read_capture_records, to_ranges
-from penstock.capture.window_file import AvroFile, remove_stale_spools
+from penstock.capture.window_file import AvroFile
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
 
@@ -138,9 +138,3 @@ def test_longs_are_zigzag() -> None:
             len(container.encode_long(number)),
         )
     assert to_ranges([]) == []
-
-
-def test_what_a_killed_job_left_is_swept(tmp_path: Path) -> None:
-    (tmp_path / "1-0-7.avro").write_bytes(b"part")
-    assert remove_stale_spools(tmp_path) == 1 and list(tmp_path.iterdir()) == []
-    assert remove_stale_spools(tmp_path / "not there") == 0

@@ -129,7 +129,7 @@ def test_name_format_does_not_lead_out_of_the_container(text: str) -> None:
 def test_a_data_lake_is_an_account_and_a_folder() -> None:
     properties = {"dataLakeAccountName": "lake", "dataLakeFolderPath": "/raw/hubs/"}
     destination = {"name": "EventHubArchive.AzureDataLake", "properties": properties}
-    found = capture.CaptureDescription.of({"enabled": True, "destination": destination})
+    found = capture.parse_description({"enabled": True, "destination": destination})
     assert (found.account, found.container) == ("lake", "raw/hubs")
 
 

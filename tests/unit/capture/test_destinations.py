@@ -10,13 +10,12 @@ import pytest
 
 from penstock.capture.destinations import (
     Destination,
-    DestinationError,
     DestinationFolder,
-    FileStore,
     check_destination,
     environment_destination,
     resolve_destination,
 )
+from penstock.capture.storage import DestinationError, FileStore
 from penstock.capture.window_file import upload_file
 from penstock.model.errors import ArgumentError, ConfigurationError, NotFound
 

@@ -35,7 +35,7 @@ def test_a_signal_in_the_midst_of_a_wait_ends_it(stopping: StopSignals) -> None:
 
 
 def test_two_signals_are_as_one(stopping: StopSignals) -> None:
-    stopping.hear(signal.SIGTERM, None)
-    stopping.hear(signal.SIGINT, None)
+    stopping.on_signal(signal.SIGTERM, None)
+    stopping.on_signal(signal.SIGINT, None)
     assert stopping.is_set()
     assert stopping.is_set()

@@ -8,11 +8,12 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from penstock.capture.ledger import CaptureStateFile
+from penstock.capture.state import CaptureStateFile
 from penstock.capture.windows import WindowStart
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.io.sqlite import register_row_sum
@@ -262,6 +263,7 @@ def test_no_checkpoint_of_a_copy_is_beyond_its_log(living: Living, tmp_path: Pat
 
 # --- what Capture has done ------------------------------------------------------------------------
 
+HUB_STATE = "a" * 32 + ".sqlite"
 RUN = "a" * 32 + "-first"
 
 
@@ -274,15 +276,12 @@ def with_job(living: Living, run: str = RUN) -> CaptureStateFile:
     (state / run / "plan.json").write_text("AccountKey=of-the-storage")
     for name in ("job-id", "lock", "spark.log"):
         (state / name).write_text(name)
-    return CaptureStateFile(state / run / "ledger.sqlite")
+    return CaptureStateFile(state / HUB_STATE, run)
 
 
 def copied_places(data: Path, run: str = RUN) -> dict[str, WindowStart]:
-    ledger = CaptureStateFile(data / "capture" / run / "ledger.sqlite")
-    try:
-        return ledger.places()
-    finally:
-        ledger.close()
+    with closing(CaptureStateFile(data / "capture" / HUB_STATE, run)) as state:
+        return state.starts()
 
 
 def test_of_a_capture_job_the_ledgers_are_copied_and_no_key_of_others(
@@ -294,7 +293,7 @@ def test_of_a_capture_job_the_ledgers_are_copied_and_no_key_of_others(
     made = backed_up(living, tmp_path / "copy")
     ledger.close()
     paths = {file.path for file in made.files if file.path.startswith("capture/")}
-    assert paths == {"capture/job-id", f"capture/{RUN}/ledger.sqlite"}
+    assert paths == {"capture/job-id", f"capture/{HUB_STATE}"}
     assert {file for file in (tmp_path / "copy" / "capture").rglob("*") if file.is_file()} == {
         tmp_path / "copy" / path for path in paths
     }
@@ -311,7 +310,7 @@ def test_ledger_that_is_being_written_is_copied_as_it_was_before(
     living.publish(4)
     ledger = with_job(living)
     ledger.record([], {"0": WindowStart(3, window=1)})  # in the journal alone, beside the file
-    writing = sqlite3.connect(living.path / "capture" / RUN / "ledger.sqlite", isolation_level=None)
+    writing = sqlite3.connect(living.path / "capture" / HUB_STATE, isolation_level=None)
     register_row_sum(writing)
     writing.execute("PRAGMA cache_size = 1")  # what is not committed reaches the disk as well
     writing.execute("BEGIN IMMEDIATE")
@@ -350,20 +349,21 @@ def test_no_ledger_and_no_captured_file_of_a_copy_is_beyond_its_log(
     assert stood - 1 <= int(copied[-1].stem) <= last_sequence
 
 
-def test_run_that_is_forgotten_meanwhile_is_left_out(living: Living, tmp_path: Path) -> None:
-    """Its ledger was seen before the catalog was copied: the catalog may name it no more."""
+def test_state_that_is_removed_meanwhile_is_left_out(living: Living, tmp_path: Path) -> None:
+    """It was seen before the catalog was copied: the catalog may not name its hub any more."""
     living.publish(2)
     with_job(living).close()
     state, copy = living.path / "capture", tmp_path / "copy"
-    shutil.copytree(state / RUN, state / f"{RUN}-2")
+    other = state / ("b" * 32 + ".sqlite")
+    shutil.copy(state / HUB_STATE, other)
 
     def forget(_: int) -> None:
-        if (copy / "capture" / RUN).exists() and (state / f"{RUN}-2").exists():
+        if (copy / "capture" / HUB_STATE).exists() and other.exists():
             assert not (copy / "catalog.sqlite").exists()
-            shutil.rmtree(state / f"{RUN}-2")
+            other.unlink()
 
     made = backed_up(living, copy, forget)
-    assert [each.name for each in sorted((copy / "capture").iterdir())] == [RUN, "job-id"]
+    assert [each.name for each in sorted((copy / "capture").iterdir())] == [HUB_STATE, "job-id"]
     check_backup(copy, made, quietly)
 
 
@@ -372,8 +372,8 @@ def test_ledger_that_is_damaged_is_not_copied_as_if_it_were_sound(
 ) -> None:
     living.publish(1)
     with_job(living).close()
-    (living.path / "capture" / RUN / "ledger.sqlite").write_bytes(b"no database " * 1000)
-    with pytest.raises(DataDirectoryError, match=r"ledger\.sqlite"):
+    (living.path / "capture" / HUB_STATE).write_bytes(b"no database " * 1000)
+    with pytest.raises(DataDirectoryError, match=HUB_STATE):
         backed_up(living, tmp_path / "copy")
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
-from penstock.management.capture_registry import CaptureReport
+from penstock.capture.status import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import Operations
 from penstock.management.operations.hubs import HubRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.management.test_operations import ACTS, CAPTURE, HUB, NS, ready
 
-from penstock.management.capture_registry import CaptureReport
+from penstock.capture.status import CaptureReport
 from penstock.management.jobs import Job
 from penstock.management.operations import Operations
 from penstock.management.operations.hubs import HubRequest

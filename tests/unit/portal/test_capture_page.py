@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.management.client import CaptureStatus
+from penstock.capture.status import CaptureState, CaptureStatus
 from penstock.model.clock import ManualClock
 from penstock.portal.pages import capture
 
@@ -27,10 +27,10 @@ def visit() -> Any:
 
 def status(written_ms: int) -> CaptureStatus:
     file = {"url": "file:///x.avro", "ms": CLOSED_MS, "events": 1, "bytes": 2}
-    empty: dict[object, object] = {str: "", int: 0, float: 0.0}
+    empty: dict[object, object] = {str: "", int: 0, float: 0.0, CaptureState: "Running"}
     fields = msgspec.structs.fields(CaptureStatus)
     known = {each.name: empty[each.type] for each in fields if each.required}
-    known |= {"state": "Running", "last_file": "file:///x.avro", "last_file_ms": CLOSED_MS}
+    known |= {"last_file": "file:///x.avro", "last_file_ms": CLOSED_MS}
     return msgspec.convert(
         {**known, "recent_files": [{**file, "written_ms": written_ms}]}, CaptureStatus
     )

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
+from penstock.capture.status import CaptureReport
 from penstock.catalog.memory import MemoryCatalog
-from penstock.management.capture_registry import CaptureRegistry, CaptureReport
+from penstock.management.capture_registry import CaptureRegistry
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +25,11 @@ from penstock.cli.units import parse_seconds
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.management.client import CaptureStatus
+    from penstock.capture.destinations import Destination, DestinationFolder
+    from penstock.capture.hub_files import FileLocationFilter
+    from penstock.capture.status import CaptureStatus, DestinationSummary
+    from penstock.client.ranges import RangeSettings
+    from penstock.spark.capture.verify import ExpectedRange
 
 app = CommandGroup("Capture: events as files, window by window.")
 
@@ -48,14 +53,13 @@ Config = Annotated[
 @with_service
 def status(
     service: AdminSession,
-    hub: Annotated[str | None, typer.Argument(metavar="HUB", help="One of them")] = None,
+    hub: Annotated[str | None, typer.Argument(metavar="HUB", help="Only this one")] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """How Capture is: state, backlog, last file, last error."""
-    found = [each for each in service.client.capture_status() if _is_of(each, service, hub)]
-    if hub is not None and not found:
-        service.client.hub(service.namespace, hub)  # NotFound, unless it was never captured
-    rows = [_status_row(each) for each in found]
+    """Show state, backlog, last file and last error of Capture."""
+    rows = [_status_row(status) for status in _statuses(service, hub)]
+    if hub is not None and not rows:
+        service.client.hub(service.namespace, hub)  # raises NotFound, unless never captured
     if hub is not None and rows:
         print_record(rows[0], output, shown={"backlog_seconds": format_seconds})
         return
@@ -69,7 +73,7 @@ def status(
     )
     if output is OutputFormat.TABLE:
         for row in rows:
-            if row["last_error"]:  # the table has no room for a sentence
+            if row["last_error"]:  # the table shortens it
                 print_message(f"{row['hub']}: {row['last_error']}")
 
 
@@ -88,7 +92,7 @@ def enable(
         str, typer.Option(metavar="TIME", help="Close a window after this time: 1m to 15m")
     ] = "5m",
     size: Annotated[
-        str, typer.Option(metavar="SIZE", help="or when it has so much: 10MB to 500MB")
+        str, typer.Option(metavar="SIZE", help="or at this size: 10MB to 500MB")
     ] = "300MB",
     encoding: Annotated[
         str, typer.Option(metavar="FORMAT", help="avro, avro-deflate or parquet")
@@ -102,52 +106,55 @@ def enable(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Capture an event hub from the next event on, or change how it is captured."""
-    chosen = _destination(service, destination)
+    from penstock.capture.destinations import parse_destination_url
+
+    chosen = _choose_destination(service, destination)
     properties = {
-        "storageAccountResourceId": chosen["name"],
-        "blobContainer": container or _container(chosen["url"]),
+        "storageAccountResourceId": chosen.name,
+        "blobContainer": container or parse_destination_url(chosen.url).container or _CONTAINER,
     }
     if name_format is not None:
         properties["archiveNameFormat"] = name_format
     description = {
         "enabled": True,
-        "encoding": _encoding(encoding),
+        "encoding": _parse_encoding(encoding),
         "intervalInSeconds": int(parse_seconds(interval, option="--interval")),
         "sizeLimitInBytes": parse_size(size),
         "skipEmptyArchives": skip_empty,
         "destination": {"name": "EventHubArchive.AzureBlockBlob", "properties": properties},
     }
     client, namespace = service.client, service.namespace
-    client.hub(namespace, hub)  # it is not made by this
+    client.hub(namespace, hub)  # raises NotFound: put_hub would create it
     client.put_hub(namespace, hub, capture=description)
-    (found,) = [each for each in client.capture_status() if _is_of(each, service, hub)]
-    if found.state == "Failed" and found.last_error:
+    (status,) = _statuses(service, hub)
+    if status.state == "Failed" and status.last_error:
         print_message(
-            f"Capture of '{found.hub}' is switched on, but it cannot run: {found.last_error}"
+            f"Capture of '{status.hub}' is switched on, but it cannot run: {status.last_error}"
         )
         raise typer.Exit(1)
     print_message(
-        f"'{found.hub}' is captured to {found.destination} from the next event on: a window closes "
-        f"after {format_seconds(found.interval_seconds)} or {found.size_limit_bytes:,} bytes."
+        f"'{status.hub}' is captured to {status.destination} from the next event on: a window "
+        f"closes after {format_seconds(status.interval_seconds)} or "
+        f"{status.size_limit_bytes:,} bytes."
     )
     if output is not OutputFormat.TABLE:
-        print_record(_status_row(found), output)
+        print_record(_status_row(status), output)
 
 
 @app.verb()
 @with_service
 def disable(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Stop capturing an event hub. What was published before is still written."""
+    """Stop capturing an event hub. Events published before are still written to files."""
     client, namespace = service.client, service.namespace
-    found = client.hub(namespace, hub)
-    if found.capture is None or not found.capture.get("enabled"):
-        print_message(f"'{found.name}' is not captured.")
+    resource = client.hub(namespace, hub)
+    if resource.capture is None or not resource.capture.get("enabled"):
+        print_message(f"'{resource.name}' is not captured.")
         return
-    what = f"Events that are published to '{found.name}' from now on are not captured."
-    if dry_run and not confirm(what, found.name, yes=yes, dry_run=dry_run):
-        return  # nothing is lost by it, so nobody is asked
-    client.put_hub(namespace, hub, capture={**found.capture, "enabled": False})
-    print_message(f"Capture of '{found.name}' is off.")
+    what = f"Events that are published to '{resource.name}' from now on are not captured."
+    if dry_run and not confirm(what, resource.name, yes=yes, dry_run=dry_run):
+        return  # without --dry-run there is no question: nothing is lost
+    client.put_hub(namespace, hub, capture={**resource.capture, "enabled": False})
+    print_message(f"Capture of '{resource.name}' is off.")
 
 
 @app.verb()
@@ -160,11 +167,11 @@ def backfill(
     ] = "earliest",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Capture what is retained from before Capture was switched on."""
+    """Capture retained events from before Capture was switched on."""
     rows = service.client.backfill_capture(service.namespace, hub, since)
     count = sum(row["events"] for row in rows)
     print_message(
-        f"{count:,} events of '{hub}' from before are captured now; see 'penstock capture status'."
+        f"{count:,} older events of '{hub}' are captured now; see 'penstock capture status'."
     )
     if output is not OutputFormat.TABLE:
         print_rows(rows, output, title="Partitions")
@@ -177,34 +184,35 @@ def verify(
     hub: HubName,
     config: Config = None,
     connection_string: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Read the log with this one")
+        str | None, typer.Option(metavar="TEXT", help="Read the log with this connection string")
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Prove that log and files are the same, event by event; exit code 1 when they are not."""
-    from penstock.cli.spark.capture_target import find_shelves, range_settings
+    """Compare log and files, event by event; exit code 1 when they differ."""
     from penstock.spark.capture.verify import verify as compare
 
-    told = _get_status(service, hub)
-    shelves, troubles = find_shelves(service, told, config)
+    status = _get_status(service, hub)
+    locations, warnings = _find_locations(service, status, config)
     result = compare(
-        shelves,
-        namespace=told.namespace,
-        hub=told.hub,
-        runs=[*_expected_ranges(service, told)],
-        ranges=range_settings(service, told.hub, connection_string),
+        locations,
+        namespace=status.namespace,
+        hub=status.hub,
+        expected=[*_expected_ranges(service, status)],
+        ranges=_range_settings(service, status.hub, connection_string),
     )
     print_record(result.row(), output)
-    for line in [*troubles, *result.problems][:20]:
+    for line in [*warnings, *result.problems][:20]:
         print_message(line)
     if not result.is_fine:
         raise PenstockError(
-            f"Log and files of '{told.hub}' differ: {result.missing} missing, {result.double} "
+            f"Log and files of '{status.hub}' differ: {result.missing} missing, {result.double} "
             f"double, {result.different} different, {result.damaged_files} files damaged, "
             f"{result.unlike_manifest} not as their manifest says."
         )
     waiting = f" {result.waiting:,} more are in no file yet." if result.waiting else ""
-    print_message(f"Log and files of '{told.hub}' are the same: {result.events:,} events.{waiting}")
+    print_message(
+        f"Log and files of '{status.hub}' are the same: {result.events:,} events.{waiting}"
+    )
 
 
 @app.verb()
@@ -217,7 +225,7 @@ def compact(
         typer.Option(
             "--to",
             metavar="PLACE",
-            help="Where the Parquet files go: DESTINATION/DIRECTORY, a path or a URL",
+            help="Target of the Parquet files: DESTINATION/DIRECTORY, a path or a URL",
         ),
     ],
     since: Annotated[
@@ -232,27 +240,26 @@ def compact(
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Join captured files into Parquet, a directory for each hour (Spark)."""
-    from penstock.cli.spark.capture_target import find_shelves, load_destinations, parse_target
-    from penstock.spark.capture.compact import compact as join
+    """Merge captured files into Parquet, one directory per hour (Spark)."""
+    from penstock.spark.capture.compact import compact as merge
 
-    told = _get_status(service, hub)
-    shelves, troubles = find_shelves(service, told, config)
-    target = parse_target(to, load_destinations(service, config))
-    rows = join(
-        shelves,
-        namespace=told.namespace,
-        hub=told.hub,
+    status = _get_status(service, hub)
+    locations, warnings = _find_locations(service, status, config)
+    target = parse_target(to, _load_destinations(service, config))
+    rows = merge(
+        locations,
+        namespace=status.namespace,
+        hub=status.hub,
         to=target,
         since=since,
         until=until,
         master=master,
     )
-    for line in troubles:
+    for line in warnings:
         print_message(line)
     print_rows(rows, output, title=f"Files in {target.url}")
     count = sum(int(row["events"]) for row in rows)
-    print_message(f"{count:,} events of '{told.hub}' stand in {target.url}, by hour.")
+    print_message(f"{count:,} events of '{status.hub}' are in {target.url}, by hour.")
 
 
 @app.verb()
@@ -268,98 +275,152 @@ def run(
         str | None, typer.Option(metavar="MASTER", help="Spark's [default: the configuration's]")
     ] = None,
 ) -> None:
-    """Run the capture job here. `penstock serve` does so by itself; one job at a time may run."""
+    """Run the capture job here. `penstock serve` starts one by itself; only one may run."""
     from penstock.cli.spark.capture_job import run_job
 
     ca_file = service.admin.ca_file
     run_job(service.client, ca_file=ca_file, config=config, state=state, master=master)
 
 
-def _is_of(found: CaptureStatus, service: AdminSession, hub: str | None) -> bool:
-    if found.namespace.casefold() != service.namespace.casefold():
-        return False
-    return hub is None or found.hub.casefold() == hub.casefold()
+def _statuses(service: AdminSession, hub: str | None) -> list[CaptureStatus]:
+    return [
+        status
+        for status in service.client.capture_status()
+        if status.namespace.casefold() == service.namespace.casefold()
+        and (hub is None or status.hub.casefold() == hub.casefold())
+    ]
 
 
 def _get_status(service: AdminSession, hub: str) -> CaptureStatus:
-    for each in service.client.capture_status():
-        if _is_of(each, service, hub):
-            return each
+    """Raises NotFound."""
+    for status in _statuses(service, hub):
+        return status
     service.client.hub(service.namespace, hub)
     raise NotFound(f"The event hub '{hub}' was never captured.")
 
 
-def _expected_ranges(service: AdminSession, told: CaptureStatus) -> Iterator[dict[str, Any]]:
-    """What should be in files by now: of runs that are done, and of those that go on."""
-    for partition, spans in told.past.get("covered", {}).items():
-        for first, end in spans:
-            stops = {partition: end}
-            yield {"starts": {partition: first}, "captured": stops, "stops": stops}
-    for each in service.client.capture_runs():
-        if (each["namespace"], each["hub"]) == (told.namespace, told.hub):
-            run = each["run"]
-            yield {
-                "starts": run["starts"],
-                "captured": each["captured"],
-                "stops": run.get("stops"),
-            }
+def _expected_ranges(service: AdminSession, status: CaptureStatus) -> Iterator[ExpectedRange]:
+    """What finished runs and the others should have in files."""
+    from penstock.spark.capture.verify import ExpectedRange
+
+    for partition, ranges in status.past.covered.items():
+        for first, end in ranges:
+            yield ExpectedRange(partition, first, end, end)
+    for assignment in service.client.capture_runs():
+        if (assignment.namespace, assignment.hub) == (status.namespace, status.hub):
+            stops = assignment.run.stops
+            for partition, first in assignment.run.starts.items():
+                captured = max(first, assignment.captured.get(partition, first))
+                stop = None if stops is None else stops.get(partition, captured)
+                yield ExpectedRange(partition, first, captured, stop)
 
 
-def _status_row(found: CaptureStatus) -> dict[str, object]:
+def _find_locations(
+    service: AdminSession, status: CaptureStatus, config: Path | None
+) -> tuple[list[FileLocationFilter], list[str]]:
+    """Present and earlier locations of a hub's files, and a warning for each that cannot be read.
+    Raises PenstockError."""
+    from penstock.capture.hub_files import resolve_locations
+
+    destinations = _load_destinations(service, config)
+    return resolve_locations(status.places, destinations, created_ms=status.created_ms)
+
+
+def _load_destinations(service: AdminSession, config: Path | None) -> list[Destination]:
+    """From the service's configuration where this machine has it; else from the service, with
+    credentials of the environment. Raises PenstockError."""
+    from penstock.capture.destinations import environment_destination
+    from penstock.service.config.loader import load_settings
+
+    settings = load_settings(flags={"config": config}, environ=os.environ)
+    return list(settings.capture.destinations) or [
+        environment_destination(summary.name, summary.url, os.environ)
+        for summary in service.client.capture_destinations()
+    ]
+
+
+def parse_target(text: str, destinations: Sequence[Destination]) -> DestinationFolder:
+    """A destination with a container or directory in it, a directory of this machine, or a URL
+    with credentials of the environment (PENSTOCK_CAPTURE_TO_ACCOUNT_KEY, ...). Raises
+    PenstockError."""
+    from penstock.capture.destinations import environment_destination, resolve_destination
+
+    name, _, below = text.partition("/")
+    if any(destination.name.casefold() == name.casefold() for destination in destinations):
+        return resolve_destination(destinations, name, below.strip("/"))
+    url = text if "://" in text else Path(text).expanduser().resolve().as_uri()
+    return resolve_destination([environment_destination("to", url, os.environ)], "to", "")
+
+
+def _range_settings(
+    service: AdminSession, hub: str, connection_string: str | None
+) -> RangeSettings:
+    """With this connection string, the environment's, or a key from the management API."""
+    from penstock.client.ranges import RangeSettings
+    from penstock.model import names
+
+    text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
+    if text is None:
+        rules = [
+            rule.name
+            for rule in service.client.rules(service.namespace)
+            if {"Listen", "Manage"} & set(rule.rights)
+        ]
+        if not rules:
+            raise ConfigurationError("No policy of the namespace may listen.")
+        rule = names.ROOT_RULE if names.ROOT_RULE in rules else rules[0]
+        text = service.client.keys(service.namespace, None, rule).primary_connection_string
+    return RangeSettings(text, hub, ca_file=service.admin.ca_file)
+
+
+def _status_row(status: CaptureStatus) -> dict[str, object]:
     from penstock.capture.captured_file import format_time
 
     return {
-        "namespace": found.namespace,
-        "hub": found.hub,
-        "state": found.state,
-        "destination": found.destination,
-        "encoding": found.encoding,
-        "interval_seconds": found.interval_seconds,
-        "size_limit_bytes": found.size_limit_bytes,
-        "backlog_events": found.backlog_events,
-        "backlog_seconds": found.backlog_seconds,
-        "last_file": found.last_file or None,
-        "last_file_at": format_time(found.last_file_ms) if found.last_file_ms else None,
-        "files": found.files,
-        "events": found.events,
-        "lost_events": found.lost_events,
-        "last_error": found.last_error or None,
+        "namespace": status.namespace,
+        "hub": status.hub,
+        "state": status.state,
+        "destination": status.destination,
+        "encoding": status.encoding,
+        "interval_seconds": status.interval_seconds,
+        "size_limit_bytes": status.size_limit_bytes,
+        "backlog_events": status.backlog_events,
+        "backlog_seconds": status.backlog_seconds,
+        "last_file": status.last_file or None,
+        "last_file_at": format_time(status.last_file_ms) if status.last_file_ms else None,
+        "files": status.files,
+        "events": status.events,
+        "lost_events": status.lost_events,
+        "last_error": status.last_error or None,
     }
 
 
-def _destination(service: AdminSession, name: str | None) -> dict[str, str]:
-    known = service.client.capture_destinations()
-    names = ", ".join(each["name"] for each in known)
+def _choose_destination(service: AdminSession, name: str | None) -> DestinationSummary:
+    destinations = service.client.capture_destinations()
+    names = ", ".join(destination.name for destination in destinations)
     if name is None:
-        if len(known) == 1:
-            return known[0]
+        if len(destinations) == 1:
+            return destinations[0]
         raise ConfigurationError(f"There are several destinations ({names}): give --destination.")
-    for each in known:
-        if each["name"].casefold() == name.casefold():
-            return each
+    for destination in destinations:
+        if destination.name.casefold() == name.casefold():
+            return destination
     raise NotFound(f"There is no destination '{name}'. Configured: {names}.")
 
 
-def _container(url: str) -> str:
-    """A URL's own container, which is not added twice; else a directory of ours."""
-    from penstock.capture.addresses import parse_destination_url
-
-    return parse_destination_url(url).container or _CONTAINER
-
-
-def _encoding(text: str) -> str:
-    found = _ENCODINGS.get(text.strip().lower().replace("_", "-"))
-    if found is None:
+def _parse_encoding(text: str) -> str:
+    encoding = _ENCODINGS.get(text.strip().lower().replace("_", "-"))
+    if encoding is None:
         raise typer.BadParameter(
-            f"'{text}' is no format: {', '.join(_ENCODINGS)} are.", param_hint="--encoding"
+            f"'{text}' is not one of {', '.join(_ENCODINGS)}.", param_hint="--encoding"
         )
-    return found
+    return encoding
 
 
 def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,12}) ?([a-z]{0,2})", text.strip().lower())
     if match is None or match[2] not in _UNITS:
         raise typer.BadParameter(
-            f"'{text}' is no size: 10MB or 314572800 are.", param_hint="--size"
+            f"'{text}' is not a size like 10MB or 314572800.", param_hint="--size"
         )
     return int(match[1]) * _UNITS[match[2]]

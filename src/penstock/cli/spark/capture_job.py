@@ -31,23 +31,24 @@ def run_job(
     state: Path | None,
     master: str | None,
 ) -> None:
-    """Until SIGTERM or Ctrl-C. Raises PenstockError when it cannot begin."""
+    """Run until SIGTERM or Ctrl-C. Raises PenstockError when it cannot start."""
     from penstock.service import logging_setup
     from penstock.service.config.loader import load_settings
     from penstock.service.config.settings import Settings, destinations_of
     from penstock.spark.capture.announcements import NotificationTarget
-    from penstock.spark.capture.job import CaptureJob, CaptureJobSettings
+    from penstock.spark.capture.job import CaptureJob
+    from penstock.spark.capture.run_query import CaptureJobSettings
 
     settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
     logging_setup.set_up(settings.log_level, _now_ms)
-    for chatty in ("azure", "adlfs", "py4j", "botocore"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    where = (state or Path(os.environ.get(STATE) or _STATE_DEFAULT)).resolve()
-    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for logger in ("azure", "adlfs", "py4j", "botocore"):
+        logging.getLogger(logger).setLevel(logging.WARNING)
+    directory = (state or Path(os.environ.get(STATE) or _STATE_DEFAULT)).resolve()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     capture = settings.capture
     notify = capture.notify
     job_settings = CaptureJobSettings(
-        state=where,
+        state=directory,
         destinations=destinations_of(capture, settings.data),
         notify=None
         if notify is None
@@ -58,39 +59,42 @@ def run_job(
     )
     stopping = StopSignals()
     stopping.claim()
-    with _lock_state(where), _CaptureSpark(job_settings.master, capture.spark, where) as spark:
+    with (
+        _lock_state(directory),
+        _CaptureSpark(job_settings.master, capture.spark, directory) as spark,
+    ):
         CaptureJob(job_settings, client, spark.session).run(stopping)
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C, as the job waits for them. A handler runs in the midst of whatever the
-    main thread does, and an Event's lock may be held just then; this queue is entered anywhere."""
+    """The job's stop request: SIGTERM or Ctrl-C. A handler interrupts the main thread anywhere,
+    also while it holds the lock of an Event; a SimpleQueue is reentrant."""
 
     def __init__(self) -> None:
-        self._came: SimpleQueue[int] = SimpleQueue()
+        self._signals: SimpleQueue[int] = SimpleQueue()
         self._is_set = False
 
     def claim(self) -> None:
-        for wanted in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(wanted, self.hear)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.on_signal)
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
-        self._came.put(number)
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals.put(number)
 
     def is_set(self) -> bool:
         return self.wait(0)
 
     def wait(self, timeout: float) -> bool:
-        """Until one came, and not longer than so many seconds; whether one came."""
+        """Wait up to `timeout` seconds. Returns whether a signal came."""
         if not self._is_set:
             with contextlib.suppress(Empty):
-                self._came.get(timeout=timeout)
+                self._signals.get(timeout=timeout)
                 self._is_set = True
         return self._is_set
 
 
 class _CaptureSpark:
-    """A session that starts when it is first asked for; Spark's own words go into a file."""
+    """A session that starts at the first request, with Spark's log in a file."""
 
     def __init__(self, master: str, conf: dict[str, str], state: Path) -> None:
         self._master = master
@@ -114,12 +118,14 @@ class _CaptureSpark:
 
         if self._session is None:
             forget_pandas()
-            if self._master.startswith("local"):  # a cluster's machines have no such file
+            if self._master.startswith("local"):  # machines of a cluster have no such file
                 script = str(write_python(self._log.parent))
                 for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
                     os.environ.setdefault(name, script)
             conf = {"spark.local.dir": str(self._local), **SPARK_CONF, **self._conf}
-            logging.getLogger("penstock.capture").info("starting Spark on %s", self._master)
+            logging.getLogger("penstock.capture").info(
+                "capture_spark_starting master=%s", self._master
+            )
             self._session = self._stack.enter_context(
                 spark_session(
                     app_name="penstock-capture",
@@ -134,13 +140,14 @@ class _CaptureSpark:
 
 @contextlib.contextmanager
 def _lock_state(state: Path) -> Iterator[None]:
-    """One job for a state directory: two would write one checkpoint."""
+    """One job per state directory: two would write the same checkpoint."""
+    make_private(state / "lock")
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock_file(state / "lock"))
         except BlockingIOError:
             raise ConfigurationError(
-                f"Another capture job works with {state}: stop it, or name another directory with "
+                f"Another capture job uses {state}: stop it, or give another directory with "
                 "--state."
             ) from None
         yield

@@ -197,10 +197,10 @@ class OperationGroup:
             return True
         if hub is not None:
             entity = self._catalog.hub(namespace, hub)
-            return entity is None or _is_captured(entity)
+            return entity is None or entity.has_capture_runs
         # A policy of the namespace is valid for each hub. The job needs no list of all hubs.
         return action is not Action.HUB_READ and any(
-            _is_captured(entity) for entity in self._catalog.hubs(namespace)
+            entity.has_capture_runs for entity in self._catalog.hubs(namespace)
         )
 
     def _record(self, action: Action, detail: str) -> None:
@@ -253,11 +253,6 @@ class OperationGroup:
                 f"'{names.quote_text(namespace)}'."
             )
         return hub
-
-
-def _is_captured(hub: Hub) -> bool:
-    """Whether the capture job has work for the hub."""
-    return bool(hub.metadata.get("captureRuns"))
 
 
 def format_path(*parts: str | None) -> str:

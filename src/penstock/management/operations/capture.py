@@ -1,150 +1,154 @@
-"""Capture: how it is, what a job has to do, what the job reports."""
+"""Capture: status, runs for the job, the job's reports, backfill."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from penstock.broker.seek import checkpoint_for_position
-from penstock.capture import runs as capture_runs
-from penstock.capture.runs import CaptureRun, load_runs
-from penstock.management.capture_registry import CaptureReport, CaptureStatus, DestinationSummary
+from penstock.capture.runs import RUNS_MAX, finish_run, plan_backfill
+from penstock.capture.status import (
+    CaptureReport,
+    CaptureStatus,
+    DestinationSummary,
+    RunAssignment,
+)
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.operations.groups import parse_position
 from penstock.management.permissions import Action
 from penstock.model import names
+from penstock.model.capture import CaptureRun
 from penstock.model.entities import Hub
 from penstock.model.errors import NotAllowed
 
-
-class RunAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job needs to know of one run. No key is in it."""
-
-    namespace: str
-    hub: str
-    hub_id: str
-    run: CaptureRun
-    description: dict[str, Any]
-    retention_hours: int
-    captured: dict[str, int]  # the next event of each partition that is in no file, as reported
-
-
-_KEEP_EVERY_MS = 15_000  # how far a run is: for a job that has lost its own notes
+_STORE_EVERY_MS = 15_000  # a run's progress: only a job that has lost its own state needs it
 
 
 class CaptureOperations(OperationGroup):
     def list(self) -> Sequence[CaptureStatus]:
-        """Of every hub that has a captureDescription."""
+        """The status of every hub that has a captureDescription."""
         self._permit(Action.CAPTURE_READ)
         registry, now_ms = self._context.captures, self._now_ms()
         return [
-            registry.status(hub, self._ends(hub), now_ms=now_ms)
+            registry.status(
+                hub,
+                self._context.broker.hub(hub.namespace, hub.name).next_sequences(),
+                now_ms=now_ms,
+            )
             for hub in self._hubs()
-            if "capture" in hub.metadata
+            if hub.capture_description is not None
         ]
 
     def destinations(self) -> Sequence[DestinationSummary]:
         self._permit(Action.CAPTURE_READ)
-        return self._context.captures.infos()
+        return self._context.captures.summarize_destinations()
 
     def runs(self, job: str | None = None) -> Sequence[RunAssignment]:
-        """What is to be captured now: runs that go on, and those that are over and not done. A
-        job that asks says who it is: AlreadyExists while another one is at it."""
+        """All unfinished runs. A job gives its id and holds the claim from then on; raises
+        AlreadyExists while another job holds it."""
         self._permit(Action.CAPTURE_RUN)
+        registry = self._context.captures
         if job is not None:
-            self._context.captures.claim(job, now_ms=self._now_ms())
+            registry.claim(job, now_ms=self._now_ms())
         return [
             RunAssignment(
                 namespace=hub.namespace,
                 hub=hub.name,
                 hub_id=hub.id,
                 run=run,
-                description=run.description or hub.metadata["capture"],
+                description=capture.description_of(run),
                 retention_hours=hub.retention_hours,
-                captured=self._context.captures.captured_positions(hub, run),
+                captured=registry.captured_positions(hub, run),
             )
             for hub in self._hubs()
-            for run in load_runs(hub.metadata.get("captureRuns"))
+            for capture in [hub.capture]
+            for run in capture.runs
         ]
 
     def report(self, namespace: str, name: str, report: CaptureReport) -> None:
-        """What the job tells now replaces what it told before. The first report is recorded."""
+        """Replace the job's last report on a run. The first one is recorded in the audit log."""
         self._permit(Action.CAPTURE_RUN, namespace, name)
         hub = self._hub(namespace, name)
         registry, now_ms = self._context.captures, self._now_ms()
         if registry.put(hub, report, now_ms=now_ms):
             path = format_path(hub.namespace, hub.name)
             self._record(Action.CAPTURE_RUN, f"{path}: {report.state}")
-        known = load_runs(hub.metadata.get("captureRuns"))
-        if report.is_finished:
-            left, done = capture_runs.remove_finished_run(known, report.run)
-            if done is not None:
-                self._keep(hub, left, capturePast=_with_done(hub, done, report))
-                return
-        run = next((each for each in known if each.id == report.run), None)
-        if run is None or run.reached == report.reached:
+        capture = hub.capture
+        run = next((run for run in capture.runs if run.id == report.run), None)
+        if run is None:
             return
-        if registry.is_due(hub, report.run, now_ms=now_ms, every_ms=_KEEP_EVERY_MS):
+        if report.is_finished and run.is_over:
+            capture = finish_run(
+                capture,
+                run,
+                files=report.files,
+                events=report.events,
+                lost=report.lost,
+                last_file=report.last_file,
+                last_file_ms=report.last_file_ms,
+            )
+            self._catalog.put_hub(hub.replace_capture(capture))
+        elif run.reached != report.reached and registry.is_due(
+            hub, report.run, now_ms=now_ms, every_ms=_STORE_EVERY_MS
+        ):
             new = msgspec.structs.replace(run, reached=report.reached)
-            self._keep(hub, [new if each is run else each for each in known])
+            self._put_runs(hub, [new if other is run else other for other in capture.runs])
 
     async def backfill(self, namespace: str, name: str, since: str) -> Mapping[str, int]:
-        """Capture what lies before the moment when Capture was switched on, as far as it is
-        retained and was never captured: from `since` (earliest, a sequence number, an ISO time)
-        on. How many events of each partition that are. NotAllowed when Capture is off."""
+        """Capture the retained events from `since` (earliest, a sequence number, an ISO time) on
+        that precede the current run and were never captured. Returns their number per partition.
+        Raises NotAllowed when Capture is off."""
         self._permit(Action.CAPTURE_BACKFILL, namespace, name)
         self._hub(namespace, name)
         position = parse_position(since)
         runtime = self._context.broker.hub(namespace, name)
-        asked = [
+        partitions = [
             (runtime.log(index), runtime.status(index), partition)
             for index, partition in enumerate(runtime.partition_ids)
         ]
 
         def locate() -> dict[str, int]:
-            found = [checkpoint_for_position(*each, position) for each in asked]
-            return {each.partition_id: each.sequence_number + 1 for each in found}
+            checkpoints = [checkpoint_for_position(*each, position) for each in partitions]
+            return {each.partition_id: each.sequence_number + 1 for each in checkpoints}
 
         loop = asyncio.get_running_loop()
         starts = await loop.run_in_executor(self._context.reads, locate)
         hub = self._hub(namespace, name)
-        known = load_runs(hub.metadata.get("captureRuns"))
-        if all(run.is_over for run in known):
+        capture = hub.capture
+        if all(run.is_over for run in capture.runs):
             raise NotAllowed(
                 f"Capture of '{names.quote_text(name)}' is off: switch it on before its history is "
                 "captured."
             )
-        made = capture_runs.plan_backfill(
-            known,
-            capture_runs.load_history(hub.metadata.get("capturePast")),
+        new_runs = plan_backfill(
+            capture,
             starts,
             new_id=self._context.new_hub_id,
             at_ms=self._now_ms(),
             created_ms=hub.created_ms,
         )
-        if len(made) + len(known) > capture_runs.RUNS_MAX:
+        if len(new_runs) + len(capture.runs) > RUNS_MAX:
             raise NotAllowed(
-                f"{len(known)} runs of Capture of '{names.quote_text(name)}' are not finished, and "
-                f"{len(made)} more are asked for: {capture_runs.RUNS_MAX} are allowed. Try again "
+                f"Capture of '{names.quote_text(name)}' has {len(capture.runs)} unfinished runs, "
+                f"and this backfill needs {len(new_runs)} more: {RUNS_MAX} are allowed. Try again "
                 "when 'penstock capture status' shows no backlog."
             )
         self._record(
             Action.CAPTURE_BACKFILL,
             f"{format_path(hub.namespace, hub.name)}: from {names.quote_text(since)}",
         )
-        if made:
-            self._keep(hub, [*made, *known])
+        if new_runs:
+            self._put_runs(hub, [*new_runs, *capture.runs])
         return {
-            key: sum(run.stops[key] - run.starts[key] for run in made if run.stops is not None)
+            key: sum(run.stops[key] - run.starts[key] for run in new_runs if run.stops is not None)
             for key in starts
         }
 
-    def _keep(self, hub: Hub, known: Sequence[CaptureRun], **more: object) -> None:
-        metadata = hub.metadata | {"captureRuns": capture_runs.dump_runs(known)} | more
-        self._catalog.put_hub(msgspec.structs.replace(hub, metadata=metadata))
+    def _put_runs(self, hub: Hub, runs: Sequence[CaptureRun]) -> None:
+        capture = msgspec.structs.replace(hub.capture, runs=[*runs])
+        self._catalog.put_hub(hub.replace_capture(capture))
 
     def _hubs(self) -> Sequence[Hub]:
         return [
@@ -152,23 +156,3 @@ class CaptureOperations(OperationGroup):
             for namespace in self._catalog.namespaces()
             for hub in self._catalog.hubs(namespace.name)
         ]
-
-    def _ends(self, hub: Hub) -> dict[str, int]:
-        """The next event of each partition."""
-        runtime = self._context.broker.hub(hub.namespace, hub.name)
-        return {
-            partition: runtime.status(index).last_sequence + 1
-            for index, partition in enumerate(runtime.partition_ids)
-        }
-
-
-def _with_done(hub: Hub, done: CaptureRun, report: CaptureReport) -> object:
-    return capture_runs.add_to_history(
-        capture_runs.load_history(hub.metadata.get("capturePast")),
-        done,
-        files=report.files,
-        events=report.events,
-        lost=report.lost,
-        last_file=report.last_file,
-        last_file_ms=report.last_file_ms,
-    )

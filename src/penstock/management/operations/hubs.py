@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.capture import description as capture
-from penstock.capture import runs as capture_runs
+from penstock.capture.description import check_description, parse_description
 from penstock.capture.destinations import resolve_destination
+from penstock.capture.runs import RUNS_MAX, add_location, end_run, start_run
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import limits, names
+from penstock.model.capture import HubCapture
 from penstock.model.entities import Hub, HubStatus, RevokedPublisher
 from penstock.model.errors import ArgumentError, NotAllowed
 
@@ -58,7 +59,8 @@ class HubOperations(OperationGroup):
         )
         wanted = _apply_request(blank, request, now_ms, is_new=old is None)
         self._check_destination(wanted, old)
-        if is_captured(wanted) != (old is not None and is_captured(old)):
+        is_enabled = wanted.capture.is_enabled
+        if is_enabled != (old is not None and old.capture.is_enabled):
             wanted = self._update_capture_runs(wanted, old, now_ms)
         if old is not None and msgspec.structs.replace(wanted, updated_ms=old.updated_ms) == old:
             return old
@@ -67,56 +69,44 @@ class HubOperations(OperationGroup):
             Action.HUB_WRITE,
             f"{format_path(parent.name, wanted.name)}: {wanted.partition_count} partitions, "
             f"{wanted.retention_hours} hours, {wanted.status}, "
-            f"Capture {'on' if is_captured(wanted) else 'off'}",
+            f"Capture {'on' if is_enabled else 'off'}",
         )
         return self._hub(namespace, name)
 
     def _check_destination(self, hub: Hub, old: Hub | None) -> None:
         """A stored description may stay when its destination has left the configuration; it may
         not be switched on again."""
-        description = hub.metadata.get("capture", {})
-        before = {} if old is None else old.metadata.get("capture", {})
-        is_switched_on = is_captured(hub) and not before.get("enabled")
+        description = hub.capture.description or {}
+        before = {} if old is None else old.capture.description or {}
+        is_switched_on = hub.capture.is_enabled and not before.get("enabled")
         destination = description.get("destination")
         if destination is None or (destination == before.get("destination") and not is_switched_on):
             return
-        settings = capture.CaptureDescription.of(description)
+        settings = parse_description(description)
         resolve_destination(
             self._context.captures.destinations, settings.account, settings.container
         )
 
     def _update_capture_runs(self, hub: Hub, old: Hub | None, now_ms: int) -> Hub:
-        """Capture goes on or off with the event that comes next, whenever a job comes to it."""
+        """Start or end a run with the next event of each partition, whenever a job gets to it."""
         if old is None:
             ends = {str(index): 0 for index in range(hub.partition_count)}
         else:
-            runtime = self._context.broker.hub(old.namespace, old.name)
-            ends = {
-                partition: runtime.status(index).last_sequence + 1
-                for index, partition in enumerate(runtime.partition_ids)
-            }
-        runs = capture_runs.load_runs(hub.metadata.get("captureRuns"))
-        if is_captured(hub):
-            if len(runs) >= capture_runs.RUNS_MAX:
-                raise NotAllowed(
-                    f"Capture of '{names.quote_text(hub.name)}' was switched on and off "
-                    f"{len(runs)} "
-                    "times, and what was published meanwhile is in no file yet: try again when "
-                    "'penstock capture status' shows no backlog."
-                )
-            runs = capture_runs.start_run(
-                runs,
-                ends,
-                run_id=self._context.new_hub_id(),
-                at_ms=now_ms,
-                created_ms=hub.created_ms,
-                past=capture_runs.load_history(hub.metadata.get("capturePast")),
+            ends = self._context.broker.hub(old.namespace, old.name).next_sequences()
+        capture = hub.capture
+        if not capture.is_enabled:
+            before = None if old is None else old.capture.description
+            return hub.replace_capture(end_run(capture, ends, at_ms=now_ms, description=before))
+        if len(capture.runs) >= RUNS_MAX:
+            raise NotAllowed(
+                f"Capture of '{names.quote_text(hub.name)}' was switched on and off "
+                f"{len(capture.runs)} times, and what was published meanwhile is in no file yet: "
+                "try again when 'penstock capture status' shows no backlog."
             )
-        else:
-            before = None if old is None else old.metadata.get("capture")
-            runs = capture_runs.end_run(runs, ends, at_ms=now_ms, description=before)
-        metadata = hub.metadata | {"captureRuns": capture_runs.dump_runs(runs)}
-        return msgspec.structs.replace(hub, metadata=metadata)
+        run_id = self._context.new_hub_id()
+        return hub.replace_capture(
+            start_run(capture, ends, run_id=run_id, at_ms=now_ms, created_ms=hub.created_ms)
+        )
 
     def delete(self, namespace: str, name: str) -> None:
         """Delete the hub and its log, at once and for good. Raises NotFound."""
@@ -151,22 +141,14 @@ class HubOperations(OperationGroup):
         self._record(Action.PUBLISHER_RESUME, format_path(parent.namespace, parent.name, name))
 
 
-def is_captured(hub: Hub) -> bool:
-    return bool(hub.metadata.get("capture", {}).get("enabled"))
-
-
 def to_days(hours: int) -> int:
     """Whole days, as the API's older field has them."""
     return -(-hours // _HOURS_PER_DAY)
 
 
 def _apply_request(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub:
-    metadata = dict(old.metadata)
     if request.capture is not None:
-        metadata["capture"] = capture.check_description(
-            _keep_unset_fields(request.capture, old.metadata.get("capture"))
-        )
-        metadata |= _previous_location(old, metadata["capture"])
+        old = old.replace_capture(_change_description(old.capture, request.capture))
     if request.cleanup_policy not in (None, "Delete"):
         raise NotAllowed(
             "retentionDescription.cleanupPolicy is "
@@ -183,33 +165,26 @@ def _apply_request(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) 
         user_metadata=(
             old.user_metadata if request.user_metadata is None else request.user_metadata
         ),
-        metadata=metadata,
         updated_ms=now_ms,
     )
 
 
-def _keep_unset_fields(
-    wanted: Mapping[str, Any], before: Mapping[str, Any] | None
-) -> Mapping[str, Any]:
-    """Who only says that it shall be off (`{"enabled": false}`) means it as it is otherwise: its
-    files are where they are, and what is not written yet has to go somewhere."""
-    if wanted.get("enabled") or wanted.get("destination") is not None or not before:
-        return wanted
-    given = {key: value for key, value in wanted.items() if value is not None}
-    return {**before, "enabled": False, **given}
-
-
-def _previous_location(old: Hub, description: Mapping[str, Any]) -> dict[str, Any]:
-    """Files that were captured before stay where they are: the place is kept in mind for who
-    reads or proves them."""
-    if not {"captureRuns", "capturePast"} & old.metadata.keys():
-        return {}  # never captured: there are none
-    before = capture.CaptureDescription.of(old.metadata["capture"]).place
-    now = capture.CaptureDescription.of(description).place
-    kept = old.metadata.get("capturePlaces")
-    if before == now or not before.account:
-        return {}
-    return {"capturePlaces": capture_runs.add_location(kept, before)}
+def _change_description(capture: HubCapture, request: Mapping[str, Any]) -> HubCapture:
+    """Check and store a new captureDescription. The location of files that were captured before
+    is remembered for those who read or verify them. Raises ArgumentError, ArgumentOutOfRange."""
+    before = capture.description
+    is_only_off = not request.get("enabled") and request.get("destination") is None
+    if before and is_only_off:
+        # `{"enabled": false}` alone keeps the rest: events not yet in a file need a destination.
+        given = {key: value for key, value in request.items() if value is not None}
+        request = {**before, "enabled": False, **given}
+    description = check_description(request)
+    places = capture.places
+    if before is not None and (capture.runs or capture.past is not None):
+        old_location = parse_description(before).location
+        if old_location.account and old_location != parse_description(description).location:
+            places = add_location(places, old_location)
+    return msgspec.structs.replace(capture, description=description, places=places)
 
 
 def _retention_hours(old: Hub, request: HubRequest, *, is_new: bool) -> int:

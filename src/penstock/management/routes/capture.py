@@ -1,4 +1,4 @@
-"""Routes of Capture below /providers/Penstock: its status, the runs and reports of a job."""
+"""Routes of Capture below /providers/Penstock: status, runs for the job, its reports, backfill."""
 
 from __future__ import annotations
 
@@ -7,52 +7,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock.capture.runs import RunProgress
-from penstock.management.capture_registry import (
-    RECENT_FILES_MAX,
-    CaptureReport,
-    CaptureState,
-    DestinationSummary,
-    RecentFile,
-)
-from penstock.management.operations.capture import RunAssignment
-from penstock.management.resources import ArmStruct, Number, Page, Rate
+from penstock.capture.status import CaptureReport, DestinationSummary, RunAssignment
+from penstock.management.resources import ArmStruct, Page
 from penstock.management.routes.entities import format_time
 from penstock.management.routes.router import OWN, ApiRequest, RouteTable
 
 _HUB_CAPTURE = OWN + "/namespaces/{namespace}/eventhubs/{hub}/capture"
 
 ROUTES = RouteTable()
-
-
-class RecentFileBody(ArmStruct):
-    url: str
-    ms: Number = 0
-    written_ms: Number = 0
-    events: Number = 0
-    bytes: Number = 0
-
-
-class CaptureReportBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    run: Annotated[str, Meta(max_length=64)]
-    state: CaptureState = CaptureState.RUNNING
-    captured: dict[str, Number] = {}
-    reached: dict[str, tuple[Number, Number, Number, Number]] = {}
-    backlog_seconds: Rate = 0.0
-    last_file: str = ""
-    last_file_ms: Number = 0
-    recent_files: Annotated[list[RecentFileBody], Meta(max_length=RECENT_FILES_MAX)] = []
-    files: Number = 0
-    events: Number = 0
-    lost: Number = 0
-    last_error: str = ""
-    is_finished: bool = False
-
-    def report(self) -> CaptureReport:
-        files = [RecentFile(**msgspec.structs.asdict(file)) for file in self.recent_files]
-        reached = {key: RunProgress(*progress) for key, progress in self.reached.items()}
-        fields = msgspec.structs.asdict(self) | {"recent_files": files, "reached": reached}
-        return CaptureReport(**fields)
 
 
 class BackfillRequest(ArmStruct):
@@ -88,10 +50,9 @@ async def list_capture_runs(request: ApiRequest, query: CaptureRunsQuery) -> Pag
 
 
 @ROUTES.add("PUT", _HUB_CAPTURE)
-async def report_capture(request: ApiRequest, body: CaptureReportBody) -> None:
-    request.operations.captures.report(
-        request.names["namespace"], request.names["hub"], body.report()
-    )
+async def report_capture(request: ApiRequest, body: CaptureReport) -> None:
+    """Replace the job's last report on one run."""
+    request.operations.captures.report(request.names["namespace"], request.names["hub"], body)
 
 
 @ROUTES.add("POST", f"{_HUB_CAPTURE}/backfill")

@@ -15,7 +15,8 @@ from penstock.capture.description import (
     SIZE_BYTES_DEFAULT,
 )
 from penstock.capture.file_names import format_file_path
-from penstock.management.client import CaptureStatus, EventHubResource
+from penstock.capture.status import CaptureStatus, DestinationSummary
+from penstock.management.client import EventHubResource
 from penstock.model.errors import ArgumentError
 from penstock.portal.components import (
     badge,
@@ -92,14 +93,14 @@ async def _statuses(visit: PageRequest) -> dict[str, CaptureStatus]:
     return {each.hub.casefold(): each for each in found if each.namespace.casefold() == here}
 
 
-async def _destinations(visit: PageRequest) -> list[dict[str, str]]:
+async def _destinations(visit: PageRequest) -> list[DestinationSummary]:
     return await visit.backend.get_shared(
         "destinations", lambda client: client.capture_destinations(), ttl_ms=10_000
     )
 
 
 async def _destination_table(visit: PageRequest) -> Html:
-    rows = [(each["name"], each["url"]) for each in await _destinations(visit)]
+    rows = [(each.name, each.url) for each in await _destinations(visit)]
     return table(
         ("Name", "Address"),
         rows,
@@ -201,11 +202,13 @@ def _settings(capture: dict[str, Any]) -> Html:
     )
 
 
-def _form(visit: PageRequest, hub: EventHubResource, destinations: list[dict[str, str]]) -> Html:
+def _form(
+    visit: PageRequest, hub: EventHubResource, destinations: list[DestinationSummary]
+) -> Html:
     capture = hub.capture or {}
     properties = capture.get("destination", {}).get("properties", {})
     account = str(properties.get("storageAccountResourceId", "")).rpartition("/")[2]
-    choices = {each["name"]: f"{each['name']} ({each['url']})" for each in destinations}
+    choices = {each.name: f"{each.name} ({each.url})" for each in destinations}
     if account and account not in choices:
         choices[account] = f"{account} (not configured)"
     return card(
@@ -289,7 +292,7 @@ def _name_fields(visit: PageRequest, hub: EventHubResource, capture: dict[str, A
         hub=hub.name,
         partition="0",
         at_s=now_s,
-        kind="parquet" if encoding == "Parquet" else "avro",
+        file_type="parquet" if encoding == "Parquet" else "avro",
     )
     return [
         el(

@@ -1,7 +1,7 @@
-"""Captured history as DataFrames: alone, and continued into the live hub.
+"""Captured history as DataFrames: alone, and bridged to the live hub.
 
-`penstock.capture.read` is `read` here. What is read is decided when it is called: the files that
-are there then; what the log has behind the last of them is live.
+`penstock.capture.read` calls `read`. The files that exist at the call are history; what the log has
+after the last of them is live.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from penstock.capture.description import (
 )
 from penstock.capture.destinations import (
     Destination,
-    FileStore,
     check_destination,
     environment_destination,
     resolve_destination,
@@ -30,10 +29,10 @@ from penstock.capture.destinations import (
 from penstock.capture.hub_files import (
     FileLocationFilter,
     ListedFile,
-    file_locations,
     list_hub_files,
+    resolve_locations,
 )
-from penstock.capture.runs import FileLocation
+from penstock.capture.storage import FileStore
 from penstock.model.errors import ArgumentError
 from penstock.spark.capture.history_rows import HistoryPlan, next_sequence, write_captured_plan
 
@@ -44,21 +43,21 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
-_APART_S = 120  # names of a backfill may be a minute early, and clocks apart
+_TOLERANCE_S = 120  # names of a backfill may be a minute early, and clocks differ
 _log = logging.getLogger("penstock.capture")
 Moment = datetime | str | None
 
 
 class HistoryLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose files, where they are, and how the live hub is reached if nobody says otherwise."""
+    """A hub, where its files are, and source options for the live hub."""
 
-    shelves: list[FileLocationFilter]
+    locations: list[FileLocationFilter]
     namespace: str
     hub: str
     live: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        return f"Where({self.namespace}/{self.hub})"
+    def __repr__(self) -> str:  # the options contain a key
+        return f"HistoryLocation({self.namespace}/{self.hub})"
 
 
 def read(
@@ -82,15 +81,15 @@ def read(
 
     Without `url` the service is asked where the files are (PENSTOCK_DATA, or PENSTOCK_ADMIN_URL
     and PENSTOCK_ADMIN_TOKEN) and how the hub is read; with it, `container`, `namespace` and
-    `name_format` say the rest. `options` are the destination's (`account_name`, `account_key`,
-    ...), `source` further ones of the `eventhubs` source."""
-    where = _where(hub, url, options, container, namespace, name_format)
-    shelved = CapturedFiles(where)
-    history = shelved.frame(spark, start, end)
+    `name_format` locate the files. `options` are the destination's (`account_name`, `account_key`,
+    ...), `source` further ones of the `eventhubs` source. Raises PenstockError."""
+    where = _locate(hub, url, options, container, namespace, name_format)
+    files = CapturedFiles(where)
+    history = files.frame(spark, start, end)
     if not live:
         return history
-    following = shelved.next_sequences()
-    tail = _live(spark.read.format("eventhubs"), where, connection_string, following, source)
+    following = files.next_sequences()
+    tail = _load_live(spark.read.format("eventhubs"), where, connection_string, following, source)
     return history.unionByName(_between(tail, start, end).select(history.columns))
 
 
@@ -107,31 +106,26 @@ def bridge(
     connection_string: str | None = None,
     **source: str,
 ) -> tuple[DataFrame, DataFrame]:
-    """History, and a stream that begins behind it: no event is in both, none in neither. What both
-    are told is as for `read`."""
-    where = _where(hub, url, options, container, namespace, name_format)
-    shelved = CapturedFiles(where)
-    history = shelved.frame(spark, start, None)
-    stream = _live(
-        spark.readStream.format("eventhubs"),
-        where,
-        connection_string,
-        shelved.next_sequences(),
-        source,
-    )
+    """History, and a stream that begins after it: each event is in exactly one of them. Parameters
+    are as for `read`."""
+    where = _locate(hub, url, options, container, namespace, name_format)
+    files = CapturedFiles(where)
+    history = files.frame(spark, start, None)
+    following, reader = files.next_sequences(), spark.readStream.format("eventhubs")
+    stream = _load_live(reader, where, connection_string, following, source)
     return history, _between(stream, start, None).select(history.columns)
 
 
 class CapturedFiles:
-    """The files of a hub that are there now. Raises DestinationError."""
+    """The files that a hub has now. Raises DestinationError."""
 
     def __init__(self, where: HistoryLocation) -> None:
-        self._targets = [shelf.target for shelf in where.shelves]
+        self._targets = [location.target for location in where.locations]
         self._stores = [FileStore(target) for target in self._targets]
-        self._files = list_hub_files(where.shelves, self._stores, where.namespace, where.hub)
+        self._files = list_hub_files(where.locations, self._stores, where.namespace, where.hub)
 
     def frame(self, spark: SparkSession, start: Moment, end: Moment) -> DataFrame:
-        """Their events."""
+        """Their events, stored from `start` on and before `end`."""
         from penstock.spark.capture.history_source import SOURCE, HistoryDataSource
 
         since_us, until_us = to_microseconds("start", start), to_microseconds("end", end)
@@ -145,25 +139,28 @@ class CapturedFiles:
         return spark.read.format(SOURCE).option("plan", write_captured_plan(plan)).load()
 
     def next_sequences(self) -> dict[str, int]:
-        """Behind which event each partition's files end. Opens files, so it is asked for only by
-        who goes on there."""
-        own: dict[str, list[ListedFile]] = {}
+        """The event after the last one of each partition's files. Opens some files."""
+        by_partition: dict[str, list[ListedFile]] = {}
         for file in self._files:
-            own.setdefault(file.partition, []).append(file)
-        found = {key: next_sequence(self._stores, files) for key, files in own.items()}
-        return {key: number for key, number in found.items() if number is not None}
+            by_partition.setdefault(file.partition, []).append(file)
+        return {
+            key: number
+            for key, files in by_partition.items()
+            if (number := next_sequence(self._stores, files)) is not None
+        }
 
 
 def select_files(
     files: Sequence[ListedFile], since_us: int | None, until_us: int | None
 ) -> list[ListedFile]:
-    """By their names: a file too many is opened and gives nothing; none too few.
+    """Files that can have events of that time, by their names: too many cost time, too few would
+    lose events.
 
     A window's events were stored before it closed, and at most an interval before that. Its name
-    tells when it closed, or later: of windows that close faster than one a second each is named a
-    second behind the one before. So a name may be late by as much as the names before it follow
-    each other second by second. A second that is left out may be a window without a file, which
-    took an interval at least."""
+    is the time when it closed, or later: where windows close more often than once a second, each
+    is named a second after the one before. So a name may be late by as many seconds as the names
+    before it are consecutive. A second without a file may be a window without a file, which took
+    at least an interval."""
     chosen = []
     before: ListedFile | None = None
     late_s = 0
@@ -171,12 +168,12 @@ def select_files(
         if before is None or before.partition != file.partition:
             late_s = 0
         else:
-            apart_s = file.named_s - before.named_s
-            left_out = max(0, apart_s - 1)
-            late_s = max(0, late_s + apart_s - left_out * INTERVAL_S[0])
+            distance_s = file.named_s - before.named_s
+            gap_s = max(0, distance_s - 1)
+            late_s = max(0, late_s + distance_s - gap_s * INTERVAL_S[0])
         before = file
-        closed_us = (file.named_s + _APART_S) * 1_000_000
-        opened_us = (file.named_s - late_s - INTERVAL_S[1] - _APART_S) * 1_000_000
+        closed_us = (file.named_s + _TOLERANCE_S) * 1_000_000
+        opened_us = (file.named_s - late_s - INTERVAL_S[1] - _TOLERANCE_S) * 1_000_000
         if since_us is not None and closed_us < since_us:
             continue
         if until_us is None or opened_us < until_us:
@@ -184,7 +181,7 @@ def select_files(
     return chosen
 
 
-def _live(
+def _load_live(
     reader: Any,
     where: HistoryLocation,
     connection_string: str | None,
@@ -195,7 +192,7 @@ def _live(
     own = {"eventhubs.connectionString": text} if text else where.live
     if not own:
         raise ArgumentError(
-            "What is live is read from the hub: give connection_string, or set "
+            "Live events are read from the hub: give connection_string, or set "
             "PENSTOCK_CONNECTION_STRING."
         )
     options = {
@@ -221,7 +218,7 @@ def _between(frame: Any, start: Moment, end: Moment) -> Any:
     return frame
 
 
-def _where(
+def _locate(
     hub: str,
     url: str | None,
     options: Mapping[str, str] | None,
@@ -232,54 +229,54 @@ def _where(
     if url is None:
         return locate_history(hub, namespace, dict(options or {}))
     if namespace is None:
-        raise ArgumentError("With url the namespace has to be named too: it is part of the paths.")
-    given = dict(options or {})
-    destination = Destination(
-        name="given", url=check_destination("given", url, given), options=given
-    )
-    target = resolve_destination([destination], "given", container)
-    shelf = FileLocationFilter(target=target, name_format=check_name_format(name_format))
-    return HistoryLocation(shelves=[shelf], namespace=namespace, hub=hub)
+        raise ArgumentError("With url, give the namespace too: it is part of the paths.")
+    check_destination("url", url, options or {})
+    destination = Destination(name="url", url=url, options=dict(options or {}))
+    target = resolve_destination([destination], "url", container)
+    location = FileLocationFilter(target=target, name_format=check_name_format(name_format))
+    return HistoryLocation(locations=[location], namespace=namespace, hub=hub)
 
 
 def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> HistoryLocation:
-    """Of the service that the environment names; credentials are the environment's too, or those
-    that are given."""
+    """Ask the service that the environment names. Credentials of destinations come from the
+    environment or from `options`. Raises PenstockError."""
     from penstock.management.client import ManagementClient
 
     with ManagementClient.find() as client:
         namespace = namespace or client.namespaces()[0].name
-        told = [
-            each
-            for each in client.capture_status()
-            if (each.namespace, each.hub.casefold()) == (namespace, hub.casefold())
+        statuses = [
+            status
+            for status in client.capture_status()
+            if (status.namespace, status.hub.casefold()) == (namespace, hub.casefold())
         ]
-        if not told:
-            client.hub(namespace, hub)  # NotFound, unless it was never captured
+        if not statuses:
+            client.hub(namespace, hub)  # raises NotFound, unless it was never captured
             raise ArgumentError(f"The event hub '{hub}' was never captured.")
-        known = [
-            environment_destination(each["name"], each["url"], os.environ, options)
-            for each in client.capture_destinations()
+        destinations = [
+            environment_destination(summary.name, summary.url, os.environ, options)
+            for summary in client.capture_destinations()
         ]
-        live = _way_in(client, namespace)
-    places = msgspec.convert(told[0].places, list[FileLocation])
-    shelves, troubles = file_locations(places, known, created_ms=told[0].created_ms)
-    for trouble in troubles:
-        _log.warning("%s", trouble)
-    return HistoryLocation(shelves=shelves, namespace=namespace, hub=told[0].hub, live=live)
+        live = _live_options(client, namespace)
+    (status,) = statuses
+    locations, warnings = resolve_locations(
+        status.places, destinations, created_ms=status.created_ms
+    )
+    for warning in warnings:
+        _log.warning("%s", warning)
+    return HistoryLocation(locations=locations, namespace=namespace, hub=status.hub, live=live)
 
 
-def _way_in(client: ManagementClient, namespace: str) -> dict[str, str]:
-    """Options of the `eventhubs` source, with a key that the service tells to whom manages it."""
-    able = [rule for rule in client.rules(namespace) if {"Listen", "Manage"} & set(rule.rights)]
-    if not able:
+def _live_options(client: ManagementClient, namespace: str) -> dict[str, str]:
+    """Options of the `eventhubs` source, with a key that the management API returns."""
+    rules = [rule for rule in client.rules(namespace) if {"Listen", "Manage"} & set(rule.rights)]
+    if not rules:
         return {}
-    able.sort(key=lambda rule: ("Listen" not in rule.rights, rule.name))
-    keys = client.keys(namespace, None, able[0].name)
-    found = {"eventhubs.connectionString": keys.primary_connection_string}
+    rule = min(rules, key=lambda rule: ("Listen" not in rule.rights, rule.name))
+    keys = client.keys(namespace, None, rule.name)
+    options = {"eventhubs.connectionString": keys.primary_connection_string}
     if client.ca_file:
-        found["eventhubs.tls.caFile"] = client.ca_file
-    return found
+        options["eventhubs.tls.caFile"] = client.ca_file
+    return options
 
 
 def to_microseconds(name: str, moment: Moment) -> int | None:

@@ -1,5 +1,5 @@
-"""Captured files as columns of the `eventhubs` source: the same names, types and texts, so that
-history and what is live can be put one behind the other."""
+"""Captured files as rows of the `eventhubs` source: the same columns, types and texts, so that
+history and live events can be combined."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from penstock.capture.container import EMPTY_BYTES_MAX, AvroContainerReader, DamagedAvroFile
-from penstock.capture.destinations import DestinationFolder, FileStore
+from penstock.capture.destinations import DestinationFolder
 from penstock.capture.hub_files import ListedFile
 from penstock.capture.records import CaptureRecord, Value, decode_long, read_capture_records
+from penstock.capture.storage import FileStore
 from penstock.client.values import encode_json
 from penstock.model.errors import ConfigurationError
-from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, json_from
+from penstock.spark.capture.blocks import SYSTEM_TYPES, TYPES, json_from
 
 SCHEMA = (
     "body binary, partition string, offset string, sequenceNumber long, enqueuedTime timestamp, "
@@ -28,23 +29,22 @@ SCHEMA = (
 )
 _SHARE_BYTES = 64 * 1024 * 1024  # of files that one task reads
 _ROWS = 4096
-_LAST_FILES = 4  # of a partition that are looked at for its last event
-# As the source has them: columns of their own, and not among the system's properties.
+_LAST_FILES = 4  # of a partition, which are searched for its last event
+# The source has columns for these, and not among the system properties.
 _KNOWN = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
 _KEY, _PUBLISHER = "x-opt-partition-key", "x-opt-publisher"
 
 
 class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which files are read, and which of their events: those stored from `since_us` on and before
-    `until_us`."""
+    """Files to read, and the time of their events: from `since_us` on and before `until_us`."""
 
-    targets: list[DestinationFolder]  # where they lie, by their `place`
+    targets: list[DestinationFolder]  # by the `place` of a file
     files: list[ListedFile]
     since_us: int | None = None
     until_us: int | None = None
 
     def __repr__(self) -> str:
-        return f"CapturedPlan({len(self.files)} files)"
+        return f"HistoryPlan({len(self.files)} files)"
 
     def shares(self) -> list[list[ListedFile]]:
         """Files for each task."""
@@ -60,8 +60,8 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_captured_plan(plan: HistoryPlan) -> str:
-    """Into a file that only we can read: its path stands in the query, its content does not. It
-    goes with this process."""
+    """Write a file for this user alone: its path is in the query, its content (credentials) is not.
+    It is deleted when the process ends."""
     handle, name = tempfile.mkstemp(prefix="penstock-captured-", suffix=".json")
     atexit.register(Path(name).unlink, missing_ok=True)
     with os.fdopen(handle, "wb") as file:
@@ -79,27 +79,27 @@ def read_captured_plan(name: str | None) -> HistoryPlan:
 
 
 def read_batches(plan: HistoryPlan, file: ListedFile) -> Iterator[Any]:
-    """Record batches of one file's events, in order. Raises DamagedFile, DestinationError."""
+    """Record batches of one file's events, in order. Raises DamagedAvroFile, DestinationError."""
     with FileStore(plan.targets[file.place]).open(file.path) as opened:
-        if file.kind == "parquet":
-            yield from _parquet(plan, file, opened)
+        if file.file_type == "parquet":
+            yield from _read_parquet(plan, file, opened)
             return
         held: list[CaptureRecord] = []
         for count, block in AvroContainerReader(opened).blocks():
             for record in read_capture_records(count, block):
-                if _is_wanted(plan, record.enqueued_us):
+                if _is_selected(plan, record.enqueued_us):
                     held.append(record)
                 if len(held) >= _ROWS:
-                    yield _batch(held, file.partition)
+                    yield _build_batch(held, file.partition)
                     held = []
         if held:
-            yield _batch(held, file.partition)
+            yield _build_batch(held, file.partition)
 
 
 def next_sequence(stores: Sequence[FileStore], files: Sequence[ListedFile]) -> int | None:
-    """The event behind the last one of a partition's files; None when they hold none. A file of a
-    backfill may be named behind a live one: of the last few that hold events the one that begins
-    last is read to its end. Raises DamagedFile, DestinationError."""
+    """The event after the last one of a partition's files; None when they have none. A file of a
+    backfill may have a later name than a live one: of the last few files with events, the one that
+    begins last is read to its end. Raises DamagedAvroFile, DestinationError."""
     begins: list[tuple[int, ListedFile]] = []
     for file in reversed(files):
         first = _first_sequence(stores[file.place], file)
@@ -109,34 +109,34 @@ def next_sequence(stores: Sequence[FileStore], files: Sequence[ListedFile]) -> i
             break
     if not begins:
         return None
-    _, last = max(begins, key=lambda each: each[0])
+    _, last = max(begins, key=lambda begin: begin[0])
     return _end_sequence(stores[last.place], last)
 
 
 def _first_sequence(store: FileStore, file: ListedFile) -> int | None:
-    """None for a file without events, which is mostly told by its size."""
-    if file.kind == "avro" and file.size <= EMPTY_BYTES_MAX:
+    """None for a file without events, mostly recognized by its size."""
+    if file.file_type == "avro" and file.size <= EMPTY_BYTES_MAX:
         return None
     with store.open(file.path) as opened:
-        if file.kind == "parquet":
-            numbers = next(_numbers(file, opened), None)
+        if file.file_type == "parquet":
+            numbers = next(_read_numbers(file, opened), None)
             return None if numbers is None else numbers[0]
         head = next(AvroContainerReader(opened).blocks(), None)
         return None if head is None else decode_long(head[1], 0)[0]
 
 
 def _end_sequence(store: FileStore, file: ListedFile) -> int:
-    """Behind the last event of a file that has some."""
+    """The number after the last event of a file that has some."""
     with store.open(file.path) as opened:
-        if file.kind == "parquet":
-            return max(numbers[-1] for numbers in _numbers(file, opened)) + 1
+        if file.file_type == "parquet":
+            return max(numbers[-1] for numbers in _read_numbers(file, opened)) + 1
         ((count, block),) = deque(AvroContainerReader(opened).blocks(), maxlen=1)
         return decode_long(block, 0)[0] + count
 
 
-def _numbers(file: ListedFile, opened: Any) -> Iterator[list[int]]:
-    """Sequence numbers of a Parquet file, some at a time."""
-    reader = _opened_parquet(file, opened)
+def _read_numbers(file: ListedFile, opened: Any) -> Iterator[list[int]]:
+    """Sequence numbers of a Parquet file, in batches."""
+    reader = _open_parquet(file, opened)
     for batch in reader.iter_batches(batch_size=_ROWS, columns=["SequenceNumber"]):
         if batch.num_rows:
             yield batch.column(0).to_pylist()
@@ -161,13 +161,13 @@ def arrow_schema() -> Any:
     )
 
 
-def _is_wanted(plan: HistoryPlan, enqueued_us: int) -> bool:
+def _is_selected(plan: HistoryPlan, enqueued_us: int) -> bool:
     if plan.since_us is not None and enqueued_us < plan.since_us:
         return False
     return plan.until_us is None or enqueued_us < plan.until_us
 
 
-def _batch(held: Sequence[CaptureRecord], partition: str) -> Any:
+def _build_batch(held: Sequence[CaptureRecord], partition: str) -> Any:
     import pyarrow as pa
 
     columns = {
@@ -191,33 +191,33 @@ def _text_or_none(value: Value | None) -> str | None:
 
 
 def _property_texts(pairs: Mapping[str, Value], leave: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Values as JSON texts, which is how the source has them."""
+    """Values as JSON texts, as in the source."""
     return [(name, encode_json(value)) for name, value in pairs.items() if name not in leave]
 
 
-def _opened_parquet(file: ListedFile, opened: Any) -> Any:
+def _open_parquet(file: ListedFile, opened: Any) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
         return parquet.ParquetFile(opened)
     except pa.ArrowException as error:
-        raise DamagedAvroFile(f"{file.path} is no Parquet file: {error}") from None
+        raise DamagedAvroFile(f"{file.path} is not a Parquet file: {error}") from None
 
 
-def _parquet(plan: HistoryPlan, file: ListedFile, opened: Any) -> Iterator[Any]:
+def _read_parquet(plan: HistoryPlan, file: ListedFile, opened: Any) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import compute
 
     schema = arrow_schema()
-    reader = _opened_parquet(file, opened)
+    reader = _open_parquet(file, opened)
     for batch in reader.iter_batches(batch_size=_ROWS):
         times = batch.column("EnqueuedTimeUtc").cast(pa.int64())
-        wanted = compute.and_(
+        is_selected = compute.and_(
             compute.greater_equal(times, plan.since_us if plan.since_us is not None else -(2**62)),
             compute.less(times, plan.until_us if plan.until_us is not None else 2**62),
         )
-        table = pa.Table.from_batches([batch]).filter(wanted)
+        table = pa.Table.from_batches([batch]).filter(is_selected)
         if table.num_rows == 0:
             continue
         columns = {
@@ -231,39 +231,40 @@ def _parquet(plan: HistoryPlan, file: ListedFile, opened: Any) -> Iterator[Any]:
             "properties": _json_maps(table, "Properties", TYPES),
             "systemProperties": _json_maps(table, "SystemProperties", SYSTEM_TYPES),
         }
-        arrays = [_array(column).cast(schema.field(name).type) for name, column in columns.items()]
+        arrays = [
+            _to_array(column).cast(schema.field(name).type) for name, column in columns.items()
+        ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _publishers(table: Any) -> Any:
     from pyarrow import compute
 
-    maps = _array(table.column("SystemProperties"))
+    maps = _to_array(table.column("SystemProperties"))
     return compute.map_lookup(maps, query_key=_PUBLISHER, occurrence="last")
 
 
 def _json_maps(table: Any, name: str, types: str) -> Any:
-    """The plain texts of a Parquet file as JSON ones. Raises DamagedFile."""
+    """The plain texts of a Parquet file as JSON texts. Raises DamagedAvroFile."""
     import pyarrow as pa
 
-    maps = _array(table.column(name))
+    maps = _to_array(table.column(name))
     if types not in table.column_names:
-        return maps  # of a file from before there were types: nobody knows
-    letters = "".join(each or "" for each in table.column(types).to_pylist())
+        return maps  # version 0.1 wrote no types
+    letters = "".join(text or "" for text in table.column(types).to_pylist())
     ends = maps.offsets
-    first, behind = ends[0].as_py(), ends[len(ends) - 1].as_py()
-    if len(letters) != behind - first:
-        raise DamagedAvroFile(
-            f"{types} tells of {len(letters)} values: there are {behind - first}."
-        )
-    plain = maps.items.slice(first, behind - first).to_pylist()
-    texts = [json_from(letter, each) for letter, each in zip(letters, plain, strict=True)]
-    names = maps.keys.slice(first, behind - first)
+    first = ends[0].as_py()
+    count = ends[len(ends) - 1].as_py() - first
+    if len(letters) != count:
+        raise DamagedAvroFile(f"{types} has {len(letters)} letters for {count} values.")
+    plain = maps.items.slice(first, count).to_pylist()
+    texts = [json_from(letter, text) for letter, text in zip(letters, plain, strict=True)]
+    names = maps.keys.slice(first, count)
     starts = pa.array([end - first for end in ends.to_pylist()], pa.int32())
     return pa.MapArray.from_arrays(starts, names, pa.array(texts, pa.string()))
 
 
-def _array(column: Any) -> Any:
+def _to_array(column: Any) -> Any:
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray):

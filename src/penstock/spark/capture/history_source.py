@@ -1,4 +1,4 @@
-"""Captured files as rows: a batch source that opens each file in a task."""
+"""Classes that PySpark requires for reading captured files: each task opens some of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = "penstock-captured"
 
 
 class HistoryDataSource(DataSource):
-    """`spark.read.format("penstock-captured").option("plan", file)`: made by `capture.read`."""
+    """`spark.read.format("penstock-captured").option("plan", file)`, used by `capture.read`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,5 +1,5 @@
-"""What a capture query is told: written by the job into a file that only its user can read, so
-that no key stands in a query's options, in its plan or in Spark's pages."""
+"""Plan file handed to a capture query. The job writes it for its own user, so that no key is in a
+query's options, in its plan or on Spark's pages. Field names are stored names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.capture.description import CaptureDescription
-from penstock.capture.destinations import Destination
-from penstock.capture.runs import RunProgress
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.file_names import format_file_path
+from penstock.capture.state import CaptureStateFile
+from penstock.capture.storage import FileStore
 from penstock.capture.windows import CaptureStop
 from penstock.client.ranges import RangeSettings
 from penstock.io.files import write_file_atomically
+from penstock.model.capture import CaptureDescription, RunProgress
 from penstock.model.errors import ConfigurationError
 
 OPTION = "capturePlan"
@@ -21,18 +23,18 @@ SINK = "penstock-capture-files"
 
 
 class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One hub's capture from one switching on to the next switching off."""
+    """One capture run."""
 
     namespace: str
     hub: str
     settings: CaptureDescription
     destinations: list[Destination]
     connection_string: str
-    state: str  # a directory of this run's: ledger, spool, checkpoint
+    state: str  # the run's directory: plan, spool, query checkpoint
     hub_id: str = ""
-    starts: dict[str, int]  # the first event that is wanted, by partition
-    named_s: int = 0  # names of files are later than that
-    reached: dict[str, RunProgress] = {}  # how far the service knows us to be
+    starts: dict[str, int]  # the first event of each partition that belongs to the run
+    named_s: int = 0  # names of files are later than this
+    reached: dict[str, RunProgress] = {}  # progress that the service stored
     stops: dict[str, int] | None = None
     stopped_ms: int = 0
     is_backfill: bool = False
@@ -53,24 +55,6 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
             timeout_s=self.timeout_s,
         )
 
-    def stop(self, partition: str) -> CaptureStop | None:
-        if self.stops is None:
-            return None
-        return CaptureStop(self.stops.get(partition, 0), self.stopped_ms)
-
-    @property
-    def ledger(self) -> Path:
-        return Path(self.state, "ledger.sqlite")
-
-    @property
-    def run(self) -> str:
-        return Path(self.state).name
-
-    @property
-    def names_file(self) -> Path:
-        """Names of files that this run or another one of the hub has taken."""
-        return Path(self.state).parent / f"{self.hub_id or self.run}.names.sqlite"
-
     @property
     def spool(self) -> Path:
         return Path(self.state, "spool")
@@ -79,10 +63,37 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     def checkpoint(self) -> Path:
         return Path(self.state, "checkpoint")
 
+    def stop(self, partition: str) -> CaptureStop | None:
+        if self.stops is None:
+            return None
+        return CaptureStop(self.stops.get(partition, 0), self.stopped_ms)
 
-def window_name(plan: CapturePlan, partition: str, window: int, first: int) -> str:
-    """What a window's file gets the mark between its blocks of: the same whenever it is written."""
-    return f"{plan.namespace}/{plan.hub}/{partition}/{window}/{first}"
+    def open_state(self) -> CaptureStateFile:
+        """The caller closes it. Raises sqlite3.Error, OSError."""
+        return open_run_state(Path(self.state), self.hub_id)
+
+    def open_store(self, settings: CaptureDescription) -> FileStore:
+        """Raises ArgumentError."""
+        return FileStore(
+            resolve_destination(self.destinations, settings.account, settings.container)
+        )
+
+    def file_path(self, settings: CaptureDescription, partition: str, named_s: int) -> str:
+        """The path of the window with that name."""
+        return format_file_path(
+            settings.name_format,
+            namespace=self.namespace,
+            hub=self.hub,
+            partition=partition,
+            at_s=named_s,
+            file_type=settings.file_type,
+        )
+
+
+def open_run_state(directory: Path, hub_id: str, *, check: bool = False) -> CaptureStateFile:
+    """The state of the run whose directory this is."""
+    file = directory.parent / f"{hub_id or directory.name}.sqlite"
+    return CaptureStateFile(file, directory.name, check=check)
 
 
 def write_plan(plan: CapturePlan) -> Path:
@@ -95,12 +106,12 @@ def write_plan(plan: CapturePlan) -> Path:
 
 
 def read_plan(file: str | None) -> CapturePlan:
-    """Raises ConfigurationError; what the file holds is never shown."""
+    """Raises ConfigurationError, which shows nothing of the file's content."""
     if not file:
         raise ConfigurationError(f"The format {SINK} needs the option '{OPTION}'.")
     try:
         return msgspec.json.decode(Path(file).read_bytes(), type=CapturePlan)
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigurationError(
-            f"The plan of Capture cannot be read ({type(error).__name__}): {file}."
+            f"The capture plan {file} cannot be read ({type(error).__name__})."
         ) from None

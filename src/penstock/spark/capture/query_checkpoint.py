@@ -1,9 +1,9 @@
-"""Spark's checkpoint of a capture query after a crash: whether it can be used.
+"""Whether Spark can continue from a capture query's checkpoint after a crash.
 
 Spark writes `offsets/N` and `commits/N` without flushing them, so a power cut can leave the newest
-ones empty, torn or missing. The ledger is flushed and is enough to go on from: a checkpoint that
-cannot be trusted is set aside, and the query begins where the ledger ends. A window that was being
-written keeps its file name (`capture/taken.py`), so its file is written over, never twice.
+ones empty, torn or missing. The job's state (`capture/state.py`) is flushed and sufficient: a
+checkpoint that cannot be trusted is set aside, and the query begins where the state ends. A window
+that was being written keeps its file name, so its file is overwritten, never stored twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.capture.ledger import CaptureStateFile
 from penstock.capture.windows import WindowStart
 
 _log = logging.getLogger("penstock.capture")
@@ -30,17 +29,18 @@ _CRC_MAGIC = b"crc\0"
 _ENTRY_BYTES_MAX = 64 * 1024 * 1024
 
 
-def set_aside_if_unusable(checkpoint: Path, ledger: Path) -> str | None:
+def set_aside_if_unusable(checkpoint: Path, stored: Mapping[str, WindowStart]) -> str | None:
     """Rename a checkpoint that Spark cannot continue from. Returns the reason, or None where it
-    stays. Call it while no query uses the checkpoint. Raises OSError and sqlite3.Error."""
-    problem = find_problem(checkpoint, _stored_places(ledger))
+    stays. `stored` are the window starts of the job's state. Call it while no query uses the
+    checkpoint. Raises OSError."""
+    problem = find_problem(checkpoint, stored)
     if problem is None:
         return None
     aside = checkpoint.with_name("checkpoint.unusable")
     shutil.rmtree(aside, ignore_errors=True)  # the one of an earlier crash
     checkpoint.rename(aside)
     _log.warning(
-        "capture checkpoint set aside: reason=%s moved_to=%s; capture continues from its ledger",
+        "capture checkpoint set aside: reason=%s moved_to=%s; capture continues from its state",
         problem,
         aside,
     )
@@ -49,41 +49,41 @@ def set_aside_if_unusable(checkpoint: Path, ledger: Path) -> str | None:
 
 def find_problem(checkpoint: Path, stored: Mapping[str, WindowStart]) -> str | None:
     """Why Spark could not continue from this checkpoint: a file that is empty or torn, or entries
-    that the ledger has and the checkpoint has not. `stored` are the ledger's places."""
+    that the state has and the checkpoint has not."""
     if not checkpoint.is_dir():
         return None
     metadata = checkpoint / "metadata"
     if metadata.exists() and (
-        _has_wrong_checksum(metadata) or not _is_json_object(_content(metadata))
+        _has_wrong_checksum(metadata) or not _is_json_object(_read_text(metadata))
     ):
-        return _torn(metadata)
+        return _describe_torn(metadata)
     for folder in (checkpoint / "offsets", checkpoint / "commits"):
-        for file in _entries(folder):
+        for file in _list_entries(folder):
             if _has_wrong_checksum(file) or not _is_entry(file):
-                return _torn(file)
-    return _missing_entries(checkpoint / "offsets", stored)
+                return _describe_torn(file)
+    return _find_missing_entries(checkpoint / "offsets", stored)
 
 
-def _missing_entries(offsets: Path, stored: Mapping[str, WindowStart]) -> str | None:
-    entries = _entries(offsets)
+def _find_missing_entries(offsets: Path, stored: Mapping[str, WindowStart]) -> str | None:
+    entries = _list_entries(offsets)
     if not entries:
-        return f"{offsets} has no entry, the ledger has" if stored else None
+        return f"{offsets} has no entry, the state has" if stored else None
     newest = entries[-1]
     try:
-        offset = json.loads((_content(newest) or "").splitlines()[2])
-        places = msgspec.convert(offset["places"], dict[str, WindowStart])
+        offset = json.loads((_read_text(newest) or "").splitlines()[2])
+        starts = msgspec.convert(offset["places"], dict[str, WindowStart])
     except (IndexError, KeyError, TypeError, ValueError):  # msgspec's error is a ValueError
-        return _torn(newest)
-    for partition, place in stored.items():
-        if partition in places and places[partition].window < place.window:
+        return _describe_torn(newest)
+    for partition, start in stored.items():
+        if partition in starts and starts[partition].window < start.window:
             return (
-                f"{newest} ends with window {places[partition].window} of partition {partition}, "
-                f"the ledger with window {place.window}: newer entries were lost"
+                f"{newest} ends with window {starts[partition].window} of partition {partition}, "
+                f"the state with window {start.window}: newer entries were lost"
             )
     return None
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_entries(folder: Path) -> list[Path]:
     """Entries of a metadata log, the newest last."""
     if not folder.is_dir():
         return []
@@ -92,8 +92,8 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_entry(file: Path) -> bool:
-    """A version and lines of JSON; `-` stands for a source without an offset."""
-    lines = (_content(file) or "").splitlines()
+    """Whether it is a version and lines of JSON; `-` means a source without an offset."""
+    lines = (_read_text(file) or "").splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
         return False
     return all(line == "-" or _is_json_object(line) for line in lines[1:])
@@ -106,7 +106,7 @@ def _is_json_object(text: str | None) -> bool:
         return False
 
 
-def _content(file: Path) -> str | None:
+def _read_text(file: Path) -> str | None:
     if file.stat().st_size > _ENTRY_BYTES_MAX:
         return None
     try:
@@ -135,15 +135,5 @@ def _has_wrong_checksum(file: Path) -> bool:
     return content[8:] != b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
 
 
-def _torn(file: Path) -> str:
+def _describe_torn(file: Path) -> str:
     return f"{file} is empty or torn ({file.stat().st_size} bytes)"
-
-
-def _stored_places(ledger: Path) -> dict[str, WindowStart]:
-    if not ledger.exists():
-        return {}
-    opened = CaptureStateFile(ledger)
-    try:
-        return opened.places()
-    finally:
-        opened.close()

@@ -1,31 +1,82 @@
-"""One hub's capture as a Structured Streaming query."""
+"""One capture run: plan, query, restart after failures, report."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.capture.window_file import remove_stale_spools
-from penstock.spark.capture.plan import OPTION, SINK, SOURCE, CapturePlan, write_plan
+import msgspec
+
+from penstock.capture.description import parse_description
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.state import CaptureStateFile
+from penstock.capture.status import (
+    RECENT_FILES_MAX,
+    CaptureReport,
+    CaptureState,
+    RecentFile,
+    RunAssignment,
+)
+from penstock.capture.windows import WindowStart, start_after
+from penstock.management.client import ManagementClient
+from penstock.model import names
+from penstock.model.capture import CaptureRun, RunProgress
+from penstock.model.errors import NotFound, PenstockError
+from penstock.spark.capture.announcements import NotificationTarget, announce_files, write_manifests
+from penstock.spark.capture.plan import (
+    OPTION,
+    SINK,
+    SOURCE,
+    CapturePlan,
+    open_run_state,
+    write_plan,
+)
 from penstock.spark.capture.query_checkpoint import set_aside_if_unusable
+from penstock.spark.failures import explain_failure
+from penstock.spark.launcher import is_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TRIGGER = "2 seconds"  # windows are a minute at least: who looks more often only spends more
+TRIGGER = "2 seconds"  # windows last at least a minute
+BACKOFF_S = (1.0, 60.0)
+STEADY_S = 120.0  # a query that ran this long did not fail at its start
+_ERROR_MAX = 1000  # characters
+_log = logging.getLogger("penstock.capture")
+
+
+class CaptureJobSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`amqp` is host:port of plain AMQP, where the service is on this machine."""
+
+    state: Path
+    destinations: tuple[Destination, ...]
+    notify: NotificationTarget | None = None
+    amqp: str | None = None
+    ca_file: str | None = None
+    trigger: str = TRIGGER
+    master: str = ""
+    look_s: float = 2.0  # between two rounds
 
 
 def start_query(
     spark: SparkSession, plan: CapturePlan, *, trigger: str = TRIGGER
 ) -> StreamingQuery:
-    """From where its checkpoint says, or from where Capture was switched on. One query at a time
-    may have a plan's state directory."""
-    from penstock.spark.capture.source import CaptureSink, CaptureSource
+    """Continue from the query checkpoint, else from the job's state. Only one query at a time may
+    use a plan's state directory."""
+    from penstock.spark.capture.sink import CaptureSink
+    from penstock.spark.capture.source import CaptureSource
 
     file = str(write_plan(plan))
-    remove_stale_spools(plan.spool)  # what a job that was killed left
-    set_aside_if_unusable(plan.checkpoint, plan.ledger)
+    shutil.rmtree(plan.spool, ignore_errors=True)  # files of a killed job
+    with contextlib.closing(plan.open_state()) as state:
+        set_aside_if_unusable(plan.checkpoint, state.starts())
     spark.dataSource.register(CaptureSource)
     spark.dataSource.register(CaptureSink)
     blocks = spark.readStream.format(SOURCE).option(OPTION, file).load()
@@ -33,8 +84,318 @@ def start_query(
         blocks.writeStream.format(SINK)
         .option(OPTION, file)
         .option("checkpointLocation", str(plan.checkpoint))
-        # Several runs of one hub go on at once: events from before, and what comes.
+        # Several runs of a hub may be active: a backfill and the current one.
         .queryName(f"capture {plan.namespace}/{plan.hub} ({Path(plan.state).name})")
         .trigger(processingTime=trigger)
         .start()
     )
+
+
+class CaptureRunQuery:
+    """One run and its query. Used on the job's thread."""
+
+    def __init__(
+        self,
+        settings: CaptureJobSettings,
+        client: ManagementClient,
+        spark: Callable[[], SparkSession],
+        start: Callable[..., StreamingQuery],
+        assignment: RunAssignment,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._spark = spark
+        self._start = start
+        self._assignment = assignment
+        self._plan: CapturePlan | None = None
+        self._query: StreamingQuery | None = None
+        self._state: CaptureStateFile | None = None
+        self._started_s = 0.0
+        self._next_s = 0.0  # no start before this time
+        self._pause_s = BACKOFF_S[0]
+        self._is_changed = False
+        self.is_finished = False  # all events are in files, which are listed and announced
+        self._query_error = ""
+        self._failed_at: dict[str, int] = {}  # captured positions when the query failed
+        self._announce_error = ""
+        self._reported: tuple[dict[str, int], str] = ({}, "")
+        self.backlog_events = 0
+
+    @property
+    def last_error(self) -> str:
+        return self._query_error or self._announce_error
+
+    @property
+    def hub_id(self) -> str:
+        return self._assignment.hub_id
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether other backfills of its hub wait until it is finished."""
+        return self._run.is_backfill and not self.is_finished
+
+    @property
+    def _run(self) -> CaptureRun:
+        return self._assignment.run
+
+    @property
+    def _directory(self) -> Path:
+        return self._settings.state / f"{self.hub_id}-{self._run.id}"
+
+    def update_assignment(self, assignment: RunAssignment) -> None:
+        """The service's present description of the run. A query with another one is restarted."""
+        before, self._assignment = self._assignment, assignment
+        if _query_definition(before) != _query_definition(assignment):
+            self._is_changed = True
+            self._next_s = 0.0
+
+    def keep(self, now_s: float) -> None:
+        """Start or restart the query if it is time. Raises only when Spark is gone."""
+        try:
+            self._keep_running(now_s)
+        except sqlite3.Error as error:  # this run cannot continue; the others can
+            self._on_state_error(error)
+
+    def _keep_running(self, now_s: float) -> None:
+        if self.is_finished:
+            return
+        if self._is_changed:
+            self._is_changed = False
+            self.stop()
+        if self._is_captured():
+            self._stop_query()
+            return  # `report` writes the manifests
+        query = self._query
+        if query is not None and query.isActive:
+            if now_s - self._started_s >= STEADY_S:
+                self._pause_s = BACKOFF_S[0]
+            if self._captured_positions() != self._failed_at:
+                self._query_error = ""
+            return
+        if query is not None:
+            self._query = None
+            self._schedule_retry(explain_failure(str(query.exception())).text, now_s)
+        if now_s < self._next_s:
+            return
+        try:
+            self._plan = self._build_plan()
+            self._query = self._start(self._spark(), self._plan, trigger=self._settings.trigger)
+            self._started_s = now_s
+        except PenstockError as error:
+            self._schedule_retry(str(error).partition("\n")[0], now_s)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # of any kind from Spark
+            if is_gone(error):
+                raise
+            self._schedule_retry(explain_failure(str(error)).text, now_s)
+
+    def stop(self) -> None:
+        self._stop_query()
+        if self._state is not None:
+            self._state.close()
+            self._state = None
+
+    def _stop_query(self) -> None:
+        query, self._query = self._query, None
+        if query is not None:
+            with contextlib.suppress(Exception):  # it may have ended already
+                query.stop()
+
+    def forget(self) -> None:
+        """Delete the state of a finished run."""
+        with contextlib.suppress(OSError, sqlite3.Error):
+            with contextlib.closing(open_run_state(self._directory, self.hub_id)) as state:
+                state.forget_run()
+            shutil.rmtree(self._directory)
+
+    def has_news(self) -> bool:
+        """Whether more is in files than the last report said, or something failed since."""
+        try:
+            return (self._captured_positions(), self._query_error) != self._reported
+        except sqlite3.Error as error:
+            self._on_state_error(error)
+            return False
+
+    def report(self) -> None:
+        """Write manifests, announce files, and report to the service. Raises PenstockError."""
+        try:
+            self._reported = (self._captured_positions(), self._query_error)
+            report = self._build_report()
+        except sqlite3.Error as error:
+            self._on_state_error(error)
+            return
+        self._client.report_capture(self._assignment.namespace, self._assignment.hub, report)
+
+    def _build_report(self) -> CaptureReport:
+        captured = self._captured_positions()
+        self._announce()
+        state = self._open_state()
+        # A run is not forgotten before its files are listed and announced.
+        if self._is_captured() and not self._announce_error and state.is_settled():
+            self.is_finished = True
+            self._stop_query()
+        totals, newest = state.totals(), state.newest_files(RECENT_FILES_MAX)
+        return CaptureReport(
+            run=self._run.id,
+            state=self._judge_state(),
+            captured=captured,
+            reached={
+                key: RunProgress(start.sequence, start.opened_ms, start.named_s, start.window)
+                for key, start in self._starts().items()
+            },
+            backlog_seconds=self._measure_backlog(captured),
+            last_file=newest[0].url if newest else "",
+            last_file_ms=newest[0].named_s * 1000 if newest else 0,
+            recent_files=[
+                RecentFile(file.url, file.named_s * 1000, file.count, file.bytes, file.written_ms)
+                for file in newest
+            ],
+            files=totals.files,
+            events=totals.events,
+            lost=max(0, totals.lost),
+            last_error=self.last_error[:_ERROR_MAX],
+            is_finished=self.is_finished,
+        )
+
+    def _judge_state(self) -> CaptureState:
+        if self._query is not None and self._query.isActive and self._query.lastProgress:
+            return CaptureState.RUNNING
+        is_captured = self._is_captured()
+        if self._query_error or (is_captured and self._announce_error):
+            return CaptureState.WAITING
+        return CaptureState.RUNNING if is_captured else CaptureState.STARTING
+
+    def _build_plan(self) -> CapturePlan:
+        settings = parse_description(self._assignment.description)
+        resolve_destination(self._settings.destinations, settings.account, settings.container)
+        run = self._run
+        connection_string, group = self._connection_string_and_group()
+        return CapturePlan(
+            namespace=self._assignment.namespace,
+            hub=self._assignment.hub,
+            settings=settings,
+            destinations=list(self._settings.destinations),
+            connection_string=connection_string,
+            ca_file=None if self._settings.amqp else self._settings.ca_file,
+            consumer_group=group,
+            state=str(self._directory),
+            hub_id=self.hub_id,
+            starts=run.starts,
+            reached=run.reached,
+            named_s=run.named_s,
+            stops=run.stops,
+            stopped_ms=run.off_ms or 0,
+            is_backfill=run.is_backfill,
+        )
+
+    def _connection_string_and_group(self) -> tuple[str, str]:
+        """A connection string with a key of the namespace that may listen. With the Manage right
+        Capture has a consumer group of its own."""
+        namespace = self._assignment.namespace
+        rules = [
+            rule
+            for rule in self._client.rules(namespace)
+            if {"Listen", "Manage"} & set(rule.rights)
+        ]
+        if not rules:
+            raise NotFound(
+                f"No shared access policy of the namespace '{namespace}' may listen: Capture needs "
+                "one to read with."
+            )
+        rule = min(rules, key=lambda rule: ("Manage" not in rule.rights, rule.name))
+        keys = self._client.keys(namespace, None, rule.name)
+        group = names.CAPTURE_GROUP if "Manage" in rule.rights else names.DEFAULT_GROUP
+        if self._settings.amqp is None:
+            return keys.primary_connection_string, group
+        text = (
+            f"Endpoint=sb://{self._settings.amqp};SharedAccessKeyName={keys.key_name};"
+            f"SharedAccessKey={keys.primary_key};UseDevelopmentEmulator=true"
+        )
+        return text, group
+
+    def _open_state(self) -> CaptureStateFile:
+        """Checked for damage once, before the first query of the run starts."""
+        if self._state is None:
+            self._state = open_run_state(self._directory, self.hub_id, check=True)
+        return self._state
+
+    def _starts(self) -> dict[str, WindowStart]:
+        """From the job's own state; where that was lost, from the progress in the catalog."""
+        reported = {key: start_after(progress) for key, progress in self._run.reached.items()}
+        return reported | self._open_state().starts()
+
+    def _captured_positions(self) -> dict[str, int]:
+        starts = self._starts()
+        return {
+            key: max(first, starts[key].sequence) if key in starts else first
+            for key, first in self._run.starts.items()
+        }
+
+    def _is_captured(self) -> bool:
+        """Whether the run is over and all of its events are in files."""
+        stops, captured = self._run.stops, self._captured_positions()
+        return stops is not None and all(captured[key] >= stop for key, stop in stops.items())
+
+    def _announce(self) -> None:
+        """Announce files and write manifests. Failures are retried at the next report."""
+        if self._plan is None and not self._is_captured():
+            return
+        state = self._open_state()
+        errors = []
+        steps: tuple[Callable[[CapturePlan], int], ...] = (
+            lambda plan: announce_files(plan, state, self._settings.notify),
+            lambda plan: write_manifests(plan, state),
+        )
+        for step in steps:
+            try:
+                # A restarted job has no plan of a run that has only manifests left.
+                self._plan = self._plan or self._build_plan()
+                step(self._plan)
+            except PenstockError as error:
+                errors.append(str(error))
+        text = " ".join(dict.fromkeys(errors))
+        if text and text != self._announce_error:
+            self._log_problem("announcement failed", text)
+        self._announce_error = text
+
+    def _on_state_error(self, error: sqlite3.Error) -> None:
+        text = (
+            f"The state of this run cannot be read or written ({error}): check the disk of "
+            f"{self._settings.state}. Without the file, Capture continues from what the service "
+            "stored."
+        )
+        if text != self._query_error:
+            self._log_problem("state unusable", text)
+        self._query_error = text
+
+    def _measure_backlog(self, captured: Mapping[str, int]) -> float:
+        """About how old the oldest event is that may be in no file yet, in seconds."""
+        ends = self._run.stops
+        if ends is None:
+            partitions = self._client.partitions(self._assignment.namespace, self._assignment.hub)
+            ends = {partition["id"]: partition["last_sequence"] + 1 for partition in partitions}
+        starts = self._starts()
+        waiting = [key for key in captured if ends.get(key, 0) > captured[key]]
+        self.backlog_events = sum(ends[key] - captured[key] for key in waiting)
+        since_ms = [
+            starts[key].named_s * 1000 if key in starts else self._run.on_ms for key in waiting
+        ]
+        return max(0.0, time.time() - min(since_ms) / 1000) if since_ms else 0.0
+
+    def _schedule_retry(self, text: str, now_s: float) -> None:
+        if text != self._query_error:
+            self._log_problem("query failed", text)
+        self._query_error = text
+        self._failed_at = self._captured_positions()
+        self._next_s = now_s + self._pause_s
+        self._pause_s = min(self._pause_s * 2, BACKOFF_S[1])
+
+    def _log_problem(self, what: str, text: str) -> None:
+        hub = f"{self._assignment.namespace}/{self._assignment.hub}"
+        _log.warning("capture %s: hub=%s run=%s error=%s", what, hub, self._run.id, text)
+
+
+def _query_definition(assignment: RunAssignment) -> tuple[CaptureRun, dict[str, object]]:
+    """What a query is started with: not its progress."""
+    return msgspec.structs.replace(assignment.run, reached={}), assignment.description

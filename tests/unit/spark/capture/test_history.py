@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.capture import container
-from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.hub_files import ListedFile
+from penstock.capture.storage import FileStore
 from penstock.capture.window_file import AvroFile
 from penstock.capture.windows import (
     EventLocation,
@@ -23,9 +24,9 @@ from penstock.capture.windows import (
     WindowStart,
     close_windows,
 )
+from penstock.spark.capture.blocks import ParquetFile, parquet_schema
 from penstock.spark.capture.history import select_files
 from penstock.spark.capture.history_rows import next_sequence
-from penstock.spark.capture.parquet import ParquetFile, parquet_schema
 
 T_MS = 1_700_000_000_000
 SIZE = 10_000

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.capture.description import NAME_FORMAT_DEFAULT, TOKENS, check_name_format
-from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.file_names import (
+    NamePattern,
     check_path,
     format_file_path,
     manifest_path,
@@ -18,13 +19,11 @@ from penstock.capture.file_names import (
 )
 from penstock.capture.hub_files import (
     FileLocationFilter,
-    ListedFile,
-    common_directory,
-    file_locations,
     list_hub_files,
-    parse_listing,
+    resolve_locations,
 )
-from penstock.capture.runs import FileLocation
+from penstock.capture.storage import FileStore
+from penstock.model.capture import FileLocation
 from penstock.model.errors import ArgumentError
 
 ORDERS = list(itertools.islice(itertools.permutations(TOKENS), 0, None, 36287))
@@ -42,9 +41,7 @@ def test_default_is_the_documented_path() -> None:
 def test_tokens_stand_in_any_order_and_lead_back(order: tuple[str, ...]) -> None:
     name_format = check_name_format("_".join(f"{{{token}}}" for token in order))
     path = format_file_path(name_format, namespace="ns", hub="events", partition="12", at_s=AT_S)
-    assert parse_listing([(path, 9)], name_format, "ns", "events") == [
-        ListedFile(path, "12", AT_S, 9)
-    ]
+    assert NamePattern(name_format, "ns", "events").parse(path) == ("12", AT_S)
 
 
 def test_files_of_a_hub_that_was_deleted_are_not_those_of_its_heir(tmp_path: Path) -> None:
@@ -57,7 +54,7 @@ def test_files_of_a_hub_that_was_deleted_are_not_those_of_its_heir(tmp_path: Pat
         store.put_bytes(b"x", path, tmp_path / "spool")
     place = FileLocation(account="here", container="box", name_format=NAME_FORMAT_DEFAULT)
     for created_ms, count in ((0, 2), (AT_S * 1000 + 999, 1), (AT_S * 1000 + 1000, 0)):
-        shelves, troubles = file_locations([place], [target.destination], created_ms=created_ms)
+        shelves, troubles = resolve_locations([place], [target.destination], created_ms=created_ms)
         assert troubles == []
         assert len(list_hub_files(shelves, [store], "ns", "events")) == count
 
@@ -74,7 +71,7 @@ def test_files_of_a_hub_that_was_deleted_are_not_those_of_its_heir(tmp_path: Pat
 def test_files_are_looked_for_where_all_names_of_the_hub_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_format: str, below: str
 ) -> None:
-    assert common_directory(name_format, "ns", "events") == below
+    assert NamePattern(name_format, "ns", "events").directory == below
     asked: list[str] = []
 
     def nothing(_: FileStore, prefix: str = "") -> list[tuple[str, int]]:
@@ -94,13 +91,22 @@ def test_hive_style_paths_work() -> None:
         "{Minute}-{Second}-p{PartitionId}"
     )
     path = format_file_path(
-        name_format, namespace="n-s", hub="a", partition="0", at_s=AT_S, kind="parquet"
+        name_format, namespace="n-s", hub="a", partition="0", at_s=AT_S, file_type="parquet"
     )
     assert path == "n-s/a/year=2025/month=11/day=16/hour=21/05-27-p0.parquet"
-    assert parse_listing([(path, 1)], name_format, "n-s", "a")[0].kind == "parquet"
+    assert NamePattern(name_format, "n-s", "a").parse(path) == ("0", AT_S)
 
 
-def test_only_a_hub_s_own_files_are_listed_in_order() -> None:
+def test_text_of_a_name_format_may_look_like_a_token() -> None:
+    name_format = check_name_format("EventHub/Year/" + NAME_FORMAT_DEFAULT)
+    path = format_file_path(name_format, namespace="ns", hub="h", partition="3", at_s=AT_S)
+    assert path == "EventHub/Year/ns/h/3/2025/11/16/21/05/27.avro"
+    assert NamePattern(name_format, "ns", "h").parse(path) == ("3", AT_S)
+
+
+def test_only_a_hub_s_own_files_are_listed_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [
         format_file_path(
             NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition=partition, at_s=at_s
@@ -112,7 +118,10 @@ def test_only_a_hub_s_own_files_are_listed_in_order() -> None:
         "ns/a/0/2025/11/16/21/05/27.tmp",
         "ns/a/0/9999/99/99/1/1/1.avro",
     ]
-    found = parse_listing([(path, 1) for path in [*paths, *others]], NAME_FORMAT_DEFAULT, "ns", "a")
+    monkeypatch.setattr(FileStore, "files", lambda *_: [(path, 1) for path in [*paths, *others]])
+    target = resolve_destination([Destination(name="here", url=tmp_path.as_uri())], "here", "box")
+    location = FileLocationFilter(target=target, name_format=NAME_FORMAT_DEFAULT)
+    found = list_hub_files([location], [FileStore(target)], "ns", "a")
     assert [(each.partition, each.named_s) for each in found] == [("2", 7), ("2", 9), ("10", 5)]
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
+from penstock.capture.status import CaptureReport, RunAssignment
 from penstock.management.resources import AccessKeys, AuthorizationRuleResource, RuleProperties
+from penstock.model.capture import CaptureRun
 from penstock.model.errors import AlreadyExists, InternalError
-from penstock.spark.capture.job import CaptureJob, CaptureJobSettings
+from penstock.spark.capture.job import CaptureJob
 from penstock.spark.capture.plan import CapturePlan, write_plan
+from penstock.spark.capture.run_query import CaptureJobSettings
 
 DESCRIPTION = {
     "enabled": True,
@@ -42,19 +46,26 @@ class FakeService:
     """As much of ManagementClient as the job uses."""
 
     def __init__(self) -> None:
-        self.runs: list[dict[str, Any]] = []
-        self.reports: list[dict[str, Any]] = []
+        self.runs: list[RunAssignment] = []
+        self.reports: list[CaptureReport] = []
         self.rights = ["Listen", "Manage", "Send"]
         self.is_away = False
         self.other_job = ""
 
     def want(self, **changes: Any) -> None:
-        run = {"id": "r1", "on_ms": 1_000, "starts": {"0": 0, "1": 5}} | changes
-        self.runs = [
-            {"namespace": "ns", "hub": "h", "hub_id": "id", "run": run, "description": DESCRIPTION}
-        ]
+        self.runs = [self.assignment(**changes)]
 
-    def capture_runs(self, job: str) -> list[dict[str, Any]]:
+    def assignment(self, **changes: Any) -> RunAssignment:
+        run = {"id": "r1", "on_ms": 1_000, "starts": {"0": 0, "1": 5}} | changes
+        return RunAssignment(
+            namespace="ns",
+            hub="h",
+            hub_id="id",
+            run=msgspec.convert(run, CaptureRun),
+            description=DESCRIPTION,
+        )
+
+    def capture_runs(self, job: str) -> list[RunAssignment]:
         if self.other_job:
             raise AlreadyExists(self.other_job)
         if self.is_away:
@@ -79,7 +90,7 @@ class FakeService:
     def partitions(self, namespace: str, hub: str) -> list[dict[str, Any]]:
         return [{"id": "0", "last_sequence": 9}, {"id": "1", "last_sequence": 4}]
 
-    def report_capture(self, namespace: str, hub: str, report: dict[str, Any]) -> None:
+    def report_capture(self, namespace: str, hub: str, report: CaptureReport) -> None:
         self.reports.append(report)
 
     def put_job(self, name: str, **_: Any) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture.ledger import CaptureStateFile
 from penstock.capture.windows import WindowStart
 from penstock.spark.capture.query_checkpoint import find_problem, set_aside_if_unusable
 
@@ -83,7 +82,7 @@ def test_torn_checksum_of_a_whole_file_is_removed(checkpoint: Path, content: byt
     assert not sums.exists()
 
 
-def test_entries_that_the_ledger_has_and_the_checkpoint_lost_are_found(checkpoint: Path) -> None:
+def test_entries_that_the_state_has_and_the_checkpoint_lost_are_found(checkpoint: Path) -> None:
     problem = find_problem(checkpoint, place(2))
     assert problem is not None and "newer entries were lost" in problem
     for batch in (0, 1):
@@ -100,16 +99,12 @@ def test_offsets_of_another_shape_are_torn(checkpoint: Path) -> None:
 def test_unusable_checkpoint_is_set_aside_and_reported(
     checkpoint: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger_file = checkpoint.with_name("ledger.sqlite")
-    ledger = CaptureStateFile(ledger_file)
-    ledger.record([], place(1))
-    ledger.close()
-    assert set_aside_if_unusable(checkpoint, ledger_file) is None
+    assert set_aside_if_unusable(checkpoint, place(1)) is None
     aside = checkpoint.with_name("checkpoint.unusable")
     for _ in range(2):  # the one of an earlier crash makes room
         checkpoint.mkdir(exist_ok=True)
         write(checkpoint / "offsets" / "0", "")
         with caplog.at_level(logging.WARNING):
-            assert "offsets/0" in (set_aside_if_unusable(checkpoint, ledger_file) or "")
+            assert "offsets/0" in (set_aside_if_unusable(checkpoint, place(1)) or "")
         assert not checkpoint.exists() and (aside / "offsets" / "0").exists()
-    assert "capture continues from its ledger" in caplog.text
+    assert "capture continues from its state" in caplog.text

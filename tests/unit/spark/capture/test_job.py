@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.unit.capture.conftest import Stage
+from tests.unit.spark.capture.conftest import Stage
 
-from penstock.capture.ledger import CaptureStateFile
 from penstock.capture.windows import WindowStart
 from penstock.spark.capture.job import job_id
 from penstock.spark.capture.plan import read_plan
@@ -23,8 +23,8 @@ def test_a_run_gets_a_query_and_reports(stage: Stage) -> None:
     assert query.plan.starts == {"0": 0, "1": 5}
     assert query.plan.consumer_group == "$Capture"
     assert "UseDevelopmentEmulator=true" in query.plan.connection_string
-    assert stage.service.reports[-1]["state"] == "Running"
-    assert stage.service.reports[-1]["captured"] == {"0": 0, "1": 5}
+    assert stage.service.reports[-1].state == "Running"
+    assert stage.service.reports[-1].captured == {"0": 0, "1": 5}
     stage.round()
     assert len(stage.queries) == 1
 
@@ -49,7 +49,7 @@ def test_without_a_key_that_manages_the_default_group_is_read(stage: Stage) -> N
     stage.queries[0].fail("denied")
     for _ in range(3):
         stage.round(100)
-    assert "may listen" in stage.service.reports[-1]["lastError"]
+    assert "may listen" in stage.service.reports[-1].last_error
 
 
 def test_a_query_that_fails_is_started_again_later_each_time(stage: Stage) -> None:
@@ -60,10 +60,10 @@ def test_a_query_that_fails_is_started_again_later_each_time(stage: Stage) -> No
     assert len(stage.queries) == 1
     stage.round(5)
     assert len(stage.queries) == 2
-    assert stage.service.reports[-1]["lastError"] == "storage is away"
+    assert stage.service.reports[-1].last_error == "storage is away"
     stage.queries[-1].fail("storage is away")
     stage.round(0.1)
-    assert stage.service.reports[-1]["state"] in ("Waiting", "Running")
+    assert stage.service.reports[-1].state in ("Waiting", "Running")
     stage.round(1.5)
     assert len(stage.queries) == 2  # two seconds now
     stage.round(5)
@@ -76,14 +76,13 @@ def test_news_are_reported_at_once_and_nothing_else_is(stage: Stage) -> None:
     reports = len(stage.service.reports)
     stage.round(1)
     assert len(stage.service.reports) == reports
-    ledger = CaptureStateFile(stage.queries[0].plan.ledger)
-    ledger.record([], {"0": WindowStart(3, window=1, named_s=7)})
-    ledger.close()
+    with closing(stage.queries[0].plan.open_state()) as state:
+        state.record([], {"0": WindowStart(3, window=1, named_s=7)})
     stage.round(1)
-    assert stage.service.reports[reports]["captured"] == {"0": 3, "1": 5}
+    assert stage.service.reports[reports].captured == {"0": 3, "1": 5}
     stage.queries[0].fail("storage is away")
     stage.round(1)
-    assert stage.service.reports[reports + 1]["lastError"] == "storage is away"
+    assert stage.service.reports[reports + 1].last_error == "storage is away"
     stage.round(0.5)
     assert len(stage.service.reports) == reports + 2
 
@@ -92,7 +91,7 @@ def test_whatever_spark_throws_is_tried_again(stage: Stage) -> None:
     stage.service.want()
     stage.is_spark_broken = True
     stage.round()
-    assert "OutOfMemoryError" in stage.service.reports[-1]["lastError"]
+    assert "OutOfMemoryError" in stage.service.reports[-1].last_error
     stage.is_spark_broken = False
     stage.round(100)
     assert len(stage.queries) == 1
@@ -105,36 +104,33 @@ def test_changed_settings_and_the_end_start_the_query_anew(stage: Stage) -> None
     stage.round()
     first, second = stage.queries
     assert not first.isActive and second.plan.stops == {"0": 10, "1": 5}
-    ledger = CaptureStateFile(second.plan.ledger)
-    ledger.record([], {"0": WindowStart(10, window=1, named_s=7)})
-    ledger.close()
+    with closing(second.plan.open_state()) as state:
+        state.record([], {"0": WindowStart(10, window=1, named_s=7)})
     stage.round()
-    assert stage.service.reports[-1]["isFinished"] is True
+    assert stage.service.reports[-1].is_finished is True
     assert not second.isActive
     stage.service.runs = []
-    state = Path(second.plan.state)
+    folder = Path(second.plan.state)
     stage.round()
-    assert not state.exists()
+    assert not folder.exists()
 
 
 def test_events_from_before_are_captured_one_run_after_the_other(stage: Stage) -> None:
     stage.service.want()
-    (current,) = stage.service.runs
     before = [
-        current | {"run": {"id": f"b{n}", "on_ms": 1, "starts": {"0": n}} | over}
-        for n, over in enumerate(
-            [{"off_ms": 2, "stops": {"0": n + 1}, "is_backfill": True} for n in range(2)]
+        stage.service.assignment(
+            id=f"b{n}", on_ms=1, starts={"0": n}, off_ms=2, stops={"0": n + 1}, is_backfill=True
         )
+        for n in range(2)
     ]
-    stage.service.runs = [*before, current]
+    stage.service.runs = [*before, *stage.service.runs]
     stage.round()
     stage.round()
     assert [query.plan.starts for query in stage.queries] == [{"0": 0}, {"0": 0, "1": 5}]
     assert stage.queries[0].plan.is_backfill and not stage.queries[1].plan.is_backfill
     assert stage.queries[0].plan.state != stage.queries[1].plan.state
-    ledger = CaptureStateFile(stage.queries[0].plan.ledger)
-    ledger.record([], {"0": WindowStart(1, window=1, named_s=7)})
-    ledger.close()
+    with closing(stage.queries[0].plan.open_state()) as state:
+        state.record([], {"0": WindowStart(1, window=1, named_s=7)})
     stage.round()
     stage.round()
     assert [query.plan.starts for query in stage.queries[2:]] == [{"0": 1}]

@@ -10,16 +10,18 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.capture.conftest import Stage
+from tests.unit.spark.capture.conftest import Stage
 
 from penstock.capture.captured_file import CapturedFile
-from penstock.capture.ledger import CaptureStateFile, ClosedWindow
+from penstock.capture.state import CaptureStateFile, ClosedWindow
 from penstock.capture.windows import WindowStart
+from penstock.model.capture import RunProgress
 from penstock.model.errors import ArgumentError, NotFound
 from penstock.spark.capture.announcements import (
     NotificationFailed,
@@ -28,7 +30,7 @@ from penstock.spark.capture.announcements import (
     post_events,
     write_manifests,
 )
-from penstock.spark.capture.plan import CapturePlan
+from penstock.spark.capture.plan import CapturePlan, open_run_state
 from penstock.testing.certificate import certificates_in
 
 
@@ -65,7 +67,7 @@ def plan(stage: Stage) -> CapturePlan:
 
 @pytest.fixture
 def ledger(plan: CapturePlan) -> Iterator[CaptureStateFile]:
-    made = CaptureStateFile(plan.ledger)
+    made = plan.open_state()
     yield made
     made.close()
 
@@ -91,7 +93,7 @@ def test_a_manifest_comes_when_its_slot_is_complete(
     assert [each["partitionId"] for each in json.loads(file.read_text())["files"]] == ["0", "1"]
     assert write_manifests(over(plan), ledger) == 1
     # A run of events from before has a ledger of its own, and a file that comes late to the slot.
-    late = CaptureStateFile(tmp_path / "late.sqlite")
+    late = CaptureStateFile(tmp_path / "late.sqlite", "late")
     other = msgspec.structs.replace(captured(1, "1"), path="ns/h/1/late.avro", named_s=70)
     (tmp_path / "files/box" / other.path).write_bytes(bytes(600))
     late.record([closed(other)], {})
@@ -285,10 +287,11 @@ def test_partitions_that_are_done_hold_up_no_manifest(
 def captured_all(stage: Stage, folder: Path) -> None:
     """A run that is over, all of it in files; its job was killed then, before any manifest."""
     stage.service.want(stops={"0": 2, "1": 5}, off_ms=2_000)
-    ledger = CaptureStateFile(folder / "state" / "id-r1" / "ledger.sqlite")
     put_files(folder, captured(1, "0"))
-    ledger.record([closed(captured(1, "0"))], {"0": WindowStart(2, named_s=90, window=1)})
-    ledger.close()
+    directory = folder / "state" / "id-r1"
+    directory.mkdir(parents=True)
+    with closing(open_run_state(directory, "id")) as state:
+        state.record([closed(captured(1, "0"))], {"0": WindowStart(2, named_s=90, window=1)})
 
 
 def test_a_job_started_anew_writes_the_manifests_that_are_left(
@@ -297,7 +300,7 @@ def test_a_job_started_anew_writes_the_manifests_that_are_left(
     captured_all(stage, tmp_path)
     stage.round()
     assert stage.queries == [], "nothing is left to capture"
-    assert [each["isFinished"] for each in stage.service.reports] == [True]
+    assert [report.is_finished for report in stage.service.reports] == [True]
     assert len([*(tmp_path / "files/box/_manifests/h").iterdir()]) == 1
     stage.service.runs = []
     stage.round()
@@ -312,8 +315,8 @@ def test_a_run_is_not_done_before_others_have_heard_of_its_files(tmp_path: Path)
     captured_all(stage, tmp_path)
     stage.round()
     (report,) = stage.service.reports
-    assert (report["isFinished"], report["state"]) == (False, "Waiting")
-    assert "cannot be reached" in report["lastError"]
+    assert (report.is_finished, report.state) == (False, "Waiting")
+    assert "cannot be reached" in report.last_error
     assert len([*(tmp_path / "files/box/_manifests/h").iterdir()]) == 1, "the rest goes on"
 
 
@@ -326,7 +329,8 @@ def test_state_of_a_run_that_the_service_does_not_name_is_kept(
     before, stage.service.runs = stage.service.runs, []
     stage.round()
     assert not stage.queries[0].isActive
-    assert (tmp_path / "state" / "id-r1" / "ledger.sqlite").exists()
+    assert (tmp_path / "state" / "id-r1" / "plan.json").exists()
+    assert (tmp_path / "state" / "id.sqlite").exists()
     stage.service.runs = before
     stage.round()
     assert stage.queries[-1].isActive
@@ -337,13 +341,17 @@ def test_what_runs_of_deleted_hubs_left_is_removed_after_a_week(
 ) -> None:
     for name, age_s in (("old-gone", 9 * 86_400), ("new-gone", 86_400), ("id-r1", 9 * 86_400)):
         folder = tmp_path / "state" / name
-        CaptureStateFile(folder / "ledger.sqlite").close()
-        for file in folder.iterdir():
+        folder.mkdir(parents=True)
+        (folder / "plan.json").write_text("{}")
+        open_run_state(folder, name.partition("-")[0]).close()
+        for file in (folder / "plan.json", folder.parent / f"{name.partition('-')[0]}.sqlite"):
             os.utime(file, (time.time() - age_s,) * 2)
     stage.service.want()
     stage.round()
-    left = {each.name for each in (tmp_path / "state").iterdir() if each.is_dir()}
-    assert left == {"new-gone", "id-r1"}
+    left = {path.name for path in (tmp_path / "state").iterdir()} - {"job-id"}
+    assert {name for name in left if "sqlite-" not in name} == {
+        *("new-gone", "id-r1", "new.sqlite", "id.sqlite")
+    }
 
 
 def test_how_far_it_is_does_not_start_a_query_anew(stage: Stage) -> None:
@@ -352,14 +360,14 @@ def test_how_far_it_is_does_not_start_a_query_anew(stage: Stage) -> None:
     stage.service.want(reached={"0": [3, 1_000, 2, 1]})
     stage.round()
     assert len(stage.queries) == 1
-    assert stage.service.reports[-1]["captured"] == {"0": 3, "1": 5}
-    assert stage.service.reports[-1]["reached"] == {"0": [3, 1_000, 2, 1]}
+    assert stage.service.reports[-1].captured == {"0": 3, "1": 5}
+    assert stage.service.reports[-1].reached == {"0": RunProgress(3, 1_000, 2, 1)}
 
 
 def test_notes_that_are_damaged_stop_one_run_and_say_so(stage: Stage, tmp_path: Path) -> None:
-    folder = tmp_path / "state" / "id-r1"
+    folder = tmp_path / "state"
     folder.mkdir(parents=True)
-    (folder / "ledger.sqlite").write_bytes(b"no database" * 1000)
+    (folder / "id.sqlite").write_bytes(b"no database" * 1000)
     stage.service.want()
     stage.round()
     stage.round()

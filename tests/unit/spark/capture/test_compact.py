@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.storage import FileStore
 from penstock.model.errors import ArgumentError
-from penstock.spark.capture.compact import write_hour_files
-from penstock.spark.capture.compacted_file import FileOwner
+from penstock.spark.capture.compact import FileOwner, write_hour_files
 from penstock.spark.capture.history_rows import arrow_schema
 
 HOUR_US = 1_700_000_000_000_000
@@ -124,8 +124,8 @@ def test_a_file_says_whose_it_is_and_another_hub_leaves_it_alone(joiner: Joiner)
 def test_a_file_that_nobody_joined_is_left_alone(joiner: Joiner) -> None:
     joiner.file.parent.mkdir(parents=True)
     joiner.file.write_bytes(b"notes")
-    with pytest.raises(ArgumentError, match="is no Parquet file"):
+    with pytest.raises(ArgumentError, match="is not a Parquet file"):
         joiner.join([batch(range(7))])
     parquet.write_table(pa.table({"a": [1]}), joiner.file)
-    with pytest.raises(ArgumentError, match="does not say whose"):
+    with pytest.raises(ArgumentError, match="does not name its event hub"):
         joiner.join([batch(range(7))])

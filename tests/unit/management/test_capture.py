@@ -10,23 +10,22 @@ import msgspec
 import pytest
 
 from penstock.capture.destinations import Destination
-from penstock.capture.runs import RUNS_MAX, RunProgress, load_runs
+from penstock.capture.runs import RUNS_MAX
+from penstock.capture.status import CaptureReport, CaptureState, RecentFile
 from penstock.management.capture_registry import (
     CLAIM_MS,
     SILENT_MS,
     STARTING_MS,
     CaptureRegistry,
-    CaptureReport,
-    CaptureState,
-    RecentFile,
 )
 from penstock.management.operations.hubs import HubRequest
+from penstock.model.capture import RunProgress
 from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Plane
 
-    from penstock.management.capture_registry import CaptureStatus
+    from penstock.capture.status import CaptureStatus
 
 NS, HUB = "contoso", "orders"
 NAMES = ("store", "elsewhere", "never", "other", "third")
@@ -88,7 +87,7 @@ def test_a_run_that_is_over_is_forgotten_when_its_job_is_done(plane: Plane) -> N
     assert run_ids(plane) == []
     assert status(plane).state is CaptureState.OFF
     hub = plane.catalog.hub(NS, HUB)
-    assert hub is not None and load_runs(hub.metadata["captureRuns"]) == []
+    assert hub is not None and hub.capture.runs == []
 
 
 def test_what_a_run_wrote_is_told_when_it_is_done(plane: Plane) -> None:
@@ -140,7 +139,7 @@ def test_how_far_a_run_is_outlives_the_service(plane: Plane) -> None:
         assert told.captured["0"] == sequence
         hub = plane.catalog.hub(NS, HUB)
         assert hub is not None
-        (run,) = load_runs(hub.metadata["captureRuns"])
+        (run,) = hub.capture.runs
         assert run.reached["0"].sequence == kept
         assert CaptureRegistry().captured_positions(hub, run)["0"] == kept
 

@@ -15,14 +15,14 @@ import pytest
 from penstock.capture import captured_file, file_names
 from penstock.capture.container import SCHEMA
 from penstock.capture.description import NAME_FORMAT_DEFAULT
-from penstock.capture.destinations import Destination, FileStore, resolve_destination
+from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.hub_files import FileLocationFilter, store_identity
+from penstock.capture.storage import FileStore
 from penstock.capture.window_file import AvroFile, WindowFile
 from penstock.client.errors import EventsLost
 from penstock.client.ranges import RangeSettings
 from penstock.spark.capture import file_check
-from penstock.spark.capture.blocks import CaptureBlock
-from penstock.spark.capture.parquet import ParquetFile, parquet_schema
+from penstock.spark.capture.blocks import CaptureBlock, ParquetFile, parquet_schema
 from penstock.spark.capture.verify import CaptureVerification, verify
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
@@ -121,7 +121,7 @@ class Scene:
         """One of the hub's, with the events that the log has, or others."""
         hub, kind = changes.get("hub", "orders"), changes.get("kind", "avro")
         path = file_names.format_file_path(
-            NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition="0", at_s=at_s, kind=kind
+            NAME_FORMAT_DEFAULT, namespace="ns", hub=hub, partition="0", at_s=at_s, file_type=kind
         )
         place = self.folder / "box" / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ class Scene:
             ],
             namespace="ns",
             hub=hub,
-            runs=[],
+            expected=[],
             ranges=RangeSettings("none"),
         )
 
@@ -224,7 +224,7 @@ def test_what_is_no_manifest_is_a_damaged_file(scene: Scene, content: str) -> No
     place.write_text(content)
     found = scene.verify()
     assert (found.damaged_files, found.events) == (1, 10)
-    assert "is no manifest" in found.problems[0]
+    assert "is not a manifest" in found.problems[0]
 
 
 def test_a_file_that_is_not_as_its_manifest_says_is_told(scene: Scene) -> None:
@@ -235,7 +235,7 @@ def test_a_file_that_is_not_as_its_manifest_says_is_told(scene: Scene) -> None:
     (scene.folder / "box" / other.path).write_bytes(b"")
     found = scene.verify()
     assert found.unlike_manifest == 2
-    assert any("is not there" in text for text in found.problems)
+    assert any("is missing" in text for text in found.problems)
     assert any("has other bytes" in text for text in found.problems)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ import msgspec
 import pytest
 from tests.unit.capture.test_windows import Hub
 
-from penstock.capture.description import NAME_FORMAT_DEFAULT, CaptureDescription
-from penstock.capture.destinations import Destination, FileStore, resolve_destination
-from penstock.capture.ledger import CaptureStateFile
-from penstock.capture.runs import RunProgress
+from penstock.capture.description import NAME_FORMAT_DEFAULT
+from penstock.capture.destinations import Destination, resolve_destination
+from penstock.capture.storage import FileStore
 from penstock.capture.window_file import AvroFile, upload_file
 from penstock.capture.windows import (
     NOT_BEGUN,
@@ -24,10 +24,12 @@ from penstock.capture.windows import (
     WindowStart,
 )
 from penstock.client.event_position import EventPosition
+from penstock.model.capture import CaptureDescription, RunProgress
 from penstock.model.clock import ManualClock
 from penstock.spark.capture import source
 from penstock.spark.capture.plan import CapturePlan
 from penstock.spark.capture.source import CaptureStreamReader, closed_ranges, window_starts
+from penstock.spark.capture.window_writer import read_larger_file
 
 MB = 1024 * 1024
 BEGAN_S = 1_700_000_000
@@ -90,14 +92,13 @@ def reader(made: CapturePlan, hubs: dict[str, Hub]) -> CaptureStreamReader:
     return found
 
 
-def test_who_lost_the_checkpoint_begins_where_the_notes_say(tmp_path: Path) -> None:
+def test_without_a_checkpoint_it_begins_where_the_state_ends(tmp_path: Path) -> None:
     reached = {"0": RunProgress(7, 9_000, 8, 2)}
     made = plan(tmp_path, reached=reached)
     first = window_starts(CaptureStreamReader(made).initialOffset())
     assert first == {"0": WindowStart(7, -1, 9_000, 8, 2), "1": WindowStart(0, named_s=BEGAN_S)}
-    ledger = CaptureStateFile(made.ledger)
-    ledger.record([], {"0": WindowStart(9, -1, 12_000, 12, 3)})
-    ledger.close()
+    with closing(made.open_state()) as state:
+        state.record([], {"0": WindowStart(9, -1, 12_000, 12, 3)})
     assert window_starts(CaptureStreamReader(made).initialOffset())["0"].sequence == 9
 
 
@@ -157,7 +158,7 @@ def test_a_log_that_was_put_back_is_captured_from_its_end_on(
     hubs["0"].publish(3)
     # Written down at once: what comes next is captured, whoever looks again and when.
     found = source.latestOffset(start, None)
-    assert "ends with 3 events, 50 were captured" in caplog.text
+    assert "events=3 captured=50" in caplog.text
     assert [(cut.window, cut.first, cut.end) for cut in closed_ranges(found)["0"]] == [(4, 3, 3)]
     hubs["0"].publish(2)
     again = reader(plan(tmp_path), hubs)
@@ -165,7 +166,7 @@ def test_a_log_that_was_put_back_is_captured_from_its_end_on(
     clock.advance(61_000)
     following = again.latestOffset(found, None)
     assert [(cut.first, cut.end) for cut in closed_ranges(following)["0"]] == [(3, 5)]
-    assert caplog.text.count("were captured before") == 1
+    assert caplog.text.count("capture log went back") == 1
 
 
 def test_what_an_earlier_try_wrote_of_events_that_are_gone_now_is_kept(tmp_path: Path) -> None:
@@ -176,11 +177,11 @@ def test_what_an_earlier_try_wrote_of_events_that_are_gone_now_is_kept(tmp_path:
     file.add(5, b"five records")
     size, digest = file.close()
     upload_file(store, spooled, "a.avro")
-    assert source._written_before(store, "a.avro", "avro", 4) == (5, size, digest)
-    assert source._written_before(store, "a.avro", "avro", 5) is None
-    assert source._written_before(store, "b.avro", "avro", 0) is None
+    assert read_larger_file(store, "a.avro", "avro", 4) == (5, size, digest)
+    assert read_larger_file(store, "a.avro", "avro", 5) is None
+    assert read_larger_file(store, "b.avro", "avro", 0) is None
     (tmp_path / "files/box/c.avro").write_bytes(b"something else")
-    assert source._written_before(store, "c.avro", "avro", 0) is None
+    assert read_larger_file(store, "c.avro", "avro", 0) is None
     content = (tmp_path / "files/box/a.avro").read_bytes()
     assert hashlib.sha256(content).hexdigest() == digest
 
