@@ -65,7 +65,6 @@ DERIVED = (
     "spark.capture.history_source",
     "spark.capture.source",
     "spark.eventhubs.data_source",
-    "spark.eventhubs.unsupported",
 )
 
 

@@ -17,7 +17,7 @@ from penstock.capture.hub_files import FileLocationFilter
 from penstock.model.errors import PenstockError
 from penstock.spark.capture.compacted_file import ORDER, FileOwner, HourFile, Place
 from penstock.spark.capture.history import CapturedFiles, HistoryLocation, Moment, to_microseconds
-from penstock.spark.failures import explain_failure
+from penstock.spark.errors import explain_failure
 from penstock.spark.launcher import spark_session
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from penstock.model.errors import AlreadyExists, InternalError, NotFound, Pensto
 from penstock.spark.capture.announcements import NotificationTarget, announce_files, write_manifests
 from penstock.spark.capture.plan import CapturePlan
 from penstock.spark.capture.run_query import TRIGGER, start_query
-from penstock.spark.failures import explain_failure
+from penstock.spark.errors import explain_failure
 from penstock.spark.launcher import is_gone
 
 if TYPE_CHECKING:
