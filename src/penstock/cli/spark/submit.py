@@ -18,7 +18,7 @@ from penstock.cli.events_options import EventsEndpoint, with_events
 from penstock.cli.output import print_message
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
-app = CommandGroup("Spark's own programs, with Java and a connection to the service.")
+app = CommandGroup("Spark's own programs, connected to the service.")
 
 _PASS_THROUGH = {
     **CONTEXT_SETTINGS,
