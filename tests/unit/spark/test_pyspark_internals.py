@@ -11,7 +11,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkContext, daemon
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -53,6 +53,12 @@ def test_the_pipeline_runner_patches_public_methods_of_writers() -> None:
 
 def test_create_data_frame_sets_the_active_session_of_its_thread() -> None:
     assert "setActiveSession" in inspect.getsource(SparkSession.createDataFrame)
+
+
+def test_the_idle_daemon_replaces_names_that_the_daemon_uses() -> None:
+    source = inspect.getsource(daemon)
+    assert list(inspect.signature(daemon.worker).parameters) == ["sock", "authenticated"]
+    assert "select.poll()" in source and "code = worker(sock" in source
 
 
 def _pyproject() -> str:
