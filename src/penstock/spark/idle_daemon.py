@@ -6,7 +6,7 @@ ends after some time without a task, and so does a daemon without workers. Spark
 worker is alive before it gives it a task, and starts a daemon again that has ended.
 
 Spark runs `python -m pyspark.daemon KIND` for most kinds, whatever its settings are. So
-PYSPARK_PYTHON names a script that runs this module instead (as `penstock.spark.java` does for Java).
+PYSPARK_PYTHON names a script that runs this module instead, as `penstock.spark.java` does for Java.
 
 This module replaces `worker` and `select` of `pyspark.daemon`, which are not public; pyproject.toml
 bounds the version of PySpark, and tests/unit/spark/test_pyspark_internals.py names them.
