@@ -85,8 +85,7 @@ def ready_batch(connection: str, place: Path) -> Path:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from penstock.spark.eventhubs.data_source import spark_schema
-    from penstock.spark.eventhubs.hub_bounds import range_settings
-    from penstock.spark.eventhubs.planner import SequenceRange
+    from penstock.spark.eventhubs.planner import SequenceRange, range_settings
     from penstock.spark.eventhubs.rows import record_batches
 
     options = EventHubsOptions({"connectionString": connection})

@@ -161,7 +161,7 @@ def test_a_hub_made_anew_under_a_query_is_noticed(
         words = failure_of(query)
     finally:
         query.stop()
-    assert "made anew" in words or "ClientNotFound" in words
+    assert "created again" in words or "ClientNotFound" in words
 
 
 def test_a_hub_made_anew_between_two_runs_is_noticed(
@@ -189,7 +189,7 @@ def test_a_hub_made_anew_is_noticed_also_when_it_holds_more_than_was_read(
     small.advance(timedelta(seconds=5))
     small.create_hub("events", partitions=2)
     send(small, numbered(1000, 1080))
-    assert "was deleted and made anew since" in failure_of(
+    assert "was deleted and created again since" in failure_of(
         stream(spark, cs(small), seen, tmp_path / "c")
     )
     run(spark, cs(small), seen, tmp_path / "c", failOnDataLoss="false")

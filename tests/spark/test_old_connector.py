@@ -175,7 +175,7 @@ def test_a_stream_into_memory_and_into_another_hub(
     assert sum(map(len, other.read().values())) == 600
 
 
-def test_batches_are_written_without_a_mode(
+def test_batches_are_written_with_the_mode_append(
     spark: SparkSession, hub: TestHub, make_hub: MakeHub, tmp_path: Path
 ) -> None:
     other = make_hub(4)
@@ -186,12 +186,14 @@ def test_batches_are_written_without_a_mode(
         .write.format("eventhubs")
         .options(**ehWriteConf)
         .option("checkpointLocation", str(tmp_path / "unused"))
+        .mode("append")
         .save()
     )
     (
         df.selectExpr("partition as partitionKey", "body")
         .write.format("eventhubs")
         .options(**ehWriteConf)
+        .mode("append")
         .save()
     )
     assert sum(map(len, other.read().values())) == 1200

@@ -135,7 +135,7 @@ def test_small_batches_are_sent_when_they_are_asked_for(
     assert sum(map(len, hub.read().values())) == 100
 
 
-def test_a_thread_without_a_session_of_its_own_writes_too(
+def test_a_thread_of_the_user_writes_after_it_has_set_the_active_session(
     spark: SparkSession, make_hub: MakeHub, tmp_path: Path
 ) -> None:
     hub = make_hub(2)
@@ -144,7 +144,8 @@ def test_a_thread_without_a_session_of_its_own_writes_too(
     streaming = spark.readStream.format("eventhubs").options(**hub.options).load()
 
     def act() -> None:
-        rows.write.format("eventhubs").options(**hub.options).save()
+        spark.createDataFrame([], "unused int")  # as docs/spark.md says
+        rows.write.format("eventhubs").options(**hub.options).mode("append").save()
         query = (
             streaming.writeStream.format("eventhubs")
             .options(**hub.options, checkpointLocation=str(tmp_path / "c"))

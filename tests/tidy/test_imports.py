@@ -66,7 +66,6 @@ DERIVED = (
     "spark.capture.sink",
     "spark.capture.source",
     "spark.eventhubs.data_source",
-    "spark.eventhubs.unsupported",
 )
 # Packages whose cycles are still to be removed.
 CYCLES_LEFT = ("client", "portal", "spark")

@@ -103,7 +103,7 @@ COMMANDS = (
     *_section(
         "Spark",
         ("pipeline", "spark.pipeline:app", "Stream processing on Spark."),
-        ("spark", "spark.submit:app", "Spark's own programs, with Java, source and service wired."),
+        ("spark", "spark.submit:app", "Spark's own programs, connected to the service."),
     ),
     *_section(
         "Operate",

@@ -1,8 +1,8 @@
 """Spark: the `eventhubs` source and sink, and sessions that are ready for them.
 
-`spark.read.format("eventhubs")` needs no import at all: Spark finds the format by the module
-`pyspark_eventhubs`, which is installed beside this package. `session()` is a SparkSession with
-Java found and with sensible settings. Nothing of PySpark is loaded before it is used.
+`spark.read.format("eventhubs")` needs no import: Spark finds the format by the module
+`pyspark_eventhubs`, which is installed with this package. `session()` returns a SparkSession with
+Java found and with suitable settings. PySpark is imported on first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.spark.java import java_home
     from penstock.spark.spark_session import session
 
-_HOMES = {
+_MODULES = {
     "EventHubsDataSource": "penstock.spark.eventhubs.data_source",
     "java_home": "penstock.spark.java",
     "session": "penstock.spark.spark_session",
@@ -24,11 +24,11 @@ __all__ = ["EventHubsDataSource", "java_home", "session"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

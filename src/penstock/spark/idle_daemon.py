@@ -1,12 +1,15 @@
-"""Spark's daemon of Python workers, as a job wants it that waits most of the time.
+"""Spark's daemon of Python workers for a job that is idle most of the time: idle processes end.
 
-Spark keeps a daemon for each kind of worker as long as it lives, and workers for a minute, and
-workers that take turns every minute for ever: half of what the capture job would hold while nothing
-happens. So here a worker that got no task for a while ends, and a daemon without workers too. Spark
-looks whether a worker lives before it gives it a task, and starts a daemon anew that is gone.
+Spark keeps one daemon per kind of worker for its whole life, and an idle worker for a minute, so
+that workers used once a minute never end: half of the memory of an idle capture job. Here a worker
+ends after some time without a task, and so does a daemon without workers. Spark checks that a
+worker is alive before it gives it a task, and starts a daemon again that has ended.
 
-Spark runs `python -m pyspark.daemon KIND` for most kinds, whatever its settings say, so it is given
-a Python that makes this of it: a script, as for Java (`penstock.spark.java`).
+Spark runs `python -m pyspark.daemon KIND` for most kinds, whatever its settings are. So
+PYSPARK_PYTHON names a script that runs this module instead, as `penstock.spark.java` does for Java.
+
+This module replaces `worker` and `select` of `pyspark.daemon`, which are not public; pyproject.toml
+bounds the version of PySpark, and tests/unit/spark/test_pyspark_internals.py names them.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-TASK_IDLE_S = 75.0  # of workers that do tasks: more than the shortest window
-PLAN_IDLE_S = 15.0  # of those that plan and commit, when they had several batches: more will come
-PLAN_ONCE_S = 3.0  # when they had a single one, as for a window without events
-DAEMON_IDLE_S = 90.0  # more than the shortest window: those that are needed each time stay
+TASK_IDLE_S = 75.0  # for workers that run tasks: longer than the shortest capture window
+PLAN_IDLE_S = 15.0  # for workers that plan and commit, after several batches: more will follow
+PLAN_ONCE_S = 3.0  # for these after one batch, as in a window without events
+DAEMON_IDLE_S = 90.0  # longer than the shortest window: daemons that are used each time stay
 
 
 _SCRIPT = """#!/bin/sh
-# Made by Penstock: daemons of Python workers that end when nothing is to be done.
+# Written by Penstock: daemons of Python workers that end when they are idle.
 if [ "$1 $2" = "-m pyspark.daemon" ]; then
     shift 2
     exec {python} -m penstock.spark.idle_daemon "$@"
@@ -39,12 +42,12 @@ exec {python} "$@"
 
 
 def write_python(folder: Path) -> Path:
-    """The Python that Spark is to run, made in a directory of ours. Raises OSError."""
+    """Write the script for PYSPARK_PYTHON to a directory, atomically. Raises OSError."""
     script = folder / "python"
-    aside = folder / f"python.{os.getpid()}"
-    aside.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)))
-    aside.chmod(0o700)
-    aside.replace(script)
+    temporary = folder / f"python.{os.getpid()}"
+    temporary.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)))
+    temporary.chmod(0o700)
+    temporary.replace(script)
     return script
 
 
@@ -57,14 +60,14 @@ class _NoPandas(importlib.abc.MetaPathFinder):
 
 
 def forget_pandas() -> None:
-    """PySpark takes pandas along where it is installed, 40 MB in each process; nothing here uses
-    it. For a process that is all ours."""
+    """Make `import pandas` fail in this process. PySpark imports pandas if it is installed, which
+    takes 40 MB in each process; the capture job does not use it."""
     sys.meta_path.insert(0, _NoPandas())
 
 
 class IdlePoller:
-    """`select.poll` for the daemon's loop: ends the process when nobody came for long and no
-    worker is left. `register` and `unregister` as usual."""
+    """`select.poll` for the daemon's loop. Ends the process after DAEMON_IDLE_S without a request
+    and without workers."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -83,7 +86,8 @@ class IdlePoller:
 
 
 def _has_children() -> bool:
-    """The daemon ignores SIGCHLD: children that ended are gone, and waiting for none fails."""
+    """The daemon ignores SIGCHLD, so ended children leave no zombie, and waitpid fails without
+    any child."""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -92,15 +96,15 @@ def _has_children() -> bool:
 
 
 def wait_for_task(sock: socket.socket, seconds: float) -> bool:
-    """Whether Spark has something for this worker, or is gone."""
+    """Whether Spark sends something to this worker within that time, or has closed the socket."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     return bool(poller.poll(seconds * 1000))
 
 
 def idle_s(kind: str, served: int) -> float:
-    """How long a worker of this kind waits for its next task. Starting one costs half a second of a
-    core, keeping one 60 MB."""
+    """How long a worker of this kind waits for its next task. Starting one takes half a second of
+    CPU time; an idle one takes 60 MB."""
     if kind == "pyspark.worker":
         return TASK_IDLE_S
     return PLAN_ONCE_S if served == 1 else PLAN_IDLE_S

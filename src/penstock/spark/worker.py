@@ -1,4 +1,4 @@
-"""A worker's process, made ready for tasks that move much memory."""
+"""Settings of Python worker processes, for tasks that allocate much memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import ctypes
 import functools
 import gc
 
-# glibc's mallopt. Memory that goes back to the system comes again page by page, and on a virtual
-# machine the first touch of a page can be a visit to the host: a task keeps what the next batch
-# needs again.
+# glibc's mallopt. Memory that is returned to the system comes back page by page, and on a virtual
+# machine the first access to a page may trap into the host: a task keeps what the next batch needs.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 32 * 1024 * 1024
 _LARGE_BYTES = 32 * 1024 * 1024  # the most that glibc allows
@@ -16,15 +15,15 @@ _LARGE_BYTES = 32 * 1024 * 1024  # the most that glibc allows
 
 @functools.cache
 def configure_worker() -> None:
-    """Once in a process, before its first task.
+    """Tune this process, once, before its first task.
 
-    Spark collects garbage behind every task, looking at each object of every imported module; what
-    is there now stays, and is not looked at again.
+    Spark runs a garbage collection after every task. `gc.freeze` excludes the objects of the
+    modules that are imported by now, which stay anyway.
     """
     gc.freeze()
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        return  # another C library, which has its own ways
+        return  # not glibc
     mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
     mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)

@@ -1,7 +1,7 @@
-"""For users' tests: a broker in the test's own process, with faults on demand and a manual clock.
+"""For users' tests: a broker in the test's own process, with fault injection and a manual clock.
 
-Names are loaded when they are first used: the pytest plugin is in this package, and pytest's start
-must not load a broker.
+Names are imported on first use: the pytest plugin is in this package, and starting pytest must not
+import a broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "broker",
 ]
 
-_HOMES = {
+_MODULES = {
     "ManualClock": "penstock.model.clock",
     "InProcessBroker": "penstock.testing.in_process_broker",
     "broker": "penstock.testing.in_process_broker",
@@ -36,11 +36,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(home), name)
-    return found
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""Faults that are armed now: what they are, how often they struck, who is told.
+"""The armed faults of a broker: what they are, how often they struck, and when they strike.
 
-A `Board` holds them. Everything but `InjectedFault` is for the broker's own thread. Where none is
-armed, a publication asks one boolean and an event nothing.
+Everything but `InjectedFault` is for the broker's own thread. While no fault is armed, a
+publication costs one test of an empty list and an event nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from penstock.model.names import fold_name
 Side = Literal["send", "receive", "both"]
 T = TypeVar("T")
 
-WAIT_S = 30.0  # how long a test waits at most, unless it says otherwise
+WAIT_S = 30.0  # the default timeout of a test's wait
 EXPIRED_TEXT = "ExpiredToken: The token is expired (a fault that the test asked for)."
+_SIDES = ("send", "receive", "both")
 
 
 class FaultKind(Enum):
@@ -34,30 +35,47 @@ class FaultKind(Enum):
 
 
 class RunOnBroker(Protocol):
-    """Runs the work on the broker's thread and returns what it returns."""
+    """Runs the function on the broker's thread and returns its result."""
 
     def __call__(self, work: Callable[[], T]) -> T: ...
 
 
-class DelayedCall(Protocol):
-    """Somebody whom a `slow` fault keeps waiting."""
-
-    def wake(self) -> None: ...
-
-
 class InjectedFault:
-    """One fault. It strikes until `times` is reached, or for as long as it is not cancelled.
+    """One fault. It strikes `times` times, or until it is canceled.
 
     May be used by any thread, and as a context manager that cancels it at the end.
     """
 
     def __init__(
-        self, board: FaultBoard, kind: FaultKind, *, times: int | None, hub: str | None
+        self,
+        board: FaultBoard,
+        kind: FaultKind,
+        *,
+        times: int | None,
+        hub: str | None = None,
+        side: Side = "both",
+        delay_s: float = 0.0,
+        after: int = 0,
+        hit: Callable[[object], None] | None = None,
+        acknowledges: bool = True,
     ) -> None:
+        """`hit` does it to a link, after `after` events have passed. Raises ValueError."""
+        if times is not None and times < 1:
+            raise ValueError(f"{times} times is invalid: a fault strikes once or more often.")
+        if side not in _SIDES:
+            raise ValueError(f"side is {side!r}: allowed are {', '.join(_SIDES)}.")
+        if after < 0:
+            raise ValueError(f"{after} events cannot have passed: 0 or more can.")
         self.kind = kind
         self.hub = hub
         self.times = times
+        self.side = side
+        self.delay_s = delay_s
+        self.acknowledges = acknowledges
         self._board = board
+        self._after = after
+        self._passed = 0  # events since it struck last
+        self._hit = hit
         self._struck = threading.Condition()
         self._count = 0
 
@@ -73,16 +91,16 @@ class InjectedFault:
     @property
     def is_armed(self) -> bool:
         """Whether it can still strike."""
-        return self in self._board.armed_faults(self.kind)
+        return self in self._board.armed
 
     def cancel(self) -> None:
-        """Strike no more; who was kept waiting goes on. Harmless when it is over, or when the
-        broker is gone."""
+        """Disarm the fault and release what it delays. Without effect if it is over, or if the
+        broker has stopped."""
         if self.is_armed:
             self._board.run(lambda: self._board.disarm(self))
 
     def wait(self, count: int = 1, timeout_s: float = WAIT_S) -> None:
-        """Until it has struck so often; TimeoutError says how often it had."""
+        """Wait until it has struck `count` times; TimeoutError says how often it had."""
         with self._struck:
             if not self._struck.wait_for(lambda: self._count >= count, timeout_s):
                 raise TimeoutError(f"{self!r} after {timeout_s:g} s: {count} was waited for.")
@@ -100,8 +118,9 @@ class InjectedFault:
 
     # on the broker's thread
 
-    def concerns(self, hub: str) -> bool:
-        return self.hub is None or fold_name(self.hub) == fold_name(hub)
+    def matches(self, hub: str | None, side: Side = "both") -> bool:
+        is_hub = self.hub is None or hub is None or fold_name(self.hub) == fold_name(hub)
+        return is_hub and (self.side == side or "both" in (self.side, side))
 
     def strike(self, times: int = 1) -> None:
         with self._struck:
@@ -110,149 +129,85 @@ class InjectedFault:
         if self.times is not None and self._count >= self.times:
             self._board.disarm(self)
 
-
-class SlowFault(InjectedFault):
-    def __init__(self, board: FaultBoard, *, delay_s: float, hub: str | None, side: Side) -> None:
-        super().__init__(board, FaultKind.SLOW, times=None, hub=hub)
-        self.delay_s = delay_s
-        self.side = side
-
-
-class CountingFault(InjectedFault):
-    """Strikes each time that `after` events have passed; `act` does it to the link by which the
-    last of them went."""
-
-    def __init__(
-        self,
-        board: FaultBoard,
-        kind: FaultKind,
-        *,
-        after: int,
-        times: int | None,
-        hub: str | None,
-        side: Side,
-        act: Callable[[object], None],
-        acknowledges: bool = True,
-    ) -> None:
-        super().__init__(board, kind, times=times, hub=hub)
-        self.side = side
-        self.acknowledges = acknowledges
-        self._after = after
-        self._act = act
-        self._passed = 0
-
     def count_events(self, events: int) -> bool:
-        """So many more have; whether it is to strike now."""
+        """Count events that passed; whether the fault strikes now."""
         self._passed += events
         if self._passed < self._after:
             return False
         self._passed = 0
+        self.strike()
         return True
 
     def hit(self, link: object) -> None:
-        self._act(link)
+        """Detach or drop the link by which the last event went."""
+        if self._hit is not None:
+            self._hit(link)
 
 
 class FaultBoard:
-    """Every armed fault. `is_armed` is what the hubs ask first."""
+    """Every armed fault. `wake_ups` are called when a `slow` fault ends, to release what waits."""
 
     def __init__(self, run: RunOnBroker) -> None:
         self.run = run
-        self.is_armed = False
-        self._armed: dict[FaultKind, list[InjectedFault]] = {kind: [] for kind in FaultKind}
-        self._sleepers: dict[DelayedCall, None] = {}
-
-    def armed_faults(self, kind: FaultKind) -> list[InjectedFault]:
-        return self._armed[kind]
+        self.armed: list[InjectedFault] = []
+        self.wake_ups: dict[Callable[[], None], None] = {}  # ordered
 
     def arm(self, fault: InjectedFault) -> None:
-        self._armed[fault.kind].append(fault)
-        self.is_armed = True
+        self.armed.append(fault)
 
     def disarm(self, fault: InjectedFault) -> None:
-        armed = self._armed[fault.kind]
-        if fault in armed:
-            armed.remove(fault)
-            self.is_armed = any(self._armed.values())
+        if fault in self.armed:
+            self.armed.remove(fault)
             if fault.kind is FaultKind.SLOW:
-                self._wake_everybody()
+                self._wake_up()
 
-    def disarm_everything(self) -> None:
-        for faults in self._armed.values():
-            faults.clear()
-        self.is_armed = False
-        self._wake_everybody()
+    def disarm_all(self) -> None:
+        self.armed.clear()
+        self._wake_up()
 
-    # --- what watchers ask ----------------------------------------------------------------------
-
-    def busy(self, hub: str) -> ServerBusy | None:
-        """Why a publication is refused now."""
-        fault = self._first(FaultKind.BUSY, hub)
-        if fault is None:
-            return None
-        fault.strike()
-        return error_messages.server_busy_error()
+    def busy_error(self, hub: str) -> ServerBusy | None:
+        """The error with which a publication is refused now."""
+        is_busy = self._strike_first(FaultKind.BUSY, hub)
+        return error_messages.server_busy_error() if is_busy else None
 
     def delay_s(self, hub: str, side: Side) -> float:
-        """How long to keep it waiting: the longest that any fault says."""
-        found = [
-            fault
-            for fault in self._armed[FaultKind.SLOW]
-            if isinstance(fault, SlowFault) and fault.concerns(hub) and fault.side in (side, "both")
-        ]
-        if not found:
+        """How long to delay: the longest delay of any fault."""
+        faults = [f for f in self.armed if f.kind is FaultKind.SLOW and f.matches(hub, side)]
+        if not faults:
             return 0.0
-        slowest = max(found, key=lambda fault: fault.delay_s)
+        slowest = max(faults, key=lambda fault: fault.delay_s)
         slowest.strike()
         return slowest.delay_s
 
-    def counting_faults(self, hub: str, side: Side) -> list[CountingFault]:
-        return [
-            fault
-            for kind in (FaultKind.DETACH, FaultKind.DROP)
-            for fault in self._armed[kind]
-            if isinstance(fault, CountingFault)
-            and fault.concerns(hub)
-            and fault.side in (side, "both")
-        ]
+    def counting_faults(self, hub: str, side: Side) -> list[InjectedFault]:
+        kinds = (FaultKind.DETACH, FaultKind.DROP)
+        return [f for f in self.armed if f.kind in kinds and f.matches(hub, side)]
 
-    def count_events(self, hub: str, side: Side, events: int) -> list[CountingFault]:
-        """Events went by; the faults that are to hit their link for it, already counted."""
-        due = [fault for fault in self.counting_faults(hub, side) if fault.count_events(events)]
-        for fault in due:
-            fault.strike()
-        return due
+    def count_events(self, hub: str, side: Side, events: int) -> list[InjectedFault]:
+        """Count events that passed; return the faults that hit their link now."""
+        return [fault for fault in self.counting_faults(hub, side) if fault.count_events(events)]
 
     def refuses_connection(self) -> bool:
-        fault = self._first(FaultKind.CONNECTIONS)
-        if fault is not None:
-            fault.strike()
-        return fault is not None
+        return self._strike_first(FaultKind.CONNECTIONS)
 
-    def refused_token(self) -> AuthFailed | None:
-        fault = self._first(FaultKind.TOKENS)
-        if fault is None:
-            return None
-        fault.strike()
-        return AuthFailed(EXPIRED_TEXT)
+    def token_error(self) -> AuthFailed | None:
+        """The error with which a token is refused now."""
+        return AuthFailed(EXPIRED_TEXT) if self._strike_first(FaultKind.TOKENS) else None
 
-    def sleeps(self, sleeper: DelayedCall) -> None:
-        self._sleepers[sleeper] = None
+    def _strike_first(self, kind: FaultKind, hub: str | None = None) -> bool:
+        for fault in self.armed:
+            if fault.kind is kind and fault.matches(hub):
+                fault.strike()
+                return True
+        return False
 
-    def woke(self, sleeper: DelayedCall) -> None:
-        self._sleepers.pop(sleeper, None)
-
-    def _first(self, kind: FaultKind, hub: str | None = None) -> InjectedFault | None:
-        found = (fault for fault in self._armed[kind] if hub is None or fault.concerns(hub))
-        return next(found, None)
-
-    def _wake_everybody(self) -> None:
-        for sleeper in list(self._sleepers):
-            sleeper.wake()
+    def _wake_up(self) -> None:
+        for wake_up in list(self.wake_ups):
+            wake_up()
 
 
 def error_for_condition(condition: str, text: str) -> PenstockError:
-    """An error that the wire carries under any condition, the service's own or not."""
+    """An error with any AMQP condition, whether the service uses it or not."""
     kind = type("InjectedError", (PenstockError,), {"condition": condition, "retriable": True})
     error = kind(text)
     assert isinstance(error, PenstockError)

@@ -1,4 +1,4 @@
-"""Hubs and readers that let armed faults have their way; otherwise they are those of the broker."""
+"""Hub, reader and connection limits of the broker that apply the armed faults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.model.events import EventBatch, Receipt
 from penstock.testing.fault_board import FaultBoard
 
 
-class WatchedAddressLimits(AddressLimits):
-    """Sends away who comes while connections are to be refused, and knows who is still there."""
+class FaultyAddressLimits(AddressLimits):
+    """Refuses connections while a fault says so, and knows the open ones."""
 
     def __init__(self, monotonic_ms: Callable[[], int], board: FaultBoard) -> None:
         super().__init__(monotonic_ms)
@@ -32,14 +32,14 @@ class WatchedAddressLimits(AddressLimits):
             self._slots.add(slot)
         return slot
 
-    def forget(self, slot: ConnectionSlot, *rest: Any, **named: Any) -> None:
-        super().forget(slot, *rest, **named)
+    def forget(self, slot: ConnectionSlot, *args: Any, **kwargs: Any) -> None:
+        super().forget(slot, *args, **kwargs)
         self._slots.discard(slot)
         if not self._slots:
             self._empty.set()
 
-    async def clear_out(self, deadline_s: float) -> None:
-        """The doors are closed: end whatever socket is left, and wait until it is gone."""
+    async def close_all(self, deadline_s: float) -> None:
+        """Close the sockets that are left after the listeners, and wait until they are closed."""
         for slot in list(self._slots):
             slot.evict()
         with contextlib.suppress(TimeoutError):
@@ -50,15 +50,15 @@ class WatchedAddressLimits(AddressLimits):
 
 
 class FaultyHub(HubRuntime):
-    """Every publication comes by `_append`, whichever door it came by."""
+    """Every publication goes through `_append`, whichever gateway received it."""
 
     def __init__(
-        self, *args: Any, board: FaultBoard, loop: asyncio.AbstractEventLoop, **rest: Any
+        self, *args: Any, board: FaultBoard, loop: asyncio.AbstractEventLoop, **kwargs: Any
     ) -> None:
-        super().__init__(*args, **rest)
+        super().__init__(*args, **kwargs)
         self._board = board
         self._loop = loop
-        self._late = _OrderedDelay(board, loop)
+        self._delayed = _OrderedDelay(board, loop)
 
     @property
     def name(self) -> str:
@@ -67,24 +67,24 @@ class FaultyHub(HubRuntime):
     def _append(
         self, partition: Any, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
     ) -> None:
-        if self._board.is_armed or self._late.is_waiting:
-            done = self._delay_if_armed(batch, done, sender)
+        if self._board.armed or self._delayed.is_waiting:
+            done = self._apply_faults(batch, done, sender)
         super()._append(partition, batch, size_bytes, done, sender)
 
-    def _delay_if_armed(self, batch: EventBatch, done: AppendDone, sender: object) -> AppendDone:
+    def _apply_faults(self, batch: EventBatch, done: AppendDone, sender: object) -> AppendDone:
         board = self._board
-        busy = board.busy(self.name)
-        if busy is not None:
+        error = board.busy_error(self.name)
+        if error is not None:
             self.counters.throttled_requests += 1
-            raise busy
+            raise error
         # A request over HTTPS has no link that could be detached.
         if isinstance(sender, SenderLink | ProducerLink) and board.counting_faults(
             self.name, "send"
         ):
             done = partial(self._count, batch.count, done, sender)
         delay_s = board.delay_s(self.name, "send")
-        if delay_s or self._late.is_waiting:
-            return partial(self._late.put, delay_s, done)
+        if delay_s or self._delayed.is_waiting:
+            return partial(self._delayed.put, delay_s, done)
         return done
 
     def _count(
@@ -99,16 +99,16 @@ class FaultyHub(HubRuntime):
                 fault.hit(sender)
         done(outcome)
         for fault in due:
-            if fault.acknowledges:  # after the turn that `done` has asked for
+            if fault.acknowledges:  # after the turn that `done` has scheduled
                 self._loop.call_soon(fault.hit, sender)
 
-    def open_reader(self, **given: Any) -> Reader:
-        inner = super().open_reader(**given)
+    def open_reader(self, **options: Any) -> Reader:
+        inner = super().open_reader(**options)
         return cast(Reader, FaultyReader(inner, self, self._board, self._loop))
 
 
 class _OrderedDelay:
-    """Acknowledgements that wait. Their order stays, whatever each has to wait."""
+    """Delays acknowledgements and keeps their order, whatever the delay of each."""
 
     def __init__(self, board: FaultBoard, loop: asyncio.AbstractEventLoop) -> None:
         self._board = board
@@ -122,35 +122,32 @@ class _OrderedDelay:
 
     def put(self, delay_s: float, done: AppendDone, outcome: Receipt | PenstockError) -> None:
         self._waiting.append((self._loop.time() + delay_s, partial(done, outcome)))
-        self._board.sleeps(self)
-        self._arm()
+        self._board.wake_ups[self._release_all] = None
+        self._start_timer()
 
-    def wake(self) -> None:
-        """All of them, now."""
-        self._board.woke(self)
-        self._cancel()
-        while self._waiting:
-            self._waiting.popleft()[1]()
-
-    def _arm(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is None and self._waiting:
-            self._timer = self._loop.call_at(self._waiting[0][0], self._due)
+            self._timer = self._loop.call_at(self._waiting[0][0], self._on_timer)
 
-    def _due(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        now = self._loop.time()
-        while self._waiting and self._waiting[0][0] <= now:
-            self._waiting.popleft()[1]()
-        self._arm()
+        self._release(self._loop.time())
+        self._start_timer()
 
-    def _cancel(self) -> None:
+    def _release_all(self) -> None:
+        self._board.wake_ups.pop(self._release_all, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._release(float("inf"))
+
+    def _release(self, until_s: float) -> None:
+        while self._waiting and self._waiting[0][0] <= until_s:
+            self._waiting.popleft()[1]()
 
 
 class FaultyReader:
-    """A reader as the door sees it: `allowance` and `advance` are where events go by."""
+    """A reader as a gateway sees it: events pass `allowance` and `advance`."""
 
     def __init__(
         self, inner: Reader, hub: FaultyHub, board: FaultBoard, loop: asyncio.AbstractEventLoop
@@ -161,7 +158,7 @@ class FaultyReader:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._has_waited = False
-        self._is_halted = False  # its link is about to be hit
+        self._is_halted = False  # a fault is about to hit its link
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -170,29 +167,29 @@ class FaultyReader:
         board, name = self._board, self.hub.name
         if self._is_halted:
             return 0
-        if not board.is_armed:
+        if not board.armed:
             return self._inner.allowance(bytes_max)
         if self._timer is not None:
             return 0
         delay_s = 0.0 if self._has_waited else board.delay_s(name, "receive")
         if delay_s:
-            self._timer = self._loop.call_later(delay_s, self.wake)
-            board.sleeps(self)
+            self._timer = self._loop.call_later(delay_s, self._wake_up)
+            board.wake_ups[self._wake_up] = None
             return 0
         allowed = self._inner.allowance(bytes_max)
-        # One event at a time, so that as many pass as the test has said.
+        # One event at a time, so that exactly as many pass as the test has asked for.
         return min(allowed, 1) if board.counting_faults(name, "receive") else allowed
 
     def advance(self, events: int, position: int) -> None:
         self._inner.advance(events, position)
-        if self._board.is_armed:
+        if self._board.armed:
             for fault in self._board.count_events(self.hub.name, "receive", events):
                 self._is_halted = True
                 self._loop.call_soon(fault.hit, self)  # after the turn that sends them
 
-    def wake(self) -> None:
-        """It has waited: what there is goes out in one turn, the next one waits again."""
-        self._forget_timer()
+    def _wake_up(self) -> None:
+        """The delay is over: this turn delivers what there is, the next one waits again."""
+        self._cancel_timer()
         self._has_waited = True
         try:
             self._inner.resume()
@@ -200,14 +197,11 @@ class FaultyReader:
             self._has_waited = False
 
     def close(self) -> None:
-        self._forget_timer()
+        self._cancel_timer()
         self._inner.close()
 
-    def end(self, error: PenstockError) -> None:
-        self._inner.end(error)
-
-    def _forget_timer(self) -> None:
-        self._board.woke(self)
+    def _cancel_timer(self) -> None:
+        self._board.wake_ups.pop(self._wake_up, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

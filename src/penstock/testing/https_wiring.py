@@ -1,4 +1,4 @@
-"""The HTTPS door of a broker inside a test; loaded when somebody asks for it."""
+"""The HTTPS endpoint of a broker inside a test; imported when a test first uses it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_https_server(
     data: Path,
     stack: contextlib.AsyncExitStack,
 ) -> HttpServer:
-    """Publishing, AMQP over WebSocket, and checkpoints, kept in a file below `data`."""
+    """Publishing, AMQP over WebSocket, and checkpoints, which are stored in a file below `data`."""
     keeper = ServerCheckpointStore(
         data / "checkpoints.sqlite", now_ms=context.clock.now_ms, loop=context.loop
     )
@@ -61,15 +61,15 @@ def open_https_server(
     )
     websocket = WebSocketEndpoint(amqp)
     application = PublicApplication(
-        publishing=_FaultyTokenCache(publishing, context, board),
+        publishing=_FaultyTokens(publishing, context, board),
         websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
-        prefixes={CHECKPOINTS: _FaultyTokenCache(checkpoints, context, board)},
+        prefixes={CHECKPOINTS: _FaultyTokens(checkpoints, context, board)},
     )
     return HttpServer(application, context.loop, guard=context.guard)
 
 
-class _FaultyTokenCache:
-    """Refuses requests whose tokens are to be refused; all others are the application's."""
+class _FaultyTokens:
+    """Refuses requests while a fault refuses tokens; passes the others to the application."""
 
     def __init__(self, app: ASGIApp, context: AmqpContext, board: FaultBoard) -> None:
         self._app = app
@@ -77,13 +77,13 @@ class _FaultyTokenCache:
         self._board = board
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._board.refused_token() if self._board.is_armed else None
-        if refused is None:
+        error = self._board.token_error()
+        if error is None:
             await self._app(scope, receive, send)
             return
         now_ms = self._context.clock.now_ms()
         answer = responses.error_response(
-            refused,
+            error,
             tracking_id=self._context.new_id(),
             tracker=self._context.new_id(),
             now_ms=now_ms,

@@ -1,4 +1,4 @@
-"""`broker()`: a broker of its own for a test, in this process, on a thread of its own."""
+"""`broker()`: a broker for a test, in this process, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.testing.wiring import BrokerOptions, InProcessService
 T = TypeVar("T")
 
 _HOUR = timedelta(hours=1)
-_DEADLINE_S = 60.0  # for the broker's own answers; none takes a second
+_DEADLINE_S = 60.0  # for calls to the broker's thread; none takes a second
 
 
 def broker(
@@ -41,15 +41,15 @@ def broker(
     """A broker for a test: `with broker() as it:` or `async with broker() as it:`.
 
     `hubs` are names, or names with their partition counts; `partitions` is for those without one;
-    `groups` are made in each hub beside `$Default`. Units are enforced if `throughput_units` says
-    how many. Events are kept in memory, or durably below `data`, which a later broker finds again.
-    With `tls`, `connection_string` is one for TLS; without, TLS can be had all the same. `port` is
-    that of plain TCP: 0 is any free one.
+    `groups` are created in each hub in addition to `$Default`. Units are enforced if
+    `throughput_units` is given. Events are stored in memory, or durably below `data`, where a later
+    broker finds them. With `tls`, `connection_string` uses TLS, which is available either way.
+    `port` is the port of plain TCP; 0 means any free one.
     """
     counts = dict(hubs) if isinstance(hubs, Mapping) else dict.fromkeys(_names(hubs), partitions)
-    hours, rest = divmod(retention, _HOUR)
-    if rest:
-        raise ValueError(f"retention is {retention}: whole hours are meant.")
+    hours, remainder = divmod(retention, _HOUR)
+    if remainder:
+        raise ValueError(f"retention is {retention}: whole hours are expected.")
     return InProcessBroker(
         BrokerOptions(
             namespace=names.namespace_name(namespace),
@@ -66,8 +66,8 @@ def broker(
 
 
 class InProcessBroker:
-    """Made by `broker()`. Its methods may be called by any thread, also inside an event loop: they
-    answer within milliseconds, but for those that wait (and `wait_for` has an async twin)."""
+    """Created by `broker()`. Any thread may call its methods, also inside an event loop: they
+    return within milliseconds, except `wait_for`, which has an async form."""
 
     def __init__(self, options: BrokerOptions, *, tls: bool) -> None:
         self._options = options
@@ -76,7 +76,7 @@ class InProcessBroker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._service: InProcessService | None = None
         self._stopping: asyncio.Event | None = None
-        self._is_to_stop = False
+        self._is_stop_requested = False
         self._stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._board = FaultBoard(self._run)
         self.faults = Faults(self._board)
@@ -85,10 +85,8 @@ class InProcessBroker:
         where = self._service.amqp if self._service is not None else "not running"
         return f"<penstock.testing.broker {where}>"
 
-    # --- from start to stop ---------------------------------------------------------------------
-
     def start(self) -> InProcessBroker:
-        """Returns when it can be connected to. Once for each `broker()`."""
+        """Return when clients can connect. May be called once for each `broker()`."""
         started = self._launch()
         try:
             started.result(_DEADLINE_S)
@@ -98,9 +96,9 @@ class InProcessBroker:
         return self
 
     def stop(self) -> None:
-        """Returns when nothing of it is left: no thread, no socket, no file (but below `data`).
-        Clients that are still connected are told so. Harmless when done before."""
-        self._ask_to_stop()
+        """Return when no thread, no socket and no file (except below `data`) is left. Connections
+        of clients are closed. May be called again."""
+        self._request_stop()
         if self._thread is not None:
             self._thread.join(_DEADLINE_S)
 
@@ -131,8 +129,6 @@ class InProcessBroker:
     ) -> None:
         await self._stop_async()
 
-    # --- how to reach it ------------------------------------------------------------------------
-
     @property
     def namespace(self) -> str:
         return self._options.namespace
@@ -149,8 +145,8 @@ class InProcessBroker:
 
     @property
     def amqps(self) -> str:
-        """host:port of TLS; opened when this is first asked for. The Python SDK takes no port from
-        a TLS connection string: give it `custom_endpoint_address=f"sb://{broker.amqps}"`."""
+        """host:port of TLS; the port opens on first use. The Python SDK takes no port from a TLS
+        connection string: give it `custom_endpoint_address=f"sb://{broker.amqps}"`."""
         return self._await(self._require_service().amqps())
 
     @property
@@ -166,24 +162,22 @@ class InProcessBroker:
 
     @property
     def tls_connection_string(self) -> str:
-        """For TLS, whose port is opened when this is first asked for; trust `ca_file`."""
+        """For TLS, whose port opens on first use; clients trust `ca_file`."""
         return f"Endpoint=sb://{self.amqps}/;{self._require_service().key}"
 
     @property
     def https_url(self) -> str:
-        """Of REST publishing, AMQP over WebSocket and checkpoints; opened when first asked for."""
+        """For REST publishing, AMQP over WebSocket and checkpoints; the port opens on first use."""
         return f"https://{self._await(self._require_service().https())}"
 
     @property
     def ca_file(self) -> str:
-        """What TLS clients verify the broker with: a development certificate that the process
-        makes once and removes at its end."""
+        """The CA file for TLS clients, of a development certificate that the process creates once
+        and removes at its end."""
         return str(self._run(self._require_service().certificates).ca_file)
 
-    # --- looking inside -------------------------------------------------------------------------
-
     def published(self, hub: str = "events", partition: int | None = None) -> list[PublishedEvent]:
-        """What the hub holds now, by partition and in its order there."""
+        """The events that the hub holds now, by partition and in order."""
         service = self._require_service()
         return self._run(lambda: service.published(hub, partition))
 
@@ -195,8 +189,8 @@ class InProcessBroker:
         partition: int | None = None,
         timeout_s: float = WAIT_S,
     ) -> list[PublishedEvent]:
-        """`published`, once it holds so many; else TimeoutError. This blocks: where the events
-        come from the same event loop, use `wait_for_async`."""
+        """`published`, once there are `count` events; raises TimeoutError. This blocks: if the
+        events come from the same event loop, use `wait_for_async`."""
         work = self._require_service().wait_for(hub, count, partition, timeout_s)
         return self._submit(work).result(timeout_s + _DEADLINE_S)
 
@@ -211,8 +205,6 @@ class InProcessBroker:
         work = self._require_service().wait_for(hub, count, partition, timeout_s)
         return await asyncio.wrap_future(self._submit(work))
 
-    # --- changing it ----------------------------------------------------------------------------
-
     def create_hub(
         self,
         name: str,
@@ -224,22 +216,22 @@ class InProcessBroker:
         self._run(lambda: service.create_hub(name, partitions, _names(groups)))
 
     def delete_hub(self, name: str) -> None:
-        """Its links end with `amqp:not-found`."""
+        """Delete the hub; its links end with `amqp:not-found`."""
         service = self._require_service()
         self._run(lambda: service.catalog.delete_hub(self.namespace, name))
 
     def advance(self, time: timedelta) -> None:
-        """Turn the ManualClock that was given: units come back, tokens run out, events grow old."""
+        """Advance the broker's ManualClock: units refill, tokens expire, events expire."""
         service, clock = self._require_service(), self._options.clock
         if not isinstance(clock, ManualClock):
             raise TypeError("advance() needs broker(clock=ManualClock()).")
 
-        def turn() -> None:
+        def advance_clock() -> None:
             clock.advance(time // timedelta(milliseconds=1))
             service.broker.enforce_retention()
-            service.rejudge()
+            service.recheck_tokens()
 
-        self._run(turn)
+        self._run(advance_clock)
 
     # --- the broker's thread --------------------------------------------------------------------
 
@@ -248,12 +240,12 @@ class InProcessBroker:
             raise RuntimeError("This broker was started before: call broker() for another one.")
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(
-            target=self._live, args=(started,), name="penstock-broker", daemon=True
+            target=self._run_thread, args=(started,), name="penstock-broker", daemon=True
         )
         self._thread.start()
         return started
 
-    def _live(self, started: concurrent.futures.Future[None]) -> None:
+    def _run_thread(self, started: concurrent.futures.Future[None]) -> None:
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve(started))
@@ -262,33 +254,33 @@ class InProcessBroker:
 
     async def _serve(self, started: concurrent.futures.Future[None]) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        if self._is_to_stop:  # asked before there was anybody to hear it
+        if self._is_stop_requested:  # before there was an event to set
             self._stopping.set()
         try:
             service = InProcessService(self._options, self._board)
             await service.start()
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+        except BaseException as error:  # noqa: BLE001 - passed to the thread that waits
             started.set_exception(error)
             return
-        self.faults.watch(service.door, service.rejudge)
+        self.faults.attach(service.server, service.recheck_tokens)
         self._service = service
         started.set_result(None)
         await self._stopping.wait()
         self._service = None
         await service.stop()
 
-    def _ask_to_stop(self) -> None:
-        self._is_to_stop = True
+    def _request_stop(self) -> None:
+        self._is_stop_requested = True
         loop, stopping = self._loop, self._stopping
         if loop is not None and stopping is not None and not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(stopping.set)
-            except RuntimeError:  # closed just now: somebody else has asked
+            except RuntimeError:  # closed just now: another call has stopped it
                 return
 
     async def _stop_async(self) -> None:
-        """The caller's loop goes on meanwhile: clients that run on it can say goodbye."""
-        self._ask_to_stop()
+        """The caller's loop keeps running, so that clients on it can close their connections."""
+        self._request_stop()
         if self._thread is not None:
             await asyncio.shield(asyncio.wrap_future(self._stopped))
             self._thread.join(_DEADLINE_S)  # it has nothing left to do
@@ -315,6 +307,6 @@ class InProcessBroker:
         return asyncio.run_coroutine_threadsafe(work, loop)
 
 
-def _names(given: Sequence[str]) -> Sequence[str]:
-    """One name alone is a sequence of letters to Python, and meant as one to everybody else."""
-    return [given] if isinstance(given, str) else given
+def _names(value: Sequence[str]) -> Sequence[str]:
+    """A single name may be given instead of a sequence of names."""
+    return [value] if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What lies in a hub, opened: for a test's assertions, not for the way of an event."""
+"""The events of a hub, decoded for a test's assertions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTITION_KEY = "x-opt-partition-key"
 
 class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """`body` is bytes, or the Python value of an amqp-value or amqp-sequence body. `properties` are
-    the application's; `system` has message_id, content_type and their like, where given."""
+    the application's; `system` has message_id, content_type and the like, as far as set."""
 
     body: Any
     properties: dict[str, Any]
@@ -35,28 +35,21 @@ class PublishedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_published(batch: StoredBatch, partition: int) -> Iterator[PublishedEvent]:
-    """The events of one stored batch. Raises AmqpError for one that is no AMQP message."""
+    """The events of one stored batch. Raises AmqpError if one is not an AMQP message."""
     for index, (position, message) in enumerate(messages(batch.sections)):
-        yield _event(decode_message(message), batch, partition, index, position)
-
-
-def _event(
-    message: Message, batch: StoredBatch, partition: int, index: int, position: int
-) -> PublishedEvent:
-    annotations = message.message_annotations or {}
-    given = message.properties
-    named = {} if given is None else msgspec.structs.asdict(given)
-    partition_key = annotations.get(_PARTITION_KEY)
-    return PublishedEvent(
-        body=_message_body(message),
-        properties=dict(message.application_properties or {}),
-        partition=partition,
-        sequence=batch.first_sequence + index,
-        offset=str(batch.base_offset + position),
-        enqueued_ms=batch.enqueued_ms,
-        partition_key=None if partition_key is None else str(partition_key),
-        system={name: value for name, value in named.items() if value is not None},
-    )
+        decoded = decode_message(message)
+        system = {} if decoded.properties is None else msgspec.structs.asdict(decoded.properties)
+        partition_key = (decoded.message_annotations or {}).get(_PARTITION_KEY)
+        yield PublishedEvent(
+            body=_message_body(decoded),
+            properties=dict(decoded.application_properties or {}),
+            partition=partition,
+            sequence=batch.first_sequence + index,
+            offset=str(batch.base_offset + position),
+            enqueued_ms=batch.enqueued_ms,
+            partition_key=None if partition_key is None else str(partition_key),
+            system={name: value for name, value in system.items() if value is not None},
+        )
 
 
 def _message_body(message: Message) -> object:
@@ -66,5 +59,5 @@ def _message_body(message: Message) -> object:
     if isinstance(body, ValueBody):
         return body.value
     if isinstance(body, SequenceBody):
-        return [list(each) for each in body.lists]
+        return [list(values) for values in body.lists]
     raise AmqpError("The stored event has no body.")

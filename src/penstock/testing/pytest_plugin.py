@@ -1,6 +1,6 @@
-"""The pytest plugin: the fixture `penstock_broker`. A broker is loaded when a test asks for one.
+"""The pytest plugin: the fixture `penstock_broker`. The broker's modules are imported on first use.
 
-pytest is no dependency of Penstock, so that it is not imported by name: who loads this has it.
+pytest is not a dependency of Penstock, so this module does not import it at the top.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def pytest_configure(config: Any) -> None:
 
 
 def penstock_broker_options() -> dict[str, Any]:
-    """Override it to give options to the brokers of a module or a directory."""
+    """Override this fixture to set options for the brokers of a module or a directory."""
     return {}
 
 
 def penstock_broker(
     request: Any, penstock_broker_options: dict[str, Any]
 ) -> Iterator[InProcessBroker]:
-    """A Penstock broker of the test's own, with the hub `events`; it is gone after the test."""
+    """A Penstock broker for one test, with the hub `events`; stopped after the test."""
     from penstock.testing.in_process_broker import broker
 
     options = dict(penstock_broker_options)

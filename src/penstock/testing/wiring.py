@@ -1,4 +1,4 @@
-"""The composition root of a broker inside a test: the service's rooms over stores in memory.
+"""The composition root of a broker inside a test: the service's packages over stores in memory.
 
 Everything here runs on the broker's own thread, on its event loop.
 """
@@ -6,15 +6,19 @@ Everything here runs on the broker's own thread, on its event loop.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import contextlib
+import os
 import secrets
+import shutil
 import ssl
 import tempfile
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -33,23 +37,28 @@ from penstock.model.errors import ConfigurationError
 from penstock.model.names import NamespaceName
 from penstock.service import initial_entities
 from penstock.service.authorities import CatalogAuthorities
-from penstock.service.certificates import Certificates, server_context
+from penstock.service.certificates import (
+    ALWAYS_COVERED,
+    Certificates,
+    development_certificates,
+    machine_names,
+    server_context,
+)
 from penstock.service.config.settings import HubSettings, NamespaceSettings, Settings
-from penstock.testing.certificate import certificates_in, shared_certificates
 from penstock.testing.fault_board import FaultBoard
-from penstock.testing.faulty_hub import FaultyHub, WatchedAddressLimits
+from penstock.testing.faulty_hub import FaultyAddressLimits, FaultyHub
 from penstock.testing.published_events import PublishedEvent, decode_published
 
 _HOST = "127.0.0.1"
 _HOST_6 = "::1"
-_GRACE_S = 0.5  # for clients that were left open: a test is over, nobody waits for them
-_CLEAR_OUT_S = 5.0
+_GRACE_S = 0.5  # for clients that a test has left open
+_CLOSE_S = 5.0
 _READ_BYTES = 1 * limits.MB
 _READ_THREADS = 2
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `broker()` was told, checked."""
+    """The validated options of `broker()`."""
 
     namespace: str
     hubs: dict[str, int]  # name -> partitions
@@ -62,7 +71,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InProcessService:
-    """One broker with its doors, from `start` to `stop`."""
+    """One broker with its listeners, from `start` to `stop`."""
 
     def __init__(self, options: BrokerOptions, board: FaultBoard) -> None:
         self.options = options
@@ -76,13 +85,13 @@ class InProcessService:
         self.key = ""
 
     async def start(self) -> None:
-        """With plain TCP only: TLS and HTTPS are opened when somebody asks for them."""
+        """Open plain TCP only: TLS and HTTPS are opened when their address is first used."""
         async with self._stack:
             await self._start()
             self._stack = self._stack.pop_all()
 
     async def stop(self) -> None:
-        self._board.disarm_everything()
+        self._board.disarm_all()
         await self._stack.aclose()
 
     async def _start(self) -> None:
@@ -106,8 +115,8 @@ class InProcessService:
         reads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="penstock-read")
         self._stack.callback(reads.shutdown)
         self.broker = broker
-        addresses = WatchedAddressLimits(options.clock.monotonic_ms, self._board)
-        self._stack.push_async_callback(addresses.clear_out, _CLEAR_OUT_S)
+        addresses = FaultyAddressLimits(options.clock.monotonic_ms, self._board)
+        self._stack.push_async_callback(addresses.close_all, _CLOSE_S)
         self._authorities = _FaultyAuthorities(CatalogAuthorities(self.catalog), self._board)
         self._context = AmqpContext(
             broker=broker,
@@ -118,15 +127,13 @@ class InProcessService:
             loop=loop,
             guard=Guard(loop, addresses=addresses),  # by the machine's clock: it paces real work
         )
-        door = self.door = AmqpServer(self._context)
-        self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
-        self._stack.callback(self.catalog.subscribe(self._catalog_changed))
-        self._ports["amqp"] = await self._listen(door.listen, options.port, None)
-
-    # --- what is kept ---------------------------------------------------------------------------
+        self.server = AmqpServer(self._context)
+        self._stack.push_async_callback(self.server.close, grace_s=_GRACE_S)
+        self._stack.callback(self.catalog.subscribe(self._on_catalog_change))
+        self._ports["amqp"] = await self._listen(self.server.listen, options.port, None)
 
     def _stores(self) -> tuple[LogStore, Catalog]:
-        """In memory, or below DIR where `penstock serve --data DIR` would find them."""
+        """Stores in memory, or below `data` as `penstock serve --data` has them."""
 
         def wake(work: Callable[[], None]) -> None:
             self._loop.call_soon_threadsafe(work)
@@ -190,35 +197,34 @@ class InProcessService:
             now_ms=self.options.clock.now_ms(),
         )
 
-    def _catalog_changed(self, change: CatalogChange) -> None:
+    def _on_catalog_change(self, change: CatalogChange) -> None:
         if change.affects_links:
-            self.rejudge()
+            self.recheck_tokens()
 
-    def rejudge(self) -> None:
-        """Links whose tokens ran out or whose policies changed end now. No new token is shown in
-        that, so none is refused."""
+    def recheck_tokens(self) -> None:
+        """End links whose tokens expired or whose policies changed. Clients present no token here,
+        so faults do not refuse any."""
         with self._authorities.without_faults():
-            self.door.revalidate_grants()
+            self.server.revalidate_grants()
 
-    # --- looking inside -------------------------------------------------------------------------
-
-    def logs_of(self, hub: str) -> list[PartitionLog]:
+    def _partition_logs(self, hub: str) -> list[PartitionLog]:
         """Raises NotFound."""
         entity = self.broker.hub(self.options.namespace, hub).entity
         return [self._logs.partition(entity.id, index) for index in range(entity.partition_count)]
 
     def published(self, hub: str, partition: int | None) -> list[PublishedEvent]:
-        found: list[PublishedEvent] = []
-        for index, log in enumerate(self.logs_of(hub)):
-            if partition in (None, index):
-                found += _events_of(log, index)
-        return found
+        return [
+            event
+            for index, log in enumerate(self._partition_logs(hub))
+            if partition in (None, index)
+            for event in _read_events(log, index)
+        ]
 
     async def wait_for(
         self, hub: str, count: int, partition: int | None, timeout_s: float
     ) -> list[PublishedEvent]:
         changed = asyncio.Event()
-        logs = self.logs_of(hub)
+        logs = self._partition_logs(hub)
         watched = logs if partition is None else [logs[partition]]
         with contextlib.ExitStack() as subscriptions:
             for log in watched:
@@ -229,50 +235,50 @@ class InProcessService:
                         await changed.wait()
                         changed.clear()
             except TimeoutError:
-                got = sum(_event_count(log) for log in watched)
+                actual = sum(_event_count(log) for log in watched)
                 raise TimeoutError(
-                    f"Hub '{hub}' holds {got} events after {timeout_s:g} s: {count} were expected."
+                    f"Hub '{hub}' holds {actual} events after {timeout_s:g} s: {count} were "
+                    "expected."
                 ) from None
         return self.published(hub, partition)
-
-    # --- doors ----------------------------------------------------------------------------------
 
     @property
     def amqp(self) -> str:
         return f"{self.host}:{self._ports['amqp']}"
 
     async def amqps(self) -> str:
-        """The address of AMQP over TLS, opened now if it is not yet."""
+        """The address of AMQP over TLS; opens the listener on first use."""
         async with self._opening:
             if "amqps" not in self._ports:
-                self._ports["amqps"] = await self._listen(self.door.listen, 0, self._tls())
+                self._ports["amqps"] = await self._listen(self.server.listen, 0, self._tls())
         return f"{self.host}:{self._ports['amqps']}"
 
     async def https(self) -> str:
-        """The address of HTTPS: publishing, AMQP over WebSocket, checkpoints."""
+        """The address of HTTPS (publishing, AMQP over WebSocket, checkpoints); opens the listener
+        on first use."""
         async with self._opening:
             if "https" not in self._ports:
                 from penstock.testing.https_wiring import open_https_server
 
                 assert self._context is not None
-                door = open_https_server(
+                https = open_https_server(
                     self._context,
                     catalog=self.catalog,
                     authorities=self._authorities.inner,
-                    amqp=self.door,
+                    amqp=self.server,
                     board=self._board,
                     data=self._data(),
                     stack=self._stack,
                 )
-                # AMQP says goodbye while the WebSockets under it are still open.
-                self._stack.push_async_callback(door.close, grace_s=_GRACE_S)
-                self._stack.push_async_callback(self.door.close, grace_s=_GRACE_S)
-                self._ports["https"] = await self._listen(door.listen, 0, self._tls())
+                # AMQP connections are closed while the WebSockets below them are still open.
+                self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
+                self._stack.push_async_callback(self.server.close, grace_s=_GRACE_S)
+                self._ports["https"] = await self._listen(https.listen, 0, self._tls())
         return f"{self.host}:{self._ports['https']}"
 
     def certificates(self) -> Certificates:
         data = self.options.data
-        return shared_certificates() if data is None else certificates_in(data / "tls")
+        return _shared_certificates(os.getpid()) if data is None else _certificates(data / "tls")
 
     def _tls(self) -> ssl.SSLContext:
         return server_context(self.certificates())
@@ -288,59 +294,72 @@ class InProcessService:
         port: int,
         tls: ssl.SSLContext | None,
     ) -> int:
-        """On ::1 too, where `localhost` may lead first. If somebody else has that port there, the
-        address is told as 127.0.0.1."""
+        """Listen on 127.0.0.1 and ::1, since `localhost` may resolve to either. If the port is in
+        use on ::1, clients get the address 127.0.0.1."""
         try:
-            got = await listen(_HOST, port, tls)
+            actual_port = await listen(_HOST, port, tls)
         except OSError as error:
             raise ConfigurationError(f"Cannot listen on port {port} ({error.strerror}).") from error
         try:
-            await listen(_HOST_6, got, tls)
+            await listen(_HOST_6, actual_port, tls)
         except OSError:
             self.host = _HOST
-        return got
+        return actual_port
 
 
 class _FaultyAuthorities:
-    """Asked whenever a token is put: the place to refuse one."""
+    """Called whenever a client presents a token, so a fault can refuse it."""
 
     def __init__(self, inner: Callable[[], Sequence[Authority]], board: FaultBoard) -> None:
         self.inner = inner
         self._board = board
-        self._is_watched = True
+        self._is_faulty = True
 
     def __call__(self) -> Sequence[Authority]:
-        refused = self._board.refused_token() if self._is_watched else None
-        if refused is not None:
-            raise refused
+        error = self._board.token_error() if self._is_faulty else None
+        if error is not None:
+            raise error
         return self.inner()
 
     @contextlib.contextmanager
     def without_faults(self) -> Iterator[None]:
-        self._is_watched = False
+        self._is_faulty = False
         try:
             yield
         finally:
-            self._is_watched = True
+            self._is_faulty = True
 
 
-def _events_of(log: PartitionLog, partition: int) -> list[PublishedEvent]:
+def _read_events(log: PartitionLog, partition: int) -> Iterator[PublishedEvent]:
     status = log.status()
-    found: list[PublishedEvent] = []
     sequence = status.begin_sequence
     while not status.is_empty and sequence <= status.last_sequence:
         batches = log.read(sequence, bytes_max=_READ_BYTES)
         if not batches:
             break
         for batch in batches:
-            found += decode_published(batch, partition)
+            yield from decode_published(batch, partition)
             sequence = batch.next_sequence
-    return found
 
 
 def _event_count(log: PartitionLog) -> int:
     status = log.status()
     return 0 if status.is_empty else status.last_sequence - status.begin_sequence + 1
+
+
+def _certificates(directory: Path) -> Certificates:
+    """A development certificate. Clients check it by the machine's clock, not the broker's."""
+    hosts = [*ALWAYS_COVERED, *machine_names()]
+    return development_certificates(directory, hosts, now_ms=time.time_ns() // 1_000_000)
+
+
+@cache
+def _shared_certificates(pid: int) -> Certificates:
+    """The certificate of all brokers of this process, which removes it at its end. A forked process
+    has another `pid` and creates its own."""
+    directory = Path(tempfile.mkdtemp(prefix="penstock-testing-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return _certificates(directory / "tls")
 
 
 def new_key() -> Secret:

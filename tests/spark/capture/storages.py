@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 from tests.conftest import Azurite, NodeTools
 from tests.support import toolchains
+from tests.support.certificates import certificates_in
 from tests.support.toolchains import NODE
-
-from penstock.testing.certificate import certificates_in
 
 START_S = 60.0
 FLAGS = ("--oauth", "basic", "--skipApiVersionCheck", "--silent")

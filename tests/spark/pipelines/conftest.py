@@ -30,17 +30,17 @@ class Onlooker:
         self.notes: list[str] = []
         self.changed = threading.Condition()
 
-    def saw(self, shot: PipelineSnapshot) -> None:
+    def show_snapshot(self, snapshot: PipelineSnapshot) -> None:
         with self.changed:
-            self.shots.append(shot)
+            self.shots.append(snapshot)
             self.changed.notify_all()
 
-    def rows(self, query: str, batch_id: int, rows: list[str]) -> None:
+    def show_rows(self, query: str, batch_id: int, rows: list[str]) -> None:
         with self.changed:
             self.shown += [json.loads(row) for row in rows]
             self.changed.notify_all()
 
-    def note(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         with self.changed:
             self.notes.append(text)
             self.changed.notify_all()
@@ -67,7 +67,7 @@ class Pipelines:
         restarts: int | None = 0,
         reading: dict[str, str] | None = None,
         connection: dict[str, str] | None = None,
-        renew: Callable[[], SparkSession] | None = None,
+        restart_spark: Callable[[], SparkSession] | None = None,
         **arguments: str,
     ) -> PipelineRun:
         self.onlooker = Onlooker()
@@ -88,7 +88,9 @@ class Pipelines:
             )
 
         made = PipelineFile(file)
-        return PipelineRun(self._spark, made, settings, self.onlooker, hubs=hubs, renew=renew)
+        return PipelineRun(
+            self._spark, made, settings, self.onlooker, hubs=hubs, restart_spark=restart_spark
+        )
 
     def run(self, name: str, **options: Any) -> PipelineSnapshot:
         file = EXAMPLES / f"{name}.py" if "/" not in name else Path(name)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli.spark.pipeline_display import JsonDisplay, LineDisplay, LiveDisplay, sparkline
+from penstock.cli.spark.pipeline_display import JsonDisplay, LiveDisplay, PipelineDisplay, sparkline
 from penstock.spark.pipelines.progress import BatchProgress
-from penstock.spark.pipelines.runner import PipelineSnapshot, QuerySnapshot
+from penstock.spark.pipelines.runner import PipelineSnapshot, PipelineState, QuerySnapshot
 
 
 def batch(number: int, **more: Any) -> BatchProgress:
@@ -19,7 +19,6 @@ def batch(number: int, **more: Any) -> BatchProgress:
         "batch_id": number,
         "timestamp": "2026-11-16T09:00:00.000Z",
         "rows": 100,
-        "rows_written": None,
         "bytes": 51200,
         "seconds": 0.75,
         "lag_events": 42,
@@ -32,7 +31,10 @@ def batch(number: int, **more: Any) -> BatchProgress:
 
 
 def shot(
-    *, state: str = "Running", seconds: float = 12.0, last: BatchProgress | None = None
+    *,
+    state: PipelineState = PipelineState.RUNNING,
+    seconds: float = 12.0,
+    last: BatchProgress | None = None,
 ) -> PipelineSnapshot:
     query = QuerySnapshot(
         name="windows\x1b[2J",
@@ -45,7 +47,7 @@ def shot(
         late_rows=3,
         batches=12,
         last=last,
-        fresh=[] if last is None else [last],
+        new_batches=[] if last is None else [last],
     )
     return PipelineSnapshot(
         name="windows", state=state, seconds=seconds, restarts=1, queries=[query]
@@ -56,10 +58,10 @@ def test_json_lines_tell_everything_a_script_wants(capsys: pytest.CaptureFixture
     display = JsonDisplay()
     display.show_starting("windows", "local[*]")
     display.show_started("http://127.0.0.1:4040", "/checkpoints")
-    display.saw(shot(last=batch(11)))
-    display.rows("windows", 11, ['{"device":"a"}'])
-    display.note("again")
-    display.saw(shot(state="Stopped"))
+    display.show_snapshot(shot(last=batch(11)))
+    display.show_rows("windows", 11, ['{"device":"a"}'])
+    display.show_message("again")
+    display.show_snapshot(shot(state=PipelineState.STOPPED))
     display.show_ended()
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
@@ -86,12 +88,12 @@ def test_json_lines_tell_everything_a_script_wants(capsys: pytest.CaptureFixture
 
 
 def test_lines_come_now_and_then_and_rows_are_data(capsys: pytest.CaptureFixture[str]) -> None:
-    display = LineDisplay(every_s=10, is_quiet=False)
+    display = PipelineDisplay(every_s=10, is_quiet=False)
     display.show_starting("windows", "yarn")
     display.show_started(None, None)
     for second in range(25):
-        display.saw(shot(seconds=float(second), last=batch(second)))
-    display.rows("windows", 1, ['{"device":"a"}'])
+        display.show_snapshot(shot(seconds=float(second), last=batch(second)))
+    display.show_rows("windows", 1, ['{"device":"a"}'])
     display.show_ended()
     captured = capsys.readouterr()
     assert captured.out == '{"device":"a"}\n'
@@ -106,10 +108,10 @@ def test_lines_come_now_and_then_and_rows_are_data(capsys: pytest.CaptureFixture
 
 
 def test_quiet_says_rows_and_trouble_only(capsys: pytest.CaptureFixture[str]) -> None:
-    display = LineDisplay(every_s=0, is_quiet=True)
+    display = PipelineDisplay(every_s=0, is_quiet=True)
     display.show_starting("windows", "yarn")
-    display.saw(shot(last=batch(1)))
-    display.note("it failed")
+    display.show_snapshot(shot(last=batch(1)))
+    display.show_message("it failed")
     display.show_ended()
     assert capsys.readouterr().err == "it failed\n"
 
@@ -121,9 +123,9 @@ def test_a_terminal_has_a_table_with_lag_state_and_times() -> None:
     try:
         first = _rendered(display)
         display.show_started("http://127.0.0.1:4040", "/checkpoints")
-        display.saw(shot())
+        display.show_snapshot(shot())
         waiting = _rendered(display)
-        display.saw(shot(seconds=14.0, last=batch(12)))
+        display.show_snapshot(shot(seconds=14.0, last=batch(12)))
         running = _rendered(display)
     finally:
         display.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model import errors
-from penstock.spark.failures import TEXT_MAX, explain_error, explain_failure
+from penstock.spark.errors import TEXT_MAX, explain_error, explain_failure
 
 STREAM_FAILED = """[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: Job aborted
 due to stage failure: Task 0 in stage 3.0 failed 1 times: Lost task 0.0 in stage 3.0 (TID 5)

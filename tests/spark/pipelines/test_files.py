@@ -12,9 +12,8 @@ from penstock.spark.pipelines.pipeline_file import (
     PipelineFile,
     PipelineHubs,
     PipelineResult,
-    parameters,
+    parse_arguments,
     pipeline_results,
-    select_arguments,
 )
 
 
@@ -44,13 +43,13 @@ def test_a_file_is_read_without_being_run(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_text('"""Counts things.\n\nMore."""\nraise SystemExit(9)\ndef pipeline(): ...\n')
     found = PipelineFile(file)
-    assert (found.name, found.summary, found.is_script) == ("job", "Counts things.", False)
+    assert (found.name, found.is_script) == ("job", False)
 
 
 def test_a_file_that_is_no_python_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_text("def pipeline(:\n")
-    with pytest.raises(ConfigurationError, match=r"job\.py is no Python.*line 1"):
+    with pytest.raises(ConfigurationError, match=r"job\.py is not a Python file.*line 1"):
         PipelineFile(file)
 
 
@@ -92,15 +91,15 @@ def test_arguments_that_do_not_fit_are_refused(given: dict[str, str], said: str)
     def pipeline(spark: object, hubs: object, size: int = 5, fast: bool = False) -> None: ...
 
     with pytest.raises(ConfigurationError) as refused:
-        select_arguments(pipeline, given, where="job.py")
+        parse_arguments(pipeline, given, where="job.py")
     assert said in str(refused.value)
 
 
-def test_a_parameter_that_nobody_gives_is_refused() -> None:
+def test_a_parameter_without_default_is_refused() -> None:
     def pipeline(spark: object, topic: str) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="wants 'topic', which nobody gives"):
-        parameters(pipeline, where="job.py")
+    with pytest.raises(ConfigurationError, match=r"parameter 'topic' of .* needs a default"):
+        parse_arguments(pipeline, {}, where="job.py")
 
 
 def test_what_a_pipeline_returns_is_taken_in_each_shape() -> None:

@@ -191,11 +191,11 @@ def pipeline(spark, hubs, hub=""):
     )
     renewed: list[SparkSession] = []
 
-    def renew() -> SparkSession:
+    def restart_spark() -> SparkSession:
         renewed.append(spark)
         return spark
 
-    shot = pipelines.begin(file, restarts=1, renew=renew, hub=hub.name).run()
+    shot = pipelines.begin(file, restarts=1, restart_spark=restart_spark, hub=hub.name).run()
     assert (shot.state, shot.queries[0].rows) == ("Stopped", 2)
     assert len(renewed) == 1
     marker.unlink()

@@ -17,14 +17,11 @@ class Run:
         self.asked = 0
         self.changed = threading.Condition()
 
-    @property
-    def is_stopping(self) -> bool:
-        return self.asked > 0
-
-    def ask_to_stop(self) -> None:
+    def ask_to_stop(self) -> bool:
         with self.changed:
             self.asked += 1
             self.changed.notify_all()
+            return self.asked == 1
 
     def wait_for(self, asked: int) -> None:
         with self.changed:
@@ -36,7 +33,7 @@ def test_a_signal_asks_once_and_says_so_once(number: signal.Signals) -> None:
     run, notes = Run(), list[str]()
     before = signal.getsignal(number)
     with stop_signals(notes.append) as signals:
-        signals.answer(run)
+        signals.forward(run.ask_to_stop)
         signal.raise_signal(number)
         run.wait_for(1)
         signal.raise_signal(number)
@@ -55,7 +52,7 @@ def test_a_signal_within_a_print_does_not_wait_for_that_print() -> None:
             noted.set()
 
     with stop_signals(note) as signals:
-        signals.answer(run)
+        signals.forward(run.ask_to_stop)
         with lock, run.changed:
             signal.raise_signal(signal.SIGINT)
             assert not noted.is_set()
@@ -67,7 +64,7 @@ def test_a_signal_before_there_is_anything_to_stop_is_remembered() -> None:
     run, notes = Run(), list[str]()
     with stop_signals(notes.append) as signals:
         signal.raise_signal(signal.SIGTERM)
-        signals.answer(run)
+        signals.forward(run.ask_to_stop)
         run.wait_for(1)
     assert len(notes) == 1
 

@@ -71,10 +71,10 @@ def test_defaults_are_as_documented() -> None:
     read = options().read()
     assert (read.consumer_group, read.start, read.end) == ("$Default", None, LATEST)
     assert read.fail_on_data_loss and read.commit_to_service and read.discover_partitions
-    assert read.owner_level is None and read.max_events_per_trigger is None
+    assert not read.is_exclusive and read.max_events_per_trigger is None
     assert read.max_bytes_per_trigger == 256 * 1024 * 1024
     written = options().write()
-    assert written.idempotent is None and written.waits_when_throttled
+    assert written.idempotent is None and written.throttling == "wait"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_transport_decides_over_the_connection_string() -> None:
     plain = options(transport="amqp").target().connection_string.reveal()
     assert plain.endswith("UseDevelopmentEmulator=true")
     again = EventHubsOptions({"connectionString": plain, "transport": "wss"}).target()
-    assert again.websocket
+    assert again.transport == "websocket"
     assert "UseDevelopmentEmulator" not in again.connection_string.reveal()
 
 

@@ -33,7 +33,7 @@ def service() -> Iterator[InProcessBroker]:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_LOG_LEVEL", raising=False)
-    monkeypatch.setattr(data_source, "_task", lambda: _Task())
+    monkeypatch.setattr(data_source, "_task_context", lambda: _Task())
 
 
 class _Task:

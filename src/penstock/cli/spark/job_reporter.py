@@ -1,6 +1,6 @@
-"""A running pipeline tells its service how it is, when there is one that listens.
+"""Reports a running pipeline to its service, if there is one.
 
-A thread of its own: a service that is slow, or gone, never holds up a batch.
+Reports are sent by a thread of their own: a service that is slow or stopped never delays a batch.
 """
 
 from __future__ import annotations
@@ -17,87 +17,82 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.cli.events_options import EventsEndpoint
     from penstock.management.client import ManagementClient
-    from penstock.spark.pipelines.runner import PipelineSnapshot
+    from penstock.spark.pipelines.runner import PipelineRun
 
-EVERY_S = 5.0
+_INTERVAL_S = 5.0
 _TIMEOUT_S = 5.0
-_NEAR = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _NAME_MAX, _TEXT_MAX, _ERROR_MAX = 128, 512, 4096
 
 
 class JobReporter:
-    """Keeps the last shot; its thread sends it every few seconds, and at the end."""
+    """Sends the pipeline's last snapshot every few seconds. Set `run` when there is one."""
 
-    def __init__(self, client: ManagementClient | None, name: str, master: str) -> None:
+    def __init__(self, client: ManagementClient, name: str, master: str) -> None:
+        self.run: PipelineRun | None = None
         self.ui_url = ""
-        self.is_failed = False
         self._client = client
         self._name = name[:_NAME_MAX]
         self._master = master[:_TEXT_MAX]
-        self._shot: PipelineSnapshot | None = None
-        self._ended = threading.Event()
 
-    def saw(self, shot: PipelineSnapshot) -> None:
-        self._shot = shot
+    def send_until(self, ended: threading.Event) -> None:
+        self.send("Starting")
+        while not ended.wait(_INTERVAL_S):
+            self.send(None)
 
-    def serve(self) -> None:
-        self._send("Starting")
-        while not self._ended.wait(EVERY_S):
-            self._send(None)
-        self._send("Failed" if self.is_failed else "Stopped")
-
-    def end(self) -> None:
-        self._ended.set()
-
-    def _send(self, state: str | None) -> None:
-        if self._client is None:
-            return
-        shot = self._shot
+    def send(self, state: str | None) -> None:
+        """`state` None: that of the last snapshot."""
+        snapshot = None if self.run is None else self.run.snapshot
         try:
             self._client.put_job(
                 self._name,
                 kind="pipeline",
-                state=state or (shot.state if shot is not None else "Starting"),
+                state=state or ("Starting" if snapshot is None else snapshot.state),
                 pid=os.getpid(),
                 master=self._master,
                 ui_url=self.ui_url[:_TEXT_MAX],
-                rows_per_second=None if shot is None else round(shot.rows_per_second, 1),
-                batch_seconds=None if shot is None else shot.batch_seconds,
-                lag_events=None if shot is None else shot.lag_events,
-                last_error="" if shot is None else shot.last_error[:_ERROR_MAX],
+                rows_per_second=None if snapshot is None else round(snapshot.rows_per_second, 1),
+                batch_seconds=None if snapshot is None else snapshot.batch_seconds,
+                lag_events=None if snapshot is None else snapshot.lag_events,
+                last_error="" if snapshot is None else snapshot.last_error[:_ERROR_MAX],
             )
         except (PenstockError, OSError):
-            return  # the next one tells more
+            return  # the next report replaces this one
 
 
 @contextmanager
-def report_job(name: str, master: str | None, wire: EventsEndpoint) -> Iterator[JobReporter]:
-    """To the service that flags, environment or directory name; to nobody where there is none."""
-    reporter = JobReporter(_client(wire), name, master or "local[*]")
-    thread = threading.Thread(target=reporter.serve, name="penstock-job", daemon=True)
+def report_job(name: str, master: str, endpoint: EventsEndpoint) -> Iterator[JobReporter | None]:
+    """Report to the service that flags, environment or directory name; None if there is none."""
+    client = _find_client(endpoint)
+    if client is None:
+        yield None
+        return
+    reporter, ended = JobReporter(client, name, master), threading.Event()
+    thread = threading.Thread(
+        target=reporter.send_until, args=(ended,), name="penstock-job", daemon=True
+    )
     thread.start()
+    state = "Failed"
     try:
         yield reporter
-    except BaseException:
-        reporter.is_failed = True
-        raise
+        state = "Stopped"
     finally:
-        reporter.end()
+        ended.set()
         thread.join(_TIMEOUT_S * 2)
+        reporter.send(state)
 
 
-def _client(wire: EventsEndpoint) -> ManagementClient | None:
-    """Only where events and administration are of one service: a pipeline that reads from Azure is
-    no business of whatever runs in ./penstock-data."""
+def _find_client(endpoint: EventsEndpoint) -> ManagementClient | None:
+    """Only if events and administration are of one service: a pipeline that reads from Azure is not
+    reported to the service that happens to run in ./penstock-data."""
     from penstock.client import parse_connection_string
 
-    is_named = wire.data is not None or wire.context is not None
-    is_near = parse_connection_string(wire.connection_string).host in _NEAR
-    if not (is_named or is_near or os.environ.get("PENSTOCK_ADMIN_URL")):
+    is_named = endpoint.data is not None or endpoint.context is not None
+    is_local = parse_connection_string(endpoint.connection_string).host in _LOOPBACK
+    if not (is_named or is_local or os.environ.get("PENSTOCK_ADMIN_URL")):
         return None
     try:
-        return find_admin(ServiceFlags(data=wire.data, context=wire.context)).client(
-            timeout_s=_TIMEOUT_S
-        )
+        admin = find_admin(ServiceFlags(data=endpoint.data, context=endpoint.context))
+        return admin.client(timeout_s=_TIMEOUT_S)
     except (PenstockError, OSError):
         return None

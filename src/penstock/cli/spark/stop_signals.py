@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM ask a pipeline to stop, from before there is anything that could be stopped.
+"""SIGINT and SIGTERM ask a pipeline to stop, also before it has started.
 
-A signal's handler runs in the midst of whatever the main thread does, and that may hold the lock
-that printing or an Event needs: it would wait for itself for ever. So the handler only puts the
-signal into a queue that may be entered anywhere; a thread does the rest.
+A signal handler interrupts the main thread, which may hold the lock that printing or an Event
+needs: the handler would deadlock. So the handler only puts the signal into a queue that is safe to
+enter again, and a thread does the rest.
 """
 
 from __future__ import annotations
@@ -13,73 +13,60 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType
-from typing import Protocol
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _JOIN_S = 5.0
 
 
-class Stoppable(Protocol):
-    """`penstock.spark.pipelines.runner.PipelineRun`, as far as it is used here."""
-
-    @property
-    def is_stopping(self) -> bool: ...
-
-    def ask_to_stop(self) -> None: ...
-
-
 class StopSignals:
-    """`claim` makes the handlers ours; `answer` names what is asked to stop from then on."""
+    """`install` sets the handlers; `forward` names the function that signals call from then on."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
-        self._running: Stoppable | None = None
-        self._is_asked = False
-        self._came: SimpleQueue[int | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="penstock-signals", daemon=True)
+    def __init__(self, show_message: Callable[[str], None]) -> None:
+        self._show_message = show_message
+        self._thread: threading.Thread | None = None
+        self._is_pending = False  # a signal came before `forward`
+        self._queue: SimpleQueue[bool] = SimpleQueue()  # False ends the thread
 
-    def claim(self) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, self._on_signal)
+    def install(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
 
-    def answer(self, running: Stoppable) -> None:
-        self._running = running
+    def forward(self, ask_to_stop: Callable[[], bool]) -> None:
+        """`ask_to_stop` returns whether it was called for the first time."""
+        self._thread = threading.Thread(
+            target=self._run, args=(ask_to_stop,), name="penstock-signals", daemon=True
+        )
         self._thread.start()
-        if self._is_asked:
-            self._came.put(signal.SIGINT)
+        if self._is_pending:
+            self._queue.put(True)
 
     def close(self) -> None:
-        if self._running is not None:
-            self._came.put(None)
+        if self._thread is not None:
+            self._queue.put(False)
             self._thread.join(_JOIN_S)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._running is not None:
-            self._came.put(number)
-            return
-        if self._is_asked:
+        if self._thread is not None:
+            self._queue.put(True)
+        elif self._is_pending:
             raise KeyboardInterrupt
-        self._is_asked = True
+        self._is_pending = True
 
-    def _serve(self) -> None:
-        running = self._running
-        assert running is not None, "the thread starts when there is something to stop"
-        while self._came.get() is not None:
-            is_first = not running.is_stopping
-            running.ask_to_stop()
-            if is_first:
-                self._note("Stopping when the batch is done; once more stops at once.")
+    def _run(self, ask_to_stop: Callable[[], bool]) -> None:
+        while self._queue.get():
+            if ask_to_stop():
+                self._show_message("Stopping when the batch is done; once more stops at once.")
 
 
 @contextmanager
-def stop_signals(note: Callable[[str], None]) -> Iterator[StopSignals]:
-    """Whoever had the signals before has them again afterwards."""
-    before = {each: signal.getsignal(each) for each in _SIGNALS}
-    signals = StopSignals(note)
-    signals.claim()
+def stop_signals(show_message: Callable[[str], None]) -> Iterator[StopSignals]:
+    """Restores the previous handlers at the end."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    signals = StopSignals(show_message)
+    signals.install()
     try:
         yield signals
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         signals.close()

@@ -21,7 +21,7 @@ from penstock.capture.storage import FileStore
 from penstock.capture.window_file import upload_file
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.spark.capture.history import CapturedFiles, HistoryLocation, Moment, to_microseconds
-from penstock.spark.failures import explain_failure
+from penstock.spark.errors import explain_failure
 from penstock.spark.launcher import spark_session
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from penstock.spark.capture.plan import (
     write_plan,
 )
 from penstock.spark.capture.query_checkpoint import set_aside_if_unusable
-from penstock.spark.failures import explain_failure
+from penstock.spark.errors import explain_failure
 from penstock.spark.launcher import is_gone
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""The position of a query, told to the service: `penstock group lag` shows it beside the others.
+"""Reports the position of a query to the service, so that `penstock group lag` shows it.
 
-Spark's own checkpoint decides where a query goes on; this is for whoever watches. So it happens in
-a thread, and only the newest position counts. A position that cannot be reported is logged: the
+Only Spark's own checkpoint decides where a query continues, so reports are sent by a thread of
+their own and only the newest position counts. A position that cannot be reported is logged: the
 first time as a warning with the remedy, later at level INFO.
 """
 
@@ -20,26 +20,28 @@ from penstock.model.checkpoints import Checkpoint
 from penstock.model.connection_string import parse_connection_string
 from penstock.model.errors import PenstockError
 from penstock.spark.eventhubs.options import ReadOptions
+from penstock.spark.eventhubs.planner import sequence_numbers
 
 _log = logging.getLogger("penstock.spark")
 _BACKOFF = Backoff(30.0, 600.0)
 _STOP_S = 5.0
-_START = Checkpoint(partition_id="", offset="-1", sequence_number=-1)
+_NO_OFFSET = "-1"  # before the oldest event
 
-OffsetOf = Callable[[str, int], str | None]
+# Returns the service's offset of an event (partition id, sequence number); None if it is gone.
+ServiceOffset = Callable[[str, int], str | None]
 
 
 class PositionStore(Protocol):
-    """`penstock.checkpoints.sqlite_file.CheckpointBackend`, as far as it is used here."""
+    """What the reporter needs of a checkpoint store."""
 
     def save(self, names: GroupNames, checkpoint: Checkpoint) -> None: ...
     def close(self) -> None: ...
 
 
 def open_checkpoint_reporter(
-    options: ReadOptions, offset_of: OffsetOf, *, is_penstock: Callable[[], bool]
+    options: ReadOptions, service_offset: ServiceOffset, *, is_penstock: Callable[[], bool]
 ) -> CheckpointReporter | None:
-    """None where nobody would listen: switched off, or Azure's own service."""
+    """None if reports are switched off or the service is not Penstock."""
     target = options.target
     if not options.commit_to_service or not (target.https_url or is_penstock()):
         return None
@@ -55,44 +57,45 @@ def open_checkpoint_reporter(
             ca_file=target.ca_file,
         )
 
-    return CheckpointReporter(names, open_store, offset_of)
+    return CheckpointReporter(names, open_store, service_offset)
 
 
 class CheckpointReporter:
-    """Takes positions (next sequence numbers by partition) and saves the newest. Close it."""
+    """Saves the newest positions (next sequence numbers by partition). Methods may be called by any
+    thread; the store is used by the reporter's own thread only. Must be closed."""
 
     def __init__(
         self,
         names: GroupNames,
         open_store: Callable[[], PositionStore],
-        offset_of: OffsetOf,
+        service_offset: ServiceOffset,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names = names
         self._open_store = open_store
-        self._offset_of = offset_of
+        self._service_offset = service_offset
         self._monotonic_s = monotonic_s
         self._store: PositionStore | None = None
         self._saved: dict[str, int] = {}
-        self._wanted: dict[str, int] = {}
-        self._again_at_s = 0.0
+        self._newest: dict[str, int] = {}
+        self._retry_at_s = 0.0
         self._failures = 0  # in a row
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards what the thread and its callers share
         self._is_busy = False
         self._is_closed = False
         self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="penstock-position", daemon=True)
         self._thread.start()
 
-    def note(self, positions: Mapping[str, int]) -> None:
-        """Everything before these is processed. Returns at once."""
+    def report(self, offset: Mapping[str, int]) -> None:
+        """Everything before this offset of the query is processed. Returns at once."""
         with self._changed:
-            self._wanted.update(positions)
+            self._newest.update(sequence_numbers(offset))
             self._changed.notify_all()
 
     def flush(self, timeout_s: float = _STOP_S) -> bool:
-        """Whether everything that was noted is saved, or was given up, within that time."""
+        """Whether everything that was reported is saved, or failed, within that time."""
         deadline_s = self._monotonic_s() + timeout_s
         with self._changed:
             while self._is_busy or self._due():
@@ -103,19 +106,17 @@ class CheckpointReporter:
         return True
 
     def close(self) -> None:
-        """Harmless when done before."""
+        """Flush and end the thread. May be called again."""
         self.flush()
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join(_STOP_S)
 
-    # --- the thread -----------------------------------------------------------------------------
-
     def _due(self) -> dict[str, int]:
-        if self._monotonic_s() < self._again_at_s:
+        if self._monotonic_s() < self._retry_at_s:
             return {}
-        return {k: v for k, v in self._wanted.items() if self._saved.get(k) != v}
+        return {k: v for k, v in self._newest.items() if self._saved.get(k) != v}
 
     def _run(self) -> None:
         while True:
@@ -145,10 +146,8 @@ class CheckpointReporter:
             # The text of our errors never holds a secret.
             self._failures += 1
             pause_s = _BACKOFF.pause_s(self._failures)
-            level = logging.INFO if self._has_warned else logging.WARNING
-            self._has_warned = True
             _log.log(
-                level,
+                logging.INFO if self._has_warned else logging.WARNING,
                 "eventhubs: the position of this query cannot be reported to the service, so "
                 "`penstock group lag` does not show it: %s Set the options https.url (the HTTPS "
                 "address of the service) and tls.caFile (its CA file), or "
@@ -156,18 +155,16 @@ class CheckpointReporter:
                 error,
                 pause_s,
             )
-            self._again_at_s = self._monotonic_s() + pause_s
+            self._has_warned = True
+            self._retry_at_s = self._monotonic_s() + pause_s
 
     def _checkpoint(self, partition_id: str, position: int) -> Checkpoint:
-        """The last event that was processed, as event processors note it."""
-        offset = self._offset_of(partition_id, position - 1) if position > 0 else None
-        if offset is None and position > 0:
-            # Gone meanwhile: a reader that goes on there begins with the oldest one.
-            return Checkpoint(partition_id=partition_id, offset="-1", sequence_number=position - 1)
-        if offset is None:
-            return Checkpoint(
-                partition_id=partition_id,
-                offset=_START.offset,
-                sequence_number=_START.sequence_number,
-            )
-        return Checkpoint(partition_id=partition_id, offset=offset, sequence_number=position - 1)
+        """The last event that was processed, as event processors store it. If the event is gone, a
+        reader that continues there begins with the oldest event."""
+        number = position - 1
+        offset = self._service_offset(partition_id, number) if number >= 0 else None
+        return Checkpoint(
+            partition_id=partition_id,
+            offset=_NO_OFFSET if offset is None else offset,
+            sequence_number=number,
+        )

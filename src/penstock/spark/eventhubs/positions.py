@@ -1,8 +1,9 @@
-"""Where a query begins and ends, in every spelling that users know.
+"""Positions at which a query begins and ends: startingPosition(s), endingPosition(s).
 
-`earliest`, `latest`, an ISO time, a sequence number, the JSON of the old connector's EventPosition;
-for single partitions `{"0": 100}`, Kafka's `{"hub": {"0": 100}}`, or the old connector's keys,
-which are JSON texts themselves: `{"ehName": "hub", "partitionId": 0}`, quoted.
+A position is `earliest`, `latest`, an ISO time, a sequence number, or the JSON of the old
+connector's EventPosition. Positions of single partitions are `{"0": 100}`, Kafka's
+`{"hub": {"0": 100}}`, or have the old connector's keys, which are JSON texts themselves:
+`{"ehName": "hub", "partitionId": 0}`, quoted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from penstock.model.errors import ArgumentError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_MAX = 80
 _FIELDS = {"offset", "seqno", "enqueuedtime", "isinclusive"}
-_OFFSETS_OF_WORDS = {"-1": "earliest", "@latest": "latest"}
 
 
 class PositionKind(IntEnum):
@@ -39,10 +39,11 @@ class Position(NamedTuple):
 
 EARLIEST = Position(PositionKind.EARLIEST)
 LATEST = Position(PositionKind.LATEST)
+_SPECIAL_OFFSETS = {"-1": EARLIEST, "@latest": LATEST}
 
 
 def parse_position(option: str, text: str) -> Position:
-    """One position for every partition. Raises ArgumentError naming the option."""
+    """Parse one position for every partition. Raises ArgumentError, which names the option."""
     stripped = text.strip()
     if stripped.startswith("{"):
         return _from_json(option, _load_json(option, stripped))
@@ -50,10 +51,11 @@ def parse_position(option: str, text: str) -> Position:
 
 
 def parse_positions(option: str, text: str, hub: str) -> dict[str, Position]:
-    """Positions by partition id."""
+    """Parse positions by partition id. Raises ArgumentError."""
     loaded = _load_json(option, text)
-    if len(loaded) == 1 and hub in loaded and _is_by_partition(loaded[hub]):
-        loaded = loaded[hub]
+    inner = loaded.get(hub) if len(loaded) == 1 else None
+    if isinstance(inner, dict) and all(str(key).isdigit() for key in inner):
+        loaded = inner
     positions: dict[str, Position] = {}
     for key, value in loaded.items():
         partition_id = _partition_id(option, key, hub)
@@ -62,39 +64,30 @@ def parse_positions(option: str, text: str, hub: str) -> dict[str, Position]:
 
 
 def parse_time(option: str, text: str) -> Position:
-    """A time alone: ISO, or milliseconds since 1970 as Kafka's source has it."""
+    """Parse a time: ISO, or milliseconds since 1970 as in Kafka's source."""
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit():
         return Position(PositionKind.TIME, int(stripped))
     return Position(PositionKind.TIME, _milliseconds(option, stripped))
 
 
-def is_by_partition(text: str) -> bool:
+def has_partitions(text: str) -> bool:
     """Whether an option that takes both (`startingOffsets`) holds positions by partition."""
-    if not text.strip().startswith("{"):
-        return False
     try:
         loaded = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(loaded, dict) and not {str(key).lower() for key in loaded} <= _FIELDS
-
-
-# --- inside ---------------------------------------------------------------------------------------
 
 
 def _load_json(option: str, text: str) -> dict[str, Any]:
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError):
-        raise ArgumentError(f"{option} is no valid JSON: {_quote_value(text)}.") from None
+        raise ArgumentError(f"{option} is not valid JSON: {quote_value(text)}.") from None
     if not isinstance(loaded, dict):
-        raise ArgumentError(f"{option} is {_quote_value(text)}: a JSON object is expected.")
+        raise ArgumentError(f"{option} is {quote_value(text)}: a JSON object is expected.")
     return loaded
-
-
-def _is_by_partition(value: object) -> bool:
-    return isinstance(value, dict) and all(str(key).isdigit() for key in value)
 
 
 def _partition_id(option: str, key: str, hub: str) -> str:
@@ -102,17 +95,17 @@ def _partition_id(option: str, key: str, hub: str) -> str:
         if key.isascii() and key.isdigit():
             return str(int(key))
         raise ArgumentError(
-            f'{option} has the key {_quote_value(key)}: a partition id such as "0", or the old '
+            f'{option} has the key {quote_value(key)}: a partition id such as "0", or the old '
             'connector\'s {"ehName": ..., "partitionId": 0} as text, is expected.'
         )
-    named = {name.lower(): value for name, value in _load_json(option, key).items()}
-    partition = named.get("partitionid")
+    fields = {name.lower(): value for name, value in _load_json(option, key).items()}
+    partition = fields.get("partitionid")
     if isinstance(partition, bool) or not str(partition).isdigit():
-        raise ArgumentError(f"{option} has a key without a partitionId: {_quote_value(key)}.")
-    name = named.get("ehname")
+        raise ArgumentError(f"{option} has a key without a partitionId: {quote_value(key)}.")
+    name = fields.get("ehname")
     if name is not None and str(name).casefold() != hub.casefold():
         raise ArgumentError(
-            f"{option} is for the hub {_quote_value(str(name))}, but this query reads {hub!r}."
+            f"{option} is for the hub {quote_value(str(name))}, but this query reads {hub!r}."
         )
     return str(partition)
 
@@ -128,7 +121,7 @@ def _from_value(option: str, value: object) -> Position:
     if isinstance(value, str):
         return parse_position(option, value)
     raise ArgumentError(
-        f"{option} is {_quote_value(value)}: a sequence number, a text or an EventPosition "
+        f"{option} is {quote_value(value)}: a sequence number, a text or an EventPosition "
         "is expected."
     )
 
@@ -145,18 +138,17 @@ def _from_text(option: str, text: str) -> Position:
 
 
 def _from_json(option: str, fields: dict[str, Any]) -> Position:
-    """The old connector's EventPosition: one of offset, seqNo, enqueuedTime is in use, the others
-    are null or, for seqNo, -1."""
-    known = {str(name).lower(): value for name, value in fields.items()}
-    if not known.keys() <= _FIELDS:
-        strange = sorted(known.keys() - _FIELDS)
+    """Parse the old connector's EventPosition: one of offset, seqNo, enqueuedTime is in use, the
+    others are null or, for seqNo, -1."""
+    values = {str(name).lower(): value for name, value in fields.items()}
+    for name in sorted(values.keys() - _FIELDS):
         raise ArgumentError(
-            f"{option} has the field {_quote_value(strange[0])}: offset, seqNo, enqueuedTime and "
-            "isInclusive are known."
+            f"{option} has the field {quote_value(name)}: allowed are offset, seqNo, enqueuedTime "
+            "and isInclusive."
         )
-    offset, number, time = known.get("offset"), known.get("seqno"), known.get("enqueuedtime")
+    offset, number, time = values.get("offset"), values.get("seqno"), values.get("enqueuedtime")
     number = None if number == -1 else number
-    inclusive = known.get("isinclusive")
+    inclusive = values.get("isinclusive")
     inclusive = True if inclusive is None else inclusive
     used = [value for value in (offset, number, time) if value is not None]
     if len(used) != 1 or not isinstance(inclusive, bool):
@@ -165,9 +157,8 @@ def _from_json(option: str, fields: dict[str, Any]) -> Position:
             "(null, and -1 for seqNo, mean unused); isInclusive is true or false."
         )
     if offset is not None:
-        word = _OFFSETS_OF_WORDS.get(str(offset))
-        if word is not None:
-            return EARLIEST if word == "earliest" else LATEST
+        if (special := _SPECIAL_OFFSETS.get(str(offset))) is not None:
+            return special
         return Position(PositionKind.OFFSET, offset=str(offset), inclusive=inclusive)
     if number is not None:
         return Position(PositionKind.SEQUENCE, _natural(option, number), inclusive=inclusive)
@@ -176,7 +167,7 @@ def _from_json(option: str, fields: dict[str, Any]) -> Position:
 
 def _natural(option: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise ArgumentError(f"{option} has the sequence number {_quote_value(value)}: 0 or more.")
+        raise ArgumentError(f"{option} has the sequence number {quote_value(value)}: 0 or more.")
     return value
 
 
@@ -185,14 +176,14 @@ def _milliseconds(option: str, text: str) -> int:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ArgumentError(
-            f"{option} is {_quote_value(text)}: earliest, latest, a sequence number, a time "
-            "such as "
-            '2026-11-16T12:00:00Z or an EventPosition such as {"seqNo": 100} is expected.'
+            f"{option} is {quote_value(text)}: earliest, latest, a sequence number, a time such "
+            'as 2026-11-16T12:00:00Z or an EventPosition such as {"seqNo": 100} is expected.'
         ) from None
     aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _quote_value(value: object) -> str:
+def quote_value(value: object) -> str:
+    """The value for an error message, truncated."""
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."

@@ -1,16 +1,17 @@
-"""Columns: how the kernel's buffers become Arrow record batches."""
+"""Columns of the source: the kernel's buffers become Arrow record batches."""
 
 from __future__ import annotations
 
 import json
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.ranges import EventsLost, RangeSettings, read_chunks
 from penstock.client.values import json_text, plain_text
 from penstock.kernels import ArrowColumnBuilder
-from penstock.spark.errors import events_gone
+from penstock.spark.errors import events_gone_error
 from penstock.spark.eventhubs.options import RowOptions
 from penstock.spark.eventhubs.planner import SequenceRange
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
     from penstock.kernels import ArrowColumns, MapColumn, TextColumn
 
-# Between a thousand and ten thousand rows a batch Spark is at its fastest.
+# Spark is fastest with 1,000 to 10,000 rows per batch.
 BATCH_ROWS = 8192
-BATCH_BYTES = 2 * 1024 * 1024  # what is made, sent and read again stays in the processor's cache
+BATCH_BYTES = 2 * 1024 * 1024  # a batch of this size stays in the processor's cache
 
 
 def record_batches(
@@ -32,41 +33,39 @@ def record_batches(
     *,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """The events of a span, in order. Raises DataLoss where some are gone, unless that is
-    allowed; then it goes on with what is there. Raises ClientError."""
-    maker = _BatchBuilder(settings, span, rows, schema)
-    gatherer = ArrowColumnBuilder(
+    """Read the events of a range, in order. Raises ClientError, and DataLoss if events are gone;
+    without `fail_on_data_loss` it continues with the events that are left."""
+    batches = _BatchBuilder(settings, span, rows, schema)
+    columns = ArrowColumnBuilder(
         plain_text if rows.properties_format == "string" else json_text,
         properties=rows.properties,
         system=rows.system,
         json=rows.properties_format != "string",
     )
-    hub = settings.eventhub_name or ""
+    gone_error = partial(events_gone_error, settings.eventhub_name or "", span.partition_id)
     expected = span.first
     while expected < span.end:
         try:
             for chunk in read_chunks(settings, span.partition_id, expected, span.end - 1):
                 if chunk.first > expected and fail_on_data_loss:
-                    raise events_gone(hub, span.partition_id, expected, chunk.first, chunk.first)
-                gatherer.add(chunk.data, chunk.bounds)
+                    raise gone_error(expected, chunk.first, chunk.first)
+                columns.add(chunk.data, chunk.bounds)
                 expected = chunk.last + 1
-                if gatherer.rows >= BATCH_ROWS or gatherer.size >= BATCH_BYTES:
-                    yield maker.batch(gatherer.take())
+                if columns.rows >= BATCH_ROWS or columns.size >= BATCH_BYTES:
+                    yield batches.build(columns.take())
             break
         except EventsLost as error:
             if fail_on_data_loss:
-                raise events_gone(
-                    hub, span.partition_id, expected, error.found, error.found
-                ) from error
+                raise gone_error(expected, error.found, error.found) from error
             expected = max(expected, error.found)
     if expected < span.end and fail_on_data_loss:
-        raise events_gone(hub, span.partition_id, expected, span.end, None)
-    if gatherer.rows:
-        yield maker.batch(gatherer.take())
+        raise gone_error(expected, span.end, None)
+    if columns.rows:
+        yield batches.build(columns.take())
 
 
 class _BatchBuilder:
-    """Makes batches of one span: what is the same in each row is made once."""
+    """Builds the batches of one range; columns with one value for all rows are cached."""
 
     def __init__(
         self, settings: RangeSettings, span: SequenceRange, rows: RowOptions, schema: pa.Schema
@@ -80,9 +79,9 @@ class _BatchBuilder:
             "partition": span.partition_id,
             "eventHub": settings.eventhub_name or "",
         }
-        self._kept: dict[tuple[str, int], Any] = {}
+        self._cached: dict[tuple[str, int], Any] = {}
 
-    def batch(self, gathered: ArrowColumns) -> pa.RecordBatch:
+    def build(self, gathered: ArrowColumns) -> pa.RecordBatch:
         pa, count = self._pa, gathered.rows
         columns: dict[str, Any] = {
             "body": self._body(gathered.body, count),
@@ -105,15 +104,13 @@ class _BatchBuilder:
     def _body(self, texts: TextColumn, count: int) -> Any:
         pa = self._pa
         body = self._texts(texts, count, binary=True)
-        if not self._rows.body_text:
+        if self._rows.body_format == "binary":
             return body
         try:
             return body.cast(pa.string())
-        except pa.ArrowInvalid:  # some are no UTF-8
-            decoded = [
-                None if each is None else each.decode("utf-8", "replace")
-                for each in body.to_pylist()
-            ]
+        except pa.ArrowInvalid:  # some bodies are not UTF-8
+            bodies = body.to_pylist()
+            decoded = [None if data is None else data.decode("utf-8", "replace") for data in bodies]
             return pa.array(decoded, pa.string())
 
     def _texts(self, texts: TextColumn, count: int, *, binary: bool = False) -> Any:
@@ -125,13 +122,13 @@ class _BatchBuilder:
 
     def _constant(self, name: str, count: int) -> Any:
         key = (name, count)
-        if key not in self._kept:
-            if len(self._kept) > 64:
-                self._kept.clear()
-            self._kept[key] = self._pa.repeat(
+        if key not in self._cached:
+            if len(self._cached) > 64:
+                self._cached.clear()
+            self._cached[key] = self._pa.repeat(
                 self._pa.scalar(self._constants[name], self._pa.string()), count
             )
-        return self._kept[key]
+        return self._cached[key]
 
     def _maps(self, name: str, maps: MapColumn, count: int) -> Any:
         pa = self._pa
@@ -156,14 +153,14 @@ def _numbers(pa: Any, kind: Any, data: bytes, count: int) -> Any:
 # --- variants -------------------------------------------------------------------------------------
 # Spark's variant: `metadata` is version 1 and a dictionary of no field names; `value` begins with a
 # byte (kind << 2 | 0 for a primitive, length << 2 | 1 for a short string). Values of properties are
-# scalars; what is not goes in as its JSON text.
+# scalars; other values become a string of their JSON text.
 
 _NO_NAMES = b"\x01\x00\x00"
 _V_NULL, _V_TRUE, _V_FALSE, _V_INT64, _V_DOUBLE, _V_STRING = 0, 1, 2, 6, 7, 16
 _SHORT_MAX = 63
 
 
-def variant_of(text: str | None) -> bytes:
+def encode_variant(text: str | None) -> bytes:
     """The variant of a scalar's JSON text."""
     value = None if text is None else json.loads(text)
     if value is None:
@@ -181,11 +178,12 @@ def variant_of(text: str | None) -> bytes:
 
 
 def _variants(pa: Any, values: Any, kind: Any) -> Any:
-    """Values repeat: each is made once."""
-    encoded = values.dictionary_encode()
-    made = pa.array([variant_of(text) for text in encoded.dictionary.to_pylist()], pa.binary())
-    indices = encoded.indices
-    data = made.take(indices)
+    """Values repeat: each distinct one is encoded once."""
+    unique = values.dictionary_encode()
+    encoded = pa.array(
+        [encode_variant(text) for text in unique.dictionary.to_pylist()], pa.binary()
+    )
+    data = encoded.take(unique.indices)
     metadata = pa.repeat(pa.scalar(_NO_NAMES, pa.binary()), len(values))
     arrays = {"value": data, "metadata": metadata}
     fields = [kind.field(index) for index in range(kind.num_fields)]

@@ -1,14 +1,14 @@
-"""Pipeline files: what `penstock pipeline run FILE.py` expects of a file, and what it hands to it.
+"""Pipeline files: what a file of `penstock pipeline run FILE.py` may contain; its parameters.
 
     def pipeline(spark, hubs, window="1 minute"):
         readings = hubs.read("telemetry")
         ...
         return hubs.write(averages, "averages")
 
-`spark` and `hubs` are given by name, in any order, to whoever wants them; further parameters have
-defaults and are set from outside. The function returns what is to run: writers (`df.writeStream`),
-queries it started itself, DataFrames (whose rows are shown), a list or a dict by name of these. A
-file without such a function is run as a script, with `spark` and `hubs` as globals.
+The function gets `spark` and `hubs` if it has parameters of these names; further parameters have
+defaults and are set with `--set`. The function returns what is to run: writers (`df.writeStream`),
+queries that it started itself, DataFrames (whose rows are shown), or a list or a dict by name of
+these. A file without such a function is run as a script, with `spark` and `hubs` as globals.
 """
 
 from __future__ import annotations
@@ -32,83 +32,76 @@ if TYPE_CHECKING:
 
 FUNCTION = "pipeline"
 CONNECTION_VARIABLE = "PENSTOCK_CONNECTION_STRING"
-SHOWN_ROWS_MAX = 1000  # of one batch: it passes through this process
+SHOWN_ROWS_MAX = 1000  # of one batch, which passes through this process
 _MODULE = "penstock_pipeline_file"
 _QUERY_ID = "sql.streaming.queryId"  # Spark sets it for the thread that runs a batch
-_OURS = ("spark", "hubs")
-_YES = frozenset(("true", "yes", "on", "1"))
-_NO = frozenset(("false", "no", "off", "0"))
+_PROVIDED = ("spark", "hubs")
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 
 ShowRows = Callable[[str, int, list[str]], None]  # query id, batch, rows as JSON
 
 
-class PipelineParameter(NamedTuple):
-    """One that is set from outside."""
-
-    name: str
-    kind: type
-    default: Any
-
-
 class PipelineResult(NamedTuple):
-    """A query, a writer or a DataFrame; the name is None where none was given."""
+    """A query, a writer or a DataFrame that a pipeline function returned, perhaps with a name."""
 
     name: str | None
-    what: Any
+    value: Any
 
 
 class PipelineFile:
-    """A file of the user's. Reading it runs nothing; `load` runs its top level."""
+    """A user's file. Nothing of it is executed before `run`."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigurationError for what is no Python; OSError."""
+        """Raises ConfigurationError if the file is not Python; OSError."""
         self.path = path.resolve()
         self.name = path.stem
         try:
             tree = ast.parse(self.path.read_bytes(), filename=str(path))
         except (SyntaxError, ValueError) as error:
-            raise ConfigurationError(f"{path} is no Python that can be run: {error}") from error
-        self.summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+            raise ConfigurationError(f"{path} is not a Python file: {error}") from error
         functions = [
             node
             for node in tree.body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == FUNCTION
         ]
         self.is_script = not functions
-        # A decorator may give the function other parameters: then only running the file shows them.
+        # A decorator may change the parameters: then they are known only after the file has run.
         is_plain = bool(functions) and not functions[-1].decorator_list
         self._parameters = _parameter_names(functions[-1]) if is_plain else None
 
-    def check_names(self, given: Iterable[str]) -> None:
-        """Raises ConfigurationError for a parameter that the file's function does not have. Runs
-        nothing of the file, so a typo is reported before Spark starts."""
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raises ConfigurationError for a parameter that the file's function does not have. Does
+        not execute the file, so that a typo is reported before Spark starts."""
         if self.is_script:
-            if given := sorted(given):
+            if names := sorted(names):
                 raise ConfigurationError(
                     f"{self.path.name} has no function {FUNCTION}(spark, hubs, ...) that could "
-                    f"take {', '.join(given)}."
+                    f"take {', '.join(names)}."
                 )
         elif self._parameters is not None:
-            _check_names(given, self._parameters, where=self.path.name)
+            _check_names(names, self._parameters, where=self.path.name)
 
     def run(
-        self, spark: SparkSession, hubs: PipelineHubs, given: Mapping[str, str]
+        self, spark: SparkSession, hubs: PipelineHubs, texts: Mapping[str, str]
     ) -> list[PipelineResult]:
-        """Run it; what it gave back, to be started yet or not."""
-        self.check_names(given)
+        """Run the file with the parameters `texts`, and return what its function returned."""
+        self.check_names(texts)
         if self.is_script:
             self._run_script(spark, hubs)
             return []
-        function = getattr(self._load(), FUNCTION)
-        arguments = select_arguments(function, given, where=self.path.name)
-        wanted = inspect.signature(function).parameters
-        ours = {"spark": spark, "hubs": hubs}
-        mine = {name: value for name, value in ours.items() if name in wanted}
-        return pipeline_results(function(**mine, **arguments), where=self.path.name)
+        function = getattr(self._import(), FUNCTION)
+        arguments = parse_arguments(function, texts, where=self.path.name)
+        for name, value in (("spark", spark), ("hubs", hubs)):
+            if name in inspect.signature(function).parameters:
+                arguments[name] = value
+        return pipeline_results(function(**arguments), where=self.path.name)
 
-    def _load(self) -> ModuleType:
-        """Anew at each attempt. Its functions go to Spark's workers by value: no worker needs the
-        file."""
+    def _import(self) -> ModuleType:
+        """Import the file, again at each attempt. Its functions are pickled by value, so that
+        Spark's workers do not need the file."""
         from pyspark import cloudpickle
 
         spec = importlib.util.spec_from_file_location(_MODULE, self.path)
@@ -121,19 +114,18 @@ class PipelineFile:
         return module
 
     def _run_script(self, spark: SparkSession, hubs: PipelineHubs) -> None:
-        kept, sys.argv = sys.argv, [str(self.path)]
+        own_arguments, sys.argv = sys.argv, [str(self.path)]
         try:
             runpy.run_path(
                 str(self.path), init_globals={"spark": spark, "hubs": hubs}, run_name="__main__"
             )
         finally:
-            sys.argv = kept
+            sys.argv = own_arguments
 
 
 class PipelineHubs:
-    """The event hubs of one service, wired: a pipeline names a hub and nothing else.
-
-    `options` are those of the `eventhubs` format; what a call says wins."""
+    """The event hubs of one service: a pipeline only names a hub. `options` of the methods are
+    those of the `eventhubs` format, and win over the ones given here."""
 
     def __init__(
         self,
@@ -150,173 +142,173 @@ class PipelineHubs:
         self._show = show
         self._is_remote = is_remote
 
-    def __repr__(self) -> str:  # it may hold a key
+    def __repr__(self) -> str:  # the connection may hold a key
         return "<Hubs>"
 
     def options(self, hub: str) -> dict[str, str]:
-        """For `spark.readStream.format("eventhubs").options(**hubs.options("telemetry"))`."""
+        """Options for `spark.readStream.format("eventhubs").options(**hubs.options("name"))`."""
         return {**self._connection, "eventHubName": hub}
 
     def read(self, hub: str, **options: object) -> DataFrame:
-        """A stream of its events, with the nine columns of the format."""
-        return self._reader(self._spark.readStream, hub, options)
+        """A stream of the hub's events, with the nine columns of the format."""
+        return self._load(self._spark.readStream, hub, options)
 
     def read_batch(self, hub: str, **options: object) -> DataFrame:
-        """What it holds now, or the range that the options name."""
-        return self._reader(self._spark.read, hub, options)
+        """The events that the hub holds now, or the range that the options name."""
+        return self._load(self._spark.read, hub, options)
 
     def write(
         self, frame: DataFrame, hub: str, *, output_mode: str = "append", **options: object
     ) -> DataStreamWriter:
-        """Rows into a hub. Without a column `body` each row becomes an event of JSON; the columns
-        `partitionKey`, `partitionId` and `properties` keep their meaning either way."""
-        wanted = {**self.options(hub), **_option_texts(options)}
-        return (
-            as_events(frame)
-            .writeStream.format("eventhubs")
-            .options(**wanted)
-            .outputMode(output_mode)
-        )
+        """A writer of rows to a hub. Without a column `body` each row becomes a JSON event; the
+        columns `partitionKey`, `partitionId` and `properties` keep their meaning either way."""
+        writer = as_events(frame).writeStream.format("eventhubs").outputMode(output_mode)
+        return writer.options(**{**self.options(hub), **_option_texts(options)})
 
     def show(
         self, frame: DataFrame, *, output_mode: str = "update", rows: int = SHOWN_ROWS_MAX
     ) -> DataStreamWriter:
-        """Rows of each batch onto the terminal, or as JSON lines into a pipe."""
+        """A writer of up to `rows` rows per batch to the terminal, or as JSON lines to a pipe."""
         if self._is_remote:
             raise ConfigurationError(
-                "Rows cannot be shown over Spark Connect, whose server would show them: "
-                "write them to a hub, hubs.write(frame, 'name'), or to files."
+                "Rows cannot be shown over Spark Connect: write them to a hub, "
+                "hubs.write(frame, 'name'), or to files."
             )
         if not 1 <= rows <= SHOWN_ROWS_MAX:
             raise ArgumentError(f"show() takes rows=1 to {SHOWN_ROWS_MAX}, not {rows}.")
         from pyspark.sql.functions import struct, to_json
 
-        tell = self._show
+        show_rows = self._show
 
-        def show(batch: DataFrame, batch_id: int) -> None:
+        def show_batch(batch: DataFrame, batch_id: int) -> None:
             query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
             texts = batch.select(to_json(struct("*"))).limit(rows).collect()
-            tell(query_id or "", batch_id, [str(text[0]) for text in texts])
+            show_rows(query_id or "", batch_id, [str(text[0]) for text in texts])
 
-        return frame.writeStream.outputMode(output_mode).foreachBatch(show)
+        return frame.writeStream.outputMode(output_mode).foreachBatch(show_batch)
 
-    def _reader(self, reader: Any, hub: str, options: Mapping[str, object]) -> DataFrame:
-        wanted = {**self._reading, **self.options(hub), **_option_texts(options)}
-        found: DataFrame = reader.format("eventhubs").options(**wanted).load()
-        return found
+    def _load(self, reader: Any, hub: str, options: Mapping[str, object]) -> DataFrame:
+        merged = {**self._reading, **self.options(hub), **_option_texts(options)}
+        frame: DataFrame = reader.format("eventhubs").options(**merged).load()
+        return frame
 
 
 _EVENT_COLUMNS = ("body", "partitionKey", "partitionId", "properties")
 
 
 def as_events(frame: DataFrame) -> DataFrame:
-    """With a column `body`: as it is, else every other column as JSON."""
+    """The frame itself if it has a column `body`; else its columns as a JSON body."""
     if "body" in frame.columns:
         return frame
     from pyspark.sql.functions import struct, to_json
 
-    kept = [name for name in frame.columns if name in _EVENT_COLUMNS]
-    rest = [name for name in frame.columns if name not in _EVENT_COLUMNS]
-    return frame.select(to_json(struct(*rest)).alias("body"), *kept)
+    others = [name for name in frame.columns if name in _EVENT_COLUMNS]
+    fields = [name for name in frame.columns if name not in _EVENT_COLUMNS]
+    return frame.select(to_json(struct(*fields)).alias("body"), *others)
 
 
 def pipeline_results(returned: object, *, where: str) -> list[PipelineResult]:
-    """What a pipeline function gave back. Raises ConfigurationError."""
+    """What a pipeline function returned, as a list. Raises ConfigurationError."""
     if returned is None:
         return []
     if isinstance(returned, Mapping):
-        named = []
-        for name, each in returned.items():
+        for name in returned:
             if not isinstance(name, str) or not name.strip():
                 raise ConfigurationError(f"{where}: {FUNCTION}() named a query {name!r}.")
-            named.append(PipelineResult(name, _check_result(each, where)))
-        return named
-    several = returned if isinstance(returned, list | tuple) else [returned]
-    return [PipelineResult(None, _check_result(each, where)) for each in several]
+        results = [PipelineResult(name, value) for name, value in returned.items()]
+    else:
+        values = returned if isinstance(returned, list | tuple) else [returned]
+        results = [PipelineResult(None, value) for value in values]
+    for result in results:
+        _check_result(result.value, where)
+    return results
 
 
-def _check_result(each: object, where: str) -> object:
-    if is_frame(each) and not getattr(each, "isStreaming", True):
+def _check_result(value: object, where: str) -> None:
+    if is_frame(value) and not getattr(value, "isStreaming", True):
         raise ConfigurationError(
             f"{where}: {FUNCTION}() returned a DataFrame that is no stream: read it with "
             "hubs.read(hub) or spark.readStream."
         )
-    if not is_query(each) and not is_writer(each) and not is_frame(each):
+    if not is_query(value) and not is_writer(value) and not is_frame(value):
         raise ConfigurationError(
-            f"{where}: {FUNCTION}() returned {type(each).__name__}: it returns writers "
+            f"{where}: {FUNCTION}() returned {type(value).__name__}: it returns writers "
             "(df.writeStream...), started queries, streaming DataFrames, a list or a dict of them, "
-            "or None when it started all of them."
+            "or None if it started all of them."
         )
-    return each
 
 
-def is_query(each: object) -> bool:
-    return hasattr(each, "awaitTermination") and hasattr(each, "lastProgress")
+def is_query(value: object) -> bool:
+    return hasattr(value, "awaitTermination") and hasattr(value, "lastProgress")
 
 
-def is_writer(each: object) -> bool:
-    return hasattr(each, "queryName") and hasattr(each, "start")
+def is_writer(value: object) -> bool:
+    return hasattr(value, "queryName") and hasattr(value, "start")
 
 
-def is_frame(each: object) -> bool:
-    # Of its class: to look at a DataFrame's own makes a writer, which takes a name.
-    return hasattr(type(each), "isStreaming") and hasattr(type(each), "writeStream")
+def is_frame(value: object) -> bool:
+    # By its class: the attribute of a DataFrame itself creates a writer, which takes a query name.
+    return hasattr(type(value), "isStreaming") and hasattr(type(value), "writeStream")
 
 
-def select_arguments(
-    function: Callable[..., object], given: Mapping[str, str], *, where: str
+def start_results(results: Iterable[PipelineResult], hubs: PipelineHubs) -> None:
+    """Start what is not a started query."""
+    for name, value in results:
+        if is_query(value):
+            continue
+        writer = hubs.show(value) if is_frame(value) else value
+        if name is not None:
+            writer = writer.queryName(name)
+        writer.start()
+
+
+def parse_arguments(
+    function: Callable[..., object], texts: Mapping[str, str], *, where: str
 ) -> dict[str, Any]:
-    """Texts from outside as the function's own types. Raises ConfigurationError."""
-    known = {each.name: each for each in parameters(function, where=where)}
-    _check_names(given, list(known), where=where)
-    return {name: _convert_parameter(text, known[name], where) for name, text in given.items()}
+    """Convert texts to the types of the parameters' defaults. Raises ConfigurationError, also for a
+    parameter without a default."""
+    defaults: dict[str, object] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        is_variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_variable or parameter.name in _PROVIDED:
+            continue
+        if parameter.default is parameter.empty:
+            raise ConfigurationError(
+                f"{where}: the parameter '{parameter.name}' of {FUNCTION}() needs a default: only "
+                "spark and hubs are provided."
+            )
+        defaults[parameter.name] = parameter.default
+    _check_names(texts, list(defaults), where=where)
+    return {name: _convert(name, text, defaults[name], where) for name, text in texts.items()}
 
 
-def _check_names(given: Iterable[str], known: Sequence[str], *, where: str) -> None:
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
+def _convert(name: str, text: str, default: object, where: str) -> object:
+    try:
+        if isinstance(default, bool):
+            return _BOOLEANS[text.lower()]
+        if isinstance(default, int | float):
+            return type(default)(text)
+    except (KeyError, ValueError):
+        raise ConfigurationError(
+            f"{where}: {name} is {type(default).__name__}, as its default {default!r}: '{text}' is "
+            "not."
+        ) from None
+    return text
+
+
+def _check_names(names: Iterable[str], allowed: Sequence[str], *, where: str) -> None:
+    for name in names:
+        if name not in allowed:
+            near = get_close_matches(name, allowed, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise ConfigurationError(f"{where} has no parameter '{name}': {has}.{hint}")
+            parameters = f"it has {', '.join(allowed)}" if allowed else "it has none"
+            raise ConfigurationError(f"{where} has no parameter '{name}': {parameters}.{hint}")
 
 
 def _parameter_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     arguments = function.args
-    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    return [each.arg for each in every if each.arg not in _OURS]
-
-
-def parameters(function: Callable[..., object], *, where: str) -> list[PipelineParameter]:
-    """Those beside `spark` and `hubs`. Raises ConfigurationError for one without a default."""
-    found = []
-    for each in inspect.signature(function).parameters.values():
-        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.name in _OURS:
-            continue
-        if each.default is each.empty:
-            raise ConfigurationError(
-                f"{where}: {FUNCTION}() wants '{each.name}', which nobody gives: there are spark "
-                "and hubs, and parameters with a default."
-            )
-        kind = type(each.default)
-        found.append(PipelineParameter(each.name, kind, each.default))
-    return found
-
-
-def _convert_parameter(text: str, parameter: PipelineParameter, where: str) -> object:
-    try:
-        if parameter.kind is bool:
-            if text.lower() not in _YES | _NO:
-                raise ValueError
-            return text.lower() in _YES
-        if parameter.kind in (int, float):
-            return parameter.kind(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"{where}: {parameter.name} is {parameter.kind.__name__}, as its default "
-            f"{parameter.default!r}: '{text}' is not."
-        ) from None
-    return text
+    nodes = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return [node.arg for node in nodes if node.arg not in _PROVIDED]
 
 
 def _option_texts(options: Mapping[str, object]) -> dict[str, str]:
@@ -325,14 +317,3 @@ def _option_texts(options: Mapping[str, object]) -> dict[str, str]:
         for name, value in options.items()
         if value is not None
     }
-
-
-def start_result(found: Iterable[PipelineResult], hubs: PipelineHubs) -> None:
-    """What has not been started; whoever listens at `query_defaults` hears of each."""
-    for name, each in found:
-        if is_query(each):
-            continue
-        writer = hubs.show(each) if is_frame(each) else each
-        if name is not None:
-            writer = writer.queryName(name)
-        writer.start()

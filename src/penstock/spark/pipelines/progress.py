@@ -1,6 +1,6 @@
-"""What a streaming query tells of its last batch, as numbers that people want: lag, state, rates.
+"""Progress of a streaming query as numbers: lag, state, rates.
 
-Pure: Spark's progress (the dictionary behind `query.lastProgress`) comes in, records go out.
+Pure: Spark's progress (the dictionary of `query.lastProgress`) comes in, records go out.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.spark.eventhubs.planner import BYTES, positions_of
+from penstock.spark.eventhubs.planner import BYTES, sequence_numbers
 
-RATE_MS = 10_000  # a rate is that of so many last milliseconds
-_LOOKS_MAX = 64  # kept for it: more than one tick a second for the ten
+RATE_MS = 10_000  # the period over which a rate is measured
+_SAMPLES_MAX = 64  # more than one per tick of the runner
 
 
 class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,10 +25,9 @@ class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: int
     timestamp: str  # when it began, as Spark writes it
     rows: int
-    rows_written: int | None
-    bytes: int | None  # of hubs, as they are stored; None: no source says it
+    bytes: int | None  # of hubs, as they are stored; None: unknown
     seconds: float
-    lag_events: int | None  # None: no source of the query says where its end is
+    lag_events: int | None  # None: unknown
     state_rows: int | None
     state_bytes: int | None
     late_rows: int  # dropped, since the watermark had passed them
@@ -36,135 +35,124 @@ class BatchProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_progress(progress: Mapping[str, Any]) -> BatchProgress:
-    """Whatever is missing or odd counts as nothing: a display never ends a pipeline."""
-    operators = [each for each in _items(progress.get("stateOperators")) if isinstance(each, dict)]
-    event_time = progress.get("eventTime")
-    watermark = event_time.get("watermark") if isinstance(event_time, dict) else None
-    durations = progress.get("durationMs")
-    took_ms = durations.get("triggerExecution") if isinstance(durations, dict) else None
-    sink = progress.get("sink")
-    written = sink.get("numOutputRows") if isinstance(sink, dict) else None
+    """A value that is missing or has another type counts as absent: a display never ends a
+    pipeline."""
+    operators = _objects(progress, "stateOperators")
+    sources = _objects(progress, "sources")
+    watermark = _object(progress, "eventTime").get("watermark")
+    # Over Spark Connect there is `batchDuration`, and only the sources have numbers of rows.
+    duration_ms = _object(progress, "durationMs").get("triggerExecution")
+    rows = progress.get("numInputRows")
     return BatchProgress(
         batch_id=_whole(progress.get("batchId")),
         timestamp=str(progress.get("timestamp", "")),
-        rows=_rows(progress),
-        rows_written=written if isinstance(written, int) and written >= 0 else None,
-        bytes=_lag_bytes(progress.get("sources")),
-        seconds=_whole(took_ms if took_ms is not None else progress.get("batchDuration")) / 1000,
-        lag_events=_lag(progress.get("sources")),
-        state_rows=sum(_whole(each.get("numRowsTotal")) for each in operators)
-        if operators
-        else None,
-        state_bytes=sum(_whole(each.get("memoryUsedBytes")) for each in operators)
-        if operators
-        else None,
-        late_rows=sum(_whole(each.get("numRowsDroppedByWatermark")) for each in operators),
+        rows=_total(sources, "numInputRows") if rows is None else _whole(rows),
+        bytes=_sum_known(_bytes_read(source) for source in sources),
+        seconds=_whole(progress.get("batchDuration") if duration_ms is None else duration_ms)
+        / 1000,
+        lag_events=_sum_known(_lag(source) for source in sources),
+        state_rows=_total(operators, "numRowsTotal") if operators else None,
+        state_bytes=_total(operators, "memoryUsedBytes") if operators else None,
+        late_rows=_total(operators, "numRowsDroppedByWatermark"),
         watermark=None if not watermark or str(watermark).startswith("1970-01-01") else watermark,
     )
 
 
 class ProgressTotals:
-    """Adds up one query's batches, each counted once; `now_ms` is any clock that only goes on."""
+    """Adds up the batches of one query, each once."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.late_rows = 0
         self.batches = 0
         self.last: BatchProgress | None = None
-        self._looks: deque[tuple[int, int]] = deque(maxlen=_LOOKS_MAX)
+        self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)  # time in ms, rows
 
     def add(self, batches: Iterable[BatchProgress]) -> list[BatchProgress]:
-        """Those that are new, in their order. A batch without rows says only that it is idle."""
-        fresh = []
+        """Return the batches that are new, in their order."""
+        new = []
         for batch in batches:
             if self.last is not None and _order(batch) <= _order(self.last):
                 continue
-            fresh.append(batch)
+            new.append(batch)
             self.rows += batch.rows
             self.late_rows += batch.late_rows
             self.batches += self.last is None or batch.batch_id > self.last.batch_id
             self.last = batch
-        return fresh
+        return new
 
     def has_missed(self, newest: BatchProgress) -> bool:
-        """Whether other batches may lie between the last one and this. A trigger that found
-        nothing reports itself under the number of the batch to come: the next report of that
-        number, or the one behind it, is not all that happened since."""
+        """Whether there may be other batches between the last one and `newest`. A trigger without
+        rows is reported under the number of the batch that follows it."""
         if self.last is None:
             return newest.batch_id > 0
-        known = self.last.batch_id + (1 if self.last.rows else 0)
-        return newest.batch_id > known
+        return newest.batch_id > self.last.batch_id + (1 if self.last.rows else 0)
 
     def rate(self, now_ms: int) -> float:
-        """Rows a second of late; to be asked about once a second."""
-        self._looks.append((now_ms, self.rows))
-        while len(self._looks) > 2 and now_ms - self._looks[1][0] >= RATE_MS:
-            self._looks.popleft()
-        (since_ms, before), passed_ms = self._looks[0], now_ms - self._looks[0][0]
+        """Rows per second over the last RATE_MS. To be called about once a second, with a clock
+        that never goes back."""
+        self._samples.append((now_ms, self.rows))
+        while len(self._samples) > 2 and now_ms - self._samples[1][0] >= RATE_MS:
+            self._samples.popleft()
+        since_ms, before = self._samples[0]
         assert now_ms >= since_ms
-        return (self.rows - before) * 1000 / passed_ms if passed_ms > 0 else 0.0
+        return (self.rows - before) * 1000 / (now_ms - since_ms) if now_ms > since_ms else 0.0
 
 
 def _order(batch: BatchProgress) -> tuple[int, str]:
     return (batch.batch_id, batch.timestamp)
 
 
-def _rows(progress: Mapping[str, Any]) -> int:
-    """Over Spark Connect only the sources say it."""
-    if progress.get("numInputRows") is not None:
-        return _whole(progress["numInputRows"])
-    sources = [each for each in _items(progress.get("sources")) if isinstance(each, dict)]
-    return sum(_whole(each.get("numInputRows")) for each in sources)
-
-
-def _lag(sources: object) -> int | None:
-    """Events between where the batch ended and where the hub ended when it was asked."""
-    known = [lag for each in _items(sources) if (lag := _lag_of_source(each)) is not None]
-    return sum(known) if known else None
-
-
-def _lag_of_source(source: object) -> int | None:
-    if not isinstance(source, dict):
-        return None
-    latest, end = (_offsets(source.get(name)) for name in ("latestOffset", "endOffset"))
+def _lag(source: Mapping[str, Any]) -> int | None:
+    """Events between the end of the batch and the end of the hub when it was last asked."""
+    latest, end = _offset(source, "latestOffset"), _offset(source, "endOffset")
     if not latest or end is None:
         return None
-    latest = positions_of(latest)
-    return sum(max(0, number - end.get(partition, number)) for partition, number in latest.items())
+    ends = sequence_numbers(latest)
+    return sum(max(0, number - end.get(partition, number)) for partition, number in ends.items())
 
 
-def _lag_bytes(sources: object) -> int | None:
-    """What an `eventhubs` source has read says its offset (planning.py)."""
-    found = []
-    for each in _items(sources):
-        if isinstance(each, dict):
-            start, end = (_offsets(each.get(name)) or {} for name in ("startOffset", "endOffset"))
-            if BYTES in end:
-                found.append(max(0, end[BYTES] - start.get(BYTES, 0)))
-    return sum(found) if found else None
+def _bytes_read(source: Mapping[str, Any]) -> int | None:
+    """The bytes that an `eventhubs` source has read, by its offsets (planner.py)."""
+    start, end = _offset(source, "startOffset") or {}, _offset(source, "endOffset") or {}
+    return max(0, end[BYTES] - start.get(BYTES, 0)) if BYTES in end else None
 
 
-def _offsets(given: object) -> dict[str, int] | None:
-    """`{"0": 17, "1": 4}`, as text (Spark's way) or as it is; whatever is nested is another's."""
-    if isinstance(given, str):
+def _offset(source: Mapping[str, Any], name: str) -> dict[str, int] | None:
+    """`{"0": 17, "1": 4}`, as text (Spark) or as an object. Offsets of other sources are nested."""
+    offset = source.get(name)
+    if isinstance(offset, str):
         try:
-            given = json.loads(given)
+            offset = json.loads(offset)
         except ValueError:
             return None
-    if not isinstance(given, dict):
+    if not isinstance(offset, dict):
         return None
     return {
         str(partition): number
-        for partition, number in given.items()
+        for partition, number in offset.items()
         if isinstance(number, int) and not isinstance(number, bool)
     }
 
 
-def _items(given: object) -> list[Any]:
-    return given if isinstance(given, list) else []
+def _object(progress: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = progress.get(name)
+    return value if isinstance(value, dict) else {}
 
 
-def _whole(given: object) -> int:
-    if isinstance(given, int | float) and math.isfinite(given):
-        return int(given)
-    return 0
+def _objects(progress: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    values = progress.get(name)
+    return [v for v in values if isinstance(v, dict)] if isinstance(values, list) else []
+
+
+def _total(objects: Iterable[Mapping[str, Any]], name: str) -> int:
+    return sum(_whole(item.get(name)) for item in objects)
+
+
+def _sum_known(values: Iterable[int | None]) -> int | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
+
+
+def _whole(value: object) -> int:
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0

@@ -1,42 +1,53 @@
-"""A pipeline's life: its file is run, its queries are watched, stopped with grace, started again.
+"""Runs a pipeline: starts the queries of its file, watches, stops and restarts them.
 
-    Starting -> Running -> Stopping -> Stopped
+    STARTING -> RUNNING -> STOPPING -> STOPPED
                    |  ^
                    v  | (restarts left)
-                  Failed
+                  FAILED
 
-The file runs in a thread of its own, so that one that waits for its queries (`awaitTermination`)
-is no different from one that does not; whoever calls `run` watches, and handles signals.
+The file runs in a thread of its own, so that it may wait for its queries (`awaitTermination`). The
+thread that calls `run` watches the queries and handles a request to stop.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from penstock.model.backoff import Backoff
 from penstock.model.errors import ConfigurationError, PenstockError
-from penstock.spark.default_write_mode import activate
-from penstock.spark.failures import QueryFailure, explain_error, explain_failure
+from penstock.spark.errors import QueryFailure, explain_error, explain_failure
 from penstock.spark.launcher import is_gone, is_unreachable
 from penstock.spark.pipelines import pipeline_file
-from penstock.spark.pipelines.defaults import query_defaults
 from penstock.spark.pipelines.progress import BatchProgress, ProgressTotals, read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TICK_S = 0.5
-_CLOSE_TICK_S = 0.02  # while a batch ends: the next one must not begin
+_STOP_TICK_S = 0.02  # while a batch ends: the next one must not begin
 _BACKOFF = Backoff(1.0, 60.0)
-_STEADY_S = 60.0  # who lived so long did not fail at its start
-# Spark gives a Python process ten seconds to come up, however busy the machine is, and no setting
-# changes that: such a failure is tried again so often without being counted.
+_STEADY_S = 60.0  # an attempt that ran for this long did not fail at its start
+# Spark gives a Python process ten seconds to start, however busy the machine is, and has no setting
+# for it: a failure with this text is retried up to this many times without being counted.
 _BUSY_MACHINE, _BUSY_TIMES_MAX = "Python worker failed to connect back", 5
+_CONNECT_MODULE = "pyspark.sql.connect.streaming.readwriter"
+
+
+class PipelineState(StrEnum):
+    STARTING = "Starting"
+    RUNNING = "Running"
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
 
 
 class QuerySnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,21 +56,21 @@ class QuerySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     id: str
     run_id: str
-    state: str  # Starting, Running, Stopping, Stopped, Failed
-    message: str  # what Spark says that it does
+    state: PipelineState
+    message: str  # Spark's description of what the query does
     rows: int
     rows_per_second: float
     late_rows: int
     batches: int
     last: BatchProgress | None
-    fresh: list[BatchProgress]  # since the last look
+    new_batches: list[BatchProgress]  # since the snapshot before
 
 
 class PipelineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline at one moment."""
 
     name: str
-    state: str
+    state: PipelineState
     seconds: float  # since it was started
     restarts: int
     queries: list[QuerySnapshot]
@@ -67,81 +78,127 @@ class PipelineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows_per_second(self) -> float:
-        return sum(each.rows_per_second for each in self.queries)
+        return sum(query.rows_per_second for query in self.queries)
 
     @property
     def lag_events(self) -> int | None:
-        known = [e.last.lag_events for e in self.queries if e.last is not None]
-        counted = [lag for lag in known if lag is not None]
-        return sum(counted) if counted else None
+        lags = [query.last.lag_events for query in self.queries if query.last is not None]
+        numbers = [lag for lag in lags if lag is not None]
+        return sum(numbers) if numbers else None
 
     @property
     def batch_seconds(self) -> float | None:
-        known = [each.last.seconds for each in self.queries if each.last is not None]
-        return max(known) if known else None
+        return max((q.last.seconds for q in self.queries if q.last is not None), default=None)
 
 
 class PipelineWatcher(Protocol):
-    """Who looks on. `saw` is called in the thread that runs, `rows` in one of Spark's, `note` in
-    any."""
+    """Shows a pipeline. The thread of `run` calls `show_snapshot`, one of Spark's threads
+    `show_rows`, any thread `show_message`."""
 
-    def saw(self, shot: PipelineSnapshot) -> None: ...
+    def show_snapshot(self, snapshot: PipelineSnapshot) -> None: ...
 
-    def rows(self, query: str, batch_id: int, rows: list[str]) -> None: ...
+    def show_rows(self, query: str, batch_id: int, rows: list[str]) -> None: ...
 
-    def note(self, text: str) -> None: ...
+    def show_message(self, text: str) -> None: ...
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: Mapping[str, str]
-    trigger: Mapping[str, Any]
+    trigger: Mapping[str, Any]  # the arguments of Spark's `.trigger()`
     is_trigger_forced: bool = False
-    restarts_max: int | None = 0  # None: for ever
-    stop_s: float = 60.0  # for the batch that is under way
+    restarts_max: int | None = 0  # None: unlimited
+    stop_s: float = 60.0  # for the batch in progress
+
+
+@contextmanager
+def query_defaults(settings: RunSettings, on_start: Callable[[Any], None]) -> Iterator[None]:
+    """Give every query of this process a trigger and a name, unless its writer sets them.
+    `on_start` is called with every query, by the thread that started it.
+
+    Spark's default trigger polls an idle source without a pause, and a query without a name does
+    not find its checkpoint again. Spark has no setting for either, so this patches public methods
+    of DataStreamWriter for the duration of the block. A forced trigger wins over the writer's own.
+    """
+    from pyspark.sql.streaming import readwriter
+
+    writers: list[Any] = [readwriter.DataStreamWriter]
+    if _CONNECT_MODULE in sys.modules:
+        writers.append(sys.modules[_CONNECT_MODULE].DataStreamWriter)
+    # The same names in the same order whenever the file is run: clean, clean-2, clean-3.
+    numbered = (f"{settings.name}-{number}" for number in itertools.count(2))
+    names = itertools.chain([settings.name], numbered)
+    with ExitStack() as stack:
+        for writer in writers:
+            for name in ("__init__", "trigger", "start", "toTable"):
+                stack.callback(setattr, writer, name, getattr(writer, name))
+            _patch_writer(writer, settings, names, on_start)
+        yield
+
+
+def _patch_writer(
+    writer: Any, settings: RunSettings, names: Iterator[str], on_start: Callable[[Any], None]
+) -> None:
+    init, set_trigger = writer.__init__, writer.trigger
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        set_trigger(self, **settings.trigger)
+        self.queryName(next(names))
+
+    def report_start(start: Any) -> Callable[..., Any]:
+        def start_and_report(self: Any, *args: Any, **kwargs: Any) -> Any:
+            query = start(self, *args, **kwargs)
+            on_start(query)
+            return query
+
+        return start_and_report
+
+    writer.__init__ = __init__
+    if settings.is_trigger_forced:
+        writer.trigger = lambda self, **_: self
+    writer.start = report_start(writer.start)
+    writer.toTable = report_start(writer.toTable)
 
 
 class _WatchedQuery:
-    """One query of ours."""
+    """One query of the pipeline."""
 
-    def __init__(self, query: Any, fallback_name: str) -> None:
+    def __init__(self, query: Any, default_name: str) -> None:
         self.query = query
         self.id, self.run_id = str(query.id), str(query.runId)
-        self.name = str(query.name or fallback_name)
-        self.tally = ProgressTotals()
-        self._fresh: list[BatchProgress] = []
+        self.name = str(query.name or default_name)
+        self.totals = ProgressTotals()
+        self._new_batches: list[BatchProgress] = []
 
-    def look(self) -> None:
-        """At what it finished since the last look. Several batches may have passed."""
+    def update(self) -> None:
+        """Add the batches that ended since the last call."""
         newest = self.query.lastProgress
         if newest is None:
             return
-        batch = read_progress(newest)
-        if self.tally.has_missed(batch):
-            recent = [read_progress(each) for each in self.query.recentProgress]
-            self._fresh += self.tally.add(recent)
-        else:
-            self._fresh += self.tally.add([batch])
+        batches = [read_progress(newest)]
+        if self.totals.has_missed(batches[0]):
+            batches = [read_progress(progress) for progress in self.query.recentProgress]
+        self._new_batches += self.totals.add(batches)
 
-    def take_fresh(self) -> list[BatchProgress]:
-        """Each batch once, whoever looked."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
+    def take_new_batches(self) -> list[BatchProgress]:
+        batches, self._new_batches = self._new_batches, []
+        return batches
 
     def is_between_batches(self, since: int) -> bool:
-        """Nothing is under way, or the batch that was at `since` is done."""
+        """Whether no batch is in progress, or the batch after `since` has ended."""
         if not self.query.status["isTriggerActive"]:
             return True
-        self.look()
+        self.update()
         return self.batch_id > since
 
     @property
     def batch_id(self) -> int:
-        return -1 if self.tally.last is None else self.tally.last.batch_id
+        return -1 if self.totals.last is None else self.totals.last.batch_id
 
 
 class PipelineRun:
-    """Runs one file on one session, until it is done, fails for good or is told to stop."""
+    """Runs one file on one session until it is done, fails for good or is asked to stop."""
 
     def __init__(
         self,
@@ -151,70 +208,65 @@ class PipelineRun:
         watcher: PipelineWatcher,
         *,
         hubs: Callable[[SparkSession, pipeline_file.ShowRows], pipeline_file.PipelineHubs],
-        renew: Callable[[], SparkSession] | None = None,
+        restart_spark: Callable[[], SparkSession] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`restart_spark` starts another JVM after one has ended; None: that failure is final."""
         self._spark = spark
         self._file = file
         self._settings = settings
         self._watcher = watcher
         self._make_hubs = hubs
-        self._hubs = hubs(spark, self._show)
-        self._renew = renew
+        self._restart_spark = restart_spark
         self._is_jvm_gone = False
         self._busy_times = 0
         self._monotonic = monotonic
         self._stop = threading.Event()
-        self._at_once = threading.Event()
-        self._lock = threading.Lock()
+        self._stop_now = threading.Event()
+        self._lock = threading.Lock()  # guards _watched, to which the file's thread adds
         self._watched: list[_WatchedQuery] = []
-        self._ended: dict[str, QueryFailure | None] = {}
-        self._state = "Starting"
+        self._ended: dict[str, QueryFailure | None] = {}  # by run id
+        self._state = PipelineState.STARTING
         self._restarts = 0
         self._error = ""
         self._started_s = monotonic()
+        self.snapshot: PipelineSnapshot | None = None  # the last one; any thread may read it
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._stop.is_set()
-
-    def ask_to_stop(self) -> None:
-        """From any thread, but no signal's handler: finish the batch, then end. Once more: now."""
+    def ask_to_stop(self) -> bool:
+        """End after the batch in progress and return True; a second call ends at once and returns
+        False. Any thread may call this, but not a signal handler, which could interrupt a thread
+        that holds the same lock."""
         if self._stop.is_set():
-            self._at_once.set()
+            self._stop_now.set()
+            return False
         self._stop.set()
+        return True
 
     def run(self) -> PipelineSnapshot:
-        """The last shot; raises the pipeline's failure, a PenstockError."""
+        """Return the last snapshot. Raises a PenstockError if the pipeline failed."""
         failures = 0  # in a row
         while True:
             began_s = self._monotonic()
             failure = self._attempt()
             if failure is None:
-                return self._saw("Stopped")
+                return self._show_snapshot(PipelineState.STOPPED)
             self._error = failure.text
             if not self._may_restart(failure):
-                self._saw("Failed")
+                self._show_snapshot(PipelineState.FAILED)
                 raise failure.error()
             is_steady = self._monotonic() - began_s >= _STEADY_S
             failures = 1 if is_steady else failures + 1
             delay_s = _BACKOFF.pause_s(failures)
             self._restarts += 1
-            self._watcher.note(f"{failure.text}\nStarting again in {delay_s:.0f} s.")
-            self._saw("Failed")
+            self._watcher.show_message(f"{failure.text}\nStarting again in {delay_s:.0f} s.")
+            self._show_snapshot(PipelineState.FAILED)
             if self._stop.wait(delay_s):
-                return self._saw("Stopped")
+                return self._show_snapshot(PipelineState.STOPPED)
             if self._is_jvm_gone:
-                self._restart()
-
-    def _restart(self) -> None:
-        """Another JVM; the checkpoints are where they were."""
-        assert self._renew is not None, "else the failure was final"
-        with self._lock:
-            self._watched, self._ended = [], {}
-        self._spark = self._renew()
-        self._hubs = self._make_hubs(self._spark, self._show)
-        self._is_jvm_gone = False
+                assert self._restart_spark is not None, "else the failure was final"
+                self._forget_queries()
+                self._spark = self._restart_spark()
+                self._is_jvm_gone = False
 
     def _may_restart(self, failure: QueryFailure) -> bool:
         most = self._settings.restarts_max
@@ -226,54 +278,51 @@ class PipelineRun:
         return most is None or self._restarts - self._busy_times < most
 
     def _attempt(self) -> QueryFailure | None:
-        """Once from the file to the end of its queries; why it failed."""
-        with self._lock:
-            self._watched, self._ended = [], {}
-        self._state = "Starting"
+        """Run the file until its queries have ended; return why it failed."""
+        self._forget_queries()
+        self._state = PipelineState.STARTING
         raised: list[BaseException] = []
         thread = threading.Thread(
             target=self._run_file, args=(raised,), name="penstock-pipeline", daemon=True
         )
-        with query_defaults(
-            self._settings.name,
-            self._settings.trigger,
-            is_forced=self._settings.is_trigger_forced,
-            started=self._on_query_started,
-        ):
+        with query_defaults(self._settings, self._on_query_started):
             thread.start()
             try:
                 return self._watch(thread, raised)
             except Exception as error:
                 if not is_gone(error):
                     raise
-                return self._jvm_ended()
+                return self._jvm_failure()
 
     def _watch(self, thread: threading.Thread, raised: list[BaseException]) -> QueryFailure | None:
         while True:
-            is_running = thread.is_alive()  # before the queries are looked at: it starts them
-            active = self._look()
+            is_file_running = thread.is_alive()  # before the queries are read: it starts them
+            active = self._active_queries()
             failure = self._failure(raised)
             if failure is not None or self._stop.is_set():
-                self._end_queries()
+                self._stop_queries()
                 return failure or self._failure(raised, is_stopping=True)
-            if not active and not is_running:
+            if not active and not is_file_running:
                 if not self._watched and not self._file.is_script:
-                    return explain_error(_nothing_started(self._file))
+                    return explain_error(_nothing_started_error(self._file))
                 return None
             if self._watched:
-                self._state = "Running"
-            self._saw(self._state)
+                self._state = PipelineState.RUNNING
+            self._show_snapshot(self._state)
             self._stop.wait(TICK_S)
 
     def _run_file(self, raised: list[BaseException]) -> None:
         try:
-            activate(self._spark)
-            found = self._file.run(self._spark, self._hubs, self._settings.arguments)
-            pipeline_file.start_result(found, self._hubs)
+            # Sets the active session of this thread: without one, Spark does not find formats in
+            # Python when a query starts. No other public call sets it.
+            self._spark.createDataFrame([], "unused int")
+            hubs = self._make_hubs(self._spark, self._show_rows)
+            results = self._file.run(self._spark, hubs, self._settings.arguments)
+            pipeline_file.start_results(results, hubs)
         except SystemExit as error:
             if error.code not in (None, 0):
                 raised.append(error)
-        except BaseException as error:  # noqa: BLE001  # whatever a user's file raises is shown
+        except BaseException as error:  # noqa: BLE001  # a user's file may raise anything
             raised.append(error)
 
     def _on_query_started(self, query: Any) -> None:
@@ -281,108 +330,111 @@ class PipelineRun:
             number = len(self._watched) + 1
             self._watched.append(_WatchedQuery(query, f"{self._settings.name}-{number}"))
 
-    def _show(self, query_id: str, batch_id: int, rows: list[str]) -> None:
+    def _forget_queries(self) -> None:
         with self._lock:
-            names = [each.name for each in self._watched if each.id == query_id]
-        self._watcher.rows(names[0] if names else self._settings.name, batch_id, rows)
-
-    # --- looking ----------------------------------------------------------------------------------
-
-    def _look(self) -> list[_WatchedQuery]:
-        """Which queries are active; of those that ended, why."""
-        active = []
-        for each in self._queries():
-            if each.query.isActive:
-                active.append(each)
-            elif each.run_id not in self._ended:
-                error = each.query.exception()
-                self._ended[each.run_id] = None if error is None else explain_failure(str(error))
-        return active
-
-    def _failure(
-        self, raised: list[BaseException], *, is_stopping: bool = False
-    ) -> QueryFailure | None:
-        """A query's own failure says more than what the file made of it."""
-        for failure in self._ended.values():
-            if failure is not None:
-                return failure
-        # One that waits for a query which we stopped may find that odd.
-        if not raised or is_stopping:
-            return None
-        return self._jvm_ended() if is_unreachable(raised[0]) else explain_error(raised[0])
-
-    def _jvm_ended(self) -> QueryFailure:
-        self._is_jvm_gone = True
-        return QueryFailure("Spark's JVM ended: its log says why.", is_final=self._renew is None)
+            self._watched, self._ended = [], {}
 
     def _queries(self) -> list[_WatchedQuery]:
         with self._lock:
             return list(self._watched)
 
-    def _saw(self, state: str) -> PipelineSnapshot:
+    def _show_rows(self, query_id: str, batch_id: int, rows: list[str]) -> None:
+        names = [query.name for query in self._queries() if query.id == query_id]
+        self._watcher.show_rows(names[0] if names else self._settings.name, batch_id, rows)
+
+    def _active_queries(self) -> list[_WatchedQuery]:
+        """Return the active queries, and record why the others ended."""
+        active = []
+        for watched in self._queries():
+            if watched.query.isActive:
+                active.append(watched)
+            elif watched.run_id not in self._ended:
+                error = watched.query.exception()
+                failure = None if error is None else explain_failure(str(error))
+                self._ended[watched.run_id] = failure
+        return active
+
+    def _failure(
+        self, raised: list[BaseException], *, is_stopping: bool = False
+    ) -> QueryFailure | None:
+        """A query's own failure explains more than the exception that the file raised for it."""
+        for failure in self._ended.values():
+            if failure is not None:
+                return failure
+        # A file that waits for a query may raise because this class stopped the query.
+        if not raised or is_stopping:
+            return None
+        return self._jvm_failure() if is_unreachable(raised[0]) else explain_error(raised[0])
+
+    def _jvm_failure(self) -> QueryFailure:
+        self._is_jvm_gone = True
+        is_final = self._restart_spark is None
+        return QueryFailure("Spark's JVM ended: its log says why.", is_final=is_final)
+
+    def _show_snapshot(self, state: PipelineState) -> PipelineSnapshot:
         self._state = state
         now_s = self._monotonic()
-        shot = PipelineSnapshot(
+        snapshot = self.snapshot = PipelineSnapshot(
             name=self._settings.name,
             state=state,
             seconds=now_s - self._started_s,
             restarts=self._restarts,
-            queries=[self._shot(each, int(now_s * 1000)) for each in self._queries()],
+            queries=[self._query_snapshot(query, int(now_s * 1000)) for query in self._queries()],
             last_error=self._error,
         )
-        self._watcher.saw(shot)
-        return shot
+        self._watcher.show_snapshot(snapshot)
+        return snapshot
 
-    def _shot(self, each: _WatchedQuery, now_ms: int) -> QuerySnapshot:
+    def _query_snapshot(self, watched: _WatchedQuery, now_ms: int) -> QuerySnapshot:
         message = ""
-        is_ended = each.run_id in self._ended
-        if not is_ended or self._state in ("Stopped", "Failed"):
+        has_ended = watched.run_id in self._ended
+        if not has_ended or self._state in (PipelineState.STOPPED, PipelineState.FAILED):
             try:
-                each.look()
-                message = str(each.query.status["message"])
+                watched.update()
+                message = str(watched.query.status["message"])
             except Exception as error:
                 if not is_gone(error):
                     raise
-        state = self._state if not is_ended else "Stopped"
-        if self._ended.get(each.run_id) is not None:
-            state = "Failed"
+        state = PipelineState.STOPPED if has_ended else self._state
+        if self._ended.get(watched.run_id) is not None:
+            state = PipelineState.FAILED
+        totals = watched.totals
         return QuerySnapshot(
-            name=each.name,
-            id=each.id,
-            run_id=each.run_id,
+            name=watched.name,
+            id=watched.id,
+            run_id=watched.run_id,
             state=state,
             message=message,
-            rows=each.tally.rows,
-            rows_per_second=each.tally.rate(now_ms),
-            late_rows=each.tally.late_rows,
-            batches=each.tally.batches,
-            last=each.tally.last,
-            fresh=each.take_fresh(),
+            rows=totals.rows,
+            rows_per_second=totals.rate(now_ms),
+            late_rows=totals.late_rows,
+            batches=totals.batches,
+            last=totals.last,
+            new_batches=watched.take_new_batches(),
         )
 
-    # --- ending -----------------------------------------------------------------------------------
-
-    def _end_queries(self) -> None:
-        """Each when its batch is done, all beside each other; at the deadline whatever they do."""
-        self._saw("Stopping")
-        left = {each.run_id: (each, each.batch_id) for each in self._look()}
+    def _stop_queries(self) -> None:
+        """Stop each query when its batch is done, or at the deadline."""
+        self._show_snapshot(PipelineState.STOPPING)
+        left = {query.run_id: (query, query.batch_id) for query in self._active_queries()}
         deadline_s = self._monotonic() + self._settings.stop_s
         shown_s = self._monotonic()
         while left:
-            is_late = self._at_once.is_set() or self._monotonic() >= deadline_s
-            for run_id, (each, since) in list(left.items()):
-                if is_late or not each.query.isActive or each.is_between_batches(since):
-                    each.query.stop()
+            is_late = self._stop_now.is_set() or self._monotonic() >= deadline_s
+            for run_id, (watched, since) in list(left.items()):
+                query = watched.query
+                if is_late or not query.isActive or watched.is_between_batches(since):
+                    query.stop()
                     del left[run_id]
             if self._monotonic() - shown_s >= TICK_S:
                 shown_s = self._monotonic()
-                self._saw("Stopping")
+                self._show_snapshot(PipelineState.STOPPING)
             if left:
-                self._at_once.wait(_CLOSE_TICK_S)
-        self._look()
+                self._stop_now.wait(_STOP_TICK_S)
+        self._active_queries()
 
 
-def _nothing_started(file: pipeline_file.PipelineFile) -> PenstockError:
+def _nothing_started_error(file: pipeline_file.PipelineFile) -> PenstockError:
     return ConfigurationError(
         f"{file.path.name} started no query: {pipeline_file.FUNCTION}() returns a writer such as "
         "df.writeStream, or starts it."

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.certificates import certificates_in
 from tests.unit.spark.capture.conftest import Stage
 
 from penstock.capture.captured_file import CapturedFile
@@ -31,7 +32,6 @@ from penstock.spark.capture.announcements import (
     write_manifests,
 )
 from penstock.spark.capture.plan import CapturePlan, open_run_state
-from penstock.testing.certificate import certificates_in
 
 
 def captured(number: int, partition: str) -> CapturedFile:

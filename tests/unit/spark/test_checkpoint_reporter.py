@@ -39,9 +39,9 @@ def test_changed_positions_are_saved_as_the_last_event_processed() -> None:
     told = CheckpointReporter(
         NAMES, lambda: store, lambda partition, number: f"{partition}@{number}"
     )
-    told.note({"0": 0, "1": 10})
+    told.report({"0": 0, "1": 10})
     assert told.flush()
-    told.note({"0": 5, "1": 10})
+    told.report({"0": 5, "1": 10})
     told.close()
     assert store.saved == [("0", -1, "-1"), ("1", 9, "1@9"), ("0", 4, "0@4")]
     assert store.closed.is_set()
@@ -50,7 +50,7 @@ def test_changed_positions_are_saved_as_the_last_event_processed() -> None:
 def test_an_event_that_is_gone_leaves_its_number() -> None:
     store = Store()
     told = CheckpointReporter(NAMES, lambda: store, lambda partition, number: None)
-    told.note({"0": 7})
+    told.report({"0": 7})
     told.close()
     assert store.saved == [("0", 6, "-1")]
 
@@ -60,14 +60,14 @@ def test_a_service_without_such_a_store_is_asked_seldom() -> None:
     told = CheckpointReporter(
         NAMES, lambda: store, lambda p, n: "x", monotonic_s=lambda: clock_s[0]
     )
-    told.note({"0": 1})
+    told.report({"0": 1})
     assert told.flush(), "given up for now"
     store.fails = False
-    told.note({"0": 2})
+    told.report({"0": 2})
     assert told.flush()
     assert store.saved == []
     clock_s[0] += 31
-    told.note({"0": 3})
+    told.report({"0": 3})
     told.close()
     assert store.saved == [("0", 2, "x")]
 
@@ -104,7 +104,7 @@ def test_position_that_cannot_be_reported_is_one_warning_with_the_remedy(
     )
     with caplog.at_level("INFO", logger="penstock.spark"):
         for position in (1, 2):
-            reporter.note({"0": position})
+            reporter.report({"0": position})
             assert reporter.flush()
             now_s[0] += 3600.0 if position == 1 else 0.0  # the next attempt is due
         reporter.close()

@@ -1,4 +1,4 @@
-"""What a query reads next: spans, shares, and a hub whose clock and ends a test turns."""
+"""What a query reads next: ranges, admission, and a hub whose clock and ends a test sets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from penstock.spark.eventhubs.options import EventHubsOptions
 from penstock.spark.eventhubs.planner import (
     EventSizeEstimate,
     PartitionBounds,
+    ReadPlanner,
     SequenceRange,
     admit_events,
-    sorted_offsets,
+    sort_offset,
     split_ranges,
 )
 from penstock.spark.eventhubs.positions import EARLIEST, Position
@@ -61,24 +62,24 @@ def test_splitting_keeps_every_event_once(
 
 
 def test_offsets_are_in_the_order_of_numbers() -> None:
-    assert list(sorted_offsets({"10": 1, "9": 2, "0": 3})) == ["0", "9", "10"]
+    assert list(sort_offset({"10": 1, "9": 2, "0": 3})) == ["0", "9", "10"]
 
 
 def test_sizes_follow_what_the_service_tells() -> None:
     sizes = EventSizeEstimate()
     assert sizes.event_bytes("0", 0) == 1024
-    sizes.note("0", PartitionBounds(0, 100, "20000"))
+    sizes.add("0", PartitionBounds(0, 100, "20000"))
     assert sizes.event_bytes("0", 0) == 200
-    sizes.note("0", PartitionBounds(0, 200, "120000"))
+    sizes.add("0", PartitionBounds(0, 200, "120000"))
     assert sizes.event_bytes("0", 100) == 1000, "the newer ones are larger"
-    sizes.note("0", PartitionBounds(0, 300, "not:a:number"))
+    sizes.add("0", PartitionBounds(0, 300, "not:a:number"))
     assert sizes.event_bytes("0", 100) == 1000
     assert sizes.events_for({"0": 100}, {"0": 200}, 50_000) == 50
     assert sizes.events_for({"0": 100}, {"0": 200}, 500_000) is None
 
 
-class Hub:
-    """Ends, beginnings and a birthday that a test sets."""
+class Hub(ReadPlanner):
+    """Bounds and a creation time that a test sets; there is no connection."""
 
     def __init__(self, **bounds: tuple[int, int]) -> None:
         self.now = {key.removeprefix("p"): PartitionBounds(*each) for key, each in bounds.items()}
@@ -122,23 +123,15 @@ def test_a_new_partition_is_read_from_its_beginning() -> None:
     assert polled.next({"0": 5}) == {"0": 5}
     hub.now["1"] = PartitionBounds(3, 9)
     assert polled.next(at(p0=5)) == at(p0=5, p1=9)
-    assert polled.spans(at(p0=5), at(p0=5, p1=9)) == [SequenceRange("1", 3, 9)]
+    assert polled.ranges(at(p0=5), at(p0=5, p1=9)) == [SequenceRange("1", 3, 9)]
     fixed = poller(hub, dynamicPartitionDiscovery="false")
     assert fixed.next({"0": 5}) == {"0": 5}
-
-
-def test_a_spark_that_tells_no_start_is_still_bounded() -> None:
-    hub = Hub(p0=(0, 0))
-    polled = poller(hub, maxEventsPerTrigger="10")
-    assert polled.initial() == at(p0=0, bytes=0)
-    hub.now["0"] = PartitionBounds(0, 25)
-    assert [polled.next(None)["0"] for _ in range(4)] == [10, 20, 25, 25]
 
 
 def test_available_now_ends_where_it_began() -> None:
     hub = Hub(p0=(0, 10))
     polled = poller(hub, maxEventsPerTrigger="6", minEventsPerTrigger="100")
-    polled.stop_at_present()
+    polled.stop_at_current_end()
     hub.now["0"] = PartitionBounds(0, 50)
     assert polled.next(at(p0=0)) == at(p0=6)
     assert polled.next(at(p0=6)) == at(p0=10)
@@ -154,7 +147,7 @@ def test_few_events_wait_until_the_delay_is_over() -> None:
     assert polled.next(at(p0=0)) == at(p0=3)
     hub.now["0"] = PartitionBounds(0, 20)
     assert polled.next(at(p0=3)) == at(p0=20)
-    assert polled.known_ends() == at(p0=20)
+    assert polled.latest() == at(p0=20)
 
 
 def test_offsets_say_how_much_was_read_where_the_service_tells() -> None:
@@ -162,7 +155,7 @@ def test_offsets_say_how_much_was_read_where_the_service_tells() -> None:
     hub.now["0"] = PartitionBounds(0, 10, "1000")
     polled = poller(hub, maxEventsPerTrigger="6")
     assert polled.next(at(p0=0, p1=0)) == at(p0=6, p1=0, bytes=600)
-    assert polled.known_ends() == at(p0=10, p1=0, bytes=1000)
+    assert polled.latest() == at(p0=10, p1=0, bytes=1000)
     hub.now["0"] = PartitionBounds(0, 12, "1700")
     assert polled.next(at(p0=10, p1=0, bytes=50)) == at(p0=12, p1=0, bytes=750)
     hub.now["1"] = PartitionBounds(0, 3, "no number")
@@ -172,37 +165,37 @@ def test_offsets_say_how_much_was_read_where_the_service_tells() -> None:
 def test_retention_is_noticed_where_the_batch_is_planned() -> None:
     hub = Hub(p0=(40, 60))
     with pytest.raises(DataLoss, match="Events 10 to 39 of partition 0 of hub 'hub' are gone"):
-        poller(hub).spans({"0": 10}, {"0": 60})
+        poller(hub).ranges({"0": 10}, {"0": 60})
     lenient = poller(hub, failOnDataLoss="false")
-    assert lenient.spans({"0": 10}, {"0": 60}) == [SequenceRange("0", 40, 60)]
-    assert lenient.spans({"0": 10}, {"0": 30}) == [], "all of it is gone"
+    assert lenient.ranges({"0": 10}, {"0": 60}) == [SequenceRange("0", 40, 60)]
+    assert lenient.ranges({"0": 10}, {"0": 30}) == [], "all of it is gone"
 
 
-def test_a_hub_made_anew_is_an_error_or_is_read_from_its_beginning() -> None:
+def test_a_hub_created_again_is_an_error_or_is_read_from_its_beginning() -> None:
     hub = Hub(p0=(0, 50))
     strict, lenient = poller(hub), poller(hub, failOnDataLoss="false")
     assert strict.next(at(p0=50)) == lenient.next(at(p0=50)) == at(p0=50)
     hub.born, hub.now["0"] = datetime(2026, 1, 2, tzinfo=UTC), PartitionBounds(0, 80)
-    with pytest.raises(DataLoss, match="made anew"):
+    with pytest.raises(DataLoss, match="created again"):
         strict.next(at(p0=50))
     anew = at(ANEW_MS, p0=80)
     assert lenient.next(at(p0=50)) == anew
-    assert lenient.spans(at(p0=50), anew) == [SequenceRange("0", 0, 80)]
+    assert lenient.ranges(at(p0=50), anew) == [SequenceRange("0", 0, 80)]
     hub.now["0"] = PartitionBounds(0, 90)
     assert lenient.next(anew) == at(ANEW_MS, p0=90)
-    assert lenient.spans(anew, at(ANEW_MS, p0=90)) == [SequenceRange("0", 80, 90)]
+    assert lenient.ranges(anew, at(ANEW_MS, p0=90)) == [SequenceRange("0", 80, 90)]
 
 
-def test_a_hub_made_anew_before_a_restart_is_noticed_however_much_it_holds() -> None:
+def test_a_hub_created_again_before_a_restart_is_noticed_however_much_it_holds() -> None:
     hub = Hub(p0=(0, 80))
     hub.born = datetime(2026, 1, 2, tzinfo=UTC)
-    with pytest.raises(DataLoss, match="made anew"):
+    with pytest.raises(DataLoss, match="created again"):
         poller(hub).next(at(p0=50))
     # A batch that was planned and not finished is not filled with another hub's events.
-    with pytest.raises(DataLoss, match="made anew"):
-        poller(hub).spans(at(p0=40), at(p0=50))
+    with pytest.raises(DataLoss, match="created again"):
+        poller(hub).ranges(at(p0=40), at(p0=50))
     lenient = poller(hub, failOnDataLoss="false")
-    assert lenient.spans(at(p0=40), at(p0=50)) == []
+    assert lenient.ranges(at(p0=40), at(p0=50)) == []
     assert lenient.next(at(p0=50)) == at(ANEW_MS, p0=80)
 
 
@@ -211,9 +204,9 @@ def test_offsets_that_do_not_say_which_hub_they_are_of_are_read_on() -> None:
     polled = poller(hub)
     assert polled.next({"0": 80}) == {"0": 80}, "nothing new is no new offset"
     assert polled.next({"0": 50}) == at(p0=80)
-    assert polled.spans({"0": 50}, at(p0=80)) == polled.spans({"0": 50}, {"0": 80})
+    assert polled.ranges({"0": 50}, at(p0=80)) == polled.ranges({"0": 50}, {"0": 80})
     hub.born = datetime(2026, 1, 2, tzinfo=UTC)
-    with pytest.raises(DataLoss, match="made anew"):
+    with pytest.raises(DataLoss, match="created again"):
         polled.next({"0": 80})
 
 
@@ -223,7 +216,7 @@ def test_a_checkpoint_beyond_the_end_is_an_error_or_begins_anew() -> None:
         poller(hub).next({"0": 50})
     lenient = poller(hub, failOnDataLoss="false")
     assert lenient.next({"0": 50}) == at(p0=20)
-    assert lenient.spans({"0": 50}, at(p0=20)) == [SequenceRange("0", 0, 20)]
+    assert lenient.ranges({"0": 50}, at(p0=20)) == [SequenceRange("0", 0, 20)]
 
 
 def test_the_offset_of_the_last_event_is_known_without_asking() -> None:
@@ -231,5 +224,5 @@ def test_the_offset_of_the_last_event_is_known_without_asking() -> None:
     hub.now["0"] = PartitionBounds(0, 5, "4096")
     polled = poller(hub)
     polled.next({"0": 0})
-    assert polled.offset_of("0", 4) == "4096"
-    assert polled.offset_of("0", 3) == "0-3"
+    assert polled.service_offset("0", 4) == "4096"
+    assert polled.service_offset("0", 3) == "0-3"
