@@ -31,7 +31,7 @@ if str(ROOT) not in sys.path:
 
 from penstock.capture.container import BLOCK_BYTES, deflate  # noqa: E402 - the path comes first
 from penstock.client.ranges import RangeSettings, read_chunks  # noqa: E402
-from penstock.client.values import avro_value  # noqa: E402
+from penstock.formats.amqp_values import avro_value  # noqa: E402
 from penstock.kernels import AvroRecordWriter  # noqa: E402
 from penstock.management.client import ManagementClient  # noqa: E402
 

@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from penstock.cli.events.event_range import (
+    LATEST,
+    Partitions,
+    position_before_sequence,
+    resolve_ranges,
+    select_partitions,
+)
 from penstock.cli.events.event_sender import (
     EventSender,
     PatienceOption,
     PublishRate,
     QuietOption,
     RateOption,
-    parse_rate,
 )
 from penstock.cli.events.soak_check import PartitionChecker, SoakFindings
+from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
-from penstock.cli.places import (
-    Partitions,
-    Position,
-    PositionKind,
-    position_before_sequence,
-    resolve_ranges,
-    select_partitions,
-)
 from penstock.cli.progress_bar import ProgressBar
-from penstock.cli.units import parse_seconds
 from penstock.client.event_data import EventData
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import PenstockError
@@ -67,10 +65,10 @@ def soak(
     hours: Annotated[
         float | None, typer.Option("--hours", min=0.01, help="How long, instead of --minutes")
     ] = None,
-    rate: RateOption = "1000/s",
+    rate: RateOption = 1000.0,
     size: Annotated[int, typer.Option(min=0, max=250_000, help="Bytes per body, at least")] = 200,
     partition: Partitions = None,
-    group: Annotated[str, typer.Option("--group", "-g", help="Consumer group")] = "$Default",
+    group: GroupOption = "$Default",
     idempotent: Annotated[
         bool,
         typer.Option(
@@ -78,7 +76,7 @@ def soak(
             help="An idempotent producer: what is sent again must not be there twice",
         ),
     ] = True,
-    patience: PatienceOption = "5m",
+    patience: PatienceOption = 300.0,
     quiet: QuietOption = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -92,11 +90,11 @@ def soak(
         hub=hub,
         group=group,
         seconds=hours * 3600 if hours is not None else minutes * 60,
-        rate=parse_rate(rate),
+        rate=rate,
         size=size,
         partitions=partition,
         idempotent=idempotent,
-        patience_s=parse_seconds(patience, option="--patience"),
+        patience_s=patience,
     )
     counter = ProgressBar("Published", quiet=quiet)
     with counter:
@@ -126,9 +124,7 @@ async def _soak(
     ):
         async with wire.consumer(job.hub, job.group) as asked:
             ids = await select_partitions(asked, job.partitions)
-            found = await resolve_ranges(
-                asked, ids, Position(PositionKind.LATEST), Position(PositionKind.LATEST)
-            )
+            found = await resolve_ranges(asked, ids, LATEST)
         run_id = secrets.token_hex(8)
         soaking = [_SoakRun(PartitionChecker(each.partition, run_id, job.size)) for each in found]
         reading = [

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from penstock.cli.events.render import escape_control_characters as inert
 from penstock.cli.output import (
     OutputFormat,
     console,
@@ -26,6 +25,7 @@ from penstock.cli.output import (
     print_message,
     table_style,
 )
+from penstock.formats.body_view import escape_line as inert
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

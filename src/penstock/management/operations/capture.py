@@ -11,9 +11,9 @@ import msgspec
 from penstock.broker.seek import checkpoint_for_position
 from penstock.capture import runs as capture_runs
 from penstock.capture.runs import CaptureRun, load_runs
+from penstock.formats.positions import parse_log_position
 from penstock.management.capture_registry import CaptureReport, CaptureStatus, DestinationSummary
 from penstock.management.operations.base import OperationGroup, format_path
-from penstock.management.operations.progress import parse_position
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.entities import Hub
@@ -97,7 +97,7 @@ class CaptureOperations(OperationGroup):
         on. How many events of each partition that are. NotAllowed when Capture is off."""
         self._permit(Action.CAPTURE_BACKFILL, namespace, name)
         self._hub(namespace, name)
-        position = parse_position(since)
+        position = parse_log_position(since)
         runtime = self._administration.broker.hub(namespace, name)
         asked = [
             (runtime.log(index), runtime.status(index), partition)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
 from penstock.broker import HubRuntime
 from penstock.broker.lag import LagRow
 from penstock.broker.seek import checkpoint_for_position
+from penstock.formats.positions import parse_log_position
 from penstock.management.errors import GroupInUse
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.entities import Hub
-from penstock.model.errors import ArgumentError, NotFound
-from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
+from penstock.model.errors import NotFound
+from penstock.model.positions import Position
 
 # Processors renew every 10 to 30 seconds: who did not for this long, and reads nothing, is gone.
 LEASE_FRESH_MS = 60_000
-_TO_MAX = 64  # characters
-_SEQUENCE_MAX = 2**63 - 1
 
 
 class MovedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +69,7 @@ class ConsumerProgressOperations(OperationGroup):
         self._permit(action, namespace, hub, group)
         entity = self._hub(namespace, hub)
         group = self._group(entity, group)
-        position = parse_position(to)
+        position = parse_log_position(to)
         runtime = self._administration.broker.hub(namespace, hub)
         indexes = (
             range(runtime.partition_count)
@@ -156,38 +154,3 @@ class ConsumerProgressOperations(OperationGroup):
 
 def _is_fresh(lease: Ownership, now_ms: int) -> bool:
     return bool(lease.owner_id) and now_ms - lease.modified_ms < LEASE_FRESH_MS
-
-
-def parse_position(to: str) -> Position:
-    """
-    >>> parse_position("1970-01-01T00:00:01Z").value
-    1000
-    """
-    word = to.strip().lower()
-    if word == "earliest":
-        return EARLIEST
-    if word == "latest":
-        return LATEST
-    if word.isascii() and word.isdigit() and len(word) < _TO_MAX:
-        if int(word) <= _SEQUENCE_MAX:
-            return Position(PositionKind.SEQUENCE, int(word), inclusive=True)
-    elif (moment_ms := _time_ms(to.strip())) is not None:
-        return Position(PositionKind.ENQUEUED_TIME, moment_ms, inclusive=True)
-    raise ArgumentError(
-        f"'{names.quote_text(to)}' is no position: earliest, latest, a sequence number, or a "
-        "time such "
-        "as 2026-11-16T08:30:00Z."
-    )
-
-
-def _time_ms(text: str) -> int | None:
-    """Without a zone it is UTC."""
-    if len(text) > _TO_MAX:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return max(0, int(moment.timestamp() * 1000))
-    except (ValueError, OverflowError):
-        return None

@@ -15,6 +15,14 @@ from penstock.capture.description import (
     SIZE_BYTES_DEFAULT,
 )
 from penstock.capture.file_names import format_file_path
+from penstock.formats.quantities import (
+    format_age,
+    format_count,
+    format_duration,
+    format_integer,
+    format_moment,
+    format_size,
+)
 from penstock.management.client import CaptureStatus, EventHubResource
 from penstock.model.errors import ArgumentError
 from penstock.portal.application import ActionCompleted, PageRequest, PageRoute
@@ -34,14 +42,6 @@ from penstock.portal.components import (
 )
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.texts import (
-    format_age,
-    format_count,
-    format_duration,
-    format_integer,
-    format_moment,
-    format_size,
-)
 from penstock.portal.users import PortalRole
 
 _MB = 1024 * 1024

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.capture.container import BLOCK_BYTES, deflate
 from penstock.client.ranges import MessageChunk, RangeSettings, read_chunks
-from penstock.client.values import avro_value
+from penstock.formats.amqp_values import avro_value
 from penstock.kernels import AvroRecordWriter, decode_events
 
 

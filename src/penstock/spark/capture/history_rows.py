@@ -17,7 +17,7 @@ from penstock.capture.container import EMPTY_BYTES_MAX, AvroContainerReader, Dam
 from penstock.capture.destinations import DestinationFolder, FileStore
 from penstock.capture.hub_files import ListedFile
 from penstock.capture.records import CaptureRecord, Value, decode_long, read_capture_records
-from penstock.client.values import encode_json
+from penstock.formats.amqp_values import encode_json
 from penstock.model.errors import ConfigurationError
 from penstock.spark.capture.parquet import SYSTEM_TYPES, TYPES, json_from
 

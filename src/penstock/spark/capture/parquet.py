@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.capture.container import DamagedAvroFile
 from penstock.client.ranges import MessageChunk
-from penstock.client.values import encode_json, json_text, plain_text
+from penstock.formats.amqp_values import encode_json, json_text, plain_text
 from penstock.kernels import ArrowColumnBuilder, ArrowColumns, MapColumn, TextColumn
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _typed_json_value(encoded: bytes) -> str:
 
 
 def json_from(letter: str, plain: str | None) -> str:
-    """The value's JSON text, as `penstock.client.values.json_text` has it. Raises DamagedFile.
+    """The value's JSON text, as `formats.amqp_values.json_text` has it. Raises DamagedFile.
 
     >>> json_from("t", "7"), json_from("j", "7"), json_from("b", "7"), json_from("j", None)
     ('"7"', '7', '"Nw=="', 'null')
