@@ -22,8 +22,8 @@ FromOption = Annotated[
         "--from",
         metavar="WHERE",
         parser=parse_position,
-        show_default="earliest",
-        help=f"Start at: {_GRAMMAR}",
+        show_default=False,
+        help=f"Start at: {_GRAMMAR} [default: earliest]",
     ),
 ]
 OptionalFromOption = Annotated[
@@ -41,8 +41,8 @@ ToOption = Annotated[
         "--to",
         metavar="WHERE",
         parser=parse_position,
-        show_default="latest",
-        help="End before this position, written like --from",
+        show_default=False,
+        help="End before this position, written like --from [default: latest]",
     ),
 ]
 Partitions = Annotated[

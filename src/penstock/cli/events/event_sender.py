@@ -72,8 +72,8 @@ PatienceOption = Annotated[
         "--patience",
         metavar="TIME",
         parser=parse_duration,
-        show_default="60s",
-        help="Give up when the service is busy or away for longer than this",
+        show_default=False,
+        help="Give up when the service is busy or away for longer than this [default: 60s]",
     ),
 ]
 QuietOption = Annotated[

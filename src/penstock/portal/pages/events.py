@@ -45,6 +45,7 @@ _FROM = {
     "time": "a time (UTC)",
 }
 _COUNT = 50
+_WHERE_EXAMPLE = "json.temperature >= 30 and key == d7"
 _TEXT_MAX = 1000  # characters of a search
 _PREVIEWED_MAX = 64 * 1024  # bytes of a packed body
 _KINDS = {
@@ -155,6 +156,13 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
         chosen, at = "latest", ""
     elif chosen not in _FROM:  # a position alone, as in ?from=42
         chosen, at = _guess_start(visit, position), position
+
+    def text_field(
+        label: str, name: str, placeholder: str, value: str | None = None, **attributes: object
+    ) -> Html:
+        shown = query.get(name, "") if value is None else value
+        return field(label, name, shown, placeholder=placeholder, autocomplete="off", **attributes)
+
     return el(
         "form",
         el("input", type="hidden", name="namespace", value=query["namespace"])
@@ -162,36 +170,12 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
         else None,
         select("Partition", "partition", partitions, query.get("partition", "")),
         select("From", "from", _FROM, chosen),
-        field("At", "at", at, placeholder="2026-01-31T12:00, -15min", autocomplete="off"),
+        text_field("At", "at", "2026-01-31T12:00, -15min", at),
+        text_field("Until", "until", "the end; or as At"),
+        text_field("Find text", "find", "in body, key, properties"),
+        text_field("Where", "where", "json.amount >= 30 and …", title=_WHERE_EXAMPLE),
         field(
-            "Until",
-            "until",
-            query.get("until", ""),
-            placeholder="the end; or as At",
-            autocomplete="off",
-        ),
-        field(
-            "Find text",
-            "find",
-            query.get("find", ""),
-            placeholder="in body, key, properties",
-            autocomplete="off",
-        ),
-        field(
-            "Where",
-            "where",
-            query.get("where", ""),
-            placeholder="json.amount >= 30 and …",
-            title="json.temperature >= 30 and key == d7",
-            autocomplete="off",
-        ),
-        field(
-            "How many",
-            "count",
-            query.get("count", str(_COUNT)),
-            type_="number",
-            min=1,
-            max=COUNT_MAX,
+            "How many", "count", query.get("count", _COUNT), type_="number", min=1, max=COUNT_MAX
         ),
         el("button", "Show", type="submit", class_="primary"),
         method="get",
