@@ -158,10 +158,10 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
         chosen, at = _guess_start(visit, position), position
 
     def text_field(
-        label: str, name: str, placeholder: str, value: str | None = None, **attributes: object
+        label: str, name: str, placeholder: str, value: str | None = None, title: str | None = None
     ) -> Html:
         shown = query.get(name, "") if value is None else value
-        return field(label, name, shown, placeholder=placeholder, autocomplete="off", **attributes)
+        return field(label, name, shown, placeholder=placeholder, title=title, autocomplete="off")
 
     return el(
         "form",
