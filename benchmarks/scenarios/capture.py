@@ -26,7 +26,7 @@ from typing import Any
 
 from penstock.capture.container import BLOCK_BYTES, deflate
 from penstock.client.ranges import RangeSettings, read_chunks
-from penstock.client.values import avro_value
+from penstock.formats.amqp_values import avro_value
 from penstock.kernels import AvroRecordWriter
 from penstock.management.client import ManagementClient
 

@@ -20,7 +20,7 @@ from benchmarks.systems.penstock import HUB, Penstock
 from benchmarks.systems.process import pin_generator
 
 from penstock.client.ranges import HubReader, MessageChunk, RangeSettings, read_chunks
-from penstock.client.values import avro_value, json_text
+from penstock.formats.amqp_values import avro_value, json_text
 from penstock.kernels import KERNEL, ArrowColumnBuilder, AvroRecordWriter
 
 SIZES = (100, 1024)

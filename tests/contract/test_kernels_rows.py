@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock.amqp import types as t
 from penstock.amqp.message import DataBody, Message, Properties, encode_message
 from penstock.capture.container import SCHEMA
-from penstock.client.values import avro_value, encode_json, json_text, to_avro_union
+from penstock.formats.amqp_values import avro_value, encode_json, json_text, to_avro_union
 from penstock.kernels import MapColumn, TextColumn
 from penstock.kernels._pure import arrow_columns, avro_records
 

@@ -10,21 +10,21 @@ import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from penstock.amqp import types as t
-from penstock.cli.records import format_enqueued_time
-from penstock.cli.sections import (
-    EventCopy,
+from penstock.cli.events.event_sender import EventCopy, copy_events
+from penstock.client import EventHubConsumerClient, EventHubProducerClient
+from penstock.formats.event_sections import (
+    EventContent,
     EventSections,
-    copy_events,
     encode_annotations,
     encode_fields,
 )
-from penstock.cli.sections import encode_properties as properties
-from penstock.client import EventHubConsumerClient, EventHubProducerClient
+from penstock.formats.event_sections import encode_properties as properties
+from penstock.formats.quantities import format_time
 from penstock.testing import InProcessBroker, ManualClock, broker
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def test_event_that_is_too_large_is_refused_and_those_before_it_are_sent(shell: 
     assert re.search(
         r"Line 2 is larger .* [0-9,]+ bytes or more, .* [0-9,]+ are allowed", done.said
     )
-    assert "Events that were sent before this: 1." in done.said
+    assert "Events sent before this error: 1." in done.said
     assert [each.text for each in shell.broker.published(hub)] == ["fine"]
 
 
@@ -215,6 +215,10 @@ def test_get_prints_one_event_raw_or_whole(shell: Shell) -> None:
 # --- copies ---------------------------------------------------------------------------------------
 
 
+def copy_of(*content: Any, **more: Any) -> EventCopy:
+    return EventCopy(EventContent(*content, **more))
+
+
 def interesting() -> list[EventCopy]:
     """Every kind of value that an AMQP client may put into an event, and every kind of body."""
     values: list[object] = [None, True, t.Ubyte(1), t.Ushort(2), t.Uint(3), t.Ulong(2**64 - 1)]
@@ -236,12 +240,12 @@ def interesting() -> list[EventCopy]:
     )
     plain = EventSections()
     return [
-        EventCopy(HOSTILE, whole, key="d7", partition="1"),
-        EventCopy(b"text", EventSections(properties({"a": "b"})), partition="0"),
-        EventCopy(b"", plain, partition="1"),
-        EventCopy(b"\x00\x53\x77" + b"\xa1\x02hi", plain, kind=0x77, partition="0"),
-        EventCopy(b"\x00\x53\x76" + b"\xc0\x03\x01\x54\x05", plain, kind=0x76, partition="1"),
-        *(EventCopy(b"%d" % n, plain, key=f"key {n % 5}", partition="0") for n in range(40)),
+        copy_of(HOSTILE, whole, key="d7", partition="1"),
+        copy_of(b"text", EventSections(properties({"a": "b"})), partition="0"),
+        copy_of(b"", plain, partition="1"),
+        copy_of(b"\x00\x53\x77" + b"\xa1\x02hi", plain, kind=0x77, partition="0"),
+        copy_of(b"\x00\x53\x76" + b"\xc0\x03\x01\x54\x05", plain, kind=0x76, partition="1"),
+        *(copy_of(b"%d" % n, plain, key=f"key {n % 5}", partition="0") for n in range(40)),
     ]
 
 
@@ -309,11 +313,11 @@ async def test_replay_takes_a_range_of_times_at_its_speed(tmp_path: Path, forker
     async with broker(clock=clock, hubs={"events": 2, "copy": 2}) as it:
         shell = Shell(it, tmp_path, forker)
         for number in range(6):
-            body = EventCopy(b"%d" % number, EventSections(), partition=str(number % 2))
+            body = copy_of(b"%d" % number, EventSections(), partition=str(number % 2))
             await publish(it, "events", [body])
             it.advance(timedelta(seconds=10))
         times = [each.enqueued_ms for each in it.published("events", 0)]
-        iso = ["--from", format_enqueued_time(times[1]), "--to", format_enqueued_time(times[2])]
+        iso = ["--from", format_time(times[1]), "--to", format_time(times[2])]
         shell("replay", "events", "--into", "copy", *iso, "--speed", "1000x", "-q")
         assert [each.text for each in it.published("copy", 0)] == ["2"]
         assert [each.text for each in it.published("copy", 1)] == ["3"]
@@ -325,7 +329,7 @@ def test_file_that_is_none_is_refused_with_its_line(shell: Shell) -> None:
     done = shell("import", hub, "bad.jsonl", code=1)
     assert "bad.jsonl, line 3: neither body nor body_base64" in done.said
     (shell.folder / "bad.avro").write_bytes(b"Obj\x01garbage")
-    assert "bad.avro, behind event 0: " in shell("import", hub, "bad.avro", code=1).said
+    assert "bad.avro, after event 0: " in shell("import", hub, "bad.avro", code=1).said
     assert "No such file" in shell("import", hub, "none.avro", code=1).said
     assert "neither in .avro nor in .jsonl" in shell("export", hub, "x.csv", code=2).said
     assert shell.broker.published(hub) == []

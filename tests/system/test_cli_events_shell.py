@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.sections import EventCopy, EventSections
+from penstock.cli.events.event_sender import EventCopy
 from penstock.client import EventHubProducerClient
+from penstock.formats.event_sections import EventContent, EventSections
 from penstock.testing import InProcessBroker, broker
 
 PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -42,7 +43,9 @@ def environ(it: InProcessBroker) -> dict[str, str]:
 
 async def publish(it: InProcessBroker, hub: str, body: bytes, partition: str = "0") -> None:
     async with EventHubProducerClient(it.connection_string, eventhub_name=hub) as producer:
-        await producer.send_event(EventCopy(body, EventSections()), partition_id=partition)
+        await producer.send_event(
+            EventCopy(EventContent(body, EventSections())), partition_id=partition
+        )
 
 
 @contextlib.contextmanager
@@ -128,7 +131,7 @@ async def test_tail_follows_all_partitions_until_interrupted(it: InProcessBroker
     await publish(it, "hub-1", b"before")
     with started(it, "tail", "hub-1", "--format", "%p %b") as process:
         assert process.stdout is not None and process.stderr is not None
-        assert process.stderr.readline() == b"Reading 4 partitions of hub-1; Ctrl-C ends.\n"
+        assert process.stderr.readline() == b"Reading 4 partitions of hub-1. Ctrl-C stops.\n"
         for partition in range(4):
             await publish(it, "hub-1", b"event", str(partition))
         lines = sorted(process.stdout.readline() for _ in range(4))
@@ -148,7 +151,7 @@ async def test_tail_ends_when_its_reader_goes_also_while_nothing_comes(
         assert process.stdout.readline() == b"only\n"
         process.stdout.close()  # as `| head -1` does
         assert process.wait(DEADLINE_S) == 0
-        assert process.stderr.read() == b"Reading 4 partitions of hub-2; Ctrl-C ends.\n"
+        assert process.stderr.read() == b"Reading 4 partitions of hub-2. Ctrl-C stops.\n"
 
 
 async def test_tail_goes_on_where_it_was_when_the_connection_is_lost(it: InProcessBroker) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 # Bytes, records and `now` come in; events, bytes or decisions go out (design: the pure rooms).
-PURE_ROOMS = ("amqp", "kernels", "auth", "broker")
+PURE_ROOMS = ("amqp", "kernels", "auth", "formats", "broker")
 IMPURE_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading"}
 
 # (who, what it may not import, except) – each with its reason beside it.

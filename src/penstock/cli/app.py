@@ -85,7 +85,7 @@ COMMANDS = (
         "Events",
         ("send", "events.send:send", "Publish events."),
         ("tail", "events.tail:tail", "Show events as they arrive, or as they were."),
-        ("get", "events.get:get", "Print one event."),
+        ("get", "events.tail:get", "Print one event."),
         (
             "replay",
             "events.replay:replay",

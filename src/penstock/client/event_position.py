@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from penstock.formats.positions import StartKind, StartPosition
 from penstock.model.errors import ArgumentError
 
 _OFFSET = "x-opt-offset"
@@ -72,6 +73,21 @@ class EventPosition(msgspec.Struct, frozen=True):
     def from_enqueued_ms(cls, milliseconds: int) -> EventPosition:
         """After the events stored at this time, in milliseconds since 1970."""
         return cls(_ENQUEUED_TIME, str(int(milliseconds)))
+
+    @classmethod
+    def from_start(cls, start: StartPosition) -> EventPosition:
+        """At a parsed position. LAST is not allowed: it needs the end of a partition."""
+        if start.kind is StartKind.EARLIEST:
+            return cls.earliest()
+        if start.kind is StartKind.SEQUENCE_NUMBER:
+            return cls.from_sequence_number(start.number, inclusive=True)
+        if start.kind is StartKind.OFFSET:
+            return cls.from_offset(start.offset, inclusive=True)
+        if start.kind is StartKind.TIME:
+            # The selector has only `>`: one millisecond less includes events of this millisecond.
+            return cls.from_enqueued_ms(max(0, start.number - 1))
+        assert start.kind is StartKind.LATEST
+        return cls.latest()
 
     @property
     def selector(self) -> str:

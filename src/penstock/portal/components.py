@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.formats.quantities import format_duration, format_integer
 from penstock.model import metrics
 from penstock.portal.html import Html, el, group
 from penstock.portal.page_request import PageRequest
-from penstock.portal.texts import format_duration, format_integer
 
 RANGES = {
     "1h": ("1 hour", 3_600_000),

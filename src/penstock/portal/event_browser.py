@@ -1,36 +1,37 @@
-"""Events, read in a visitor's place: a page of them, a search, a live tail.
+"""Reads events for the portal: a page of events, a search, a live tail.
 
-Reads go by AMQP like everybody's, as the consumer group that disturbs nobody: one without an
-exclusive reader. Nothing here waits for ever, and what is kept of a stream is bounded.
+The portal reads over AMQP, in a consumer group that has no exclusive reader. Every wait has a
+limit, and so have the events that a stream holds in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
 import msgspec
 
 from penstock.client import (
     ClientDenied,
-    EventData,
     EventHubConsumerClient,
     EventHubProducerClient,
     EventPosition,
     PartitionProperties,
+    PartitionReceiver,
     RetryPolicy,
 )
+from penstock.formats.event_view import EventView
+from penstock.formats.positions import StartKind, StartPosition
+from penstock.formats.quantities import EPOCH, MILLISECOND
 from penstock.model.errors import ArgumentError, PenstockError
+from penstock.portal.event_query import EventQuery
 from penstock.portal.field_mask import FieldMask
-from penstock.portal.finding import Wanted
 from penstock.portal.service_client import PortalServiceClient
-from penstock.portal.spans import COUNT_MAX, EventQuery
 
-STREAMS_MAX = 24  # at once, of all visitors
+STREAMS_MAX = 24  # searches and tails of all visitors
 MATCHES_MAX = 500
-_READERS_MAX = 5  # of a partition in one group, without an epoch: the service's own limit
+_READERS_MAX = 5  # readers of a partition in one group, without an epoch
 _TIMEOUT_S = 15.0
 _WAIT_S = 5.0
 _PREFETCH = 300
@@ -38,30 +39,31 @@ _QUEUE_MAX = 64
 _RETRY = RetryPolicy(retry_total=1, backoff_s=0.2)
 
 
-class EventRow(msgspec.Struct, frozen=True):
-    partition: str
-    event: EventData
+EventTest = Callable[[EventView], bool]
 
 
-class SearchResult(msgspec.Struct, frozen=True):
-    """A step of a search or a tail."""
+class SearchStep(msgspec.Struct, frozen=True):
+    """Matches of a search or a tail, and the number of events that were read so far."""
 
-    rows: list[EventRow]
+    events: list[EventView]
     scanned: int
     is_over: bool = False
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events, and where the ones before and after them are: for each partition the sequence
-    number to stay below, and the one to come after. Empty where there are none."""
+    """Events, and where the pages before and after them are.
 
-    rows: list[EventRow]
+    `older` has for each partition the sequence number to stay below, `newer` the one to come
+    after; empty if there is no such page.
+    """
+
+    events: list[EventView]
     older: dict[str, int]
     newer: dict[str, int]
 
 
 class EventBrowser:
-    """Clients for events, made when they are needed, by the namespace's own root policy."""
+    """Opens clients with the namespace's root policy for each page, search and tail."""
 
     def __init__(self, backend: PortalServiceClient, ca_file: str | None) -> None:
         self._backend = backend
@@ -74,100 +76,88 @@ class EventBrowser:
         namespace: str,
         hub: str,
         partitions: Sequence[str],
-        span: EventQuery,
+        query: EventQuery,
         count: int,
         *,
         mask: FieldMask | None,
     ) -> EventPage:
-        """At most `count` events, those of several partitions by time. Never waits for events
-        that are not there yet."""
+        """At most `count` events, ordered by time. It does not wait for new events."""
         async with self._consumer(namespace, hub) as consumer:
-            found = await asyncio.gather(
-                *(_read_some(consumer, partition, span, count) for partition in partitions)
+            pages = await asyncio.gather(
+                *(
+                    _read_partition(consumer, partition, query, count, mask)
+                    for partition in partitions
+                )
             )
-        if mask is not None:
-            mask.apply(event for each in found for event in each.events)
-        rows = [EventRow(each.partition, event) for each in found for event in each.events]
-        rows.sort(key=_by_time)
-        shown = rows[-count:] if span.is_backwards else rows[:count]
-        return _build_page(shown, found, backwards=span.is_backwards)
+        events = sorted((event for page in pages for event in page.events), key=_by_time)
+        shown = events[-count:] if query.is_backwards else events[:count]
+        return _build_page(shown, pages, backwards=query.is_backwards)
 
     async def event(
         self, namespace: str, hub: str, partition: str, number: int, *, mask: FieldMask | None
-    ) -> EventRow | None:
-        span = EventQuery("sequence", str(number))
-        for row in (await self.page(namespace, hub, [partition], span, 1, mask=mask)).rows:
-            if row.event.sequence_number == number:
-                return row
-        return None
+    ) -> EventView | None:
+        query = EventQuery(StartPosition(StartKind.SEQUENCE_NUMBER, number))
+        page = await self.page(namespace, hub, [partition], query, 1, mask=mask)
+        return next((event for event in page.events if event.sequence_number == number), None)
 
     async def search(
         self,
         namespace: str,
         hub: str,
         partitions: Sequence[str],
-        span: EventQuery,
-        wanted: Wanted | None,
+        query: EventQuery,
+        is_match: EventTest | None,
         *,
         mask: FieldMask | None,
-    ) -> list[EventRow]:
-        """All that a search would show."""
-        rows: list[EventRow] = []
-        found = self.stream(namespace, hub, partitions, span, wanted, follow=False, mask=mask)
-        async with contextlib.aclosing(found) as steps:
+    ) -> list[EventView]:
+        """All matches that a search shows."""
+        events: list[EventView] = []
+        search = self.stream(namespace, hub, partitions, query, is_match, follow=False, mask=mask)
+        async with contextlib.aclosing(search) as steps:
             async for step in steps:
-                rows += step.rows
-        rows.sort(key=_by_time)
-        return rows[:MATCHES_MAX]
+                events += step.events
+        return sorted(events, key=_by_time)[:MATCHES_MAX]
 
     async def stream(
         self,
         namespace: str,
         hub: str,
         partitions: Sequence[str],
-        span: EventQuery,
-        wanted: Wanted | None,
+        query: EventQuery,
+        is_match: EventTest | None,
         *,
         follow: bool,
         mask: FieldMask | None,
-    ) -> AsyncGenerator[SearchResult, None]:
-        """Matches as they are found, and now and then only how many were looked at. Without
-        `follow` it is over at what was the end when it began, or after `MATCHES_MAX`."""
+    ) -> AsyncGenerator[SearchStep, None]:
+        """Matches as they are found, at least one step per second.
+
+        Without `follow` it ends at the end that the partitions have now, or after `MATCHES_MAX`.
+        """
         if self._streams.locked():
-            raise ArgumentError(f"{STREAMS_MAX} searches and tails run already: stop one first.")
+            raise ArgumentError(f"{STREAMS_MAX} searches and tails are running: stop one first.")
         async with self._streams, self._consumer(namespace, hub) as consumer:
-            queue: asyncio.Queue[tuple[str, list[EventData]] | None] = asyncio.Queue(_QUEUE_MAX)
-            async with _LiveReaders(consumer, partitions, span, queue, follow=follow) as readers:
+            readers = _PartitionReaders(consumer, partitions, query, mask, follow=follow)
+            async with readers:
                 scanned = matches = 0
-                while readers.running or not queue.empty():
+                while readers.is_running:
                     try:
                         async with asyncio.timeout(1.0):
-                            got = await queue.get()
+                            received = await readers.next_events()
                     except TimeoutError:
-                        yield SearchResult([], scanned)
+                        yield SearchStep([], scanned)
                         continue
-                    if got is None:
-                        readers.finish_reader()
-                        continue
-                    partition, events = got
-                    scanned += len(events)
-                    if mask is not None:
-                        mask.apply(events)
-                    rows = [
-                        EventRow(partition, event)
-                        for event in events
-                        if wanted is None or wanted(partition, event)
-                    ]
-                    matches += len(rows)
-                    yield SearchResult(rows[:MATCHES_MAX], scanned)
+                    scanned += len(received)
+                    events = [event for event in received if is_match is None or is_match(event)]
+                    matches += len(events)
+                    yield SearchStep(events[:MATCHES_MAX], scanned)
                     if not follow and matches >= MATCHES_MAX:
                         break
-                yield SearchResult([], scanned, is_over=True)
+                yield SearchStep([], scanned, is_over=True)
 
     @contextlib.asynccontextmanager
     async def producer(self, namespace: str, hub: str) -> AsyncIterator[EventHubProducerClient]:
         async with EventHubProducerClient(
-            await self._string(namespace),
+            await self._connection_string(namespace),
             eventhub_name=hub,
             ca_file=self._ca_file,
             timeout_s=_TIMEOUT_S,
@@ -182,8 +172,8 @@ class EventBrowser:
     @contextlib.asynccontextmanager
     async def _consumer(self, namespace: str, hub: str) -> AsyncIterator[EventHubConsumerClient]:
         async with EventHubConsumerClient(
-            await self._string(namespace),
-            await self._quiet_group(namespace, hub),
+            await self._connection_string(namespace),
+            await self._choose_group(namespace, hub),
             eventhub_name=hub,
             ca_file=self._ca_file,
             timeout_s=_TIMEOUT_S,
@@ -195,144 +185,153 @@ class EventBrowser:
                 self._strings.pop(namespace, None)
                 raise
 
-    async def connection_string(self, namespace: str) -> str:
-        return await self._string(namespace)
-
-    async def group(self, namespace: str, hub: str) -> str:
-        return await self._quiet_group(namespace, hub)
-
-    async def _string(self, namespace: str) -> str:
+    async def _connection_string(self, namespace: str) -> str:
         if namespace not in self._strings:
             self._strings[namespace] = await self._backend.root_connection_string(namespace)
         return self._strings[namespace]
 
-    async def _quiet_group(self, namespace: str, hub: str) -> str:
-        """One that has no exclusive reader, and room: `portal` if there is one, else `$Default`,
-        else any. Where all are taken an operator is asked to make one."""
+    async def _choose_group(self, namespace: str, hub: str) -> str:
+        """A group without an exclusive reader that has room for another reader.
+
+        `portal` comes first, then `$Default`, then any other. Raises ArgumentError.
+        """
         rows = await self._backend.lag(namespace, hub)
         groups: dict[str, bool] = {}
         for row in rows:
             free = row["epoch"] is None and row["readers"] < _READERS_MAX
             groups[row["group"]] = groups.get(row["group"], True) and free
-        quiet = [group for group, free in groups.items() if free]
-        for favourite in ("portal", "$Default"):
-            if favourite in quiet:
-                return favourite
-        if not quiet:
+        usable = [group for group, free in groups.items() if free]
+        for preferred in ("portal", "$Default"):
+            if preferred in usable:
+                return preferred
+        if not usable:
             raise ArgumentError(
-                "Every consumer group of this event hub has an exclusive reader, beside which "
-                "nobody may read. Create a consumer group 'portal', and events are shown by it."
+                "Every consumer group of this event hub has an exclusive reader or five readers. "
+                "Create a consumer group 'portal' to see events."
             )
-        return quiet[0]
-
-
-_NEVER = datetime(1, 1, 1, tzinfo=UTC)
+        return usable[0]
 
 
 class _PartitionPage(msgspec.Struct, frozen=True):
-    """What one partition gave, of its events `first` to `last` that were in question; `begins` and
-    `ends` are what it has."""
+    """Events of one partition. `first` to `last` is the range of the query in it, `begins` to
+    `ends` what is stored."""
 
     partition: str
-    events: list[EventData]
+    events: list[EventView]
     first: int
     last: int
     begins: int
     ends: int
 
 
-async def _read_some(
-    consumer: EventHubConsumerClient, partition: str, span: EventQuery, count: int
+async def _read_partition(
+    consumer: EventHubConsumerClient,
+    partition: str,
+    query: EventQuery,
+    count: int,
+    mask: FieldMask | None,
 ) -> _PartitionPage:
-    known = await consumer.get_partition_properties(partition)
-    begins, ends = known["beginning_sequence_number"], known["last_enqueued_sequence_number"]
-    if known["is_empty"]:
+    state = await consumer.get_partition_properties(partition)
+    begins, ends = state["beginning_sequence_number"], state["last_enqueued_sequence_number"]
+    if state["is_empty"]:
         return _PartitionPage(partition, [], 0, -1, 0, -1)
-    last = await _last_within(consumer, partition, span, known)
-    position = None if last < begins else span.position(partition, last=last, count=count)
-    if position is None or not span.may_begin_before(known):
+    last = await _find_last(consumer, partition, query, state)
+    position = None if last < begins else query.position(partition, last=last)
+    if position is None or not query.has_events(state):
         return _PartitionPage(partition, [], last + 1, last, begins, ends)
-    events: list[EventData] = []
+    events: list[EventView] = []
     async with consumer.open_partition(
         partition, position, prefetch=min(count, _PREFETCH)
     ) as reader:
         while len(events) < count:
-            wait_s = _WAIT_S if not events else 1.0
-            got = await reader.receive_batch(min(count - len(events), _PREFETCH), wait_s)
-            events += [event for event in got if (event.sequence_number or 0) <= last]
-            if not got or (got[-1].sequence_number or 0) >= last:
+            received = await _receive(reader, partition, mask, _WAIT_S if not events else 1.0)
+            events += [event for event in received if event.sequence_number <= last]
+            if not received or received[-1].sequence_number >= last:
                 break
-    first = (events[0].sequence_number or 0) if events else last + 1
+    del events[count:]
+    first = events[0].sequence_number if events else last + 1
     return _PartitionPage(partition, events, first, last, begins, ends)
 
 
-async def _last_within(
-    consumer: EventHubConsumerClient, partition: str, span: EventQuery, known: PartitionProperties
+async def _receive(
+    reader: PartitionReceiver, partition: str, mask: FieldMask | None, wait_s: float
+) -> list[EventView]:
+    """The events that arrive, masked before any other code sees them."""
+    columns = await reader.receive_columns(wait_s)
+    if mask is not None:
+        mask.apply(columns)
+    return [EventView(columns, partition, row) for row in range(len(columns.bodies))]
+
+
+async def _find_last(
+    consumer: EventHubConsumerClient, partition: str, query: EventQuery, state: PartitionProperties
 ) -> int:
-    """The last sequence number that the span takes in: where it ends by time, the one before the
-    first event that was stored later, which the log knows how to find."""
-    ends, until = known["last_enqueued_sequence_number"], span.until
-    said = span.last_of(partition)
-    if said is not None:
-        ends = min(ends, said)
-    if until is None or until >= known["last_enqueued_time_utc"]:
+    """The last sequence number of the query in the partition.
+
+    If the query ends at a time, the service finds the first event that was stored later.
+    """
+    ends, until_ms = state["last_enqueued_sequence_number"], query.until_ms
+    last = query.last_of(partition)
+    if last is not None:
+        ends = min(ends, last)
+    if until_ms is None or until_ms >= (state["last_enqueued_time_utc"] - EPOCH) // MILLISECOND:
         return ends
-    later = EventPosition.from_enqueued_time(until)
+    later = EventPosition.from_enqueued_ms(until_ms)
     async with consumer.open_partition(partition, later, prefetch=1) as reader:
-        got = await reader.receive_batch(1, _WAIT_S)
-    return min(ends, (got[0].sequence_number or 0) - 1) if got else ends
+        columns = await reader.receive_columns(_WAIT_S)
+    numbers = columns.sequence_numbers
+    return min(ends, numbers[0] - 1) if numbers else ends
 
 
-def _by_time(row: EventRow) -> tuple[datetime, str]:
-    return row.event.enqueued_time or _NEVER, row.partition
+def _by_time(event: EventView) -> tuple[int, str]:
+    return event.enqueued_ms, event.partition
 
 
 def _build_page(
-    rows: list[EventRow], found: Sequence[_PartitionPage], *, backwards: bool
+    events: list[EventView], pages: Sequence[_PartitionPage], *, backwards: bool
 ) -> EventPage:
-    """The page, with the way to what is before and after it. Of a partition none of whose events
-    is shown, all that were in question come after the page, or before it."""
+    """The page with the way to older and newer events.
+
+    If a partition has no event on the page, its range is after the page, or before it.
+    """
     shown: dict[str, list[int]] = {}
-    for row in rows:
-        shown.setdefault(row.partition, []).append(row.event.sequence_number or 0)
+    for event in events:
+        shown.setdefault(event.partition, []).append(event.sequence_number)
     older, newer = {}, {}
-    for each in found:
-        numbers = shown.get(each.partition)
-        low = numbers[0] if numbers else each.last + 1 if backwards else each.first
-        high = each.last if backwards else numbers[-1] if numbers else each.first - 1
-        older[each.partition], newer[each.partition] = low, high
-    begins = {each.partition: each.begins for each in found}
-    ends = {each.partition: each.ends for each in found}
-    return EventPage(
-        rows,
-        older if any(older[name] > begins[name] for name in older) else {},
-        newer if any(newer[name] < ends[name] for name in newer) else {},
-    )
+    for page in pages:
+        numbers = shown.get(page.partition)
+        low = numbers[0] if numbers else page.last + 1 if backwards else page.first
+        high = page.last if backwards else numbers[-1] if numbers else page.first - 1
+        older[page.partition], newer[page.partition] = low, high
+    has_older = any(older[page.partition] > page.begins for page in pages)
+    has_newer = any(newer[page.partition] < page.ends for page in pages)
+    return EventPage(events, older if has_older else {}, newer if has_newer else {})
 
 
-class _LiveReaders:
-    """A task for each partition, which puts what it reads into the queue and None at its end."""
+class _PartitionReaders:
+    """One task per partition reads events into a queue, and None at its end."""
 
     def __init__(
         self,
         consumer: EventHubConsumerClient,
         partitions: Sequence[str],
-        span: EventQuery,
-        queue: asyncio.Queue[tuple[str, list[EventData]] | None],
+        query: EventQuery,
+        mask: FieldMask | None,
         *,
         follow: bool,
     ) -> None:
         self._consumer = consumer
         self._partitions = partitions
-        self._span = span
-        self._queue = queue
+        self._query = query
+        self._mask = mask
         self._follow = follow
+        self._queue: asyncio.Queue[list[EventView] | None] = asyncio.Queue(_QUEUE_MAX)
         self._tasks: list[asyncio.Task[None]] = []
         self._error: PenstockError | None = None
-        self.running = len(partitions)
+        self._running = len(partitions)
 
-    async def __aenter__(self) -> _LiveReaders:
-        self._tasks = [asyncio.create_task(self._read(each)) for each in self._partitions]
+    async def __aenter__(self) -> _PartitionReaders:
+        self._tasks = [asyncio.create_task(self._read(name)) for name in self._partitions]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -340,11 +339,19 @@ class _LiveReaders:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def finish_reader(self) -> None:
-        """One reader is done. Raises what ended it, if that was no end of the log."""
-        self.running -= 1
+    @property
+    def is_running(self) -> bool:
+        return self._running > 0 or not self._queue.empty()
+
+    async def next_events(self) -> list[EventView]:
+        """The next events; none when a reader has ended. Raises the error that ended it."""
+        events = await self._queue.get()
+        if events is not None:
+            return events
+        self._running -= 1
         if self._error is not None:
             raise self._error
+        return []
 
     async def _read(self, partition: str) -> None:
         try:
@@ -356,26 +363,26 @@ class _LiveReaders:
                 await self._queue.put(None)
 
     async def _forward(self, partition: str) -> None:
-        """Without `follow` until what was the last event, or the last of the span."""
-        known = await self._consumer.get_partition_properties(partition)
-        last = known["last_enqueued_sequence_number"]
+        """Without `follow`: up to the present end, or the end of the query."""
+        state = await self._consumer.get_partition_properties(partition)
+        last = state["last_enqueued_sequence_number"]
         if not self._follow:
-            if known["is_empty"] or not self._span.may_begin_before(known):
+            if state["is_empty"] or not self._query.has_events(state):
                 return
-            last = await _last_within(self._consumer, partition, self._span, known)
-            if last < known["beginning_sequence_number"]:
+            last = await _find_last(self._consumer, partition, self._query, state)
+            if last < state["beginning_sequence_number"]:
                 return
-        begins = self._span.position(partition, last=last, count=COUNT_MAX)
-        if begins is None:
+        position = self._query.position(partition, last=last)
+        if position is None:
             return
-        async with self._consumer.open_partition(partition, begins, prefetch=_PREFETCH) as reader:
+        async with self._consumer.open_partition(partition, position, prefetch=_PREFETCH) as reader:
             while True:
-                events = await reader.receive_batch(_PREFETCH, _WAIT_S)
+                events = await _receive(reader, partition, self._mask, _WAIT_S)
                 if not self._follow:
-                    events = [e for e in events if (e.sequence_number or 0) <= last]
+                    events = [event for event in events if event.sequence_number <= last]
                     if not events:
                         return
                 if events:
-                    await self._queue.put((partition, events))
-                if not self._follow and (events[-1].sequence_number or 0) >= last:
+                    await self._queue.put(events)
+                if not self._follow and events[-1].sequence_number >= last:
                     return

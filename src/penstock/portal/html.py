@@ -12,16 +12,12 @@ from collections.abc import Iterable
 from html import escape
 from urllib.parse import quote, urlencode
 
+from penstock.formats.body_view import escape_invisible
+
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _VOID = frozenset(("br", "hr", "img", "input", "link", "meta", "path", "circle", "rect", "line"))
 _ADDRESSES = frozenset(("href", "src", "action", "formaction"))
 _HARMLESS = re.compile(r"(https?://|/(?!/)|#|\?|$)", re.IGNORECASE)
-# What makes text run from right to left, or disappear: shown as what it is.
-INVISIBLE = re.compile(
-    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u180b-\u180e"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e01ef]"
-)
 
 
 class Html:
@@ -71,15 +67,6 @@ def group(*children: object) -> Html:
 
 def document(root: Html) -> bytes:
     return ("<!doctype html>\n" + root.text).encode("utf-8", "replace")
-
-
-def escape_invisible(text: str) -> str:
-    """Characters that hide or turn others around, as their number."""
-    return INVISIBLE.sub(lambda found: _escape_code(ord(found[0])), text)
-
-
-def _escape_code(code: int) -> str:
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def path(*segments: str, **query: object) -> str:

@@ -18,9 +18,8 @@ from playwright.sync_api import expect
 from tests.system.portal.hostile import PAYLOADS
 
 from penstock.client import EventData, EventHubProducerClient
+from penstock.formats.body_view import escape_invisible, preview
 from penstock.model.errors import PenstockError
-from penstock.portal.bodies import preview
-from penstock.portal.html import escape_invisible
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -108,7 +107,7 @@ def test_keys_properties_and_bodies_are_shown_in_the_list(
     cells: list[list[str]] = rows.evaluate_all(CELLS)
     seen = {(row[3], row[6]) for row in cells}
     for payload in PAYLOADS:
-        wanted = (parsed(payload[:KEY_MAX]), parsed(preview(EventData(payload))) or "–")
+        wanted = (parsed(payload[:KEY_MAX]), parsed(preview(payload.encode())) or "–")
         assert wanted in seen
     properties = {row[5] for row in cells}
     for payload in PAYLOADS:

@@ -18,7 +18,7 @@ from penstock.amqp.message import (
     ValueBody,
     encode_message,
 )
-from penstock.client.values import json_text, plain_text
+from penstock.formats.amqp_values import json_text, plain_text
 from penstock.kernels import ArrowColumnBuilder, ArrowColumns, KernelError, MapColumn, TextColumn
 
 PLACE: dict[Any, Any] = {

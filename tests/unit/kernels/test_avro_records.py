@@ -19,8 +19,8 @@ from penstock.amqp.message import (
     ValueBody,
     encode_message,
 )
-from penstock.cli.capture_rows import SCHEMA
-from penstock.client.values import avro_value
+from penstock.capture.container import SCHEMA
+from penstock.formats.amqp_values import avro_value
 from penstock.kernels import AvroRecordWriter, KernelError
 
 PARSED = fastavro.parse_schema(json.loads(SCHEMA))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.formats.positions import parse_log_position
 from penstock.management.errors import GroupInUse
-from penstock.management.operations.groups import LEASE_FRESH_MS, parse_position
+from penstock.management.operations.groups import LEASE_FRESH_MS
 from penstock.management.permissions import AdminRole, Forbidden
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
@@ -191,9 +192,9 @@ async def test_seek_needs_an_operator_and_is_recorded(read: Plane) -> None:
 )
 async def test_seek_to_no_position_is_an_argument_error(read: Plane, to: str) -> None:
     if to.startswith("0001"):  # before all time: the oldest event
-        assert parse_position(to).value == 0
+        assert parse_log_position(to).value == 0
         return
-    with pytest.raises(ArgumentError, match="is no position"):
+    with pytest.raises(ArgumentError, match="is not a position"):
         await read.admin.groups.seek(*GROUP, to)
 
 
@@ -207,7 +208,7 @@ async def test_seek_beyond_the_end_or_the_partitions_is_out_of_range(read: Plane
 
 
 def test_times_without_a_zone_are_utc() -> None:
-    with_zone, without = (parse_position(f"2026-11-16T08:30:00{zone}") for zone in ("Z", ""))
+    with_zone, without = (parse_log_position(f"2026-11-16T08:30:00{zone}") for zone in ("Z", ""))
     assert with_zone == without
     assert with_zone.kind is PositionKind.ENQUEUED_TIME
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.portal.html import document, el, escape_invisible, group, path
+from penstock.formats.body_view import escape_invisible
+from penstock.portal.html import document, el, group, path
 
 PAYLOADS = (
     "<script>alert(1)</script>",

@@ -1,17 +1,16 @@
-"""`penstock bench send|recv|e2e`: what this service and this machine can do."""
+"""`penstock bench send|recv|e2e`: measure what a service and this machine can do."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.command_tree import CommandGroup
+from penstock.cli.output import Format, OutputFormat, print_record
 
 if TYPE_CHECKING:
     from penstock.client.load.measurements import LatencySamples, LoadResult
@@ -21,29 +20,28 @@ app = CommandGroup("Measure publishing, delivery and latency.")
 
 _PROGRESS_FROM_S = 2.0
 _BATCHES_IN_FLIGHT = 64
-_SINGLES_IN_FLIGHT = 10_000  # the service's credit and window bound it
-
-
-class BenchOutput(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-
+_SINGLES_IN_FLIGHT = 10_000  # the service's credit and session window limit it further
 
 Hub = Annotated[str, typer.Option(help="Event hub")]
 Group = Annotated[str, typer.Option(help="Consumer group")]
 Batch = Annotated[int, typer.Option(min=1, max=10_000, help="Events per publication")]
-Connections = Annotated[int, typer.Option(min=1, max=1000)]
+Connections = Annotated[int, typer.Option(min=1, max=1000, help="Number of connections")]
+Count = Annotated[int | None, typer.Option(min=1, help="Stop after this many events")]
 InFlight = Annotated[
     int | None,
-    typer.Option(min=1, max=100_000, help="Unacknowledged each [64; 1 x: as credit allows]"),
+    typer.Option(
+        min=1,
+        max=100_000,
+        help="Unacknowledged publications per connection "
+        "[default: 64; with --batch 1 as many as the service permits]",
+    ),
 ]
 Strings = Annotated[
-    str | None, typer.Option("--connection-string", help="Instead of the service found here")
+    str | None,
+    typer.Option("--connection-string", help="Instead of the service that is found on its own"),
 ]
 Data = Annotated[Path | None, typer.Option(help="Data directory of a service on this machine")]
 Duration = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds")]
-Format = Annotated[BenchOutput, typer.Option("-o", "--output", help="table, json or jsonl")]
 
 
 @app.verb()
@@ -53,13 +51,15 @@ def send(
     batch: Batch = 100,
     in_flight: InFlight = None,
     connections: Connections = 1,
-    partition: Annotated[str | None, typer.Option(help="To one partition")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.1, help="Events a second [most]")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many events")] = None,
+    partition: Annotated[str | None, typer.Option(help="Only this partition")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.1, help="Events per second [default: no limit]")
+    ] = None,
+    count: Count = None,
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = BenchOutput.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined."""
     from penstock.cli.service_lookup import find_endpoint
@@ -74,8 +74,8 @@ def send(
         in_flight=in_flight or (_SINGLES_IN_FLIGHT if batch == 1 else _BATCHES_IN_FLIGHT),
         connections=connections,
         duration_s=duration,
-        events_max=count,
         rate=rate,
+        events_max=count,
     )
     result = _run(lambda report: publish(endpoint, load, tls=tls, report=report), duration)
     _show(f"send {batch} x {size} B", result, output)
@@ -85,16 +85,18 @@ def send(
 def recv(
     hub: Hub = "events",
     group: Group = "$Default",
-    partition: Annotated[list[str] | None, typer.Option(help="Partitions to read [0]")] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(help="Partition to read; may be repeated [default: 0]")
+    ] = None,
     connections: Connections = 1,
     credit: Annotated[int, typer.Option(min=1, max=100_000, help="Link credit")] = 20_000,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many events")] = None,
+    count: Count = None,
     duration: Duration = 60.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = BenchOutput.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Read from the start, as fast as the service delivers."""
+    """Read from the earliest event, as fast as the service delivers."""
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.consumer import receive
 
@@ -121,18 +123,18 @@ def recv(
 def e2e(
     hub: Hub = "events",
     group: Group = "$Default",
-    partition: Annotated[str, typer.Option(help="Published to and read from")] = "0",
+    partition: Annotated[str, typer.Option(help="Partition to publish to and to read")] = "0",
     size: Annotated[int, typer.Option(min=16, max=1_000_000, help="Bytes per body")] = 100,
     batch: Batch = 1,
     in_flight: InFlight = None,
-    connections: Annotated[int, typer.Option(min=1, max=1000, help="That publish")] = 1,
-    rate: Annotated[float, typer.Option(min=0.1, help="Events a second")] = 1000.0,
+    connections: Connections = 1,
+    rate: Annotated[float, typer.Option(min=0.1, help="Events per second")] = 1000.0,
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = BenchOutput.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Publish at a fixed rate, read at the same time: from sending to reading."""
+    """Publish at a fixed rate and read at the same time: latency from sending to reading."""
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.consumer import end_to_end
     from penstock.client.load.producer import LoadProfile
@@ -178,14 +180,8 @@ def _run(
             return runner.run(work(report))
 
 
-def _show(what: str, result: LoadResult, output: BenchOutput) -> None:
-    facts = _result_fields(what, result)
-    if output is BenchOutput.JSON:
-        typer.echo(json.dumps([facts]))
-    elif output is BenchOutput.JSONL:
-        typer.echo(json.dumps(facts))
-    else:
-        _print_table(facts)
+def _show(what: str, result: LoadResult, output: OutputFormat) -> None:
+    print_record(_result_fields(what, result), output)
     _exit_if_failed(result)
 
 
@@ -213,22 +209,8 @@ def _add_percentiles(facts: dict[str, object], prefix: str, latencies: LatencySa
         facts[f"{prefix}{name}_ms"] = None if value is None else round(value, 3)
 
 
-def _print_table(facts: dict[str, object]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False)
-    table.add_column("what", style="bold")
-    table.add_column("figure", justify="right")
-    for name, value in facts.items():
-        if value is not None:
-            figure = f"{value:,}" if isinstance(value, int | float) else str(value)
-            table.add_row(name.replace("_", " "), figure)
-    Console().print(table)
-
-
 def _exit_if_failed(result: LoadResult) -> None:
-    """Figures were shown; a script must still notice that not everything was taken."""
+    """Set the exit code of the first refused publication; the results are printed before."""
     from penstock.amqp.performatives import Error
     from penstock.cli.app import exit_code
     from penstock.client.errors import condition_error

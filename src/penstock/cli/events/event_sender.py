@@ -1,7 +1,7 @@
-"""How commands publish: batch by batch in order, patient with a busy service, at a pace.
+"""Publishes events in order, at a rate, and waits while the service is busy or away.
 
-One batch is on its way while the next is filled: the order of the input is the order in each
-partition, whatever is refused and sent again.
+One batch is being sent while the next one is filled. The order of the input is the order in each
+partition, also when a batch is refused and sent again.
 """
 
 from __future__ import annotations
@@ -10,58 +10,130 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.amqp.encoder import encode
+from penstock.amqp.types import Symbol
+from penstock.cli.option_parsers import parse_duration
 from penstock.cli.progress_bar import ProgressBar
 from penstock.client.errors import ClientError, ClientThrottled, ClientTooLarge
+from penstock.client.event_data import ReceivedEvent
 from penstock.client.retry import RetryPolicy
+from penstock.formats.event_sections import (
+    PARTITION_KEY,
+    EventContent,
+    EventSections,
+    join_map,
+    own_annotations,
+    split_map,
+)
+from penstock.kernels import Columns
 from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
-    from penstock.cli.sections import EventCopy
-    from penstock.client import EventData, EventDataBatch, EventHubProducerClient
+    from penstock.client import EventDataBatch, EventHubProducerClient
 
 T = TypeVar("T")
 
 BATCH_EVENTS = 5000
-_BATCHES_A_SECOND = 20  # at a --rate, so that it looks like one
+_BATCHES_PER_SECOND = 20  # with --rate: small batches spread the events evenly
+_ANNOTATIONS = b"\x00\x53\x72"
 _PAUSES = RetryPolicy(backoff_s=0.5, backoff_max_s=4.0)
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|sec|second|m|min|minute|h|hour))?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
+
+def parse_rate(text: str | float) -> float:
+    """Events per second: `1000/s`, `60/min`. Raises typer.BadParameter."""
+    match = _RATE.fullmatch(str(text).strip())
+    if match is None or float(match[1]) <= 0:
+        raise typer.BadParameter(f"'{text}' is not a rate. Examples: 1000/s, 60/min.")
+    return float(match[1]) / _SECONDS[(match[2] or "s")[0]]
+
+
 RateOption = Annotated[
-    str | None, typer.Option("--rate", metavar="N/s", help="1000/s, 60/min [default: most]")
+    float | None,
+    typer.Option(
+        "--rate",
+        metavar="N/s",
+        parser=parse_rate,
+        help="At most this many events per second (1000/s, 60/min) [default: no limit]",
+    ),
 ]
 BatchOption = Annotated[
-    int, typer.Option("--batch", min=1, max=60_000, help="At most so many events in a publication")
+    int, typer.Option("--batch", min=1, max=60_000, help="At most this many events per publication")
 ]
 PatienceOption = Annotated[
-    str,
+    float,
     typer.Option(
         "--patience",
         metavar="TIME",
-        help="Try again for so long when the service is busy or away, then give up",
+        parser=parse_duration,
+        show_default=False,
+        help="Give up when the service is busy or away for longer than this [default: 60s]",
     ),
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No bar, and no summary at the end")
+    bool, typer.Option("--quiet", "-q", help="Show neither a progress bar nor a summary")
 ]
+PATIENCE_S = 60.0
 
 
-def parse_rate(text: str | None) -> float | None:
-    """Events a second. Raises typer.BadParameter."""
-    if text is None:
-        return None
-    found = _RATE.fullmatch(text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise typer.BadParameter(f"'{text}' is no rate: 1000/s or 60/min are.", param_hint="--rate")
-    return float(found[1]) / _SECONDS[(found[2] or "s")[0]]
+class EventCopy(ReceivedEvent):
+    """An event that is published with the bytes of the sections that it had before."""
+
+    __slots__ = ("_annotations", "partition")
+
+    def __init__(self, content: EventContent) -> None:
+        sections, key = content.sections, content.key
+        super().__init__(
+            -1, "", 0, key, content.body, sections.properties, b"", sections.fields, content.kind
+        )
+        self.partition = content.partition
+        self._annotations = _annotations_section(sections.annotations, key)
+
+    def append_to(self, out: bytearray, annotations: bytes) -> None:
+        super().append_to(out, self._annotations)
+
+
+def copy_events(columns: Columns, partition: str) -> list[EventCopy]:
+    """A copy of each row."""
+    rows = zip(
+        columns.bodies,
+        columns.properties,
+        columns.message_properties,
+        columns.system,
+        columns.partition_keys,
+        columns.body_kinds,
+        strict=True,
+    )
+    return [
+        EventCopy(
+            EventContent(
+                body,
+                EventSections(properties, fields, own_annotations(system, key)),
+                key,
+                kind,
+                partition,
+            )
+        )
+        for body, properties, fields, system, key, kind in rows
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _annotations_section(annotations: bytes, key: str | None) -> bytes:
+    pairs = split_map(annotations) if annotations else []
+    if key is not None:
+        pairs.append(encode(Symbol(PARTITION_KEY)) + encode(key))
+    return _ANNOTATIONS + join_map(pairs) if pairs else b""
 
 
 class PublishRate:
-    """Lets so many events through in a second; None lets all."""
+    """Delays events to `rate` per second. None means no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -70,20 +142,25 @@ class PublishRate:
     def batch_events(self, most: int) -> int:
         if self._rate is None:
             return most
-        return max(1, min(most, int(self._rate / _BATCHES_A_SECOND)))
+        return max(1, min(most, int(self._rate / _BATCHES_PER_SECOND)))
 
     async def wait(self, events: int) -> None:
         if self._rate is None:
             return
         now = asyncio.get_running_loop().time()
-        due = now if self._due_s is None else max(self._due_s, now - 1.0)  # late: catch up a little
+        # After a delay of the service, at most one second of events is caught up.
+        due = now if self._due_s is None else max(self._due_s, now - 1.0)
         self._due_s = due + events / self._rate
         if due > now:
             await asyncio.sleep(due - now)
 
 
 class EventSender:
-    """Sends batches one after the other; counts what is stored."""
+    """Sends batches one after the other and counts the stored events.
+
+    A batch that the service refuses as busy, or that gets no answer, is sent again until
+    `patience_s` seconds have passed since the first failure.
+    """
 
     def __init__(
         self,
@@ -104,21 +181,23 @@ class EventSender:
     async def create_batch(
         self, *, partition_id: str | None = None, partition_key: str | None = None
     ) -> EventDataBatch:
-        async def create() -> EventDataBatch:
-            return await self._producer.create_batch(
+        return await self._retry(
+            lambda: self._producer.create_batch(
                 partition_id=partition_id, partition_key=partition_key
             )
-
-        return await self._patiently(create)
+        )
 
     async def begin(self, batch: EventDataBatch, size: int) -> None:
-        """Send it when the one before is stored. `size` is that of its bodies."""
+        """Wait until the previous batch is stored, then start to send this one.
+
+        `size` is the number of bytes in its bodies.
+        """
         await self.finish()
         await self._pace.wait(len(batch))
         self._sending = asyncio.create_task(self.send(batch, size))
 
     async def finish(self) -> None:
-        """Until what was begun is stored. Raises what became of it."""
+        """Wait until the last batch is stored. Raises the error of its sending."""
         sending, self._sending = self._sending, None
         if sending is not None:
             try:
@@ -128,22 +207,19 @@ class EventSender:
                 raise
 
     async def send(self, batch: EventDataBatch, size: int) -> None:
-        async def once() -> None:
-            await self._producer.send_batch(batch)
-
-        await self._patiently(once, batch)
+        await self._retry(lambda: self._producer.send_batch(batch), batch)
         self._counter.add(len(batch), size)
 
-    async def _patiently(
+    async def _retry(
         self, act: Callable[[], Awaitable[T]], batch: EventDataBatch | None = None
     ) -> T:
-        """Again and again until patience ends, or what failed would fail for ever."""
+        """Call `act` until it succeeds, fails for good, or the patience ends."""
         loop = asyncio.get_running_loop()
         first_s: float | None = None
         tries = 0
         while True:
             try:
-                done = await act()
+                result = await act()
             except ClientError as error:
                 tries += 1
                 now = loop.time()
@@ -153,31 +229,34 @@ class EventSender:
                     raise
                 if batch is not None and self._on_retry is not None:
                     self._on_retry(batch)
-                self._counter.note(_why(error, pause_s))
+                self._counter.note(_describe_retry(error, pause_s))
                 await asyncio.sleep(pause_s)
             else:
                 if tries:
                     self._counter.note("")
-                return done
+                return result
 
 
-def _why(error: ClientError, pause_s: float) -> str:
+def _describe_retry(error: ClientError, pause_s: float) -> str:
     if isinstance(error, ClientThrottled):
-        return f"the service is busy, again in {pause_s:.0f} s"
-    return f"{error} Again in {pause_s:.1f} s."
+        return f"the service is busy, next attempt in {pause_s:.0f} s"
+    return f"{error} Next attempt in {pause_s:.1f} s."
 
 
 def event_too_large(what: str, size: int, batch: EventDataBatch) -> ClientTooLarge:
-    """Of an event that no batch can hold."""
+    """The error for an event that no batch can hold."""
     return ClientTooLarge(
-        f"{what} is larger than the service takes at once: it has {size:,} bytes or more, and with "
-        f"what belongs to it {batch.max_size_in_bytes:,} are allowed."
+        f"{what} is too large: its body has {size:,} bytes or more. The limit with properties is "
+        f"{batch.max_size_in_bytes:,} bytes."
     )
 
 
 class PartitionRouter:
-    """Sends copies of events: keys decide the partition, as the service's own hash does; without
-    one it is the partition where the event was, or the one that is named."""
+    """Sends copies of events to the partitions where they belong.
+
+    An event with a partition key goes to the key's partition, by the service's own hash. An event
+    without one goes to the partition from which it was copied. `only` overrides both.
+    """
 
     def __init__(
         self,
@@ -189,12 +268,12 @@ class PartitionRouter:
     ) -> None:
         self._publisher = publisher
         self._ids = partition_ids
-        self._known = frozenset(partition_ids)
+        self._id_set = frozenset(partition_ids)
         self._only = only
         self._batch_events = batch_events
 
     async def send(self, events: Iterable[EventCopy]) -> None:
-        """All of them; those of one partition in their order."""
+        """Send all events. The order within each target partition is kept."""
         lanes: dict[str | None, list[EventCopy]] = {}
         for event in events:
             lanes.setdefault(self.target(event), []).append(event)
@@ -207,7 +286,7 @@ class PartitionRouter:
             return self._only
         if event.partition_key is not None:
             return self._ids[partition_for_key(event.partition_key, len(self._ids))]
-        if event.partition in self._known or event.partition is None:
+        if event.partition in self._id_set or event.partition is None:
             return event.partition
         if event.partition.isdigit():
             return self._ids[int(event.partition) % len(self._ids)]
@@ -222,11 +301,7 @@ class PartitionRouter:
                     raise event_too_large("An event", len(event.body), batch)
                 await self._publisher.begin(batch, size)
                 batch, size = await self._publisher.create_batch(partition_id=target), 0
-                _add(batch, event)
+                if not batch.try_add(event):
+                    raise event_too_large("An event", len(event.body), batch)
             size += len(event.body)
         await self._publisher.begin(batch, size)
-
-
-def _add(batch: EventDataBatch, event: EventData) -> None:
-    if not batch.try_add(event):
-        raise event_too_large("An event", len(event.body), batch)

@@ -1,55 +1,66 @@
-"""`penstock export HUB FILE` and `penstock import HUB FILE`: Avro as of Capture, or JSON lines."""
+"""`penstock export HUB FILE` and `penstock import HUB FILE`: Capture's Avro, or JSON lines."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.avro import AvroContainerWriter, read_container
-from penstock.cli.capture_rows import SCHEMA, capture_record_reader, encode_capture_records
+from penstock.capture.container import (
+    MAGIC,
+    SCHEMA,
+    SYNC_BYTES,
+    AvroContainerReader,
+    DamagedAvroFile,
+    encode_block_header,
+    encode_header,
+)
+from penstock.capture.records import read_capture_records
 from penstock.cli.confirm import DryRun
+from penstock.cli.events.event_range import (
+    EARLIEST,
+    LATEST,
+    FromOption,
+    Partitions,
+    ToOption,
+    resolve_ranges,
+    select_partitions,
+)
 from penstock.cli.events.event_sender import (
     BATCH_EVENTS,
+    PATIENCE_S,
     BatchOption,
+    EventCopy,
     EventSender,
     PartitionRouter,
     PatienceOption,
     PublishRate,
     QuietOption,
     RateOption,
-    parse_rate,
 )
+from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, with_events
 from penstock.cli.output import print_message
-from penstock.cli.places import (
-    FromOption,
-    Partitions,
-    ToOption,
-    parse_position,
-    resolve_ranges,
-    select_partitions,
-)
 from penstock.cli.progress_bar import ProgressBar
-from penstock.cli.records import read_line, to_json_lines, to_records
-from penstock.cli.sections import EventCopy, InvalidEvent
 from penstock.cli.service_options import HubName
 from penstock.cli.stdio import ignore_broken_pipe
-from penstock.cli.units import parse_seconds
-
-if TYPE_CHECKING:
-    from penstock.kernels import Columns
+from penstock.formats.amqp_values import InvalidEvent
+from penstock.formats.avro import encode_capture_records, parse_capture_record
+from penstock.formats.event_record import read_line, to_json_lines
+from penstock.kernels import Columns
 
 _STDIO = Path("-")
-_MAGIC = b"Obj\x01"
 _CHUNK_EVENTS = 5000
-_LINE_BYTES_MAX = 64 * 1024 * 1024  # a body of 1 MB as base64, and all that belongs to it
+_LINE_BYTES_MAX = 64 * 1024 * 1024  # more than a body of 1 MB as base64 with its properties
+_DEFLATE_LEVEL = 6
 
 
 class FileFormat(StrEnum):
@@ -58,7 +69,7 @@ class FileFormat(StrEnum):
 
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="With .avro or .jsonl at its end; - is a pipe")
+    Path, typer.Argument(metavar="FILE", help="A name that ends in .avro or .jsonl; - for a pipe")
 ]
 
 
@@ -67,43 +78,42 @@ def export(
     wire: EventsEndpoint,
     hub: HubName,
     file: FileArgument,
-    from_: FromOption = "earliest",
-    to: ToOption = "latest",
+    from_: FromOption = EARLIEST,
+    to: ToOption = LATEST,
     partition: Partitions = None,
-    group: Annotated[str, typer.Option("--group", "-g", help="Consumer group")] = "$Default",
+    group: GroupOption = "$Default",
     format_: Annotated[
-        FileFormat | None, typer.Option("--format", help="Where the name does not say it")
+        FileFormat | None, typer.Option("--format", help="If the file name does not tell it")
     ] = None,
     deflate: Annotated[bool, typer.Option("--deflate", help="Avro: compress the blocks")] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Write over a file")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write events into a file: Avro as of Capture, or JSON lines.
+    """Write events to a file: Avro records like Capture's, or JSON lines.
 
-    What is there now, from --from on and before --to, partition by partition. The file appears
-    when it is whole. `penstock import` publishes it again, byte for byte.
+    The file gets the events that are stored now, from --from up to and without --to, partition by
+    partition. It appears when it is complete. `penstock import` publishes it again, byte for byte.
     """
-    start, stop = parse_position(from_), parse_position(to, option="--to")
-    kind = format_ or _kind(file)
+    file_format = format_ or _choose_format(file)
     if file != _STDIO and file.exists() and not force:
-        raise typer.BadParameter(f"{file} is there already: say --force to write over it.")
+        raise typer.BadParameter(f"{file} exists. --force replaces it.")
     counter = ProgressBar("Exported", total=0, quiet=quiet)
 
     async def work(write: Callable[[Columns, str], None]) -> None:
         async with wire.consumer(hub, group) as consumer:
             ids = await select_partitions(consumer, partition)
-            planned = await resolve_ranges(consumer, ids, start, stop)
-            counter.expect(sum(each.events for each in planned))
-            for span in planned:
-                found = consumer.read_range(span.partition, span.first, span.stop - 1)
-                async with aclosing(found):
-                    async for columns in found:
+            ranges = await resolve_ranges(consumer, ids, from_, to)
+            counter.expect(sum(span.events for span in ranges))
+            for span in ranges:
+                chunks = consumer.read_range(span.partition, span.first, span.stop - 1)
+                async with aclosing(chunks):
+                    async for columns in chunks:
                         write(columns, span.partition)
                         counter.add(len(columns.bodies), sum(map(len, columns.bodies)))
 
     try:
         with counter, _open_target(file) as target:
-            run(work(_writer(target, kind, deflate=deflate)))
+            run(work(_open_writer(target, file_format, deflate=deflate)))
     except BrokenPipeError:
         ignore_broken_pipe()
         return
@@ -117,37 +127,37 @@ def import_(
     file: FileArgument,
     partition: Annotated[
         str | None,
-        typer.Option("--partition", "-p", metavar="N", help="All of them to this one"),
+        typer.Option("--partition", "-p", metavar="N", help="Publish all events to this partition"),
     ] = None,
     batch: BatchOption = BATCH_EVENTS,
     rate: RateOption = None,
-    patience: PatienceOption = "60s",
+    patience: PatienceOption = PATIENCE_S,
     quiet: QuietOption = False,
     dry_run: DryRun = False,
 ) -> None:
     """Publish the events of a file.
 
-    One of `penstock export` or `tail -o jsonl`, or an Avro file of Event Hubs Capture. Events with
-    a key go where it leads, others to the partition they came from, where that is known.
+    The file is from `penstock export` or `tail -o jsonl`, or an Avro file of Event Hubs Capture.
+    Events with a key go to the partition of the key, others to the partition from which they came,
+    if the file tells it.
     """
-    pace = PublishRate(parse_rate(rate))
-    patience_s = parse_seconds(patience, option="--patience")
+    pace = PublishRate(rate)
     counter = ProgressBar("Read" if dry_run else "Imported", quiet=quiet)
 
     async def work(source: BinaryIO) -> None:
         if dry_run:
-            for events in _events(source, file):
-                counter.add(len(events), sum(len(each.body) for each in events))
+            for events in _read_events(source, file):
+                counter.add(len(events), sum(len(event.body) for event in events))
             return
         async with wire.producer(hub) as producer:
             ids = await producer.get_partition_ids()
             if partition is not None and partition not in ids:
                 raise typer.BadParameter(f"'{hub}' has no partition '{partition}'.")
-            publisher = EventSender(producer, counter, patience_s=patience_s, pace=pace)
+            publisher = EventSender(producer, counter, patience_s=patience, pace=pace)
             router = PartitionRouter(
                 publisher, ids, only=partition, batch_events=pace.batch_events(batch)
             )
-            for events in _events(source, file):
+            for events in _read_events(source, file):
                 await router.send(events)
 
     try:
@@ -159,54 +169,61 @@ def import_(
             run(work(source))
     except BaseException:
         if counter.events and not dry_run:
-            print_message(f"Events that were imported before this: {counter.events:,}.")
+            print_message(f"Events imported before this error: {counter.events:,}.")
         raise
     counter.tell()
     if dry_run:
-        print_message(f"All of them can go into '{hub}'. Dry run: nothing was done.")
+        print_message(f"All events can be imported into '{hub}'. Dry run: nothing was published.")
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
-def _kind(file: Path) -> FileFormat:
+def _choose_format(file: Path) -> FileFormat:
     suffix = file.suffix.lower()
     if suffix == ".avro":
         return FileFormat.AVRO
     if suffix in (".jsonl", ".ndjson") or file == _STDIO:
         return FileFormat.JSONL
-    raise typer.BadParameter(f"{file} ends neither in .avro nor in .jsonl: say --format.")
+    raise typer.BadParameter(f"{file} ends neither in .avro nor in .jsonl: add --format.")
 
 
-def _writer(target: BinaryIO, kind: FileFormat, *, deflate: bool) -> Callable[[Columns, str], None]:
-    if kind is FileFormat.JSONL:
-        return lambda columns, partition: _write_output(
-            target, to_json_lines(to_records(columns, partition))
-        )
-    container = AvroContainerWriter(target, SCHEMA, deflate=deflate)
-    return lambda columns, partition: container.write_block(
-        len(columns.bodies), encode_capture_records(columns, partition)
-    )
+def _open_writer(
+    target: BinaryIO, file_format: FileFormat, *, deflate: bool
+) -> Callable[[Columns, str], None]:
+    """Write the header of the file; return the function that writes a chunk of events."""
+    sync = os.urandom(SYNC_BYTES)
+    if file_format is FileFormat.AVRO:
+        target.write(encode_header(sync, deflate=deflate))
 
+    def write(columns: Columns, partition: str) -> None:
+        rows = range(len(columns.bodies))
+        if file_format is FileFormat.JSONL:
+            target.write(to_json_lines(columns, partition, rows))
+        elif rows:
+            records = encode_capture_records(columns, partition, rows)
+            if deflate:
+                compressor = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, -15)
+                records = compressor.compress(records) + compressor.flush()
+            target.write(encode_block_header(len(rows), len(records)) + records + sync)
 
-def _write_output(target: BinaryIO, data: bytes) -> None:
-    target.write(data)
+    return write
 
 
 @contextmanager
 def _open_target(file: Path) -> Iterator[BinaryIO]:
-    """A file that appears whole, or not at all; events are for their owner's eyes."""
+    """A file that appears complete or not at all, and that only its owner may read."""
     if file == _STDIO:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        opened = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(opened, "wb", buffering=1024 * 1024) as target:
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=1024 * 1024) as target:
             yield target
             target.flush()
-            os.fsync(opened)
+            os.fsync(descriptor)
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
@@ -215,25 +232,41 @@ def _open_target(file: Path) -> Iterator[BinaryIO]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
-    """The file's events, some at a time. A BadEvent says where."""
-    head = source.peek(len(_MAGIC))[: len(_MAGIC)]  # type: ignore[attr-defined]  # buffered both
-    yield from _avro_events(source, file) if head == _MAGIC else _line_events(source, file)
+def _read_events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
+    """The events of the file in chunks. Raises InvalidEvent, which names the line or event."""
+    head = source.peek(len(MAGIC))[: len(MAGIC)]  # type: ignore[attr-defined]  # it is buffered
+    yield from _read_avro(source, file) if head == MAGIC else _read_lines(source, file)
 
 
-def _avro_events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
-    before = 0
+def _read_avro(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
+    count_before = 0
     try:
-        schema, blocks = read_container(source)
-        read = capture_record_reader(schema)
-        for count, block in blocks:
-            yield read(count, block)
-            before += count
-    except InvalidEvent as error:
-        raise InvalidEvent(f"{file}, behind event {before:,}: {error}.") from None
+        container = AvroContainerReader(source)
+        if _schema_fields(container.schema) != _CAPTURE_FIELDS:
+            raise InvalidEvent("its Avro schema is not that of Event Hubs Capture.")
+        for count, block in container.blocks():
+            yield [
+                EventCopy(parse_capture_record(record.system, record.properties, record.body))
+                for record in read_capture_records(count, block)
+            ]
+            count_before += count
+    except (InvalidEvent, DamagedAvroFile) as error:
+        text = str(error).removesuffix(".")
+        raise InvalidEvent(f"{file}, after event {count_before:,}: {text}.") from None
 
 
-def _line_events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
+def _schema_fields(schema: object) -> object:
+    """The names and types of the fields: names of the record itself do not matter."""
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
+        return None
+    return [(field.get("name"), field.get("type")) for field in fields]
+
+
+_CAPTURE_FIELDS = _schema_fields(json.loads(SCHEMA))
+
+
+def _read_lines(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
     events: list[EventCopy] = []
     number = 0
     while line := source.readline(_LINE_BYTES_MAX):
@@ -241,9 +274,10 @@ def _line_events(source: BinaryIO, file: Path) -> Iterator[list[EventCopy]]:
         if not line.strip():
             continue
         try:
-            events.append(read_line(line))
+            events.append(EventCopy(read_line(line)))
         except InvalidEvent as error:
-            raise InvalidEvent(f"{file}, line {number}: {error}.") from None
+            text = str(error).removesuffix(".")
+            raise InvalidEvent(f"{file}, line {number}: {text}.") from None
         if len(events) >= _CHUNK_EVENTS:
             yield events
             events = []

@@ -1,37 +1,34 @@
-"""`penstock soak --minutes N`: publish and read for a long time, and check every event."""
+"""`penstock soak --minutes N`: publish and read for a long time and check every event."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from penstock.cli.events.event_sender import (
-    EventSender,
-    PatienceOption,
-    PublishRate,
-    QuietOption,
-    RateOption,
-    parse_rate,
-)
-from penstock.cli.events.soak_check import PartitionChecker, SoakFindings
-from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
-from penstock.cli.places import (
+from penstock.cli.events.event_range import (
+    LATEST,
     Partitions,
-    Position,
-    PositionKind,
     position_before_sequence,
     resolve_ranges,
     select_partitions,
 )
+from penstock.cli.events.event_sender import (
+    EventSender,
+    PublishRate,
+    QuietOption,
+    RateOption,
+)
+from penstock.cli.events.tail import GroupOption
+from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
+from penstock.cli.option_parsers import parse_duration
+from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.progress_bar import ProgressBar
-from penstock.cli.units import parse_seconds
 from penstock.client.event_data import EventData
 from penstock.client.retry import RetryPolicy
 from penstock.model.errors import PenstockError
@@ -39,9 +36,11 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.client import EventDataBatch, EventHubConsumerClient, EventHubProducerClient
 
-_PATIENT = RetryPolicy(retry_total=1000, backoff_s=0.5, backoff_max_s=4.0)
-_SILENCE_S = 3600.0  # a reader waits; others decide for how long
+_READ_RETRY = RetryPolicy(retry_total=1000, backoff_s=0.5, backoff_max_s=4.0)
+_WAIT_S = 3600.0  # the end of the run stops a reader, not a lack of events
 _BATCH_EVENTS = 1000
+_MISSING_MAX = 1_000_000  # missing numbers that are remembered; others count as doubled
+_FAULTS = ("lost", "doubled", "disordered", "gaps", "damaged")
 
 
 class SoakFailed(PenstockError):
@@ -63,51 +62,63 @@ class _SoakOptions(msgspec.Struct, frozen=True):
 def soak(
     wire: EventsEndpoint,
     hub: Annotated[str, typer.Option("--hub", help="Event hub to publish to")] = "events",
-    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="How long")] = 10.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Length of the run")] = 10.0,
     hours: Annotated[
-        float | None, typer.Option("--hours", min=0.01, help="How long, instead of --minutes")
+        float | None,
+        typer.Option("--hours", min=0.01, help="Length of the run, instead of --minutes"),
     ] = None,
-    rate: RateOption = "1000/s",
-    size: Annotated[int, typer.Option(min=0, max=250_000, help="Bytes per body, at least")] = 200,
+    rate: RateOption = 1000.0,
+    size: Annotated[int, typer.Option(min=0, max=250_000, help="Minimum bytes per body")] = 200,
     partition: Partitions = None,
-    group: Annotated[str, typer.Option("--group", "-g", help="Consumer group")] = "$Default",
+    group: GroupOption = "$Default",
     idempotent: Annotated[
         bool,
         typer.Option(
             "--idempotent/--no-idempotent",
-            help="An idempotent producer: what is sent again must not be there twice",
+            help="With an idempotent producer, events that are sent again must be stored once",
         ),
     ] = True,
-    patience: PatienceOption = "5m",
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--patience",
+            metavar="TIME",
+            parser=parse_duration,
+            show_default=False,
+            help="Give up when the service is busy or away for longer than this [default: 5m]",
+        ),
+    ] = 300.0,
     quiet: QuietOption = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Publish and read for a long time, and check every event.
 
-    All partitions at once: each event must come exactly once, in order, as it was sent, and
-    sequence numbers may leave none out. The service may be restarted meanwhile. Exit code 1 when
-    anything is wrong. Ctrl-C ends it early, with the findings so far.
+    All partitions are used at once. Each event must be received exactly once, in order and
+    unchanged, and sequence numbers must have no gaps. The service may restart during the run. The
+    exit code is 1 if a check fails. Ctrl-C ends the run early with the findings so far.
     """
     job = _SoakOptions(
         hub=hub,
         group=group,
         seconds=hours * 3600 if hours is not None else minutes * 60,
-        rate=parse_rate(rate),
+        rate=rate,
         size=size,
         partitions=partition,
         idempotent=idempotent,
-        patience_s=parse_seconds(patience, option="--patience"),
+        patience_s=patience,
     )
     counter = ProgressBar("Published", quiet=quiet)
     with counter:
         findings = run(_soak(wire, job, counter))
     counter.tell()
-    print_rows([msgspec.structs.asdict(each) for each in findings], output, title="Partitions")
-    bad = [each.partition for each in findings if not each.is_clean]
-    if bad:
-        raise SoakFailed(f"The service did not keep its promises in partition {', '.join(bad)}.")
-    received = sum(each.received for each in findings)
-    print_message(f"{received:,} events came exactly once and in order.")
+    print_rows(
+        [msgspec.structs.asdict(finding) for finding in findings], output, title="Partitions"
+    )
+    failed = [finding.partition for finding in findings if not finding.is_clean]
+    if failed:
+        raise SoakFailed(f"Events were lost or changed in partition {', '.join(failed)}.")
+    received = sum(finding.received for finding in findings)
+    print_message(f"{received:,} events were received exactly once and in order.")
 
 
 async def _soak(
@@ -120,43 +131,43 @@ async def _soak(
     with suppress(NotImplementedError):  # Windows
         loop.add_signal_handler(signal.SIGINT, stopping.set)
     async with (
-        wire.consumer(job.hub, job.group, retry=_PATIENT) as consumer,
+        wire.consumer(job.hub, job.group, retry=_READ_RETRY) as consumer,
         wire.producer(job.hub, idempotent=job.idempotent) as producer,
         AsyncExitStack() as stack,
     ):
-        async with wire.consumer(job.hub, job.group) as asked:
-            ids = await select_partitions(asked, job.partitions)
-            found = await resolve_ranges(
-                asked, ids, Position(PositionKind.LATEST), Position(PositionKind.LATEST)
-            )
+        async with wire.consumer(job.hub, job.group) as starter:
+            ids = await select_partitions(starter, job.partitions)
+            ranges = await resolve_ranges(starter, ids, LATEST)
         run_id = secrets.token_hex(8)
-        soaking = [_SoakRun(PartitionChecker(each.partition, run_id, job.size)) for each in found]
+        runs = [
+            _PartitionRun(PartitionChecker(span.partition, run_id, job.size)) for span in ranges
+        ]
         reading = [
-            asyncio.create_task(each.read(consumer, span.first, stack))
-            for each, span in zip(soaking, found, strict=True)
+            asyncio.create_task(partition_run.read(consumer, span.first, stack))
+            for partition_run, span in zip(runs, ranges, strict=True)
         ]
         try:
             rate = None if job.rate is None else job.rate / len(ids)
             publishing = (
-                each.publish(producer, counter, job, PublishRate(rate), stopping)
-                for each in soaking
+                partition_run.publish(producer, counter, job, PublishRate(rate), stopping)
+                for partition_run in runs
             )
-            ended = asyncio.create_task(_after(job.seconds, stopping))
-            await _until_failure(run_together(*publishing), reading)
-            ended.cancel()
-            await _until_complete(soaking, reading, job.patience_s)
+            timer = asyncio.create_task(_stop_after(job.seconds, stopping))
+            await _run_until_failure(run_together(*publishing), reading)
+            timer.cancel()
+            await _wait_until_complete(runs, reading, job.patience_s)
         finally:
             for task in reading:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
-    return [each.lane.finish() for each in soaking]
+    return [partition_run.checker.finish() for partition_run in runs]
 
 
-class _SoakRun:
-    """One partition: who publishes to it, and who reads it."""
+class _PartitionRun:
+    """Publishes to one partition and reads it."""
 
-    def __init__(self, lane: PartitionChecker) -> None:
-        self.lane = lane
+    def __init__(self, checker: PartitionChecker) -> None:
+        self.checker = checker
         self.complete = asyncio.Event()
 
     async def publish(
@@ -167,70 +178,168 @@ class _SoakRun:
         pace: PublishRate,
         stopping: asyncio.Event,
     ) -> None:
-        lane, sent = self.lane, 0
+        checker, sent = self.checker, 0
 
-        def again(batch: EventDataBatch) -> None:
+        def on_retry(batch: EventDataBatch) -> None:
             if not job.idempotent:
-                lane.count_resent(sent, len(batch))
+                checker.count_resent(sent, len(batch))
 
-        publisher = EventSender(producer, counter, patience_s=job.patience_s, on_retry=again)
+        publisher = EventSender(producer, counter, patience_s=job.patience_s, on_retry=on_retry)
         events = pace.batch_events(_BATCH_EVENTS)
         while not stopping.is_set():
             await pace.wait(events)
-            batch = await publisher.create_batch(partition_id=lane.findings.partition)
-            bodies = lane.bodies(events)
+            batch = await publisher.create_batch(partition_id=checker.findings.partition)
+            bodies = checker.bodies(events)
             for body in bodies:
                 batch.add(EventData(body))
             await publisher.send(batch, sum(map(len, bodies)))
-            lane.count_sent(len(bodies))
+            checker.findings.sent += len(bodies)
             sent += len(bodies)
 
     async def read(
         self, consumer: EventHubConsumerClient, first: int, stack: AsyncExitStack
     ) -> None:
         reader = consumer.open_partition(
-            self.lane.findings.partition, position_before_sequence(first)
+            self.checker.findings.partition, position_before_sequence(first)
         )
         await stack.enter_async_context(reader)
         while True:
-            columns = await reader.receive_columns(_SILENCE_S)
-            self.lane.check_received(columns.sequence_numbers, columns.bodies)
-            self.look()
+            columns = await reader.receive_columns(_WAIT_S)
+            self.checker.check_received(columns.sequence_numbers, columns.bodies)
+            self.update_complete()
 
-    def look(self) -> None:
-        (self.complete.set if self.lane.is_complete else self.complete.clear)()
+    def update_complete(self) -> None:
+        (self.complete.set if self.checker.is_complete else self.complete.clear)()
 
 
-async def _after(seconds_: float, stopping: asyncio.Event) -> None:
-    await asyncio.sleep(seconds_)
+async def _stop_after(seconds: float, stopping: asyncio.Event) -> None:
+    await asyncio.sleep(seconds)
     stopping.set()
 
 
-async def _until_failure(
+async def _run_until_failure(
     work: Coroutine[Any, Any, None], reading: list[asyncio.Task[None]]
 ) -> None:
-    """Until the work is done; a reader that fails ends it."""
-    publishing = asyncio.create_task(work)
-    await asyncio.wait((publishing, *reading), return_when=asyncio.FIRST_COMPLETED)
-    for each in reading:
-        if each.done():
-            publishing.cancel()
-            await asyncio.gather(publishing, return_exceptions=True)
-            await each
-    await publishing
+    """Run `work` to its end. Raises the error of a reader that fails before."""
+    working = asyncio.create_task(work)
+    await asyncio.wait((working, *reading), return_when=asyncio.FIRST_COMPLETED)
+    for reader in reading:
+        if reader.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            await reader
+    await working
 
 
-async def _until_complete(
-    soaking: list[_SoakRun], reading: list[asyncio.Task[None]], patience_s: float
+async def _wait_until_complete(
+    runs: list[_PartitionRun], reading: list[asyncio.Task[None]], patience_s: float
 ) -> None:
-    """What is stored comes; what does not within the time is lost."""
-    for each in soaking:
-        each.look()
+    """Wait until all stored events are received. Events that take longer count as lost."""
 
-    async def complete() -> None:
-        for each in soaking:
-            await each.complete.wait()
+    async def wait() -> None:
+        for partition_run in runs:
+            partition_run.update_complete()
+            await partition_run.complete.wait()
 
     with suppress(TimeoutError):
         async with asyncio.timeout(patience_s):
-            await _until_failure(complete(), reading)
+            await _run_until_failure(wait(), reading)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+class SoakFindings(msgspec.Struct):
+    """What was found in one partition."""
+
+    partition: str
+    sent: int = 0
+    received: int = 0
+    lost: int = 0  # stored, but not received
+    doubled: int = 0  # received twice
+    resent: int = 0  # received twice because they were sent twice
+    disordered: int = 0  # received after a later one
+    gaps: int = 0  # sequence numbers that are missing or repeated
+    damaged: int = 0  # of this run, but with another body
+    foreign: int = 0  # from other producers
+
+    @property
+    def is_clean(self) -> bool:
+        return not any(getattr(self, name) for name in _FAULTS)
+
+
+class PartitionChecker:
+    """Builds the bodies for one partition and checks them when they are received.
+
+    A body has the run, the event's number in the partition and a filling:
+    `soak 5f2c81d09a7b4e36 17 ...`.
+    """
+
+    def __init__(self, partition: str, run: str, size: int) -> None:
+        self.findings = SoakFindings(partition)
+        self._head = f"soak {run} ".encode()
+        self._size = size
+        self._next_sent = 0
+        self._expected = 0
+        self._missing: set[int] = set()
+        self._resent: set[int] = set()
+        self._sequence_number: int | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every acknowledged event has been received."""
+        return self._expected >= self.findings.sent and not self._missing
+
+    def bodies(self, count: int) -> list[bytes]:
+        first = self._next_sent
+        self._next_sent += count
+        return [self.body(number) for number in range(first, first + count)]
+
+    def body(self, number: int) -> bytes:
+        text = self._head + b"%d " % number
+        return text + (b"%08x" % (number * 2654435761 % 2**32)) * (
+            max(0, self._size - len(text)) // 8
+        )
+
+    def count_resent(self, first: int, count: int) -> None:
+        """Without an idempotent producer, events that were sent again may be stored twice."""
+        self._resent.update(range(first, first + count))
+
+    def check_received(self, sequence_numbers: Sequence[int], bodies: Sequence[bytes]) -> None:
+        previous = self._sequence_number
+        for number, body in zip(sequence_numbers, bodies, strict=True):
+            if previous is not None and number != previous + 1:
+                self.findings.gaps += 1
+            previous = number
+            self._check(body)
+        self._sequence_number = previous
+
+    def finish(self) -> SoakFindings:
+        """The findings at the end of the run."""
+        self.findings.lost = len(self._missing) + max(0, self.findings.sent - self._expected)
+        return self.findings
+
+    def _check(self, body: bytes) -> None:
+        findings = self.findings
+        if not body.startswith(self._head):
+            findings.foreign += 1
+            return
+        digits = body[len(self._head) :].partition(b" ")[0]
+        number = int(digits) if digits.isdigit() and len(digits) < 19 else -1
+        if number < 0 or body != self.body(number):
+            findings.damaged += 1
+            return
+        findings.received += 1
+        if number == self._expected:
+            self._expected += 1
+        elif number > self._expected:
+            room = _MISSING_MAX - len(self._missing)
+            self._missing.update(range(self._expected, min(number, self._expected + room)))
+            self._expected = number + 1
+        elif number in self._missing:
+            self._missing.discard(number)
+            findings.disordered += 1
+        elif number in self._resent:
+            findings.resent += 1
+        else:
+            findings.doubled += 1

@@ -1,8 +1,9 @@
-"""`penstock tail HUB`: the events of all partitions, as they arrive or as they were."""
+"""`penstock tail HUB`: events of all partitions. `penstock get HUB -p 0 --seq 123`: one event."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Annotated
@@ -10,50 +11,70 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from penstock.cli.events.event_range import (
+    EARLIEST,
+    LATEST,
+    OptionalFromOption,
+    Partitions,
+    position_before_sequence,
+    resolve_ranges,
+    select_partitions,
+)
 from penstock.cli.events.event_sender import QuietOption
 from penstock.cli.events.render import (
     PIPE_FORMAT,
     EventRenderer,
     format_renderer,
     json_renderer,
+    read_body,
     terminal_renderer,
 )
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
+from penstock.cli.option_parsers import parse_option
 from penstock.cli.output import Format, OutputFormat, print_message
-from penstock.cli.places import (
-    Partitions,
-    Position,
-    PositionKind,
-    parse_position,
-    position_before_sequence,
-    resolve_ranges,
-    select_partitions,
-)
 from penstock.cli.service_options import HubName, complete_groups
 from penstock.cli.stdio import StdoutClosed, StdoutWriter, ignore_broken_pipe
+from penstock.client.event_position import EventPosition
 from penstock.client.retry import RetryPolicy
+from penstock.formats.body_view import escape_line_bytes
+from penstock.formats.event_view import EventView
+from penstock.formats.filters import compile_filter
+from penstock.formats.positions import StartKind, StartPosition
 from penstock.kernels import Columns
+from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
-    from penstock.cli.filtering import FilteredEvent
     from penstock.client import EventHubConsumerClient
 
-_QUEUED_MAX = 16  # chunks between readers and stdout
-_WAIT_S = 3600.0  # silence is no error
-# A service that restarts is waited for, about a minute and a half.
-_PATIENT = RetryPolicy(retry_total=14, backoff_s=0.5, backoff_max_s=8.0)
-_QUICK = RetryPolicy(retry_total=1)  # a service that is not there is told at once
+_QUEUED_MAX = 16  # chunks between the readers and stdout
+_WAIT_S = 3600.0  # a partition without events is not an error
+# A reader waits about a minute and a half for a service that restarts.
+_READ_RETRY = RetryPolicy(retry_total=14, backoff_s=0.5, backoff_max_s=8.0)
+_START_RETRY = RetryPolicy(retry_total=1)  # a service that does not run is reported at once
 
 Chunk = tuple[str, Columns]
+EventTest = Callable[[EventView], bool]
 
-
+GroupOption = Annotated[
+    str, typer.Option("--group", "-g", help="Consumer group", autocompletion=complete_groups)
+]
 FormatOption = Annotated[
     str | None,
     typer.Option(
         "--format",
         metavar="TEXT",
-        help="%p partition, %s sequence number, %o offset, %t time, %T in ms, %k key, %b body, "
-        "%S its size, %h properties, %c content type; \\n \\t \\0 \\xHH, \\c no line end",
+        help="%p partition, %s sequence number, %o offset, %t time, %T time in ms, %k key, "
+        "%b body, %S size of the body, %h properties, %c content type; \\n \\t \\0 \\xHH, "
+        "\\c no line end",
+    ),
+]
+FilterOption = Annotated[
+    EventTest | None,
+    typer.Option(
+        "--filter",
+        metavar="EXPR",
+        parser=lambda text: parse_option(compile_filter, text),
+        help="Only events for which this is true, such as 'json.temperature > 30'",
     ),
 ]
 
@@ -61,11 +82,11 @@ FormatOption = Annotated[
 class _TailOptions(msgspec.Struct, frozen=True):
     hub: str
     group: str
-    start: Position
+    start: StartPosition
     partitions: list[str] | None
     count: int | None
     follow: bool
-    wanted: Callable[[FilteredEvent], bool] | None
+    is_selected: EventTest | None
     template: str | None
     output: OutputFormat
     quiet: bool
@@ -75,188 +96,172 @@ class _TailOptions(msgspec.Struct, frozen=True):
 def tail(
     wire: EventsEndpoint,
     hub: HubName,
-    group: Annotated[
-        str,
-        typer.Option("--group", "-g", help="Consumer group", autocompletion=complete_groups),
-    ] = "$Default",
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="earliest, latest, -100 (the last hundred of each partition), -15m, a time, SEQ "
-            "or @OFFSET [default: latest; earliest with --no-follow]",
-        ),
-    ] = None,
+    group: GroupOption = "$Default",
+    from_: OptionalFromOption = None,
     partition: Partitions = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many events")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many events")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at the end")
+        bool, typer.Option("--follow/--no-follow", help="Wait for new events, or stop at the end")
     ] = True,
-    filter_: Annotated[
-        str | None,
-        typer.Option("--filter", metavar="EXPR", help="Such as 'json.temperature > 30'"),
-    ] = None,
+    filter_: FilterOption = None,
     format_: FormatOption = None,
     output: Format = OutputFormat.TABLE,
     quiet: QuietOption = False,
 ) -> None:
-    """Show events as they arrive, or as they were.
+    """Show events as they arrive, or stored events.
 
-    A terminal gets a line of each event in which nothing of a body can do harm; a pipe gets the
-    bodies as they are, one a line. Ctrl-C ends it, and so does a reader that goes (`| head`).
+    A terminal gets one line per event, with control characters escaped. A pipe gets the bodies
+    unchanged, one per line. Ctrl-C stops it; so does the end of the program that reads its output.
     """
     if format_ is not None and output is not OutputFormat.TABLE:
         raise typer.BadParameter("--format and -o exclude each other.")
     if output is OutputFormat.JSON and follow and count is None:
-        raise typer.BadParameter("A list has an end: say -n, --no-follow, or -o jsonl.")
-    wanted = None
-    if filter_ is not None:
-        from penstock.cli.filtering import compile_filter
-
-        wanted = compile_filter(filter_)
-    job = _TailOptions(
+        raise typer.BadParameter(
+            "A JSON list needs an end: add -n or --no-follow, or use -o jsonl."
+        )
+    options = _TailOptions(
         hub=hub,
         group=group,
-        start=parse_position(from_ or ("latest" if follow else "earliest")),
+        start=from_ or (LATEST if follow else EARLIEST),
         partitions=partition,
         count=count,
         follow=follow,
-        wanted=wanted,
+        is_selected=filter_,
         template=format_,
         output=output,
         quiet=quiet,
     )
     if format_ is not None:
-        format_renderer(format_, is_terminal=False)  # refused before anybody is asked
+        format_renderer(format_, is_terminal=False)  # refuse a bad template before connecting
     try:
-        run(_tail(wire, job))
+        run(_tail(wire, options))
     except KeyboardInterrupt:
-        return  # the way to end it
+        return
     except StdoutClosed:
         ignore_broken_pipe()
 
 
-async def _tail(wire: EventsEndpoint, job: _TailOptions) -> None:
-    outlet = StdoutWriter()
-    printer = _EventPrinter(job, outlet)
+async def _tail(wire: EventsEndpoint, options: _TailOptions) -> None:
+    stdout = StdoutWriter()
+    printer = _EventPrinter(options, stdout)
     async with (
-        wire.consumer(job.hub, job.group, retry=_QUICK) as asked,
-        wire.consumer(job.hub, job.group, retry=_PATIENT) as consumer,
+        wire.consumer(options.hub, options.group, retry=_START_RETRY) as starter,
+        wire.consumer(options.hub, options.group, retry=_READ_RETRY) as consumer,
     ):
-        ids = await select_partitions(asked, job.partitions)
-        reading = _follow(asked, consumer, job, ids) if job.follow else _range(asked, job, ids)
-        showing = asyncio.create_task(printer.show(reading))
+        ids = await select_partitions(starter, options.partitions)
+        chunks = (
+            _follow(starter, consumer, options, ids)
+            if options.follow
+            else _read_stored(starter, options, ids)
+        )
+        printing = asyncio.create_task(printer.print_chunks(chunks))
         try:
-            # A reader that left is noticed also while no event comes.
-            await asyncio.wait((showing, outlet.gone), return_when=asyncio.FIRST_COMPLETED)
-            if not showing.done():
+            # The end of the program that reads stdout is noticed also while no event arrives.
+            await asyncio.wait((printing, stdout.gone), return_when=asyncio.FIRST_COMPLETED)
+            if not printing.done():
                 raise StdoutClosed
         finally:
-            if not showing.done():
-                showing.cancel()
-                # Whatever it ends with: the reason why it ends is known.
-                await asyncio.gather(showing, return_exceptions=True)
-        await showing
+            if not printing.done():
+                printing.cancel()
+                await asyncio.gather(printing, return_exceptions=True)
+        await printing
 
 
 class _EventPrinter:
-    """Filters, counts, renders and writes."""
+    """Filters, counts, renders and writes events."""
 
-    def __init__(self, job: _TailOptions, outlet: StdoutWriter) -> None:
-        self._job = job
-        self._outlet = outlet
-        self._render = _renderer(job, is_terminal=outlet.is_terminal)
-        self._left = job.count
+    def __init__(self, options: _TailOptions, stdout: StdoutWriter) -> None:
+        self._options = options
+        self._stdout = stdout
+        self._render = _choose_renderer(options, is_terminal=stdout.is_terminal)
+        self._remaining = options.count
         self._is_first = True
 
-    async def show(self, chunks: AsyncGenerator[Chunk, None]) -> None:
-        """Until no more come, or as many as are wanted were shown."""
-        is_list = self._job.output is OutputFormat.JSON
+    async def print_chunks(self, chunks: AsyncGenerator[Chunk, None]) -> None:
+        """Print until the chunks end or the requested number of events is reached."""
+        is_list = self._options.output is OutputFormat.JSON
         if is_list:
-            await self._outlet.write(b"[")
+            await self._stdout.write(b"[")
         async with aclosing(chunks):
             async for partition, columns in chunks:
-                rows = self._rows(columns, partition)
+                rows = self._select_rows(columns, partition)
                 if rows:
                     data = self._render(columns, partition, rows)
-                    await self._outlet.write(self._to_list_items(data) if is_list else data)
-                if self._left == 0:
+                    await self._stdout.write(self._to_list_items(data) if is_list else data)
+                if self._remaining == 0:
                     break
         if is_list:
-            await self._outlet.write(b"]\n")
+            await self._stdout.write(b"]\n")
 
-    def _rows(self, columns: Columns, partition: str) -> list[int] | range:
+    def _select_rows(self, columns: Columns, partition: str) -> list[int] | range:
         rows: list[int] | range = range(len(columns.bodies))
-        if self._job.wanted is not None:
-            from penstock.cli.filtering import FilteredEvent
-
-            wanted = self._job.wanted
-            rows = [row for row in rows if wanted(FilteredEvent(columns, partition, row))]
-        if self._left is not None:
-            rows = rows[: self._left]
-            self._left -= len(rows)
+        is_selected = self._options.is_selected
+        if is_selected is not None:
+            rows = [row for row in rows if is_selected(EventView(columns, partition, row))]
+        if self._remaining is not None:
+            rows = rows[: self._remaining]
+            self._remaining -= len(rows)
         return rows
 
-    def _to_list_items(self, data: bytes) -> bytes:
-        """Lines of JSON as items of a list."""
-        items = data.rstrip(b"\n").replace(b"\n", b",\n")
-        begun, self._is_first = not self._is_first, False
-        return b",\n" + items if begun else items
+    def _to_list_items(self, lines: bytes) -> bytes:
+        """JSON lines as items of a list."""
+        items = lines.rstrip(b"\n").replace(b"\n", b",\n")
+        separator, self._is_first = b"" if self._is_first else b",\n", False
+        return separator + items
 
 
-def _renderer(job: _TailOptions, *, is_terminal: bool) -> EventRenderer:
-    if job.output is not OutputFormat.TABLE:
+def _choose_renderer(options: _TailOptions, *, is_terminal: bool) -> EventRenderer:
+    if options.output is not OutputFormat.TABLE:
         return json_renderer
-    if job.template is None and is_terminal:
+    if options.template is None and is_terminal:
         return terminal_renderer
-    return format_renderer(job.template or PIPE_FORMAT, is_terminal=is_terminal)
+    return format_renderer(options.template or PIPE_FORMAT, is_terminal=is_terminal)
 
 
-async def _range(
-    consumer: EventHubConsumerClient, job: _TailOptions, ids: list[str]
+async def _read_stored(
+    consumer: EventHubConsumerClient, options: _TailOptions, ids: list[str]
 ) -> AsyncGenerator[Chunk, None]:
-    """What is there now, partition by partition."""
-    for span in await resolve_ranges(consumer, ids, job.start, Position(PositionKind.LATEST)):
+    """The events that are stored now, partition by partition."""
+    for span in await resolve_ranges(consumer, ids, options.start):
         if span.events:
-            found = consumer.read_range(span.partition, span.first, span.stop - 1)
-            async with aclosing(found):
-                async for columns in found:
+            chunks = consumer.read_range(span.partition, span.first, span.stop - 1)
+            async with aclosing(chunks):
+                async for columns in chunks:
                     yield span.partition, columns
 
 
 async def _follow(
-    asked: EventHubConsumerClient,
+    starter: EventHubConsumerClient,
     consumer: EventHubConsumerClient,
-    job: _TailOptions,
+    options: _TailOptions,
     ids: list[str],
 ) -> AsyncGenerator[Chunk, None]:
-    """What comes, of all partitions as it comes."""
-    if job.start.kind in (PositionKind.LAST, PositionKind.LATEST):
-        # As numbers: a reader that is reopened goes on where it was, not at the new end.
-        found = await resolve_ranges(asked, ids, job.start, Position(PositionKind.LATEST))
-        starts = [position_before_sequence(each.first) for each in found]
+    """The events of all partitions in the order in which they arrive."""
+    if options.start.kind in (StartKind.LAST, StartKind.LATEST):
+        # Sequence numbers: a reader that is opened again continues and does not skip to the end.
+        ranges = await resolve_ranges(starter, ids, options.start)
+        starts = [position_before_sequence(span.first) for span in ranges]
     else:
-        starts = [job.start.position] * len(ids)
-    queued: asyncio.Queue[Chunk] = asyncio.Queue(_QUEUED_MAX)
+        starts = [EventPosition.from_start(options.start)] * len(ids)
+    queue: asyncio.Queue[Chunk] = asyncio.Queue(_QUEUED_MAX)
     async with AsyncExitStack() as stack:
-        readers = [consumer.open_partition(*each) for each in zip(ids, starts, strict=True)]
-        await asyncio.gather(*(stack.enter_async_context(each) for each in readers))
-        if not job.quiet:
-            many = "1 partition" if len(ids) == 1 else f"{len(ids)} partitions"
-            print_message(f"Reading {many} of {job.hub}; Ctrl-C ends.")
+        readers = [consumer.open_partition(*start) for start in zip(ids, starts, strict=True)]
+        await asyncio.gather(*(stack.enter_async_context(reader) for reader in readers))
+        if not options.quiet:
+            count = "1 partition" if len(ids) == 1 else f"{len(ids)} partitions"
+            print_message(f"Reading {count} of {options.hub}. Ctrl-C stops.")
 
-        async def read(number: int) -> None:
+        async def read(index: int) -> None:
             while True:
-                columns = await readers[number].receive_columns(_WAIT_S)
+                columns = await readers[index].receive_columns(_WAIT_S)
                 if columns.bodies:
-                    await queued.put((ids[number], columns))
+                    await queue.put((ids[index], columns))
 
-        reading = asyncio.create_task(run_together(*(read(number) for number in range(len(ids)))))
+        reading = asyncio.create_task(run_together(*(read(index) for index in range(len(ids)))))
         try:
-            async for chunk in _queued_chunks(queued, reading):
+            async for chunk in _take_queued(queue, reading):
                 yield chunk
         finally:
             reading.cancel()
@@ -264,21 +269,75 @@ async def _follow(
                 await reading
 
 
-async def _queued_chunks(
-    queued: asyncio.Queue[Chunk], reading: asyncio.Task[None]
+async def _take_queued(
+    queue: asyncio.Queue[Chunk], reading: asyncio.Task[None]
 ) -> AsyncGenerator[Chunk, None]:
-    """From the queue, until reading failed and nothing is left."""
+    """The chunks of the queue. Raises the error of `reading` when the queue is empty."""
     while True:
-        if queued.empty():
-            taking = asyncio.create_task(queued.get())
+        if queue.empty():
+            next_chunk = asyncio.create_task(queue.get())
             try:
-                await asyncio.wait((taking, reading), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((next_chunk, reading), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                if not taking.done():
-                    taking.cancel()
-            if not taking.done():
-                await reading  # raises why
+                if not next_chunk.done():
+                    next_chunk.cancel()
+            if not next_chunk.done():
+                await reading
                 return
-            yield taking.result()
+            yield next_chunk.result()
         else:
-            yield queued.get_nowait()
+            yield queue.get_nowait()
+
+
+# --- one event ------------------------------------------------------------------------------------
+
+
+@with_events
+def get(
+    wire: EventsEndpoint,
+    hub: HubName,
+    partition: Annotated[
+        str, typer.Option("--partition", "-p", metavar="N", help="Partition of the event")
+    ],
+    seq: Annotated[int, typer.Option("--seq", "-s", min=0, help="Sequence number of the event")],
+    group: GroupOption = "$Default",
+    format_: FormatOption = None,
+    output: Annotated[
+        OutputFormat | None, typer.Option("-o", "--output", help="json or jsonl: the whole event")
+    ] = None,
+) -> None:
+    """Print one event.
+
+    The body goes to stdout byte for byte, without a line end. On a terminal control characters
+    are escaped. -o json also prints properties, key and position. The exit code is 3 if the event
+    does not exist or is no longer retained.
+    """
+    if output is OutputFormat.TABLE or (output is not None and format_ is not None):
+        raise typer.BadParameter("-o takes json or jsonl, and excludes --format.")
+    is_terminal = sys.stdout.isatty()
+    render = None if format_ is None else format_renderer(format_, is_terminal=is_terminal)
+    columns = run(_get(wire, hub, group, partition, seq))
+    body = read_body(EventView(columns, partition, 0))
+    if output is not None:
+        data = json_renderer(columns, partition, [0])
+        data = b"[" + data.rstrip(b"\n") + b"]\n" if output is OutputFormat.JSON else data
+    elif render is not None:
+        data = render(columns, partition, [0])
+    else:
+        data = escape_line_bytes(body).encode() + b"\n" if is_terminal else body
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+async def _get(wire: EventsEndpoint, hub: str, group: str, partition: str, seq: int) -> Columns:
+    async with wire.consumer(hub, group) as consumer:
+        await select_partitions(consumer, [partition])
+        async with aclosing(consumer.read_range(partition, seq, seq)) as chunks:
+            async for columns in chunks:
+                return columns
+        state = await consumer.get_partition_properties(partition)
+    stored = "it is empty"
+    if not state["is_empty"]:
+        first, last = state["beginning_sequence_number"], state["last_enqueued_sequence_number"]
+        stored = f"it holds {first} to {last}"
+    raise NotFound(f"Partition {partition} of '{hub}' has no event {seq}: {stored}.")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from penstock.cli.events.render import escape_control_characters as escape
 from penstock.cli.output import (
     OutputFormat,
     console,
@@ -27,6 +26,7 @@ from penstock.cli.output import (
     print_message,
     table_style,
 )
+from penstock.formats.body_view import escape_line as escape
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -15,8 +15,8 @@ from penstock.capture.status import (
     DestinationSummary,
     RunAssignment,
 )
+from penstock.formats.positions import parse_log_position
 from penstock.management.operations.base import OperationGroup, format_path
-from penstock.management.operations.groups import parse_position
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.capture import CaptureRun
@@ -102,7 +102,7 @@ class CaptureOperations(OperationGroup):
         Raises NotAllowed when Capture is off."""
         self._permit(Action.CAPTURE_BACKFILL, namespace, name)
         self._hub(namespace, name)
-        position = parse_position(since)
+        position = parse_log_position(since)
         runtime = self._context.broker.hub(namespace, name)
         partitions = [
             (runtime.log(index), runtime.status(index), partition)

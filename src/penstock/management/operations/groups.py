@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
 from penstock.broker import HubRuntime
 from penstock.broker.lag import LagRow
 from penstock.broker.seek import checkpoint_for_position
+from penstock.formats.positions import parse_log_position
 from penstock.management.errors import GroupInUse
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.model import names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.entities import ConsumerGroup, Hub
-from penstock.model.errors import ArgumentError, NotFound
-from penstock.model.positions import EARLIEST, LATEST, Position, PositionKind
+from penstock.model.errors import NotFound
+from penstock.model.positions import Position
 
 # Event processors renew their leases every 10 to 30 seconds. An older lease without a connected
 # reader belongs to a processor that has ended.
@@ -112,7 +112,7 @@ class ConsumerGroupOperations(OperationGroup):
         action = Action.GROUP_READ if dry_run else Action.GROUP_SEEK
         entity = self._find_hub(action, namespace, hub, group)
         group = self._group(namespace, hub, group).name
-        position = parse_position(to)
+        position = parse_log_position(to)
         runtime = self._context.broker.hub(namespace, hub)
         indexes = (
             range(runtime.partition_count)
@@ -194,38 +194,3 @@ class ConsumerGroupOperations(OperationGroup):
         if group is None:
             raise NotFound(f"The consumer group '{names.quote_text(name)}' does not exist.")
         return group
-
-
-def parse_position(to: str) -> Position:
-    """The position that a user wrote. Raises ArgumentError.
-
-    >>> parse_position("1970-01-01T00:00:01Z").value
-    1000
-    """
-    word = to.strip().lower()
-    if word == "earliest":
-        return EARLIEST
-    if word == "latest":
-        return LATEST
-    if word.isascii() and word.isdigit() and len(word) < _TO_MAX:
-        if int(word) <= _SEQUENCE_MAX:
-            return Position(PositionKind.SEQUENCE, int(word), inclusive=True)
-    elif (moment_ms := _time_ms(to.strip())) is not None:
-        return Position(PositionKind.ENQUEUED_TIME, moment_ms, inclusive=True)
-    raise ArgumentError(
-        f"'{names.quote_text(to)}' is no position: earliest, latest, a sequence number, or a "
-        "time such as 2026-11-16T08:30:00Z."
-    )
-
-
-def _time_ms(text: str) -> int | None:
-    """A time without a zone is UTC. None for text that is not a time."""
-    if len(text) > _TO_MAX:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return max(0, int(moment.timestamp() * 1000))
-    except (ValueError, OverflowError):
-        return None

@@ -6,11 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.portal.components import badge, card, form, live_element, submit, table, tile, tiles
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
-from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.texts import (
+from penstock.formats.quantities import (
     format_age,
     format_count,
     format_duration,
@@ -18,6 +14,10 @@ from penstock.portal.texts import (
     format_moment,
     format_size,
 )
+from penstock.portal.components import badge, card, form, live_element, submit, table, tile, tiles
+from penstock.portal.html import Html, el
+from penstock.portal.layout import page
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.users import PortalRole
 
 _JOB_TONES = {"Running": "good", "Starting": "warn", "Lost": "bad", "Failed": "bad"}

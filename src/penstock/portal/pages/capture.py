@@ -16,6 +16,14 @@ from penstock.capture.description import (
 )
 from penstock.capture.file_names import format_file_path
 from penstock.capture.status import CaptureStatus, DestinationSummary
+from penstock.formats.quantities import (
+    format_age,
+    format_count,
+    format_duration,
+    format_integer,
+    format_moment,
+    format_size,
+)
 from penstock.management.client import EventHubResource
 from penstock.model.errors import ArgumentError
 from penstock.portal.components import (
@@ -35,14 +43,6 @@ from penstock.portal.components import (
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.texts import (
-    format_age,
-    format_count,
-    format_duration,
-    format_integer,
-    format_moment,
-    format_size,
-)
 from penstock.portal.users import PortalRole
 
 _MB = 1024 * 1024

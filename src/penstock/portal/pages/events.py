@@ -1,4 +1,4 @@
-"""The events explorer: look, search, tail, open one, download."""
+"""The events explorer: a page of events, search, live tail, one event, downloads."""
 
 from __future__ import annotations
 
@@ -9,19 +9,33 @@ from contextlib import aclosing
 import msgspec
 from starlette.responses import Response
 
-from penstock.client import EventData
+from penstock.formats import body_view
+from penstock.formats.body_view import escape_invisible
+from penstock.formats.event_view import EventView
+from penstock.formats.filters import compile_filter, format_value, text_filter
+from penstock.formats.positions import StartKind
+from penstock.formats.quantities import format_integer, format_size, format_time
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
-from penstock.portal import bodies, downloads
 from penstock.portal.components import card, code, facts, field, select, table
-from penstock.portal.downloads import properties, stored_at
-from penstock.portal.event_browser import EventPage, EventRow
-from penstock.portal.finding import compile_search, format_value
-from penstock.portal.html import Html, el, escape_invisible
+from penstock.portal.event_browser import EventPage, EventTest
+from penstock.portal.event_query import (
+    COUNT_MAX,
+    EARLIEST,
+    LATEST,
+    EventQuery,
+    format_numbers,
+    parse_query,
+)
+from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import PageRequest, PageRoute
-from penstock.portal.spans import COUNT_MAX, EventQuery, format_offsets, parse_span
-from penstock.portal.streams import ServerSentEvents, encode_server_sent_event
-from penstock.portal.texts import format_integer, format_size
+from penstock.portal.responses import (
+    DOWNLOAD_FORMATS,
+    ServerSentEvents,
+    attachment_headers,
+    download_response,
+    encode_server_sent_event,
+)
 
 _FROM = {
     "latest": "the end (the last ones)",
@@ -31,67 +45,85 @@ _FROM = {
     "time": "a time (UTC)",
 }
 _COUNT = 50
-_KEY = "x-opt-partition-key"
+_WHERE_EXAMPLE = "json.temperature >= 30 and key == d7"
+_TEXT_MAX = 1000  # characters of a search
+_PREVIEWED_MAX = 64 * 1024  # bytes of a packed body
+_KINDS = {
+    StartKind.EARLIEST: "earliest",
+    StartKind.SEQUENCE_NUMBER: "sequence",
+    StartKind.OFFSET: "offset",
+    StartKind.TIME: "time",
+}
 _HEADS = ("Partition", "Sequence", "Time (UTC)", "Key", "Size", "Properties", "Body")
 _NOTHING = EventPage([], {}, {})
 
 
 class _ExplorerQuery(msgspec.Struct, frozen=True):
-    """What the address asks for."""
+    """The parameters of the address."""
 
     partitions: list[str]
-    partition: str  # empty: all
-    span: EventQuery
+    query: EventQuery
     count: int
-    find: str
-    where: str
+    is_match: EventTest | None
 
     @property
     def search_query(self) -> EventQuery:
-        """A search looks at everything, unless it is told where to begin."""
-        if not self.span.is_backwards:
-            return self.span
-        return msgspec.structs.replace(self.span, kind="earliest", value="")
+        """A search reads everything unless the address says where to start."""
+        if not self.query.is_backwards:
+            return self.query
+        return msgspec.structs.replace(self.query, start=EARLIEST.start)
 
 
-async def _wish(visit: PageRequest) -> _ExplorerQuery:
+async def _parse_address(visit: PageRequest) -> _ExplorerQuery:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
-    known = [str(index) for index in range(hub.partition_count)]
+    existing = [str(index) for index in range(hub.partition_count)]
     partition = visit.query.get("partition", "")
-    if partition and partition not in known:
-        raise NotFound(f"There is no partition '{partition[:20]}': 0 to {known[-1]} are there.")
-    text = visit.query.get("count", "") or str(_COUNT)
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= COUNT_MAX:
-        raise ArgumentError(f"1 to {COUNT_MAX} events are shown at once.")
-    return _ExplorerQuery(
-        partitions=[partition] if partition else known,
-        partition=partition,
-        span=parse_span(
-            *(visit.query.get(name, "") for name in ("from", "at", "until")),
-            count=int(text),
-            now_ms=visit.portal.clock.now_ms(),
-        ),
-        count=int(text),
-        find=visit.query.get("find", ""),
-        where=visit.query.get("where", ""),
+    if partition and partition not in existing:
+        raise NotFound(f"There is no partition '{partition[:20]}'. Use 0 to {existing[-1]}.")
+    count = visit.query.get("count", "") or str(_COUNT)
+    if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= COUNT_MAX:
+        raise ArgumentError(f"The number of events must be 1 to {COUNT_MAX}.")
+    query = parse_query(
+        *(visit.query.get(name, "") for name in ("from", "at", "until")),
+        count=int(count),
+        now_ms=visit.portal.clock.now_ms(),
     )
+    is_match = compile_search(visit.query.get("find", ""), visit.query.get("where", ""))
+    return _ExplorerQuery([partition] if partition else existing, query, int(count), is_match)
+
+
+def compile_search(text: str, expression: str) -> EventTest | None:
+    """The test for `find` and `where`; None if both are empty. Raises ArgumentError."""
+    if len(text) > _TEXT_MAX or len(expression) > _TEXT_MAX:
+        raise ArgumentError(f"A search has at most {_TEXT_MAX} characters.")
+    tests: list[EventTest] = []
+    if text:
+        tests.append(text_filter(text))
+    if expression.strip():
+        # A pattern of one user could stop the portal for all.
+        tests.append(compile_filter(expression, patterns=False))
+    return (lambda event: all(test(event) for test in tests)) if tests else None
 
 
 async def explorer(visit: PageRequest) -> Response:
-    problem, found = "", _NOTHING
+    problem, shown_page = "", _NOTHING
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     try:
-        wish = await _wish(visit)
-        compile_search(wish.find, wish.where)
-        if not wish.find and not wish.where:
-            found = await visit.portal.events.page(
-                visit.namespace, hub.name, wish.partitions, wish.span, wish.count, mask=visit.mask
+        parsed = await _parse_address(visit)
+        if parsed.is_match is None:
+            shown_page = await visit.portal.events.page(
+                visit.namespace,
+                hub.name,
+                parsed.partitions,
+                parsed.query,
+                parsed.count,
+                mask=visit.mask,
             )
     except PenstockError as error:
         problem = str(error)
     shown = table(
         _HEADS,
-        [_cells(visit, hub.name, row) for row in found.rows],
+        [_build_row(visit, hub.name, event) for event in shown_page.events],
         empty="No events here.",
         numbers=(1, 4),
     )
@@ -103,7 +135,7 @@ async def explorer(visit: PageRequest) -> Response:
         notice,
         card(
             "",
-            _bar(visit, hub.name, found),
+            _bar(visit, hub.name, shown_page),
             el("div", shown, id="results", data_heads=json.dumps(_HEADS)),
             _downloads(visit, hub.name),
         ),
@@ -118,52 +150,32 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
         str(index): f"partition {index}" for index in range(partition_count)
     }
     query = visit.query
-    asked = query.get("from", "")
-    chosen, at = asked or "latest", query.get("at", "")
-    if chosen in ("before", "after"):  # a page on the way: the form begins anew
+    position = query.get("from", "")
+    chosen, at = position or "latest", query.get("at", "")
+    if chosen in ("before", "after"):  # an older or newer page: the form starts again
         chosen, at = "latest", ""
-    elif chosen not in _FROM:  # the value alone, as in ?from=42
-        chosen, at = _guess_start(asked), asked
-    kept = [
-        el("input", type="hidden", name="namespace", value=query["namespace"])
-        if "namespace" in query
-        else None
-    ]
+    elif chosen not in _FROM:  # a position alone, as in ?from=42
+        chosen, at = _guess_start(visit, position), position
+
+    def text_field(
+        label: str, name: str, placeholder: str, value: str | None = None, title: str | None = None
+    ) -> Html:
+        shown = query.get(name, "") if value is None else value
+        return field(label, name, shown, placeholder=placeholder, title=title, autocomplete="off")
+
     return el(
         "form",
-        *kept,
+        el("input", type="hidden", name="namespace", value=query["namespace"])
+        if "namespace" in query
+        else None,
         select("Partition", "partition", partitions, query.get("partition", "")),
         select("From", "from", _FROM, chosen),
-        field("At", "at", at, placeholder="2026-01-31T12:00, -15min", autocomplete="off"),
+        text_field("At", "at", "2026-01-31T12:00, -15min", at),
+        text_field("Until", "until", "the end; or as At"),
+        text_field("Find text", "find", "in body, key, properties"),
+        text_field("Where", "where", "json.amount >= 30 and …", title=_WHERE_EXAMPLE),
         field(
-            "Until",
-            "until",
-            query.get("until", ""),
-            placeholder="the end; or as At",
-            autocomplete="off",
-        ),
-        field(
-            "Find text",
-            "find",
-            query.get("find", ""),
-            placeholder="in body, key, properties",
-            autocomplete="off",
-        ),
-        field(
-            "Where",
-            "where",
-            query.get("where", ""),
-            placeholder="json.amount >= 30 and …",
-            title="json.temperature >= 30 and key == d7",
-            autocomplete="off",
-        ),
-        field(
-            "How many",
-            "count",
-            query.get("count", str(_COUNT)),
-            type_="number",
-            min=1,
-            max=COUNT_MAX,
+            "How many", "count", query.get("count", _COUNT), type_="number", min=1, max=COUNT_MAX
         ),
         el("button", "Show", type="submit", class_="primary"),
         method="get",
@@ -173,27 +185,27 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
     )
 
 
-def _guess_start(text: str) -> str:
-    """What the form shows for it."""
+def _guess_start(visit: PageRequest, text: str) -> str:
+    """The entry of the form's list that fits a position."""
     try:
-        kind = parse_span(text, "", count=_COUNT).kind
+        query = parse_query(text, "", count=_COUNT, now_ms=visit.portal.clock.now_ms())
     except PenstockError:
         return "latest"
-    return kind if kind in _FROM else "latest"
+    return _KINDS.get(query.start.kind, "latest")
 
 
-def _bar(visit: PageRequest, hub: str, found: EventPage) -> Html:
+def _bar(visit: PageRequest, hub: str, shown_page: EventPage) -> Html:
     stream = visit.link("hubs", hub, "events", "stream")
-    kept = {
+    same = {
         name: value
         for name, value in visit.query.items()
         if name in ("partition", "count", "until") and value
     }
 
-    def turn(text: str, kind: str, places: dict[str, int]) -> Html | None:
-        if not places:
+    def turn(text: str, kind: str, numbers: dict[str, int]) -> Html | None:
+        if not numbers:
             return None
-        to = {**kept, "from": kind, "at": format_offsets(places)}
+        to = {**same, "from": kind, "at": format_numbers(numbers)}
         return el("a", text, href=visit.link("hubs", hub, "events", **to), class_="button")
 
     return el(
@@ -202,8 +214,8 @@ def _bar(visit: PageRequest, hub: str, found: EventPage) -> Html:
         el("button", "Stop", type="button", id="stop", hidden=True),
         el(
             "span",
-            turn("← Older", "before", found.older),
-            turn("Newer →", "after", found.newer),
+            turn("← Older", "before", shown_page.older),
+            turn("Newer →", "after", shown_page.newer),
             id="turn",
             class_="row",
         ),
@@ -213,48 +225,59 @@ def _bar(visit: PageRequest, hub: str, found: EventPage) -> Html:
 
 
 def _downloads(visit: PageRequest, hub: str) -> Html:
-    kept = {k: v for k, v in visit.query.items() if k not in ("format", "namespace")}
+    same = {k: v for k, v in visit.query.items() if k not in ("format", "namespace")}
     links = [
         el(
             "a",
             label,
-            href=visit.link("hubs", hub, "events", "download", **{**kept, "format": key}),
+            href=visit.link("hubs", hub, "events", "download", **{**same, "format": key}),
             class_="button small",
             data_download=key,
         )
-        for key, label in downloads.FORMATS.items()
+        for key, label in DOWNLOAD_FORMATS.items()
     ]
     return el("p", "Download these events: ", *links, class_="row")
 
 
-def _cells(visit: PageRequest, hub: str, row: EventRow) -> tuple[object, ...]:
-    cells = _row_cells(row)
-    link = _event_link(visit, hub, row)
+def _build_row(visit: PageRequest, hub: str, event: EventView) -> tuple[object, ...]:
+    texts = _row_texts(event)
     return (
-        cells[0],
-        el("a", cells[1], href=link),
-        *cells[2:5],
-        el("span", cells[5] or "–", class_="clip"),
-        el("span", cells[6] or "–", class_="clip mono"),
+        texts[0],
+        el("a", texts[1], href=_event_link(visit, hub, event)),
+        *texts[2:5],
+        el("span", texts[5] or "–", class_="clip"),
+        el("span", texts[6] or "–", class_="clip mono"),
     )
 
 
-def _event_link(visit: PageRequest, hub: str, row: EventRow) -> str:
-    return visit.link("hubs", hub, "events", row.partition, str(row.event.sequence_number))
+def _event_link(visit: PageRequest, hub: str, event: EventView) -> str:
+    return visit.link("hubs", hub, "events", event.partition, str(event.sequence_number))
 
 
-def _row_cells(row: EventRow) -> tuple[str, ...]:
-    """A row's texts, in the order of `_HEADS`; the live tail sends the same."""
-    event = row.event
+def _row_texts(event: EventView) -> tuple[str, ...]:
+    """The texts of a row in the order of `_HEADS`; the live tail sends the same."""
     return (
-        row.partition,
+        event.partition,
         str(event.sequence_number),
-        stored_at(event),
+        _format_stored(event),
         event.partition_key or "",
         format_size(len(event.body)),
-        ", ".join(f"{name}={value}" for name, value in properties(event)[:8])[:200],
-        bodies.preview(event),
+        ", ".join(f"{name}={value}" for name, value in _pairs(event, "properties")[:8])[:200],
+        body_view.preview(event.read_body(_PREVIEWED_MAX)[0]),
     )
+
+
+def _format_stored(event: EventView) -> str:
+    return format_time(event.enqueued_ms).replace("T", " ").removesuffix("Z")
+
+
+def _pairs(event: EventView, attribute: str) -> list[tuple[str, str]]:
+    """Names and values of `properties` or `annotations` as text."""
+    try:
+        values = getattr(event, attribute)
+    except PenstockError as error:
+        return [("(damaged)", str(error))]
+    return [(name, format_value(value)) for name, value in values.items()]
 
 
 # --- one event ------------------------------------------------------------------------------------
@@ -262,26 +285,25 @@ def _row_cells(row: EventRow) -> tuple[str, ...]:
 
 async def event_page(visit: PageRequest) -> Response:
     hub = await visit.backend.hub(visit.namespace, visit.hub)
-    row = await _one(visit)
-    event = row.event
-    content, note = bodies.read_body(event)
+    event = await _read_event(visit)
+    content, note = event.read_body(body_view.UNPACKED_MAX)
     view = visit.query.get("as", "")
-    view = view if view in bodies.VIEWS else bodies.best_view(content)
-    here = ("hubs", hub.name, "events", row.partition, str(event.sequence_number))
+    view = view if view in body_view.VIEWS else body_view.best_view(content)
+    here = ("hubs", hub.name, "events", event.partition, str(event.sequence_number))
     return await page(
         visit,
-        f"Event {row.partition}/{event.sequence_number}",
-        _neighbours(visit, hub.name, row),
+        f"Event {event.partition}/{event.sequence_number}",
+        _neighbors(visit, hub.name, event),
         el(
             "div",
-            card("Event", _event_facts(row)),
-            card("Properties", _pairs_table(properties(event), "It has no properties.")),
+            card("Event", _event_facts(event)),
+            card("Properties", _pairs_table(_pairs(event, "properties"), "It has no properties.")),
             class_="columns",
         ),
         card(
             "Body",
             el("p", note) if note else None,
-            el("pre", bodies.format_body(content, view), class_="body-view", id="body"),
+            el("pre", body_view.format_body(content, view), class_="body-view", id="body"),
             aside=el(
                 "div",
                 el(
@@ -293,7 +315,7 @@ async def event_page(visit: PageRequest) -> Response:
                             href=visit.link(*here, as_=key),
                             aria_current="true" if key == view else None,
                         )
-                        for key, label in bodies.VIEWS.items()
+                        for key, label in body_view.VIEWS.items()
                     ),
                     class_="ranges",
                     aria_label="Shown as",
@@ -302,7 +324,7 @@ async def event_page(visit: PageRequest) -> Response:
                 class_="row",
             ),
         ),
-        card("System properties", _pairs_table(_system(event), "None.")),
+        card("System properties", _pairs_table(_pairs(event, "annotations"), "None.")),
         card(
             "Link to this event", code(str(visit.request.base_url).rstrip("/") + visit.link(*here))
         ),
@@ -312,27 +334,27 @@ async def event_page(visit: PageRequest) -> Response:
     )
 
 
-async def _one(visit: PageRequest) -> EventRow:
+async def _read_event(visit: PageRequest) -> EventView:
     number, partition = visit.words["number"], visit.words["partition"]
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     if not (partition.isascii() and partition.isdigit() and int(partition) < hub.partition_count):
         raise NotFound(f"There is no partition '{partition[:20]}'.")
     if not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise NotFound(f"'{number[:40]}' is no sequence number.")
-    row = await visit.portal.events.event(
+        raise NotFound(f"'{number[:40]}' is not a sequence number.")
+    event = await visit.portal.events.event(
         visit.namespace, hub.name, partition, int(number), mask=visit.mask
     )
-    if row is None:
+    if event is None:
         raise NotFound(
-            f"Event {number} of partition {partition} is not there: not yet, or no longer retained."
+            f"Event {number} of partition {partition} does not exist yet or is no longer retained."
         )
-    return row
+    return event
 
 
-def _neighbours(visit: PageRequest, hub: str, row: EventRow) -> Html:
-    number = row.event.sequence_number or 0
-    base = ("hubs", hub, "events", row.partition)
-    around = visit.link("hubs", hub, "events", partition=row.partition, from_="sequence", at=number)
+def _neighbors(visit: PageRequest, hub: str, event: EventView) -> Html:
+    number, partition = event.sequence_number, event.partition
+    base = ("hubs", hub, "events", partition)
+    around = visit.link("hubs", hub, "events", partition=partition, from_="sequence", at=number)
     return el(
         "p",
         el("a", "← Previous", href=visit.link(*base, str(number - 1)), class_="button small")
@@ -344,36 +366,25 @@ def _neighbours(visit: PageRequest, hub: str, row: EventRow) -> Html:
     )
 
 
-def _event_facts(row: EventRow) -> Html:
-    event = row.event
+def _event_facts(event: EventView) -> Html:
     pairs: list[tuple[str, object]] = [
-        ("Partition", row.partition),
+        ("Partition", event.partition),
         ("Sequence number", format_integer(event.sequence_number)),
-        ("Offset", event.offset or ""),
-        ("Stored (UTC)", stored_at(event)),
+        ("Offset", event.offset),
+        ("Stored (UTC)", _format_stored(event)),
         ("Partition key", event.partition_key or ""),
         ("Size", f"{format_size(len(event.body))} ({format_integer(len(event.body))} bytes)"),
         ("Body type", event.body_type),
     ]
+    fields = dict(_pairs(event, "fields"))
     for label, name in (
-        ("Content type", "content_type"),
-        ("Message id", "message_id"),
-        ("Correlation id", "correlation_id"),
+        ("Content type", "content-type"),
+        ("Message id", "message-id"),
+        ("Correlation id", "correlation-id"),
     ):
-        value = getattr(event, name)
-        if value is not None:
-            pairs.append((label, format_value(value)))
+        if name in fields:
+            pairs.append((label, fields[name]))
     return facts(pairs)
-
-
-def _system(event: EventData) -> list[tuple[str, str]]:
-    try:
-        found = event.system_properties
-    except PenstockError as error:
-        return [("(damaged)", str(error))]
-    if _KEY in found:
-        found[_KEY] = event.partition_key  # which may be masked
-    return [(str(name), format_value(value)) for name, value in found.items()]
 
 
 def _pairs_table(pairs: list[tuple[str, str]], empty: str) -> Html:
@@ -384,12 +395,10 @@ def _pairs_table(pairs: list[tuple[str, str]], empty: str) -> Html:
 
 
 async def event_body(visit: PageRequest) -> Response:
-    row = await _one(visit)
-    name = f"event-{row.partition}-{row.event.sequence_number}.bin"
+    event = await _read_event(visit)
+    name = f"event-{event.partition}-{event.sequence_number}.bin"
     return Response(
-        row.event.body,
-        media_type="application/octet-stream",
-        headers=downloads.attachment_headers(name),
+        event.body, media_type="application/octet-stream", headers=attachment_headers(name)
     )
 
 
@@ -400,28 +409,30 @@ async def stream(visit: PageRequest) -> Response:
     """Server-sent events: rows as lists of texts, which the script shows as text."""
     hub = await visit.backend.hub(visit.namespace, visit.hub)
     follow = visit.query.get("follow") == "1"
-    wish = await _wish(visit)
-    wanted = compile_search(wish.find, wish.where)
-    found = visit.portal.events.stream(
+    parsed = await _parse_address(visit)
+    search = visit.portal.events.stream(
         visit.namespace,
         hub.name,
-        wish.partitions,
-        EventQuery("latest") if follow else wish.search_query,
-        wanted,
+        parsed.partitions,
+        LATEST if follow else parsed.search_query,
+        parsed.is_match,
         follow=follow,
         mask=visit.mask,
     )
 
     async def lines() -> AsyncGenerator[bytes, None]:
-        async with aclosing(found) as steps:
+        async with aclosing(search) as steps:
             yield encode_server_sent_event("begun", {})
             try:
                 async for step in steps:
-                    shown = [
-                        [_event_link(visit, hub.name, row), *map(escape_invisible, _row_cells(row))]
-                        for row in step.rows
+                    rows = [
+                        [
+                            _event_link(visit, hub.name, event),
+                            *map(escape_invisible, _row_texts(event)),
+                        ]
+                        for event in step.events
                     ]
-                    data = {"rows": shown, "scanned": step.scanned}
+                    data = {"rows": rows, "scanned": step.scanned}
                     yield encode_server_sent_event("over" if step.is_over else "rows", data)
             except PenstockError as error:
                 yield encode_server_sent_event("failed", {"text": str(error)})
@@ -430,17 +441,16 @@ async def stream(visit: PageRequest) -> Response:
 
 
 async def download(visit: PageRequest) -> Response:
-    """What is shown: the page, or what the search finds."""
+    """The events of the page, or all matches of the search, as a file."""
     hub = await visit.backend.hub(visit.namespace, visit.hub)
-    wish = await _wish(visit)
-    wanted = compile_search(wish.find, wish.where)
-    events = visit.portal.events
-    where = (visit.namespace, hub.name, wish.partitions)
-    if wanted is None:
-        rows = (await events.page(*where, wish.span, wish.count, mask=visit.mask)).rows
+    parsed = await _parse_address(visit)
+    browser = visit.portal.events
+    where = (visit.namespace, hub.name, parsed.partitions)
+    if parsed.is_match is None:
+        events = (await browser.page(*where, parsed.query, parsed.count, mask=visit.mask)).events
     else:
-        rows = await events.search(*where, wish.search_query, wanted, mask=visit.mask)
-    return downloads.download_response(rows, hub.name, visit.query.get("format", ""))
+        events = await browser.search(*where, parsed.search_query, parsed.is_match, mask=visit.mask)
+    return download_response(events, hub.name, visit.query.get("format", ""))
 
 
 ROUTES = (

@@ -7,6 +7,14 @@ from typing import Any
 
 from starlette.responses import Response
 
+from penstock.formats.quantities import (
+    format_age,
+    format_count,
+    format_duration,
+    format_integer,
+    format_plural,
+    format_size,
+)
 from penstock.model.errors import ArgumentError
 from penstock.portal.components import (
     badge,
@@ -27,14 +35,6 @@ from penstock.portal.components import (
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.texts import (
-    format_age,
-    format_count,
-    format_duration,
-    format_integer,
-    format_plural,
-    format_size,
-)
 from penstock.portal.users import PortalRole
 
 DEFAULT = "$Default"

@@ -6,6 +6,13 @@ from typing import Any
 
 from starlette.responses import Response
 
+from penstock.formats.quantities import (
+    format_age,
+    format_count,
+    format_integer,
+    format_moment,
+    format_size,
+)
 from penstock.management.client import EventHubResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
@@ -36,13 +43,6 @@ from penstock.portal.pages.overview import (
     newest,
     rate,
     traffic_charts,
-)
-from penstock.portal.texts import (
-    format_age,
-    format_count,
-    format_integer,
-    format_moment,
-    format_size,
 )
 from penstock.portal.users import PortalRole
 

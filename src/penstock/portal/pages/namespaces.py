@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from penstock.formats.quantities import format_integer
 from penstock.model.errors import ArgumentError
 from penstock.portal.components import card, delete_box, field, form, select, submit, table
 from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.texts import format_integer
 from penstock.portal.users import PortalRole
 
 _SKUS = {"Standard": "Standard", "Basic": "Basic", "Premium": "Premium: no units, 1 MB events"}

@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from penstock.formats.quantities import format_count, format_integer, format_plural, format_size
 from penstock.management.client import EventHubResource
 from penstock.portal.components import (
     badge,
@@ -23,7 +24,6 @@ from penstock.portal.components import (
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import PageRequest, PageRoute
-from penstock.portal.texts import format_count, format_integer, format_plural, format_size
 from penstock.portal.users import PortalRole
 
 _CHARTED = (

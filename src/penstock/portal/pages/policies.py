@@ -10,6 +10,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from penstock.client import parse_connection_string
+from penstock.formats.quantities import format_moment
 from penstock.management.client import AccessKeys, AuthorizationRuleResource
 from penstock.model import names
 from penstock.model.errors import ArgumentError
@@ -28,7 +29,6 @@ from penstock.portal.components import (
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.texts import format_moment
 from penstock.portal.users import PortalRole
 
 RIGHTS = ("Send", "Listen", "Manage")

@@ -9,6 +9,13 @@ from typing import Any
 
 from starlette.responses import Response
 
+from penstock.formats.quantities import (
+    format_count,
+    format_integer,
+    format_moment,
+    format_plural,
+    format_size,
+)
 from penstock.management.client import NamespaceResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
@@ -34,13 +41,6 @@ from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.pages.overview import lately, rate
-from penstock.portal.texts import (
-    format_count,
-    format_integer,
-    format_moment,
-    format_plural,
-    format_size,
-)
 from penstock.portal.users import PortalRole
 
 _KINDS = {"throughput-units": "throughput units", "partitions": "partitions of an event hub"}

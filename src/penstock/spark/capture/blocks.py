@@ -31,7 +31,7 @@ import msgspec
 
 from penstock.capture.container import BLOCK_BYTES, DamagedAvroFile, deflate
 from penstock.client.ranges import MessageChunk, RangeSettings, read_chunks
-from penstock.client.values import avro_value, encode_json, json_text, plain_text
+from penstock.formats.amqp_values import avro_value, encode_json, json_text, plain_text
 from penstock.kernels import (
     ArrowColumnBuilder,
     ArrowColumns,

@@ -18,7 +18,7 @@ from penstock.capture.destinations import DestinationFolder
 from penstock.capture.hub_files import ListedFile
 from penstock.capture.records import CaptureRecord, Value, decode_long, read_capture_records
 from penstock.capture.storage import FileStore
-from penstock.client.values import encode_json
+from penstock.formats.amqp_values import encode_json
 from penstock.model.errors import ConfigurationError
 from penstock.spark.capture.blocks import SYSTEM_TYPES, TYPES, json_from
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.ranges import EventsLost, RangeSettings, read_chunks
-from penstock.client.values import json_text, plain_text
+from penstock.formats.amqp_values import json_text, plain_text
 from penstock.kernels import ArrowColumnBuilder
 from penstock.spark.errors import events_gone_error
 from penstock.spark.eventhubs.options import RowOptions

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.capture.container import DamagedAvroFile
-from penstock.client.values import json_text, plain_text
+from penstock.formats.amqp_values import json_text, plain_text
 from penstock.kernels import ArrowColumns, MapColumn, TextColumn
 from penstock.spark.capture.blocks import (
     SYSTEM_TYPES,

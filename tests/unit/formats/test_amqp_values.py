@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.amqp import types as t
 from penstock.amqp.encoder import encode
 from penstock.amqp.message import DataBody, Message, SequenceBody, ValueBody, encode_message
-from penstock.client.values import (
+from penstock.formats.amqp_values import (
     avro_value,
     display_body,
     display_value,

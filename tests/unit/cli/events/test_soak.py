@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.events.soak_check import PartitionChecker, SoakFindings
+from penstock.cli.events.soak import PartitionChecker, SoakFindings
 
 
 def lane_with(*order: int, size: int = 40) -> SoakFindings:
     """Ten events were stored; these came, in this order."""
     lane = PartitionChecker("0", "run", size)
     bodies = lane.bodies(10)
-    lane.count_sent(10)
+    lane.findings.sent += 10
     for place, number in enumerate(order):
         lane.check_received([place], [bodies[number]])
     return lane.finish()
@@ -42,7 +42,7 @@ def test_broken_promise_is_found(order: tuple[int, ...], fault: str, count: int)
 def test_sequence_number_that_is_left_out_is_a_gap() -> None:
     lane = PartitionChecker("0", "run", 0)
     bodies = lane.bodies(2)
-    lane.count_sent(2)
+    lane.findings.sent += 2
     lane.check_received([5, 7], bodies)
     assert lane.finish().gaps == 1
 
@@ -50,7 +50,7 @@ def test_sequence_number_that_is_left_out_is_a_gap() -> None:
 def test_damaged_body_is_found_and_a_stranger_is_not_ours() -> None:
     lane = PartitionChecker("0", "run", 60)
     (body,) = lane.bodies(1)
-    lane.count_sent(1)
+    lane.findings.sent += 1
     lane.check_received([0, 1, 2], [body[:-1] + b"?", b"soak another 0 ", body])
     found = lane.finish()
     assert (found.damaged, found.foreign, found.received, found.lost) == (1, 1, 1, 0)
@@ -60,7 +60,7 @@ def test_events_that_were_sent_again_may_come_twice() -> None:
     lane = PartitionChecker("0", "run", 0)
     bodies = lane.bodies(2)
     lane.count_resent(0, 2)
-    lane.count_sent(2)
+    lane.findings.sent += 2
     lane.check_received([0, 1, 2, 3], bodies + bodies)
     found = lane.finish()
     assert found.is_clean
@@ -70,7 +70,7 @@ def test_events_that_were_sent_again_may_come_twice() -> None:
 def test_lane_is_complete_when_all_that_is_stored_has_come() -> None:
     lane = PartitionChecker("0", "run", 0)
     bodies = lane.bodies(2)
-    lane.count_sent(2)
+    lane.findings.sent += 2
     assert not lane.is_complete
     lane.check_received([0], bodies[1:])
     assert not lane.is_complete

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import gzip
+import io
 from collections.abc import AsyncGenerator, Iterator
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pytest
 
+from penstock.amqp.encoder import encode
+from penstock.formats.event_view import EventView
+from penstock.kernels import Columns
 from penstock.management.client import ManagementClient
 from penstock.model.clock import ManualClock
-from penstock.model.errors import ConfigurationError, NotFound
+from penstock.model.errors import ArgumentError, ConfigurationError, NotFound
 from penstock.model.usage import PriceList
+from penstock.portal.pages.events import compile_search
+from penstock.portal.responses import (
+    ServerSentEvents,
+    download_response,
+    encode_server_sent_event,
+)
 from penstock.portal.service_client import TTL_MS, PortalServiceClient
 from penstock.portal.settings import PortalSettings, from_environ, to_environ
-from penstock.portal.streams import ServerSentEvents, encode_server_sent_event
 
 
 class Source:
@@ -132,3 +144,64 @@ def test_settings_come_from_the_environment_and_show_no_secret() -> None:
     assert "hunter" not in repr(settings)
     with pytest.raises(ConfigurationError, match="penstock serve"):
         from_environ({})
+
+
+HOSTILE = (
+    "=cmd|'/c calc'!A1",
+    " +1",
+    "@SUM(A1)",
+    "\t=1",
+    "\uff1d1",
+    'a"b,c\r\nd',
+    "\x1b[31mred\x7f\x9b",
+    "\u202eturned\u200b",
+    "tag\U000e0041",
+    "\x00",
+)
+
+
+def view(body: bytes, **properties: object) -> EventView:
+    encoded = encode(properties) if properties else b""
+    columns = Columns([1], ["10"], [0], [None], [body], [encoded], [b""], [b""], b"\x75")
+    return EventView(columns, "0", 0)
+
+
+def test_csv_has_no_formula_and_keeps_its_cells() -> None:
+    events = [view(text.encode(), **{"=1": text}) for text in HOSTILE] + [view(b"\xff\xfe")]
+    written = bytes(download_response(events, "h", "csv").body).decode("utf-8-sig")
+    read = list(csv.DictReader(io.StringIO(written, newline="")))
+    assert len(read) == len(events)
+    for cell in (cell for row in read for cell in row.values()):
+        assert not cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d")), cell
+        assert all(c.isprintable() or c in "\r\n\t" for c in cell)
+    assert read[0]["body"] == "'" + HOSTILE[0]
+    assert read[5]["body"] == HOSTILE[5]
+    assert read[-1]["body_base64"] == "//4="
+
+
+def test_avro_file_is_read_by_another_library() -> None:
+    event = view(b"one", a=1, b="x", c=1.5, d=b"\x00")
+    records: list[Any] = list(
+        fastavro.reader(io.BytesIO(download_response([event], "h", "avro").body))
+    )
+    assert records[0]["Body"] == b"one"
+    assert records[0]["Properties"] == {"a": 1, "b": "x", "c": 1.5, "d": b"\x00"}
+    assert list(fastavro.reader(io.BytesIO(download_response([], "h", "avro").body))) == []
+
+
+def test_file_is_named_after_the_hub_and_nothing_else() -> None:
+    response = download_response([], 'a/b"\r\nx: \u00e9', "csv")
+    assert response.headers["content-disposition"] == 'attachment; filename="a-b---x---.csv"'
+    unknown = download_response([], "h", "exe")
+    assert unknown.headers["content-disposition"].endswith('h.jsonl"')
+
+
+def test_search_needs_all_that_it_names() -> None:
+    is_match = compile_search("needle", "json.word == needle")
+    assert is_match is not None
+    assert is_match(view(gzip.compress(b'{"word": "needle"}')))
+    assert not is_match(view(b'{"word": "other"}', kind="needle"))
+    assert compile_search("", "  ") is None
+    for text, expression in (("x" * 1001, ""), ("", "x" * 1001), ("", "matches(body, 'a')")):
+        with pytest.raises(ArgumentError):
+            compile_search(text, expression)

@@ -1,0 +1,39 @@
+"""Parsers of option values. Typer calls them before the command, so before any connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import typer
+
+from penstock.formats import positions, quantities
+from penstock.formats.positions import StartPosition
+from penstock.model.errors import ArgumentError
+
+T = TypeVar("T")
+
+
+def parse_position(text: str | StartPosition) -> StartPosition:
+    """A start position relative to now. Typer also passes defaults, which may be parsed already."""
+    if isinstance(text, StartPosition):
+        return text
+    return parse_option(lambda value: positions.parse_position(value, now_ms=_now_ms()), text)
+
+
+def parse_duration(text: str | float) -> float:
+    """A duration in seconds."""
+    return parse_option(quantities.parse_seconds, str(text))
+
+
+def parse_option(parse: Callable[[str], T], text: str, *, option: str | None = None) -> T:
+    """Raises typer.BadParameter. Typer adds the option's name unless `option` is given."""
+    try:
+        return parse(text)
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
