@@ -100,7 +100,7 @@ def parse_span(kind: str, at: str, until: str = "", *, count: int, now_ms: int =
 
 def format_offsets(places: dict[str, int]) -> str:
     """
-    >>> places_text({"0": 42, "1": 7})
+    >>> format_offsets({"0": 42, "1": 7})
     '0:42,1:7'
     """
     return ",".join(f"{partition}:{number}" for partition, number in places.items())

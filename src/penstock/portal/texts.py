@@ -11,7 +11,7 @@ _BYTES = ("B", "KB", "MB", "GB", "TB")
 
 def format_count(value: float | None) -> str:
     """
-    >>> count(999), count(12_345), count(2_500_000), count(None)
+    >>> format_count(999), format_count(12_345), format_count(2_500_000), format_count(None)
     ('999', '12.3k', '2.5M', '–')
     """
     if value is None:
@@ -21,7 +21,7 @@ def format_count(value: float | None) -> str:
 
 def format_size(value: float | None) -> str:
     """
-    >>> size(512), size(1536), size(5 * 1024**3)
+    >>> format_size(512), format_size(1536), format_size(5 * 1024**3)
     ('512 B', '1.5 KB', '5 GB')
     """
     if value is None:
@@ -32,7 +32,7 @@ def format_size(value: float | None) -> str:
 def format_integer(value: int | None) -> str:
     """Exactly, with thin spaces between thousands.
 
-    >>> whole(1234567), whole(None)
+    >>> format_integer(1234567), format_integer(None)
     ('1\u202f234\u202f567', '–')
     """
     return "–" if value is None else f"{value:,}".replace(",", "\u202f")
@@ -40,7 +40,7 @@ def format_integer(value: int | None) -> str:
 
 def format_plural(number: int, noun: str) -> str:
     """
-    >>> plural(1, "unit"), plural(0, "unit")
+    >>> format_plural(1, "unit"), format_plural(0, "unit")
     ('1 unit', '0 units')
     """
     return f"{format_integer(number)} {noun}{'' if number == 1 else 's'}"
@@ -48,8 +48,8 @@ def format_plural(number: int, noun: str) -> str:
 
 def format_duration(value: float | None) -> str:
     """
-    >>> seconds(0.4), seconds(95), seconds(7300), seconds(200_000)
-    ('0.4 s', '1 min 35 s', '2 h 1 min', '2 d 7 h')
+    >>> [format_duration(seconds) for seconds in (0.4, 95, 7300, 200_000)]
+    ['0.4 s', '1 min 35 s', '2 h 1 min', '2 d 7 h']
     """
     if value is None:
         return "–"

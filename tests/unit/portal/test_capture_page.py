@@ -21,7 +21,7 @@ def visit() -> Any:
     return SimpleNamespace(
         portal=SimpleNamespace(clock=clock),
         namespace="contoso",
-        filled=lambda name, default="": str(default),
+        form_value=lambda name, default="": str(default),
     )
 
 

@@ -338,11 +338,12 @@ def test_repr_of_a_child_keeps_its_secrets() -> None:
 _PARENT = """
 import asyncio, os, sys
 from penstock.model.clock import SystemClock
-from penstock.service.child_processes import Child, Children
+from penstock.service.child_processes import ChildProcess, ChildProcesses
 
 async def main():
-    children = Children(SystemClock())
-    children.start(Child("job", (sys.executable, "-c", "import time; time.sleep(600)"), os.environ))
+    children = ChildProcesses(SystemClock())
+    command = (sys.executable, "-c", "import time; time.sleep(600)")
+    children.start(ChildProcess("job", command, os.environ))
     while (pid := children.status()[0].pid) is None:
         await asyncio.sleep(0.01)
     print(pid, flush=True)

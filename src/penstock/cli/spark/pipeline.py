@@ -131,7 +131,7 @@ def _run(job: _PipelineOptions, file: Any, watcher: Any) -> None:
         log = _log_file(job, scratch)
         reporter = stack.enter_context(report_job(job.label, job.master or job.remote, job.wire))
         _prepare_environment(job)
-        watcher.starting(job.label, job.master or job.remote or "local[*]")
+        watcher.show_starting(job.label, job.master or job.remote or "local[*]")
         launcher = stack.enter_context(
             JvmLauncher(
                 app_name=f"penstock {job.label}",
@@ -147,7 +147,7 @@ def _run(job: _PipelineOptions, file: Any, watcher: Any) -> None:
             ui_url = None if job.remote is not None else spark.sparkContext.uiWebUrl
             reporter.ui_url = ui_url or ""
             asked.claim()  # Spark's own handler would cancel the batch
-            watcher.started(ui_url, job.checkpoint)
+            watcher.show_started(ui_url, job.checkpoint)
             return spark
 
         running = PipelineRun(
@@ -160,7 +160,7 @@ def _run(job: _PipelineOptions, file: Any, watcher: Any) -> None:
         )
         asked.answer(running)
         _finish(running, reporter, log, scratch)
-    watcher.ended()
+    watcher.show_ended()
 
 
 def _finish(running: PipelineRun, reporter: JobReporter, log: Path | None, scratch: Path) -> None:
