@@ -1,4 +1,4 @@
-"""Kernels repeat some limits as their own constants. The compiled ones take them from the pure-Python
+"""Kernels repeat some limits as constants of their own; the compiled kernels use those of the pure
 ones."""
 
 from __future__ import annotations
