@@ -321,10 +321,10 @@ def _hubs(job: _PipelineOptions) -> Callable[[SparkSession, ShowRows], PipelineH
         wired["transport"] = "wss"
     wired["operationTimeout"] = f"{wire.timeout_s:g}s"
 
-    def made(spark: SparkSession, show: ShowRows) -> PipelineHubs:
+    def create_hubs(spark: SparkSession, show: ShowRows) -> PipelineHubs:
         return PipelineHubs(spark, wired, reading=job.reading, show=show, is_remote=is_remote)
 
-    return made
+    return create_hubs
 
 
 def _rate(value: object) -> str:
