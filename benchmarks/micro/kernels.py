@@ -163,18 +163,18 @@ def payloads(frames: bytes) -> list[int]:
     return bounds
 
 
-def scanned(kernel: Kernel, frames: bytes) -> list[int]:
+def scan(kernel: Kernel, frames: bytes) -> list[int]:
     run = kernel.scan_transfers(frames, 0, len(frames), frame_bytes_max=65_536)
     assert run is not None and run.count == _EVENTS
     bounds: list[int] = run.bounds
     return bounds
 
 
-def scanned_and_split(kernel: Kernel, frames: bytes) -> object:
-    return kernel.split_singles(frames, scanned(kernel, frames))
+def scan_and_split(kernel: Kernel, frames: bytes) -> object:
+    return kernel.split_singles(frames, scan(kernel, frames))
 
 
-def taken(rows: Any, data: bytes, bounds: list[int]) -> object:
+def add_and_take(rows: Any, data: bytes, bounds: list[int]) -> object:
     rows.add(data, bounds)
     return rows.take()
 
@@ -191,19 +191,19 @@ def cases(kernel: Kernel) -> list[Case]:
         batch = (KEY if name.startswith("rich") else b"") + sections
         frames = b"".join(transfer(1_000 + i, message) for i, message in enumerate(messages))
         delivered = deliver(kernel, sections)
-        bounds, spans = scanned(kernel, frames), payloads(delivered)
+        bounds, spans = scan(kernel, frames), payloads(delivered)
         builder, writer = kernel.ArrowColumnBuilder(repr), kernel.AvroRecordWriter(bytes)
         split = partial(kernel.split_batch, batch, 0, len(batch))
         table += [
             (f"split batch      {name}", split),
             (f"split publisher  {name}", partial(split, publisher="device-17")),
             (f"split singles    {name}", partial(kernel.split_singles, frames, bounds)),
-            (f"scan             {name}", partial(scanned, kernel, frames)),
-            (f"scan and split   {name}", partial(scanned_and_split, kernel, frames)),
+            (f"scan             {name}", partial(scan, kernel, frames)),
+            (f"scan and split   {name}", partial(scan_and_split, kernel, frames)),
             (f"frame            {name}", partial(deliver, kernel, sections)),
             (f"decode           {name}", partial(kernel.decode_events, delivered, spans)),
-            (f"Arrow columns    {name}", partial(taken, builder, delivered, spans)),
-            (f"Avro records     {name}", partial(taken, writer, delivered, spans)),
+            (f"Arrow columns    {name}", partial(add_and_take, builder, delivered, spans)),
+            (f"Avro records     {name}", partial(add_and_take, writer, delivered, spans)),
         ]
     return sorted(table, key=lambda row: row[0][:16])
 

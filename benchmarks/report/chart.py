@@ -41,9 +41,9 @@ def _bar(y: int, row: dict[str, Any], most: float, ours: dict[str, Any]) -> list
     room = _WIDTH - _LEFT - _RIGHT
     width = max(2.0, room * row["events_per_s"] / most)
     is_ours = row is ours
-    figure = shown_rate(row["events_per_s"])
+    figure = format_rate(row["events_per_s"])
     if not is_ours:
-        figure += f"   (Penstock: {shown_ratio(ours['events_per_s'] / row['events_per_s'])})"
+        figure += f"   (Penstock: {format_ratio(ours['events_per_s'] / row['events_per_s'])})"
     middle = y + _BAR - 5
     return [
         _text(_LEFT - 8, middle, row["subject"], size=12, anchor="end"),
@@ -69,10 +69,10 @@ def _text(
     )
 
 
-def shown_rate(events_per_s: float) -> str:
+def format_rate(events_per_s: float) -> str:
     """Three digits: 1.32 M, 482 k, 9.7 k.
 
-    >>> shown_rate(1_320_000), shown_rate(482_400), shown_rate(9_700), shown_rate(12)
+    >>> format_rate(1_320_000), format_rate(482_400), format_rate(9_700), format_rate(12)
     ('1.32 M', '482 k', '9.7 k', '12')
     """
     if events_per_s >= 1e6:
@@ -82,9 +82,9 @@ def shown_rate(events_per_s: float) -> str:
     return f"{events_per_s / 1e3:.1f} k" if events_per_s >= 1e3 else f"{events_per_s:.0f}"
 
 
-def shown_ratio(ratio: float) -> str:
+def format_ratio(ratio: float) -> str:
     """
-    >>> shown_ratio(5.26), shown_ratio(0.84), shown_ratio(46.2)
+    >>> format_ratio(5.26), format_ratio(0.84), format_ratio(46.2)
     ('5.3x', '0.84x', '46x')
     """
     if ratio >= 10:

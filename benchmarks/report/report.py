@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.chart import draw, shown_rate, shown_ratio
+from benchmarks.report.chart import draw, format_rate, format_ratio
 from rich.console import Console
 from rich.table import Table
 
@@ -83,7 +83,7 @@ class Report:
         table.add_column()
         table.add_column(justify="right")
         for name, value in facts.items():
-            table.add_row(name.replace("_", " "), _shown(value))
+            table.add_row(name.replace("_", " "), _format_value(value))
         return table
 
     def _rates_table(self) -> Table:
@@ -103,15 +103,15 @@ class Report:
         return [
             row["workload"],
             row["subject"],
-            shown_rate(row["events_per_s"]),
-            f"{shown_rate(least)} – {shown_rate(most)}",
-            _shown(row["mb_per_s"]),
+            format_rate(row["events_per_s"]),
+            f"{format_rate(least)} – {format_rate(most)}",
+            _format_value(row["mb_per_s"]),
             self.share(row),
             *(
                 f"{row[name]:.0%}" if name in row else ""
                 for name in ("broker_cpu_share", "generator_cpu_share")
             ),
-            "" if ratio is None else shown_ratio(ratio),
+            "" if ratio is None else format_ratio(ratio),
         ]
 
     def _latency_table(self) -> Table:
@@ -156,10 +156,10 @@ class Report:
             out.append(f"| {' | '.join(cells)} |")
         out += ["", "| This machine | |", "|---|--:|"]
         for name, value in self.results["ceilings"].items():
-            out.append(f"| {name.replace('_', ' ')} | {_shown(value)} |")
+            out.append(f"| {name.replace('_', ' ')} | {_format_value(value)} |")
         out += ["", "| Penstock at rest | |", "|---|--:|"]
         for name, value in facts.items():
-            out.append(f"| {name.replace('_', ' ')} | {_shown(value)} |")
+            out.append(f"| {name.replace('_', ' ')} | {_format_value(value)} |")
         out += ["", "| Subject | Acknowledges under |", "|---|---|"]
         out += [f"| {name} | {setting} |" for name, setting in self.results["subjects"].items()]
         out += ["", *(f"{line}  " for line in self.results["skipped"])]
@@ -180,16 +180,16 @@ class Report:
 
 def _latency_cells(row: dict[str, Any]) -> list[str]:
     names = [f"{kind}_{name}_ms" for kind in ("ack", "e2e") for name in ("p50", "p99", "p999")]
-    return [_shown(row[name]) if name in row else "" for name in names]
+    return [_format_value(row[name]) if name in row else "" for name in names]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: ""}[value]
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
     if isinstance(value, list):
-        return " – ".join(_shown(each) for each in value)
+        return " – ".join(_format_value(each) for each in value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -108,7 +108,9 @@ def measure_once(subject: Subject, size: int, results: Results, seconds: float) 
         kind = "singles" if batch == 1 else "batches"
         row = results.row(f"publish {label(size)} {kind}", subject.name, size=size)
         with measured(subject.broker) as cpu_s:
-            result = checked(run(subject.publish(size, batch, seconds=seconds)), subject.name)
+            result = require_success(
+                run(subject.publish(size, batch, seconds=seconds)), subject.name
+            )
             row.add(result, broker_cpu_s=cpu_s())
             row.note("memory_mb", subject.broker.rss_kb() / 1024)
         stored = stored or result
@@ -116,12 +118,12 @@ def measure_once(subject: Subject, size: int, results: Results, seconds: float) 
     deliver = results.row(f"deliver {label(size)}", subject.name, size=size)
     with measured(subject.broker) as cpu_s:
         events = min(stored.events, _DELIVER_EVENTS_MAX[size])
-        read = checked(run(subject.deliver(size, events=events)), subject.name)
+        read = require_success(run(subject.deliver(size, events=events)), subject.name)
         deliver.add(read, broker_cpu_s=cpu_s())
         deliver.note("memory_mb", subject.broker.rss_kb() / 1024)
 
 
-def checked(result: LoadResult, name: str) -> LoadResult:
+def require_success(result: LoadResult, name: str) -> LoadResult:
     """Figures with errors in them are not figures."""
     if result.errors or not result.events:
         raise RuntimeError(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.report.machine import MB, drop_page_cache
 from benchmarks.report.results import Results
-from benchmarks.scenarios.comparison import Tell, checked
+from benchmarks.scenarios.comparison import Tell, require_success
 from benchmarks.systems.base import run
 from benchmarks.systems.penstock import BATCHES_IN_FLIGHT, HUB, Penstock
 from benchmarks.systems.process import measured
@@ -77,7 +77,7 @@ async def _seed(penstock: Penstock) -> None:
             in_flight=BATCHES_IN_FLIGHT,
             events_max=_BATCH,
         )
-        checked(await publish(penstock.endpoint, load, tls=None), "seed")
+        require_success(await publish(penstock.endpoint, load, tls=None), "seed")
 
 
 def _fill(directory: Path, size: int) -> int:
@@ -128,7 +128,7 @@ def _measure_replay(penstock: Penstock, results: Results, events: int, starts: i
         drop_page_cache()
         with measured(penstock.broker) as cpu_s:
             result = run(_replay(penstock, min(events, _REPLAY_EVENTS_MAX)))
-            row.add(checked(result, row.workload), broker_cpu_s=cpu_s())
+            row.add(require_success(result, row.workload), broker_cpu_s=cpu_s())
         penstock.close()
 
 

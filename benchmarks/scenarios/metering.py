@@ -25,7 +25,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scenarios.comparison import checked
+from benchmarks.scenarios.comparison import require_success
 from benchmarks.systems.penstock import BATCHES_IN_FLIGHT, HUB, SINGLES_IN_FLIGHT, Penstock
 from benchmarks.systems.process import pin_generator
 
@@ -159,7 +159,7 @@ def _run(work: Coroutine[Any, Any, LoadResult]) -> LoadResult:
 
 
 def _tell(turns: Turns, name: str, result: LoadResult) -> None:
-    checked(result, name)
+    require_success(result, name)
     turns.end()
     print(turns.row(name))
 

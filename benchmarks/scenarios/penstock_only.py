@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from benchmarks.report.results import Results
-from benchmarks.scenarios.comparison import BATCH, Tell, checked, label
+from benchmarks.scenarios.comparison import BATCH, Tell, label, require_success
 from benchmarks.systems.base import run
 from benchmarks.systems.penstock import (
     BATCHES_IN_FLIGHT,
@@ -40,14 +40,14 @@ def latency(place: Path, results: Results, *, rounds: int, seconds: float, tell:
             row = results.row("publish 100 B batches, one in flight", penstock.name, size=100)
             with measured(penstock.broker) as cpu_s:
                 result = run(penstock.publish(100, BATCH, seconds=seconds / 2, in_flight=1))
-                row.add(checked(result, row.workload), broker_cpu_s=cpu_s())
+                row.add(require_success(result, row.workload), broker_cpu_s=cpu_s())
             for rate, batch in RATES:
                 kind = "singles" if batch == 1 else "batches"
                 tell(f"latency, round {number + 1} of {rounds}: {rate:,} a second {kind}")
                 row = results.row(f"end to end, {rate:,}/s {kind}", penstock.name, size=100)
                 with measured(penstock.broker) as cpu_s:
                     result = run(_end_to_end(penstock, rate, batch, seconds))
-                    row.add(checked(result, row.workload), broker_cpu_s=cpu_s())
+                    row.add(require_success(result, row.workload), broker_cpu_s=cpu_s())
                     if result.events_read != result.events:
                         raise RuntimeError(f"{row.workload}: read {result.events_read} of them")
     finally:
@@ -95,14 +95,14 @@ def _with_connections(penstock: Penstock, count: int, results: Results, seconds:
         name = f"publish 100 B {kind}, {_connections(count)}"
         row = results.row(name, penstock.name, size=100)
         with measured(penstock.broker) as cpu_s:
-            result = checked(run(_spread(penstock, batch, count, seconds)), name)
+            result = require_success(run(_spread(penstock, batch, count, seconds)), name)
             row.add(result, broker_cpu_s=cpu_s())
             stored += result.events
     name = f"deliver 100 B, {_connections(count)}"
     row = results.row(name, penstock.name, size=100)
     with measured(penstock.broker) as cpu_s:
         result = run(_read(penstock, count, _EVERY, min(stored, 1_500_000)))
-        row.add(checked(result, name), broker_cpu_s=cpu_s())
+        row.add(require_success(result, name), broker_cpu_s=cpu_s())
 
 
 def _connections(count: int) -> str:
@@ -161,7 +161,9 @@ def slow_reader(place: Path, results: Results, *, rounds: int, seconds: float, t
         for number in range(rounds):
             tell(f"slow reader, round {number + 1} of {rounds}")
             penstock.fresh()
-            stored = checked(run(penstock.publish(100, BATCH, seconds=seconds)), "slow reader")
+            stored = require_success(
+                run(penstock.publish(100, BATCH, seconds=seconds)), "slow reader"
+            )
             events = _FAST_READERS * min(stored.events, 750_000)
             for is_beside in (False, True):
                 name = f"deliver {label(100)} to {_FAST_READERS} readers"
@@ -169,7 +171,7 @@ def slow_reader(place: Path, results: Results, *, rounds: int, seconds: float, t
                 row = results.row(name, penstock.name, size=100)
                 with measured(penstock.broker) as cpu_s:
                     result = run(_fast_readers(penstock, events, is_beside))
-                    row.add(checked(result, name), broker_cpu_s=cpu_s())
+                    row.add(require_success(result, name), broker_cpu_s=cpu_s())
     finally:
         penstock.close()
 

@@ -154,10 +154,17 @@ def test_benchmarks_run_and_report(tmp_path: Path) -> None:
     """`make bench` at its smallest: the figures it writes are those that it shows."""
     root = Path(__file__).resolve().parents[2]
     file = tmp_path / "results.json"
-    program = str(root / "benchmarks" / "run.py")
     flags = ("--rounds=1", "--seconds=0.1", "--no-peers", "--part=rounds")
     done = subprocess.run(
-        [sys.executable, program, *flags, f"--json={file}", f"--directory={tmp_path}"],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.run",
+            *flags,
+            f"--json={file}",
+            f"--directory={tmp_path}",
+        ],
+        cwd=root,
         capture_output=True,
         text=True,
         timeout=100,
