@@ -82,6 +82,10 @@ def export(
 
     What is there now, from --from on and before --to, partition by partition. The file appears
     when it is whole. `penstock import` publishes it again, byte for byte.
+
+    Examples:
+        penstock export orders orders.avro
+        penstock export orders orders.jsonl --from -1d --partition 0
     """
     start, stop = parse_position(from_), parse_position(to, option="--to")
     kind = format_ or _kind(file)
@@ -129,6 +133,10 @@ def import_(
 
     One of `penstock export` or `tail -o jsonl`, or an Avro file of Event Hubs Capture. Events with
     a key go where it leads, others to the partition they came from, where that is known.
+
+    Examples:
+        penstock import orders orders.avro
+        penstock import orders orders.jsonl --dry-run
     """
     pace = PublishRate(parse_rate(rate))
     patience_s = parse_seconds(patience, option="--patience")

@@ -37,6 +37,9 @@ def get(
     Its body goes to stdout byte for byte, without a line end; on a terminal control characters
     are shown as escapes. -o json gives properties, key and place too. Exit code 3 when it is not
     there (any more).
+
+    Examples:
+        penstock get orders --partition 0 --seq 123 > body.bin
     """
     if output is OutputFormat.TABLE or (output is not None and format_ is not None):
         raise typer.BadParameter("-o gives json or jsonl, and not with --format.")

@@ -98,6 +98,11 @@ def send(
     A file, stdin or --text is one event; with --lines each line is one. What arrives slowly on
     stdin is sent as it arrives. Without a key or partition the service spreads publications, so
     --batch 1 spreads events. Order is kept; what the service refuses as busy is sent again.
+
+    Examples:
+        penstock send orders --text hello
+        penstock send orders --lines - < readings.jsonl
+        penstock send orders reading.json --key meter-1 --property kind=reading
     """
     if key is not None and partition is not None:
         raise typer.BadParameter("A key and a partition exclude each other.")

@@ -87,6 +87,9 @@ def soak(
     All partitions at once: each event must come exactly once, in order, as it was sent, and
     sequence numbers may leave none out. The service may be restarted meanwhile. Exit code 1 when
     anything is wrong. Ctrl-C ends it early, with the findings so far.
+
+    Examples:
+        penstock soak --hub orders --minutes 30 --rate 500/s
     """
     job = _SoakOptions(
         hub=hub,

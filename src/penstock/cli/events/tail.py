@@ -107,6 +107,11 @@ def tail(
 
     A terminal gets a line of each event in which nothing of a body can do harm; a pipe gets the
     bodies as they are, one a line. Ctrl-C ends it, and so does a reader that goes (`| head`).
+
+    Examples:
+        penstock tail orders
+        penstock tail orders --from earliest -n 10 --format %b
+        penstock tail orders --filter 'json.temperature > 30' -o jsonl
     """
     if format_ is not None and output is not OutputFormat.TABLE:
         raise typer.BadParameter("--format and -o exclude each other.")

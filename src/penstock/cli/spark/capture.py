@@ -51,7 +51,12 @@ def status(
     hub: Annotated[str | None, typer.Argument(metavar="HUB", help="One of them")] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """How Capture is: state, backlog, last file, last error."""
+    """How Capture is: state, backlog, last file, last error.
+
+    Examples:
+        penstock capture status
+        penstock capture status orders -o json
+    """
     found = [each for each in service.client.capture_status() if _is_of(each, service, hub)]
     if hub is not None and not found:
         service.client.hub(service.namespace, hub)  # NotFound, unless it was never captured
@@ -101,7 +106,11 @@ def enable(
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Capture an event hub from the next event on, or change how it is captured."""
+    """Capture an event hub from the next event on, or change how it is captured.
+
+    Examples:
+        penstock capture enable orders --interval 1m --encoding parquet
+    """
     chosen = _destination(service, destination)
     properties = {
         "storageAccountResourceId": chosen["name"],
@@ -137,7 +146,11 @@ def enable(
 @app.verb()
 @with_service
 def disable(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Stop capturing an event hub. What was published before is still written."""
+    """Stop capturing an event hub. What was published before is still written.
+
+    Examples:
+        penstock capture disable orders
+    """
     client, namespace = service.client, service.namespace
     found = client.hub(namespace, hub)
     if found.capture is None or not found.capture.get("enabled"):
@@ -160,7 +173,11 @@ def backfill(
     ] = "earliest",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Capture what is retained from before Capture was switched on."""
+    """Capture what is retained from before Capture was switched on.
+
+    Examples:
+        penstock capture backfill orders --from earliest
+    """
     rows = service.client.backfill_capture(service.namespace, hub, since)
     count = sum(row["events"] for row in rows)
     print_message(
@@ -181,7 +198,11 @@ def verify(
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Prove that log and files are the same, event by event; exit code 1 when they are not."""
+    """Prove that log and files are the same, event by event; exit code 1 when they are not.
+
+    Examples:
+        penstock capture verify orders
+    """
     from penstock.cli.spark.capture_target import find_shelves, range_settings
     from penstock.spark.capture.verify import verify as compare
 
@@ -232,7 +253,11 @@ def compact(
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Join captured files into Parquet, a directory for each hour (Spark)."""
+    """Join captured files into Parquet, a directory for each hour (Spark).
+
+    Examples:
+        penstock capture compact orders --to lake/orders --from 2026-11-16T00
+    """
     from penstock.cli.spark.capture_target import find_shelves, load_destinations, parse_target
     from penstock.spark.capture.compact import compact as join
 
@@ -268,7 +293,11 @@ def run(
         str | None, typer.Option(metavar="MASTER", help="Spark's [default: the configuration's]")
     ] = None,
 ) -> None:
-    """Run the capture job here. `penstock serve` does so by itself; one job at a time may run."""
+    """Run the capture job here. `penstock serve` does so by itself; one job at a time may run.
+
+    Examples:
+        penstock capture run --config penstock.toml
+    """
     from penstock.cli.spark.capture_job import run_job
 
     ca_file = service.admin.ca_file
