@@ -326,7 +326,7 @@ def test_file_that_is_none_is_refused_with_its_line(shell: Shell) -> None:
     assert "bad.jsonl, line 3: neither body nor body_base64" in done.said
     (shell.folder / "bad.avro").write_bytes(b"Obj\x01garbage")
     assert "bad.avro, behind event 0: " in shell("import", hub, "bad.avro", code=1).said
-    assert "No such file" in shell("import", hub, "none.avro", code=1).said
+    assert "No such file" in shell("import", hub, "none.avro", code=3).said
     assert "neither in .avro nor in .jsonl" in shell("export", hub, "x.csv", code=2).said
     assert shell.broker.published(hub) == []
 

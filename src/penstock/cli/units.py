@@ -1,4 +1,4 @@
-"""What people write for a time span (`7d`, `1h30m`, `30s`) and for a moment."""
+"""Time spans on the command line: `7d`, `1h30m`, `30s`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|[smhdw])")
 
 
 def parse_seconds(text: str, *, option: str) -> float:
-    """`30s`, `1h30m`, `7d`; a bare number is seconds. Raises typer.BadParameter."""
-    wanted = text.strip().lower()
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", wanted):
-        return float(wanted)
-    parts = _PART.findall(wanted)
-    if not parts or "".join(number + unit for number, unit in parts) != wanted:
+    """Seconds of a time span; a number without a unit is seconds. Raises typer.BadParameter."""
+    span = text.strip().lower()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", span):
+        return float(span)
+    parts = _PART.findall(span)
+    if not parts or "".join(number + unit for number, unit in parts) != span:
         raise typer.BadParameter(
-            f"'{text}' is no time span: 30s, 15m, 1h30m or 7d are.", param_hint=option
+            f"'{text}' is not a time span: write 30s, 15m, 1h30m or 7d.", param_hint=option
         )
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def parse_hours(text: str, *, option: str) -> int:
-    """A retention: whole hours; a bare number is hours. Raises typer.BadParameter."""
-    wanted = text.strip()
-    if wanted.isascii() and wanted.isdigit():
-        return int(wanted)
-    found = parse_seconds(wanted, option=option) / 3600
-    if found != int(found):
+    """Whole hours of a retention; a number without a unit is hours. Raises typer.BadParameter."""
+    span = text.strip()
+    if span.isascii() and span.isdigit():
+        return int(span)
+    hours = parse_seconds(span, option=option) / 3600
+    if hours != int(hours):
         raise typer.BadParameter(
-            f"'{text}' is {found:g} hours: whole hours are kept.", param_hint=option
+            f"'{text}' is {hours:g} hours: a retention has whole hours.", param_hint=option
         )
-    return int(found)
+    return int(hours)

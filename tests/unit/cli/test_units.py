@@ -18,7 +18,7 @@ def test_span_is_read(text: str, found: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "s", "5x", "1h 30", "-5s", "1hh", "٣s", "9" * 12 + "s"])
 def test_span_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="no time span"):
+    with pytest.raises(typer.BadParameter, match="not a time span"):
         parse_seconds(text, option="--wait")
 
 

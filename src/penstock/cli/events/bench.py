@@ -61,7 +61,12 @@ def send(
     data: Data = None,
     output: Format = BenchOutput.TABLE,
 ) -> None:
-    """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined."""
+    """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined.
+
+    Examples:
+        penstock bench send --hub orders --duration 5
+        penstock bench send --batch 1 --count 100000 -o json
+    """
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.producer import LoadProfile, publish
 
@@ -94,7 +99,11 @@ def recv(
     data: Data = None,
     output: Format = BenchOutput.TABLE,
 ) -> None:
-    """Read from the start, as fast as the service delivers."""
+    """Read from the start, as fast as the service delivers.
+
+    Examples:
+        penstock bench recv --hub orders --count 100000
+    """
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.producer import receive
 
@@ -132,7 +141,11 @@ def e2e(
     data: Data = None,
     output: Format = BenchOutput.TABLE,
 ) -> None:
-    """Publish at a fixed rate, read at the same time: from sending to reading."""
+    """Publish at a fixed rate, read at the same time: from sending to reading.
+
+    Examples:
+        penstock bench e2e --hub orders --rate 1000
+    """
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.producer import LoadProfile, end_to_end
 
@@ -229,7 +242,7 @@ def _print_table(facts: dict[str, object]) -> None:
 def _exit_if_failed(result: LoadResult) -> None:
     """Figures were shown; a script must still notice that not everything was taken."""
     from penstock.amqp.performatives import Error
-    from penstock.cli.app import exit_code
+    from penstock.cli.exit_codes import exit_code
     from penstock.client.connection import failure
 
     if result.errors and result.first_condition is not None:

@@ -18,7 +18,7 @@ from penstock.cli.events.event_sender import (
     PatienceOption,
     QuietOption,
 )
-from penstock.cli.events_options import EventsEndpoint, find_wire, run, run_together, with_events
+from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.places import (
     EventRange,
@@ -76,12 +76,16 @@ def replay(
     Bodies, keys, properties, content types and annotations stay; sequence numbers, offsets and
     times are new. Events with a key go where it leads, others to the partition of the same number.
     The range ends before --to, and at the end as it is now.
+
+    Examples:
+        penstock replay orders --into orders-test --from -1h
+        penstock replay orders --into orders-test --speed 2x --dry-run
     """
     start, stop = parse_position(from_), parse_position(to, option="--to")
     factor = _factor(speed)
     target = wire
     if into_connection_string is not None:
-        target = find_wire(connection_string=into_connection_string, ca_file=into_ca_file)
+        target = EventsEndpoint(connection_string=into_connection_string, ca_file=into_ca_file)
     patience_s = parse_seconds(patience, option="--patience")
 
     async def plan() -> list[EventRange]:

@@ -1,21 +1,29 @@
-"""`penstock portal`: where the web portal is, and lines for its user file."""
+"""`penstock portal url|password`."""
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.output import print_message
+from penstock.cli.server.status import fetch
 from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import NotFound
 
-app = CommandGroup("The web portal: where it is, who may sign in.")
+app = CommandGroup("The web portal: its address and its users.")
 
-_ROLES = ("viewer", "operator", "admin")
 _PASSWORD_MIN = 8
+_TIMEOUT_S = 10.0
+
+
+class PortalUserRole(StrEnum):
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
 
 
 @app.verb()
@@ -25,62 +33,50 @@ def url(
     sign_in: Annotated[
         bool, typer.Option("--sign-in", help="A link that signs in once, within 10 minutes")
     ] = False,
-    open_: Annotated[bool, typer.Option("--open", help="In this machine's browser")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser")] = False,
 ) -> None:
     """Print the address of the web portal.
 
-    With --sign-in a link that needs no token or password: who opens it first is signed in with the
-    role of your admin token.
-    """
-    import webbrowser
+    With --sign-in the link needs no token or password: the first user who opens it is signed in
+    with the role of your admin token.
 
+    Examples:
+        penstock portal url
+        penstock portal url --sign-in --open
+    """
     if sign_in:
         address = service.client.sign_in_link()
-        print_message(
-            "The link works once, within 10 minutes. Whoever has it can sign in: do not share it."
-        )
+        print_message("The link signs in once, within 10 minutes: do not share it.")
     else:
-        address = _address(service)
+        # The root of the administration port redirects to the portal.
+        answer = fetch(service.admin, "/", timeout_s=_TIMEOUT_S)
+        if answer.location is None:
+            raise NotFound("The service runs without its portal: start it without --no-portal.")
+        address = answer.location
         print_message("penstock portal url --sign-in prints a link that signs in.")
     typer.echo(address)
     if open_:
+        import webbrowser
+
         webbrowser.open(address)
-
-
-def _address(service: AdminSession) -> str:
-    """`/` of the administration port leads there."""
-    import urllib.error
-    import urllib.request
-
-    class Stay(urllib.request.HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            return None
-
-    opener = urllib.request.build_opener(Stay)
-    try:
-        opener.open(service.client.url.rstrip("/") + "/", timeout=10).close()
-    except urllib.error.HTTPError as answer:
-        with answer:
-            if answer.code == 307 and answer.headers["location"]:
-                return str(answer.headers["location"])
-    raise NotFound("The service runs without its portal: start it without --no-portal.")
 
 
 @app.verb()
 def password(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who signs in")],
-    role: Annotated[str, typer.Option(help="viewer, operator or admin")] = "viewer",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user")],
+    role: Annotated[PortalUserRole, typer.Option(help="Role")] = PortalUserRole.VIEWER,
 ) -> None:
-    """Print a user's line for the portal's user file, with the password hashed.
+    """Print a line for the portal's user file, with the password hashed.
 
-    Asks for the password, or reads it from standard input when that is no terminal.
+    The command asks for the password, or reads it from stdin if that is not a terminal.
+
+    Examples:
+        penstock portal password alice --role operator
     """
     from penstock.portal.users import hash_password
 
-    if role not in _ROLES:
-        raise typer.BadParameter(f"'{role}' is no role: {', '.join(_ROLES)} are.")
     if not name or len(name) > 64 or not name.isprintable() or '"' in name or "\\" in name:
-        raise typer.BadParameter("A name is 1 to 64 printable characters, without quotes.")
+        raise typer.BadParameter("A name has 1 to 64 printable characters, without quotes.")
     if sys.stdin.isatty():
         text = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
@@ -88,4 +84,4 @@ def password(
     if len(text) < _PASSWORD_MIN:
         raise typer.BadParameter(f"A password has at least {_PASSWORD_MIN} characters.")
     typer.echo(f'"{name}" = {{ role = "{role}", password = "{hash_password(text)}" }}')
-    print_message("Put the line under [users] of the file that portal_users_file names.")
+    print_message("Put this line below [users] in the file that portal_users_file names.")

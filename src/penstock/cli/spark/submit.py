@@ -1,6 +1,6 @@
-"""`penstock spark submit|shell`: Spark's own programs with Java found and the service wired.
+"""`penstock spark submit|shell`: Spark's own programs, with Java and the service configured.
 
-Options of ours come first; whatever follows, or stands behind `--`, is Spark's.
+The options of Penstock come first; what follows them, or `--`, belongs to Spark.
 """
 
 from __future__ import annotations
@@ -18,69 +18,76 @@ from penstock.cli.events_options import EventsEndpoint, with_events
 from penstock.cli.output import print_message
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
-app = CommandGroup("Spark's own programs, with Java, source and service wired.")
+app = CommandGroup("Spark's own programs, configured for the service.")
 
-_THEIRS = {**CONTEXT_SETTINGS, "ignore_unknown_options": True, "allow_interspersed_args": False}
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[ARGS]...", help="For Spark's own program, as it is")
+_PASS_ON = {**CONTEXT_SETTINGS, "ignore_unknown_options": True, "allow_interspersed_args": False}
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ARGS]...", help="Arguments of Spark's program, unchanged"),
 ]
 
 
-@app.command(cls=PenstockCommand, context_settings=_THEIRS)
+@app.command(cls=PenstockCommand, context_settings=_PASS_ON)
 @with_events
-def submit(wire: EventsEndpoint, words: Words = None) -> None:
-    """Run spark-submit: `penstock spark submit --master local[4] job.py`.
+def submit(endpoint: EventsEndpoint, arguments: Arguments = None) -> None:
+    """Run spark-submit.
 
-    The format `eventhubs` is there, Java is found, and PENSTOCK_CONNECTION_STRING is set for the
-    driver: in the job, `.option("eventHubName", "orders")` is enough.
+    The format `eventhubs` is available, Java is found, and PENSTOCK_CONNECTION_STRING is set for
+    the driver: in the job `.option("eventHubName", "orders")` is enough.
+
+    Examples:
+        penstock spark submit --master local[4] job.py
     """
-    if not words:
-        raise typer.BadParameter("Say what is to be run: penstock spark submit job.py")
-    _become("spark-submit", words, wire)
+    if not arguments:
+        raise typer.BadParameter("There is nothing to run: penstock spark submit job.py")
+    _replace_process("spark-submit", arguments, endpoint)
 
 
-@app.command(cls=PenstockCommand, context_settings=_THEIRS)
+@app.command(cls=PenstockCommand, context_settings=_PASS_ON)
 @with_events
-def shell(wire: EventsEndpoint, words: Words = None) -> None:
-    """Start PySpark's shell: `spark` is a session, and reads the service's hubs.
+def shell(endpoint: EventsEndpoint, arguments: Arguments = None) -> None:
+    """Start the PySpark shell with a session that reads the service's event hubs.
 
-    `spark.read.format("eventhubs").option("eventHubName", "orders").load().show()`
+    In the shell: `spark.read.format("eventhubs").option("eventHubName", "orders").load().show()`
+
+    Examples:
+        penstock spark shell
     """
     print_message(
         'spark.read.format("eventhubs").option("eventHubName", "NAME").load() reads a hub.'
     )
-    _become("pyspark", words or [], wire)
+    _replace_process("pyspark", arguments or [], endpoint)
 
 
-def _become(program: str, words: list[str], wire: EventsEndpoint) -> None:
-    """This process is Spark's from here on: its signals and its exit code are the user's."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
+def _replace_process(program: str, arguments: list[str], endpoint: EventsEndpoint) -> None:
+    """Become Spark's program: its signals and its exit code are those of the command."""
+    package = find_spec("pyspark")
+    if package is None or package.origin is None:
         raise ConfigurationError("pyspark is not installed: pip install 'penstock[spark]'.")
-    path = Path(found.origin).parent / "bin" / program
+    path = Path(package.origin).parent / "bin" / program
     if not path.is_file():
-        raise NotFound(f"{path} is not there: pyspark is not installed whole.")
+        raise NotFound(f"There is no {path}: the installation of pyspark is not complete.")
     from penstock.spark.spark_session import prepare_environment
 
     try:
-        prepare_environment(_master(words))
+        prepare_environment(_find_master(arguments))
     except RuntimeError as error:
         raise PenstockError(str(error)) from error
-    os.environ["PENSTOCK_CONNECTION_STRING"] = wire.connection_string
-    if wire.ca_file is not None:
-        os.environ["PENSTOCK_CA_FILE"] = wire.ca_file
-    if wire.data is not None:
-        os.environ["PENSTOCK_DATA"] = str(wire.data.absolute())
+    os.environ["PENSTOCK_CONNECTION_STRING"] = endpoint.connection_string
+    if endpoint.ca_file is not None:
+        os.environ["PENSTOCK_CA_FILE"] = endpoint.ca_file
+    if endpoint.data is not None:
+        os.environ["PENSTOCK_DATA"] = str(endpoint.data.absolute())
     os.environ.setdefault("SPARK_HOME", str(path.parent.parent))
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(path, [str(path), *words])  # noqa: S606  # the user's own words, and no shell
+    os.execv(path, [str(path), *arguments])  # noqa: S606  # the user's own arguments, without a shell
 
 
-def _master(words: list[str]) -> str | None:
-    for number, word in enumerate(words):
-        if word == "--master" and number + 1 < len(words):
-            return words[number + 1]
-        if word.startswith("--master="):
-            return word.partition("=")[2]
+def _find_master(arguments: list[str]) -> str | None:
+    for number, argument in enumerate(arguments):
+        if argument == "--master" and number + 1 < len(arguments):
+            return arguments[number + 1]
+        if argument.startswith("--master="):
+            return argument.partition("=")[2]
     return None
