@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.auth.sas import parse_token
+from penstock.client import EventHubProducerClient
 from penstock.model.connection_string import parse_connection_string
 
 if TYPE_CHECKING:
@@ -353,6 +355,28 @@ def test_audit_says_who_did_what(shell: Shell, hub: str) -> None:
     assert len(shell.rows("audit", "-n", "1")) == 1
 
 
+def test_connection_is_listed_and_closed(shell: Shell, hub: str, server: Server) -> None:
+    def peers() -> set[str]:
+        return {row["id"] for row in shell.rows("connections", "list", "--namespace", "penstock")}
+
+    async def connected() -> None:
+        before = peers()
+        async with EventHubProducerClient(server.connection_string(), eventhub_name=hub) as client:
+            await client.create_batch()  # opens the connection
+            (own,) = peers() - before
+            shell("connections", "kill", own[:8], code=2, said="pass --yes")
+            shell("connections", "kill", own[:8], "--dry-run", said="Dry run")
+            assert own in peers()
+            shell("connections", "kill", own, "--yes", said=f"Closed the connection {own}")
+            assert own not in peers()
+
+    asyncio.run(connected())
+
+
+def test_portal_url_of_a_service_without_portal(shell: Shell) -> None:
+    assert shell("portal", "url", code=3, said="runs without its portal") == ""
+
+
 # --- contexts -------------------------------------------------------------------------------------
 
 
@@ -377,6 +401,9 @@ def test_context_is_used_and_keeps_its_secrets(
     assert server["admin_token"] in shell("context", "show", "--reveal", "-o", "json")
     file = tmp_path / "config" / "penstock" / "contexts.json"
     assert file.stat().st_mode & 0o777 == 0o600
+    shell("context", "use", "--none", said="No context is in use")
+    shell("hub", "list", code=3)
+    shell("context", "use", "far")
     shell("context", "add", "far", "--data", "x", code=1, said="--replace")
     shell("context", "add", "bad", "--connection-string", "Endpoint", code=1, said="connection")
     shell("context", "delete", "far", "--yes")

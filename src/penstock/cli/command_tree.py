@@ -58,7 +58,8 @@ class PenstockCommand(TyperCommand):
                 rows["Arguments"].append((_TYPE.sub("", name), text))
             else:
                 section = getattr(parameter, "rich_help_panel", None) or "Options"
-                rows.setdefault(section, []).append((_TYPE.sub(_plain_type, name), text))
+                name = _TYPE.sub(_plain_type, name).lstrip(" /")  # of an option with only --no-...
+                rows.setdefault(section, []).append((name, text))
         return rows
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
