@@ -150,7 +150,7 @@ def describe_error(error: BaseException, *, is_verbose: bool = False) -> str:
     if isinstance(error, typer.Abort):
         return "Aborted."
     if isinstance(error, typer.TyperException):
-        text = error.format_message()
+        text = error.format_message().replace(": Value error, ", ": ")  # typer's prefix
         text = text if text.endswith((".", "?", "!")) else f"{text}."
         if error.exit_code != ExitCode.USAGE:
             return text

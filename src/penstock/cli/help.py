@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import platform
 import sys
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from penstock.cli.output import Format, OutputFormat, print_record
-
-
-class Shell(StrEnum):
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
 
 
 def version(output: Format = OutputFormat.TABLE) -> None:
@@ -38,7 +31,10 @@ def version(output: Format = OutputFormat.TABLE) -> None:
 
 def completion(
     ctx: typer.Context,
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell you use")],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"],
+        typer.Argument(metavar="bash|zsh|fish", help="The shell you use"),
+    ],
 ) -> None:
     """Print the completion script for a shell.
 
@@ -51,7 +47,7 @@ def completion(
     """
     from typer.completion import show_callback
 
-    show_callback(ctx, ctx.command.params[0], shell.value)
+    show_callback(ctx, ctx.command.params[0], shell)
 
 
 def help_(
@@ -69,10 +65,10 @@ def help_(
     """
     root = ctx.find_root()
     if all_:
-        for _, found, below in walk_commands(root.command, root):
-            if not hasattr(found, "commands"):
+        for _, child, below in walk_commands(root.command, root):
+            if not hasattr(child, "commands"):
                 typer.echo(below.get_usage().removeprefix("Usage: "))
-                typer.echo(f"    {found.get_short_help_str(limit=200)}")
+                typer.echo(f"    {child.get_short_help_str(limit=200)}")
         return
     context: Any = root
     for word in command or []:
@@ -87,13 +83,13 @@ def help_(
 def walk_commands(command: Any, context: Any) -> list[tuple[str, Any, Any]]:
     """Every visible command below `command`: its path, itself and a context for it, in the order
     of the help."""
-    found = []
+    commands = []
     for name in command.list_commands(context):
         child = command.get_command(context, name)
         if child is None or child.hidden:
             continue
         below = typer.Context(child, info_name=name, parent=context)
-        found.append((below.command_path, child, below))
+        commands.append((below.command_path, child, below))
         if hasattr(child, "commands"):
-            found += walk_commands(child, below)
-    return found
+            commands += walk_commands(child, below)
+    return commands

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote
 
 import typer
@@ -38,24 +37,6 @@ _KEYS = (
 )
 _RIGHTS = {"listen": "Listen", "send": "Send", "manage": "Manage"}
 _LONG_S = 7 * 86400
-
-
-class PolicyKey(StrEnum):
-    PRIMARY = "primary"
-    SECONDARY = "secondary"
-
-
-class RotatedKeys(StrEnum):
-    PRIMARY = "primary"
-    SECONDARY = "secondary"
-    BOTH = "both"
-
-
-class AdminRole(StrEnum):
-    READER = "Reader"
-    OPERATOR = "Operator"
-    OWNER = "Owner"
-    CAPTURE = "Capture"
 
 
 Name = Annotated[
@@ -171,7 +152,9 @@ def delete(
 def rotate(
     service: AdminSession,
     name: Name,
-    key: Annotated[RotatedKeys, typer.Option(help="The key to replace")] = RotatedKeys.PRIMARY,
+    key: Annotated[
+        Literal["primary", "secondary", "both"], typer.Option(help="The key to replace")
+    ] = "primary",
     hub: Hub = None,
     reveal: Reveal = False,
     yes: Yes = False,
@@ -184,7 +167,7 @@ def rotate(
         penstock policy rotate devices --hub orders --key secondary --yes
     """
     rule = _find_policy(service, hub, name)
-    is_both = key is RotatedKeys.BOTH
+    is_both = key == "both"
     which = f"{'both keys' if is_both else f'the {key} key'} of the policy '{rule.name}'"
     what = f"This replaces {which} of {_describe(service, hub)}: clients that use it lose access."
     if not confirm(what, rule.name, yes=yes, dry_run=dry_run):
@@ -202,7 +185,7 @@ def connection_string(
     service: AdminSession,
     name: Name = "RootManageSharedAccessKey",
     hub: Hub = None,
-    key: Annotated[PolicyKey, typer.Option(help="The key in it")] = PolicyKey.PRIMARY,
+    key: Annotated[Literal["primary", "secondary"], typer.Option(help="The key in it")] = "primary",
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Print the connection string of a policy and nothing else.
@@ -272,7 +255,7 @@ def make(
 def admin(
     service: AdminSession,
     role: Annotated[
-        AdminRole,
+        Literal["Reader", "Operator", "Owner", "Capture"],
         typer.Option(case_sensitive=False, help="What it permits, see docs/management.md"),
     ],
     ttl: Annotated[str, typer.Option(metavar="TIME", help="How long the token is valid")] = "30d",
@@ -291,7 +274,7 @@ def admin(
     """
     lifetime_s = int(parse_seconds(ttl, option="--ttl"))
     issued = service.client.issue_admin_token(
-        name or role.value.lower(), role=role.value, lifetime_s=lifetime_s
+        name or role.lower(), role=role, lifetime_s=lifetime_s
     )
     print_message(
         f"Admin token {issued['id']} with the role {issued['role']}, until {issued['expiresAt']}. "

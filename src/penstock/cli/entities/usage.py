@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,13 +25,7 @@ _COUNTED = ("ingress_events", "ingress_bytes", "egress_bytes")
 _DETAILS = ("ingress_messages", "capture_hours")
 
 Row = dict[str, object]
-
-
-class UsageOutput(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
+UsageOutput = Literal["table", "json", "jsonl", "csv"]
 
 
 class Period(StrEnum):
@@ -72,7 +66,7 @@ def usage(
     ] = None,
     output: Annotated[
         UsageOutput, typer.Option("-o", "--output", help="A table, a JSON list, JSON lines or CSV")
-    ] = UsageOutput.TABLE,
+    ] = "table",
 ) -> None:
     """Show units, events and bytes by hour, day or month.
 
@@ -148,12 +142,12 @@ def _environment_path(variable: str) -> Path | None:
 def _print(
     rows: list[Row], output: UsageOutput, names: list[str], prices: PriceList | None
 ) -> None:
-    if output in (UsageOutput.JSON, UsageOutput.JSONL):
+    if output in ("json", "jsonl"):
         print_rows(rows, OutputFormat(output), title="Usage")
         return
     # As text: a float would be written with an exponent, or with digits that are not the price's.
     rows = [row | {"price": f"{row['price']:.6f}"} if "price" in row else row for row in rows]
-    if output is UsageOutput.CSV:
+    if output == "csv":
         writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,12 +17,6 @@ app = CommandGroup("The web portal: its address and its users.")
 
 _PASSWORD_MIN = 8
 _TIMEOUT_S = 10.0
-
-
-class PortalUserRole(StrEnum):
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
 
 
 @app.verb()
@@ -64,7 +57,7 @@ def url(
 @app.verb()
 def password(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user")],
-    role: Annotated[PortalUserRole, typer.Option(help="Role")] = PortalUserRole.VIEWER,
+    role: Annotated[Literal["viewer", "operator", "admin"], typer.Option(help="Role")] = "viewer",
 ) -> None:
     """Print a line for the portal's user file, with the password hashed.
 

@@ -38,7 +38,7 @@ class HttpAnswer(NamedTuple):
     location: str | None  # of a redirect
 
 
-class Readiness(NamedTuple):
+class ReadyAnswer(NamedTuple):
     """The answer of `/ready`."""
 
     is_ready: bool
@@ -136,13 +136,13 @@ def fetch(admin: AdminEndpoint, path: str, *, timeout_s: float) -> HttpAnswer:
         connection.close()
 
 
-def probe_readiness(admin: AdminEndpoint, *, timeout_s: float) -> Readiness:
+def probe_readiness(admin: AdminEndpoint, *, timeout_s: float) -> ReadyAnswer:
     """Ask `/ready`. Raises OperationTimedOut, or InternalError if the service cannot be reached."""
     try:
         answer = fetch(admin, "/ready", timeout_s=timeout_s)
         body = json.loads(answer.body)
         if isinstance(body, dict):
-            return Readiness(answer.status == 200, body)
+            return ReadyAnswer(answer.status == 200, body)
     except TimeoutError:
         text = f"{admin.url} did not answer within {timeout_s:g} seconds."
         raise OperationTimedOut(text) from None
@@ -153,7 +153,7 @@ def probe_readiness(admin: AdminEndpoint, *, timeout_s: float) -> Readiness:
     raise InternalError(f"{admin.url} is not a Penstock service: /ready answers {answer.status}.")
 
 
-def _wait_until_ready(service: AdminSession, wait_s: float) -> Readiness:
+def _wait_until_ready(service: AdminSession, wait_s: float) -> ReadyAnswer:
     deadline = time.monotonic() + wait_s
     while True:
         try:
