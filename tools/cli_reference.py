@@ -62,7 +62,7 @@ def _command(path: str, command: Any, context: Any) -> Iterator[str]:
         for section, parameters in sections.items()
         if section != WHICH_SERVICE
         for name, text in parameters
-        if name != "-h, --help"
+        if not name.endswith("--help")
     ]
     if rows:
         yield "| | |"
